@@ -1,0 +1,11 @@
+"""Tell ftrun that training moves.
+
+Standard library only, Python 3.8 and later.  Outside ftrun every call does nothing.  No call ever blocks or raises, but
+for the ValueError of a section whose timeout is no duration.
+"""
+
+from ._attempt import Attempt, attempt
+from ._beat import beat, checkpoint, done, fail
+from ._section import section
+
+__all__ = ["Attempt", "attempt", "beat", "checkpoint", "done", "fail", "section"]

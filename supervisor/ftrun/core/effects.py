@@ -1,0 +1,58 @@
+"""What is to be done, in the imperative and in this order.  A record comes before anything that others can see."""
+
+from typing import NamedTuple
+
+from ftrun.core.values import Fault, Finding
+
+
+class Persist(NamedTuple):
+    """Write this record; `durable`: together with the ledger, on disk before the next effect."""
+
+    event: str
+    fields: tuple[tuple[str, object], ...] = ()
+    durable: bool = False
+
+
+class Say(NamedTuple):
+    text: str
+
+
+class Spawn(NamedTuple):
+    """Start the command; its environment comes from the ledger."""
+
+    number: int
+
+
+class Forward(NamedTuple):
+    signal: int
+
+
+class Investigate(NamedTuple):
+    """Look closely at a suspicion and answer with `Evidenced`."""
+
+    finding: Finding
+
+
+class Terminate(NamedTuple):
+    """SIGTERM (and SIGCONT) to the whole tree; answer with `TreeEnded` when none is left."""
+
+
+class Kill(NamedTuple):
+    """SIGKILL to the whole tree until none is left; answer with `TreeEnded`."""
+
+
+class Inspect(NamedTuple):
+    """Name what SIGKILL did not end; answer with `Survived`, or with `TreeEnded` if none is left after all."""
+
+
+class Heal(NamedTuple):
+    fault: Fault
+
+
+class Exit(NamedTuple):
+    code: int
+    verdict: str
+    message: str
+
+
+Effect = Persist | Say | Spawn | Forward | Investigate | Terminate | Kill | Inspect | Heal | Exit

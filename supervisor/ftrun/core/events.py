@@ -1,0 +1,145 @@
+"""What happened, in the past tense.  Every event carries the monotonic time at which it was seen."""
+
+from typing import NamedTuple
+
+from ftrun.core.values import Fault, Rank
+
+
+class Started(NamedTuple):
+    now: float
+
+
+class Spawned(NamedTuple):
+    now: float
+    pid: int
+
+
+class SpawnFailed(NamedTuple):
+    """`code` is 126, 127 or 125; `why` is one line for a person."""
+
+    now: float
+    code: int
+    why: str
+
+
+class Ticked(NamedTuple):
+    """The phase's deadline came."""
+
+    now: float
+
+
+class Overslept(NamedTuple):
+    """We wanted to wake at `since` and woke at `now`: the machine, the container or ftrun was frozen."""
+
+    now: float
+    since: float
+
+
+class Looked(NamedTuple):
+    """The beats were read."""
+
+    now: float
+    ranks: tuple[Rank, ...]
+
+
+class Evidenced(NamedTuple):
+    """What a suspicion showed on a closer look; `cleared` says why it is none, if it is none."""
+
+    now: float
+    ranks: tuple[Rank, ...]
+    evidence: tuple[tuple[str, object], ...] = ()
+    cleared: str | None = None
+
+
+class Halted(NamedTuple):
+    """The user's job control stopped the command."""
+
+    now: float
+    signal: int
+
+
+class Continued(NamedTuple):
+    now: float
+
+
+class Exited(NamedTuple):
+    now: float
+    code: int | None = None
+    signal: int | None = None
+
+
+class TreeEnded(NamedTuple):
+    """The kernel shows no process of the attempt any more; `killed` of them needed SIGKILL."""
+
+    now: float
+    killed: int = 0
+
+
+class Survived(NamedTuple):
+    """SIGKILL did not end these: `pid (name) state wchan`."""
+
+    now: float
+    processes: tuple[str, ...]
+
+
+class Signalled(NamedTuple):
+    """A signal from outside.  `stop`: it asks for the end (SIGTERM, SIGINT, SIGQUIT)."""
+
+    now: float
+    signal: int
+    stop: bool
+
+
+class Faulted(NamedTuple):
+    now: float
+    fault: Fault
+
+
+class Healed(NamedTuple):
+    now: float
+    cured: bool
+
+
+class RestartAsked(NamedTuple):
+    """By the operator (`manual`) or by another node (`peer`)."""
+
+    now: float
+    by: str
+
+
+Event = (
+    Started
+    | Spawned
+    | SpawnFailed
+    | Ticked
+    | Overslept
+    | Looked
+    | Evidenced
+    | Halted
+    | Continued
+    | Exited
+    | TreeEnded
+    | Survived
+    | Signalled
+    | Faulted
+    | Healed
+    | RestartAsked
+)
+EVENTS: tuple[type[Event], ...] = (
+    Started,
+    Spawned,
+    SpawnFailed,
+    Ticked,
+    Overslept,
+    Looked,
+    Evidenced,
+    Halted,
+    Continued,
+    Exited,
+    TreeEnded,
+    Survived,
+    Signalled,
+    Faulted,
+    Healed,
+    RestartAsked,
+)

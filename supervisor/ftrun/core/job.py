@@ -1,0 +1,393 @@
+"""The decision: `decide(job, event, policy) -> (job, effects)`.
+
+This file owns every transition.  `TABLE` at its end holds one function for each (phase, event) that means something; an
+empty cell changes nothing, and nothing raises.  Time comes in with the event and is monotonic; effects come out in the
+order in which they must happen: records first.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core import exitcode, words
+from ftrun.core.ending import Effects, Outcome, after, finish, finish_with, stop, stopped_by, trouble
+from ftrun.core.liveness import judge
+from ftrun.core.policy import Policy, credited, progress
+from ftrun.core.states import (
+    Again,
+    Finish,
+    Healing,
+    Job,
+    Keep,
+    Launching,
+    Pending,
+    Phase,
+    Running,
+    Starting,
+    Stopping,
+    Suspect,
+)
+from ftrun.core.values import Attempt, Cause
+
+SIGINT = 2
+Handler = Callable[[Job, Any, Any, Policy], Outcome]
+
+
+def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
+    handler = TABLE.get((type(job.phase), type(event)))
+    return handler(job, job.phase, event, policy) if handler else (job, ())
+
+
+# --- starting -------------------------------------------------------------------------------------------------------
+
+
+def _begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outcome:
+    return _launch(job, "started")
+
+
+def _launch_due(job: Job, phase: Pending, event: ev.Ticked, policy: Policy) -> Outcome:
+    return _launch(job, "restart")
+
+
+def _launch(job: Job, record: str) -> Outcome:
+    again = job.want if isinstance(job.want, Again) else None
+    number = job.ledger.start_cnt + 1
+    ledger = job.ledger._replace(start_cnt=number, reason=again.reason if again else job.ledger.reason)
+    fields: tuple[tuple[str, object], ...] = (("reason", ledger.reason), ("start_cnt", number))
+    if again:
+        fields += (("consecutive", again.consecutive),)
+    written = do.Persist(record, fields, durable=again is not None)
+    return Job(Launching(Attempt(number)), Keep(), ledger), (written, do.Spawn(number))
+
+
+def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> Outcome:
+    attempt = phase.attempt._replace(pid=event.pid, spawned_at=event.now)
+    written = do.Persist("spawned", (("pid", event.pid),))
+    if isinstance(job.want, Finish):
+        asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
+        return job._replace(phase=asked), (written,)
+    return _watch(job, attempt, event.now, policy, (written,))
+
+
+def _spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
+    verdict = next((v.name for v in exitcode.TABLE if v.code == event.code), exitcode.INTERNAL.name)
+    return finish(job, event.code, verdict, event.why)
+
+
+# --- watching -------------------------------------------------------------------------------------------------------
+
+
+def _watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
+    """Judge the attempt as it was last seen; a finding is a suspicion that evidence has to settle."""
+    moved = attempt.moved
+    phase = Running if moved else Starting
+    if moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
+        first = next(r for r in attempt.ranks if r.moved_at is not None)
+        so_far += (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))),)
+    if attempt.stopped_at is not None:
+        return job._replace(phase=phase(attempt)), so_far
+    judged = judge(attempt, now, policy.limits)
+    if judged.finding is None:
+        return job._replace(phase=phase(attempt, judged.deadline)), so_far
+    suspect = Suspect(attempt, judged.finding, now + policy.evidence_timeout)
+    written = do.Persist("suspect", tuple(judged.finding._asdict().items()))
+    return job._replace(phase=suspect), (*so_far, written, do.Investigate(judged.finding))
+
+
+def _credit(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job, Attempt, Effects]:
+    """Write down what the attempt has reached: every new checkpoint, and the first time it goes beyond all earlier."""
+    what = progress(job.ledger, attempt, now, policy)
+    ledger = credited(job.ledger, attempt, what)
+    if what is None or (what != "checkpoint" and attempt.progressed):
+        return job._replace(ledger=ledger), attempt, ()
+    fields = (("by", what), ("step", attempt.step), ("checkpoint", ledger.last_checkpoint))
+    counted = job.ledger.hang + job.ledger.fault + job.ledger.failure > 0
+    written = do.Persist("progress", fields, durable=counted)
+    return job._replace(ledger=ledger), attempt._replace(progressed=True), (written,)
+
+
+def _looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Policy) -> Outcome:
+    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
+    return _watch(job, attempt, event.now, policy, written)
+
+
+def _ticked(job: Job, phase: Starting | Running, event: ev.Ticked, policy: Policy) -> Outcome:
+    return _watch(job, phase.attempt, event.now, policy)
+
+
+def _overslept(job: Job, phase: Starting | Running | Suspect, event: ev.Overslept, policy: Policy) -> Outcome:
+    """Time in which we were frozen counts for nobody; the suspicion, if any, is judged anew."""
+    attempt = _forgiven(phase.attempt, event.since, event.now)
+    return _watch(job, attempt, event.now, policy)
+
+
+def _forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
+    return attempt._replace(aways=(*attempt.aways[-63:], (since, now)))
+
+
+def _halted(job: Job, phase: Starting | Running | Suspect, event: ev.Halted, policy: Policy) -> Outcome:
+    """What the user stops stays stopped and is no hang."""
+    since = event.now if phase.attempt.stopped_at is None else phase.attempt.stopped_at
+    return _watch(job, phase.attempt._replace(stopped_at=since), event.now, policy)
+
+
+def _continued(job: Job, phase: Starting | Running | Suspect, event: ev.Continued, policy: Policy) -> Outcome:
+    attempt = phase.attempt
+    if attempt.stopped_at is None:
+        return job, ()
+    attempt = _forgiven(attempt._replace(stopped_at=None), attempt.stopped_at, event.now)
+    return _watch(job, attempt, event.now, policy)
+
+
+def _looked_again(job: Job, phase: Suspect, event: ev.Looked, policy: Policy) -> Outcome:
+    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
+    if judge(attempt, event.now, policy.limits).finding is None:
+        return _clear(job, attempt, event.now, "it moved", policy, written)
+    return job._replace(phase=phase._replace(attempt=attempt)), written
+
+
+def _evidenced(job: Job, phase: Suspect, event: ev.Evidenced, policy: Policy) -> Outcome:
+    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
+    if event.cleared is not None:
+        forgiven = _forgiven(attempt, event.now - phase.finding.age, event.now)
+        return _clear(job, forgiven, event.now, event.cleared, policy, written)
+    if judge(attempt, event.now, policy.limits).finding is None:
+        return _clear(job, attempt, event.now, "it moved", policy, written)
+    return _hang(job, phase._replace(attempt=attempt), event.now, policy, event.evidence, written)
+
+
+def _unproven(job: Job, phase: Suspect, event: ev.Ticked, policy: Policy) -> Outcome:
+    """The evidence did not come in time; it must not delay the verdict further."""
+    return _hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())
+
+
+def _clear(job: Job, attempt: Attempt, now: float, why: str, policy: Policy, so_far: Effects) -> Outcome:
+    return _watch(job, attempt, now, policy, (*so_far, do.Persist("cleared", (("why", why),))))
+
+
+def _hang(
+    job: Job, phase: Suspect, now: float, policy: Policy, evidence: tuple[tuple[str, object], ...], so_far: Effects
+) -> Outcome:
+    fields = tuple(phase.finding._asdict().items()) + evidence
+    return trouble(
+        job,
+        phase.attempt,
+        "hang",
+        words.finding(phase.finding),
+        now,
+        policy,
+        (*so_far, do.Persist("hang", fields, durable=True)),
+    )
+
+
+# --- trouble --------------------------------------------------------------------------------------------------------
+
+
+def _exited(job: Job, phase: Launching | Starting | Running | Suspect, event: ev.Exited, policy: Policy) -> Outcome:
+    """The command ended by itself; what it left behind is ended too, then its status decides."""
+    attempt, status = phase.attempt, exitcode.own(event.code, event.signal)
+    job, attempt, written = _credit(job, attempt, event.now, policy)
+    written += (_exit_record(event),)
+    by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal == SIGINT)
+    if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
+        verdict = exitcode.SUCCEEDED if status == 0 else exitcode.STOPPED if by_request else exitcode.FAILED
+        job = job._replace(want=Finish(status, verdict, _ending(event)))
+        return stop(job, attempt, event.now, policy, written)
+    cause: Cause = "fault" if attempt.fault else "failure"
+    return trouble(job, attempt, cause, _ending(event), event.now, policy, written, status, attempt.fault)
+
+
+def _exit_record(event: ev.Exited) -> do.Persist:
+    field = ("code", event.code) if event.signal is None else ("signal", event.signal)
+    return do.Persist("exited", (field,))
+
+
+def _ending(event: ev.Exited) -> str:
+    if event.signal is not None:
+        return f"signal {event.signal} ended the command"
+    return f"the command exited with {event.code}"
+
+
+def _faulted(job: Job, phase: Starting | Running | Suspect, event: ev.Faulted, policy: Policy) -> Outcome:
+    """A fault alone kills nothing that can go on: warnings, unknown codes and the user's own are only written down."""
+    fault, attempt = event.fault, phase.attempt
+    acts = fault.severity in ("minor", "major", "critical")
+    written: Effects = (do.Persist("fault", tuple(fault._asdict().items()), durable=acts),)
+    if fault.severity == "user":
+        return job._replace(phase=phase._replace(attempt=attempt._replace(fault=fault))), written
+    if not acts:
+        return job, written
+    why = f"device {fault.device} reports {fault.code} ({fault.severity})"
+    if fault.severity == "critical":
+        job = job._replace(want=finish_with(exitcode.NODE_FAULT, why))
+        fields = (("cause", "fault"), ("verdict", exitcode.NODE_FAULT.name), ("exit_code", 197), ("why", why))
+        written += (do.Persist("escalated", fields, durable=True), do.Say(why))
+        return stop(job, attempt, event.now, policy, written)
+    return trouble(job, attempt, "fault", why, event.now, policy, written, fault=fault)
+
+
+def _restart_asked(job: Job, phase: Starting | Running | Suspect, event: ev.RestartAsked, policy: Policy) -> Outcome:
+    """An order from the operator or from another node costs no budget."""
+    reason = "peer" if event.by == "peer" else "manual"
+    job = job._replace(want=Again("peer" if reason == "peer" else "manual"))
+    return stop(job, phase.attempt, event.now, policy, (do.Say(f"restart asked ({reason})"),))
+
+
+# --- signals from outside -------------------------------------------------------------------------------------------
+
+
+def _signalled(
+    job: Job, phase: Launching | Starting | Running | Suspect, event: ev.Signalled, policy: Policy
+) -> Outcome:
+    attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
+    forward = (do.Forward(event.signal),)
+    if not event.stop:
+        return job._replace(phase=phase._replace(attempt=attempt)), forward
+    job = job._replace(want=stopped_by(event.signal))
+    if isinstance(phase, Launching):
+        return job._replace(phase=phase._replace(attempt=attempt)), forward
+    asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
+    written = do.Persist("stopping", (("by", "outside"), ("signal", event.signal)))
+    return job._replace(phase=asked), (written, *forward)
+
+
+def _signalled_stopping(job: Job, phase: Stopping, event: ev.Signalled, policy: Policy) -> Outcome:
+    """While we end the tree only the wish for an end matters; a verdict that is already reached stays (srun would
+    lose it otherwise)."""
+    if phase.stage == "asked":
+        attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
+        return job._replace(phase=phase._replace(attempt=attempt)), (do.Forward(event.signal),)
+    if event.stop and isinstance(job.want, Again):
+        return job._replace(want=stopped_by(event.signal)), ()
+    return job, ()
+
+
+def _signalled_idle(job: Job, phase: Pending | Healing, event: ev.Signalled, policy: Policy) -> Outcome:
+    if not event.stop:
+        return job, ()
+    stopped = stopped_by(event.signal)
+    return finish(job, stopped.code, stopped.verdict, stopped.message)
+
+
+# --- stopping -------------------------------------------------------------------------------------------------------
+
+
+def _exited_stopping(job: Job, phase: Stopping, event: ev.Exited, policy: Policy) -> Outcome:
+    written = _exit_record(event)
+    if phase.stage != "asked":
+        return job, (written,)
+    status = exitcode.own(event.code, event.signal)
+    want = job.want
+    if isinstance(want, Finish) and want.own:
+        verdict = exitcode.SUCCEEDED if status == 0 else exitcode.STOPPED
+        job = job._replace(want=Finish(status, verdict, want.message))
+    return stop(job, phase.attempt, event.now, policy, (written,))
+
+
+def _looked_stopping(job: Job, phase: Stopping, event: ev.Looked, policy: Policy) -> Outcome:
+    """What was reached while stopping counts: many programs checkpoint on SIGTERM."""
+    section = job.ledger.last_section  # as it was at the verdict: a SIGTERM unwinds the open ones
+    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
+    ledger = job.ledger._replace(last_section=section)
+    return job._replace(phase=phase._replace(attempt=attempt), ledger=ledger), written
+
+
+def _overdue(job: Job, phase: Stopping, event: ev.Ticked, policy: Policy) -> Outcome:
+    if phase.stage in ("asked", "term"):
+        kill = Stopping(phase.attempt, "kill", event.now + policy.kill_timeout)
+        return job._replace(phase=kill), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
+    if phase.stage == "kill":
+        return job._replace(phase=phase._replace(stage="inspect", deadline=None)), (do.Inspect(),)
+    return job, ()
+
+
+def _overslept_stopping(job: Job, phase: Stopping, event: ev.Overslept, policy: Policy) -> Outcome:
+    """The tree was frozen as we were: it gets the rest of its grace."""
+    later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
+    return job._replace(phase=phase._replace(deadline=later)), ()
+
+
+def _survived(job: Job, phase: Stopping, event: ev.Survived, policy: Policy) -> Outcome:
+    why = "SIGKILL did not end: " + "; ".join(event.processes)
+    fields = (("cause", "unkillable"), ("verdict", exitcode.NODE_FAULT.name), ("exit_code", 197), ("why", why))
+    written = do.Persist("escalated", fields, durable=True)
+    job, effects = finish(job, exitcode.NODE_FAULT.code, exitcode.NODE_FAULT.name, why)
+    return job, (written, do.Say(why), *effects)
+
+
+def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
+    written: Effects = (do.Persist("killed", (("processes", event.killed),)),) if event.killed else ()
+    want = job.want
+    if isinstance(want, Finish):
+        job, effects = finish(job, want.code, want.verdict, want.message)
+        return job, written + effects
+    if isinstance(want, Again) and want.fault is not None:
+        healing = Healing(want.fault, event.now + policy.heal_timeout)
+        record = do.Persist("healing", tuple(want.fault._asdict().items()))
+        return job._replace(phase=healing), (*written, record, do.Heal(want.fault))
+    if isinstance(want, Again) and want.delay > 0:
+        return job._replace(phase=Pending(event.now + want.delay)), written
+    job, effects = _launch(job, "restart")
+    return job, written + effects
+
+
+# --- healing --------------------------------------------------------------------------------------------------------
+
+
+def _healed(job: Job, phase: Healing, event: ev.Healed, policy: Policy) -> Outcome:
+    return _launch(job, "restart") if event.cured else _incurable(job, phase)
+
+
+def _not_healed(job: Job, phase: Healing, event: ev.Ticked, policy: Policy) -> Outcome:
+    return _incurable(job, phase)
+
+
+def _overslept_healing(job: Job, phase: Healing, event: ev.Overslept, policy: Policy) -> Outcome:
+    later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
+    return job._replace(phase=phase._replace(deadline=later)), ()
+
+
+def _incurable(job: Job, phase: Healing) -> Outcome:
+    why = f"device {phase.fault.device} did not heal from {phase.fault.code}"
+    verdict = exitcode.NODE_FAULT
+    fields = (("cause", "fault"), ("verdict", verdict.name), ("exit_code", verdict.code), ("why", why))
+    job, effects = finish(job, verdict.code, verdict.name, why)
+    return job, (do.Persist("escalated", fields, durable=True), do.Say(why), *effects)
+
+
+WATCHED: dict[type[ev.Event], Handler] = {
+    ev.Ticked: _ticked,
+    ev.Overslept: _overslept,
+    ev.Looked: _looked,
+    ev.Halted: _halted,
+    ev.Continued: _continued,
+    ev.Exited: _exited,
+    ev.Signalled: _signalled,
+    ev.Faulted: _faulted,
+    ev.RestartAsked: _restart_asked,
+}
+TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
+    (Pending, ev.Started): _begin,
+    (Pending, ev.Ticked): _launch_due,
+    (Pending, ev.Signalled): _signalled_idle,
+    (Launching, ev.Spawned): _spawned,
+    (Launching, ev.SpawnFailed): _spawn_failed,
+    (Launching, ev.Exited): _exited,
+    (Launching, ev.Signalled): _signalled,
+    **{(phase, event): cell for phase in (Starting, Running, Suspect) for event, cell in WATCHED.items()},
+    (Suspect, ev.Ticked): _unproven,
+    (Suspect, ev.Looked): _looked_again,
+    (Suspect, ev.Evidenced): _evidenced,
+    (Stopping, ev.Ticked): _overdue,
+    (Stopping, ev.Overslept): _overslept_stopping,
+    (Stopping, ev.Looked): _looked_stopping,
+    (Stopping, ev.Exited): _exited_stopping,
+    (Stopping, ev.Signalled): _signalled_stopping,
+    (Stopping, ev.TreeEnded): _tree_ended,
+    (Stopping, ev.Survived): _survived,
+    (Healing, ev.Healed): _healed,
+    (Healing, ev.Ticked): _not_healed,
+    (Healing, ev.Overslept): _overslept_healing,
+    (Healing, ev.Signalled): _signalled_idle,
+}

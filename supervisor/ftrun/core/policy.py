@@ -1,0 +1,78 @@
+"""Budgets: who may restart, how often, after what wait.  Pure functions of values."""
+
+from typing import Final, NamedTuple
+
+from ftrun.core import exitcode
+from ftrun.core.liveness import Limits, awake
+from ftrun.core.values import Attempt, Cause, Ledger
+
+BACKOFF_LIMIT: Final = 60.0  # s
+HOUR: Final = 3600.0
+
+
+class Policy(NamedTuple):
+    """Durations in seconds.  `max_restarts` None: no limit.  `stop_grace` None: wait for ever."""
+
+    restart_on: frozenset[str] = frozenset({"hang", "fault"})
+    max_restarts: int | None = 3
+    stable_after: float | None = HOUR
+    backoff: float = 1.0
+    limits: Limits = Limits(hang=HOUR, start=HOUR, start_given=False, section=HOUR)
+    grace: float = 10.0
+    stop_grace: float | None = None
+    kill_timeout: float = 60.0  # what SIGKILL has not ended by then cannot be killed
+    heal_timeout: float = 300.0
+    evidence_timeout: float = 30.0
+
+
+LIMIT: Final[dict[Cause, exitcode.Verdict]] = {
+    "hang": exitcode.HANG_LIMIT,
+    "fault": exitcode.NODE_FAULT,
+    "failure": exitcode.FAILURE_LIMIT,
+}
+
+
+def exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
+    """Whether the next trouble of this cause escalates."""
+    return policy.max_restarts is not None and ledger.count(cause) >= policy.max_restarts
+
+
+def wait(ledger: Ledger, cause: Cause, policy: Policy) -> float:
+    """Seconds before the restart: none after a hang or a fault; after failures in a row it doubles, to a minute."""
+    if cause != "failure":
+        return 0.0
+    return min(policy.backoff * float(1 << min(max(ledger.failure - 1, 0), 30)), BACKOFF_LIMIT)
+
+
+def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> str | None:
+    """What this attempt has achieved beyond all earlier ones: `checkpoint`, `step`, `stable` or None.
+
+    Where checkpoints are reported only a newer one counts: a job that dies between two checkpoints, at ever later
+    steps, gets nowhere (Cerebras judges restarts so).
+    """
+    newest = attempt.checkpoint
+    if newest is not None or ledger.best_checkpoint is not None:
+        beyond = newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint)
+        return "checkpoint" if beyond else None
+    if attempt.step is not None or ledger.best_step is not None:
+        return "step" if _beyond(attempt.step, ledger.best_step) else None
+    ran = awake(attempt.spawned_at, now, attempt.aways)
+    return "stable" if policy.stable_after is not None and ran >= policy.stable_after else None
+
+
+def credited(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger:
+    """The ledger with what this attempt reached; progress starts every count anew."""
+    newest = attempt.checkpoint
+    if progressed is not None:
+        ledger = ledger._replace(hang=0, fault=0, failure=0)
+    if _beyond(attempt.step, ledger.best_step):
+        ledger = ledger._replace(best_step=attempt.step)
+    if newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint):
+        ledger = ledger._replace(best_checkpoint=newest.checkpoint_step, last_checkpoint=newest.checkpoint_path)
+    if attempt.step is not None:
+        ledger = ledger._replace(last_step=attempt.step)
+    return ledger._replace(last_section=attempt.section)
+
+
+def _beyond(value: int | None, best: int | None) -> bool:
+    return value is not None and (best is None or value > best)

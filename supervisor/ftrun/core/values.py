@@ -1,0 +1,114 @@
+"""What the core knows: plain values.  Times are CLOCK_MONOTONIC seconds, durations are seconds."""
+
+from typing import Final, Literal, NamedTuple
+
+Cause = Literal["hang", "fault", "failure"]
+Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
+TOUCH: Final = -1  # the "rank" of the touch file
+
+
+class Section(NamedTuple):
+    name: str
+    started: float
+    timeout: float | None = None
+
+
+class Rank(NamedTuple):
+    """One rank as last seen.  `present`: its process lives.  `moved_at` is None until it first moved."""
+
+    rank: int
+    pid: int = 0
+    present: bool = True
+    claimed_at: float = 0.0
+    alive_at: float | None = None
+    moved_at: float | None = None
+    step: int | None = None
+    credit: float = 0.0  # time in closed sections since it moved: ages nobody
+    done: bool = False
+    fatal: str | None = None
+    checkpoint_step: int | None = None
+    checkpoint_path: str | None = None
+    sections: tuple[Section, ...] = ()  # outermost first
+
+
+class Finding(NamedTuple):
+    """Why a rank is taken for hung: by the rule `step`, `start` or `section`; silent for `age`, over `limit`."""
+
+    rule: str
+    rank: int | None
+    age: float
+    limit: float
+    step: int | None = None
+    section: str | None = None
+    pid: int = 0
+
+
+class Fault(NamedTuple):
+    """A device fault.  `severity`: ignore, user, minor, major, critical, unknown (minor and major can heal)."""
+
+    device: str
+    code: str
+    severity: str
+
+
+class Attempt(NamedTuple):
+    """Facts about one start of the command; a restart forgets them."""
+
+    number: int
+    pid: int = 0
+    spawned_at: float = 0.0
+    ranks: tuple[Rank, ...] = ()
+    aways: tuple[tuple[float, float], ...] = ()  # stretches in which nobody was judged
+    stopped_at: float | None = None  # stopped by the user's job control since
+    forwarded: frozenset[int] = frozenset()
+    progressed: bool = False
+    fault: Fault | None = None  # user-induced, seen while training still moved
+
+    @property
+    def moved(self) -> bool:
+        return any(r.moved_at is not None for r in self.ranks)
+
+    @property
+    def step(self) -> int | None:
+        return max((r.step for r in self.ranks if r.step is not None), default=None)
+
+    @property
+    def checkpoint(self) -> Rank | None:
+        """The rank that reported the newest checkpoint."""
+        reported = [r for r in self.ranks if r.checkpoint_step is not None]
+        return max(reported, key=lambda r: r.checkpoint_step or 0) if reported else None
+
+    @property
+    def section(self) -> str | None:
+        """The innermost open section of the lowest rank that has one."""
+        return next((r.sections[-1].name for r in self.ranks if r.sections), None)
+
+    @property
+    def fatal(self) -> str | None:
+        return next((r.fatal for r in self.ranks if r.fatal is not None), None)
+
+
+class Ledger(NamedTuple):
+    """What outlives an attempt, a crash of ftrun and a restart of the container in the same pod."""
+
+    start_cnt: int = 0
+    schedule_cnt: int = 1
+    hang: int = 0  # restarts in a row without progress, a count a cause
+    fault: int = 0
+    failure: int = 0
+    best_step: int | None = None
+    best_checkpoint: int | None = None
+    last_step: int | None = None
+    last_checkpoint: str | None = None
+    last_section: str | None = None
+    reason: Reason = "first"  # why the attempt under way was started
+
+    def count(self, cause: Cause) -> int:
+        return {"hang": self.hang, "fault": self.fault, "failure": self.failure}[cause]
+
+    def counted(self, cause: Cause) -> "Ledger":
+        if cause == "hang":
+            return self._replace(hang=self.hang + 1)
+        if cause == "fault":
+            return self._replace(fault=self.fault + 1)
+        return self._replace(failure=self.failure + 1)
