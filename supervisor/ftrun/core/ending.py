@@ -6,6 +6,7 @@ from ftrun.core.policy import LIMIT, Policy, exhausted, wait
 from ftrun.core.states import Again, Done, Finish, Job, Stopping
 from ftrun.core.values import Attempt, Cause, Fault, Ledger
 
+ORDINARY = (exitcode.SUCCEEDED, exitcode.FAILED)  # ends as without ftrun: nothing hangs on their record
 Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
 
@@ -70,7 +71,9 @@ def stop(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects
 def finish(job: Job, code: int, verdict: str, message: str) -> Outcome:
     """Budgets are for one run: whoever starts us again after a verdict has decided to give it new ones."""
     ledger: Ledger = job.ledger._replace(hang=0, fault=0, failure=0)
-    written = do.Persist("ended", (("verdict", verdict), ("exit_code", code), ("why", message)), durable=True)
+    written = do.Persist(
+        "ended", (("verdict", verdict), ("exit_code", code), ("why", message)), verdict not in ORDINARY
+    )
     return Job(Done(code), Finish(code, verdict, message), ledger), (written, do.Exit(code, verdict, message))
 
 

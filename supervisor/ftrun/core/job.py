@@ -46,7 +46,7 @@ def _begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outco
     return _launch(job, "started")
 
 
-def _launch_due(job: Job, phase: Pending, event: ev.Ticked, policy: Policy) -> Outcome:
+def _launch_due(job: Job, phase: Pending, event: ev.Ticked | ev.Overslept, policy: Policy) -> Outcome:
     return _launch(job, "restart")
 
 
@@ -57,7 +57,7 @@ def _launch(job: Job, record: str) -> Outcome:
     fields: tuple[tuple[str, object], ...] = (("reason", ledger.reason), ("start_cnt", number))
     if again:
         fields += (("consecutive", again.consecutive),)
-    written = do.Persist(record, fields, durable=again is not None)
+    written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
     return Job(Launching(Attempt(number)), Keep(), ledger), (written, do.Spawn(number))
 
 
@@ -84,7 +84,7 @@ def _watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effec
     phase = Running if moved else Starting
     if moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
-        so_far += (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))),)
+        so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
     if attempt.stopped_at is not None:
         return job._replace(phase=phase(attempt)), so_far
     judged = judge(attempt, now, policy.limits)
@@ -370,6 +370,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
 TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Pending, ev.Started): _begin,
     (Pending, ev.Ticked): _launch_due,
+    (Pending, ev.Overslept): _launch_due,
     (Pending, ev.Signalled): _signalled_idle,
     (Launching, ev.Spawned): _spawned,
     (Launching, ev.SpawnFailed): _spawn_failed,

@@ -1,0 +1,79 @@
+"""`ftrun [OPTIONS] [--] COMMAND [ARG]...`"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ftrun import config
+from ftrun.core import exitcode
+
+
+def main() -> NoReturn:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: Sequence[str]) -> int:
+    """Parse, start, supervise; the exit code is that of DESIGN 2.4."""
+    try:
+        given, command = split(words) or _with_click(words)
+        settings = config.settings(given, os.environ)
+        if not command:
+            raise config.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
+    except config.ConfigError as error:
+        print(f"ftrun: {error}", file=sys.stderr)
+        return exitcode.USAGE.code
+    from ftrun.loop import supervise
+
+    return supervise(command, settings)
+
+
+def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
+    """The plain cases, without click: its import alone takes longer than all else before the command runs (ADR 2).
+    None wherever click has to decide: an unknown or repeated option, a missing value, --help.  A test holds the two
+    to the same answer."""
+    given: dict[str, str] = {}
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] != "-":
+        word = words[index]
+        index += 1
+        if word == "--":
+            break
+        name, equals, text = word[2:].partition("=")
+        if word in ("-q", "-v"):
+            name = {"-q": "quiet", "-v": "verbose"}[word]
+        elif not word.startswith("--"):
+            return None
+        option = config.BY_NAME.get(name)
+        if option is None or name in given or (option.flag and equals):
+            return None
+        if option.flag:
+            text = "on"
+        elif not equals:
+            if index == len(words):
+                return None
+            text = words[index]
+            index += 1
+        given[name] = text
+    return given, list(words[index:])
+
+
+def _with_click(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    import click
+
+    from ftrun.cli.options import command_line
+
+    try:
+        parsed = command_line().main(list(words), "ftrun", standalone_mode=False)
+    except click.ClickException as error:
+        raise config.ConfigError(error.format_message().replace("\n", " ")) from None
+    except click.Abort:
+        raise config.ConfigError("aborted") from None
+    if isinstance(parsed, int):  # --help and --version have printed
+        sys.exit(parsed)
+    given, command = parsed
+    return given, command
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""The beat folder: made, read and removed here; written by the hooks (`ftrun_hooks/layout.py` defines its bytes)."""
+
+import mmap
+import os
+import stat as st
+from collections.abc import Callable
+from typing import Final
+
+from ftrun.core.values import TOUCH, Rank, Section
+from ftrun.host import procfs
+from ftrun_hooks import layout as at
+
+NS: Final = 1e9
+PREFIX: Final = "ftrun-beats-"
+TEXT_LIMIT: Final = 4096
+IN_MODIFY, IN_ATTRIB, IN_ONESHOT = 0x2, 0x4, 0x80000000
+
+
+class BeatsError(Exception):
+    """One line that says what is wrong with the memory file system, and what helps."""
+
+
+def create() -> "Beats":
+    """A fresh beat folder in a memory file system, its space allocated: a full one is an error now, never a SIGBUS."""
+    folders = procfs.memory_folders()
+    problem = "no memory file system is mounted at /dev/shm, /run or /tmp"
+    for folder in folders:
+        path = f"{folder}/{PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+        try:
+            os.mkdir(path, 0o700)
+            return Beats(path)
+        except OSError as error:
+            problem = f"{folder}: {error.strerror}"
+            remove(path)
+            if folder == folders[0] and error.errno == 28:
+                break  # full: falling back to a folder that is not meant for this would only hide it
+    raise BeatsError(f"no room for the beats ({problem}); {at.FILE_BYTES // 1024} KiB are needed, e.g. --shm-size=64m")
+
+
+def remove(path: str) -> None:
+    """Remove a beat folder of ours; anything else is left alone."""
+    if not os.path.basename(path).startswith(PREFIX):
+        return
+    try:
+        for name in os.listdir(path):
+            os.unlink(f"{path}/{name}")
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
+class Beats:
+    """The reader.  `bell` is to be polled: a rare event (claim, first move, checkpoint, done, fail, a near section
+    deadline) puts a byte into it.  `watch` likewise: the first touch of the touch file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        fd = os.open(f"{path}/{at.BEATS}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, at.FILE_BYTES)
+            self._map = mmap.mmap(fd, at.FILE_BYTES)
+        finally:
+            os.close(fd)
+        self._words = memoryview(self._map).cast("Q")
+        os.mkfifo(f"{path}/{at.BELL}", 0o600)
+        self.bell = os.open(f"{path}/{at.BELL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.close(os.open(f"{path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        self.watch: int | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: for a new attempt, when the old tree is dead.  Allocates nothing."""
+        zero = bytes(at.SLOT_WORDS * at.WORD)
+        for slot in range(at.HEADER_WORDS, at.HEADER_WORDS + at.SLOTS * at.SLOT_WORDS, at.SLOT_WORDS):
+            if self._words[slot + at.MAGIC_WORD] or self._words[slot + at.PID]:
+                self._map[slot * at.WORD : (slot + at.SLOT_WORDS) * at.WORD] = zero
+        self._words[at.H_NEXT_LOOK] = at.NO_LOOK
+        self._words[at.H_MAGIC] = at.MAGIC
+        for name in os.listdir(self.path):
+            if name not in (at.BEATS, at.BELL, at.TOUCH):
+                os.unlink(f"{self.path}/{name}")
+        self.hush()
+        self._seen: dict[int, Rank] = {}
+        self._texts: dict[str, tuple[object, str | None]] = {}
+        self._reported: set[int] = set()
+        self._touch_key = self._touched()
+        self._touch: Rank | None = None
+
+    def hush(self) -> None:
+        """Empty the bell."""
+        try:
+            os.read(self.bell, 65536)
+        except BlockingIOError:
+            pass
+
+    def arm_touch(self) -> int | None:
+        """Be told of the first touch, and only of that: later ones are found by the looks that follow from it."""
+        import ctypes
+
+        if self.watch is None:
+            libc = ctypes.CDLL(None)
+            fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if fd < 0:
+                return None
+            self.watch, self._add_watch = fd, libc.inotify_add_watch
+        else:
+            try:
+                os.read(self.watch, 65536)
+            except BlockingIOError:
+                pass
+        self._add_watch(self.watch, f"{self.path}/{at.TOUCH}".encode(), IN_MODIFY | IN_ATTRIB | IN_ONESHOT)
+        return self.watch
+
+    def plan(self, deadline: float | None) -> None:
+        """Tell the hooks when we shall look next."""
+        self._words[at.H_NEXT_LOOK] = at.NO_LOOK if deadline is None else int(deadline * NS)
+
+    def look(self, now: float) -> tuple[Rank, ...]:
+        """All ranks that ever claimed a slot in this attempt, the lowest first.  O(slots), about a millisecond."""
+        self.plan(None)  # before the look: a section that opens meanwhile rings
+        words, magics = self._words, self._words[at.HEADER_WORDS :: at.SLOT_WORDS].tolist()
+        seen: dict[int, Rank] = {}
+        for index, magic in enumerate(magics):
+            if not magic:
+                continue
+            slot = at.HEADER_WORDS + index * at.SLOT_WORDS
+            if magic != at.MAGIC:
+                self._problem(slot, f"beat slot {index} is of another layout version; it is not read")
+                continue
+            rank = self._rank(words, slot, now)
+            if rank is not None:
+                seen[slot] = rank
+        self._seen = seen
+        key = self._touched()
+        if key != self._touch_key:
+            self._touch_key = key
+            # Its own time stamp is of the wall clock, which decides nothing: it was touched since the last look.
+            self._touch = Rank(TOUCH, claimed_at=now, alive_at=now, moved_at=now)
+        ranks = sorted(seen.values())
+        return (*ranks, self._touch) if self._touch is not None else tuple(ranks)
+
+    def _rank(self, words: memoryview, slot: int, now: float) -> Rank | None:
+        before = self._seen.get(slot)
+        row = words[slot : slot + at.SLOT_WORDS].tolist()
+        for _ in range(4):
+            if row[at.SEQUENCE] % 2 == 0 and words[slot + at.SEQUENCE] == row[at.SEQUENCE]:
+                break
+            row = words[slot : slot + at.SLOT_WORDS].tolist()
+        else:  # its writer was stopped in the middle: what was true of its sections before still is
+            if before is not None:
+                row[at.DEPTH] = 0
+        sections = before.sections if before and row[at.SEQUENCE] % 2 else _sections(row)
+        times = (row[at.CLAIMED_AT], row[at.ALIVE_AT], row[at.MOVED_AT])
+        if max(times) > (now + 60) * NS:
+            self._problem(slot, f"beat slot of rank {row[at.RANK]} holds a time to come; it is not read")
+            return None
+        if row[at.REFUSED]:
+            self._problem(
+                slot, f"process {row[at.REFUSED]} also claimed rank {row[at.RANK]} of process {row[at.PID]}: refused"
+            )
+        number = row[at.RANK]
+        rank = Rank(
+            rank=number,
+            pid=row[at.PID],
+            claimed_at=row[at.CLAIMED_AT] / NS,
+            alive_at=row[at.ALIVE_AT] / NS if row[at.ALIVE_AT] else None,
+            moved_at=row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None,
+            step=row[at.STEP] - 1 if row[at.STEP] else None,
+            credit=row[at.CREDIT] / NS,
+            done=bool(row[at.FLAGS] & at.DONE),
+            fatal=(self._text(f"{at.FAIL}{number}") or "it said so") if row[at.FLAGS] & at.FATAL else None,
+            checkpoint_step=row[at.CHECKPOINT_STEP] - 1 if row[at.CHECKPOINT_STEP] else None,
+            checkpoint_path=self._text(f"{at.CHECKPOINT}{number}") if row[at.CHECKPOINT_STEP] else None,
+            sections=sections,
+        )
+        # Whether its process lives is asked only of those that have not beaten since the last look.
+        quiet = before is not None and (before.alive_at, before.moved_at) == (rank.alive_at, rank.moved_at)
+        return rank._replace(present=_lives(rank.pid, row[at.START_TICKS])) if quiet else rank
+
+    def _problem(self, slot: int, text: str) -> None:
+        if slot not in self._reported:
+            self._reported.add(slot)
+            self.problems.append(text)
+
+    def _text(self, name: str) -> str | None:
+        """A file of the beat folder, read again only when it was replaced."""
+        path = f"{self.path}/{name}"
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return None
+        key = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if self._texts.get(name, (None, None))[0] != key:
+            content = procfs.read(path, TEXT_LIMIT) if st.S_ISREG(found.st_mode) else None
+            self._texts[name] = (key, content.decode("utf-8", "surrogateescape") if content else None)
+        return self._texts[name][1]
+
+    def _touched(self) -> object:
+        try:
+            found = os.stat(f"{self.path}/{at.TOUCH}")
+        except OSError:
+            return None
+        return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+    def close(self) -> None:
+        for release in (self._words.release, self._map.close, lambda: os.close(self.bell)):
+            _quietly(release)
+        if self.watch is not None:
+            os.close(self.watch)
+        remove(self.path)
+
+
+def _sections(row: list[int]) -> tuple[Section, ...]:
+    found = []
+    for level in range(min(row[at.DEPTH], at.SECTIONS)):
+        entry = row[at.SECTION_TABLE + level * at.SECTION_WORDS : at.SECTION_TABLE + (level + 1) * at.SECTION_WORDS]
+        name = b"".join(word.to_bytes(at.WORD, "little") for word in entry[at.S_NAME :]).rstrip(b"\0")
+        timeout = entry[at.S_TIMEOUT] / NS if entry[at.S_TIMEOUT] else None
+        found.append(Section(name.decode("utf-8", "replace"), entry[at.S_STARTED] / NS, timeout))
+    return tuple(found)
+
+
+def _lives(pid: int, start: int) -> bool:
+    process = procfs.stat(pid)
+    return process is not None and process.start == start and not process.ended
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except (OSError, ValueError, BufferError):
+        pass

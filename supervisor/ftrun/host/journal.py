@@ -1,0 +1,125 @@
+"""The run dir: records that are on disk before anything is done about them.
+
+Errors of the disk never reach the job: the first of them is kept in `problem` for a person, and the job goes on.
+"""
+
+import fcntl
+import os
+import time
+
+from ftrun.core.values import Ledger
+from ftrun.host import procfs
+from ftrun.host.signals import writing
+from ftrun.wire import records
+
+
+class RunDirError(Exception):
+    """One line: why this folder cannot be the run dir."""
+
+
+class Journal:
+    """Opens `path` for this ftrun alone; RunDirError if it cannot be written or another ftrun works in it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.problem: str | None = None
+        self._saved: bytes = b""
+        try:
+            os.makedirs(path, 0o700, exist_ok=True)
+            self._dir = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._events = self._open("events.jsonl")
+            self._log = self._open("run.log")
+        except OSError as error:
+            raise RunDirError(f"run dir {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunDirError(f"run dir {path}: another ftrun works in it") from None
+        # A killed ftrun may have left half a line: the next record starts on one of its own.
+        size = os.fstat(self._events).st_size
+        if size and os.pread(self._events, 1, size - 1) != b"\n":
+            self._write(self._events, b"\n")
+
+    def _open(self, name: str) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return os.open(name, flags, 0o600, dir_fd=self._dir)
+
+    def load(self) -> tuple[Ledger, dict[str, object]] | None:
+        """The state of an earlier ftrun on this run dir.  A corrupt one is set aside, as `problem` says."""
+        content = procfs.read(f"{self.path}/state.json")
+        if content is None:
+            return None
+        try:
+            return records.load_state(content)
+        except records.Corrupt as error:
+            aside = f"state.json.corrupt-{time.time_ns()}"
+            os.rename("state.json", aside, src_dir_fd=self._dir, dst_dir_fd=self._dir)
+            self.problem = f"{self.path}/state.json is corrupt ({error}); kept as {aside}, the counts start anew"
+            return None
+
+    def record(self, event: str, attempt: int, fields: tuple[tuple[str, object], ...], durable: bool) -> str:
+        """Append one record; `durable`: it is on disk when this returns.  Gives its time stamp."""
+        now = time.time_ns()
+        stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
+        self._write(self._events, records.line(stamp, time.monotonic(), event, attempt, fields))
+        if durable:
+            self._sync(self._events)
+        return stamp
+
+    def save(self, ledger: Ledger, extra: dict[str, object], durable: bool) -> None:
+        """Replace `state.json` in one instant, if anything in it changed."""
+        content = records.dump_state(ledger, extra)
+        if content == self._saved and not durable:
+            return
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open("state.json.new", flags, 0o600, dir_fd=self._dir)
+            try:
+                with writing():
+                    written = os.write(fd, content)
+                if written != len(content):
+                    raise OSError(28, "no space left on device")
+                if durable:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename("state.json.new", "state.json", src_dir_fd=self._dir, dst_dir_fd=self._dir)
+            if durable:
+                os.fsync(self._dir)
+            self._saved = content
+        except OSError as error:
+            self._failed("state.json", error)
+
+    def log(self, text: str) -> None:
+        """A line of ours for a person, with the time, in `run.log`."""
+        now = time.time_ns()
+        stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
+        self._write(self._log, f"{stamp} {text}\n".encode("utf-8", "backslashreplace"))
+
+    def _write(self, fd: int, content: bytes) -> None:
+        try:
+            with writing():
+                os.write(fd, content)
+        except OSError as error:
+            self._failed("records", error)
+
+    def _sync(self, fd: int) -> None:
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            self._failed("records", error)
+
+    def _failed(self, what: str, error: OSError) -> None:
+        if self.problem is None:
+            self.problem = f"{what} in {self.path} cannot be written ({error.strerror}); the job goes on without"
+
+
+def write_message(path: str, content: bytes) -> None:
+    """The termination message: a bind-mounted file, so written in place and never renamed over (Kubernetes)."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        with writing():
+            os.write(fd, content)
+        os.close(fd)
+    except OSError:
+        pass  # the records have it too

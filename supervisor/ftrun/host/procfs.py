@@ -1,0 +1,88 @@
+"""/proc, read without help: every call is bounded and answers for a process that vanished meanwhile."""
+
+import os
+from typing import NamedTuple
+
+
+class Stat(NamedTuple):
+    """Of /proc/<pid>/stat (proc_pid_stat(5)).  `start` is in clock ticks since boot; with `pid` it names a process."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    session: int
+    threads: int
+    start: int
+
+    @property
+    def ended(self) -> bool:
+        """A zombie, or gone.  A zombie leader whose other threads still run has not ended."""
+        return self.state in "XxZ" and self.threads <= 1
+
+
+def read(path: str, limit: int = 65536) -> bytes | None:
+    """At most `limit` bytes, or None where there is nothing that we may read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, limit)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def stat(pid: int) -> Stat | None:
+    text = read(f"/proc/{pid}/stat", 4096)
+    if not text:
+        return None
+    # The name may hold spaces and brackets: it ends at the last one.
+    opened, closed = text.index(b"("), text.rindex(b")")
+    rest = text[closed + 2 :].split(None, 20)
+    return Stat(
+        pid,
+        text[opened + 1 : closed].decode("utf-8", "replace"),
+        rest[0].decode(),
+        int(rest[1]),
+        int(rest[2]),
+        int(rest[3]),
+        int(rest[17]),
+        int(rest[19]),
+    )
+
+
+def everyone() -> list[Stat]:
+    """Every process of this PID namespace, each as it was at some instant of the call."""
+    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [process for process in found if process is not None]
+
+
+def environment(pid: int) -> bytes | None:
+    """The environment with which it was executed, NUL-separated; None where we may not look."""
+    return read(f"/proc/{pid}/environ", 1 << 20)
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of the main thread; empty where the kernel does not tell."""
+    return [int(word) for word in (read(f"/proc/{pid}/task/{pid}/children") or b"").split()]
+
+
+def describe(process: Stat) -> str:
+    """`pid (name) state wchan`, for a person."""
+    wchan = (read(f"/proc/{process.pid}/wchan", 128) or b"").decode("ascii", "replace").strip("\0 \n")
+    return f"{process.pid} ({process.name}) {process.state} {wchan if wchan not in ('', '0') else '-'}"
+
+
+def memory_folders() -> list[str]:
+    """Mount points of memory file systems, the best known first."""
+    mounted = []
+    for line in (read("/proc/self/mountinfo", 1 << 20) or b"").decode("utf-8", "replace").splitlines():
+        left, _, right = line.partition(" - ")
+        if right.split(" ", 1)[0] in ("tmpfs", "ramfs"):
+            mounted.append(left.split(" ")[4])
+    known = ["/dev/shm", "/run/shm", os.environ.get("XDG_RUNTIME_DIR", ""), "/run", "/tmp"]
+    return [folder for folder in known if folder in mounted]

@@ -1,0 +1,89 @@
+"""Signals: caught by a pipe in the order in which they came, and given back to the child as we were given them."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+# A fault of our own must not be swallowed (tini's rule); the last two cannot be caught.
+OWN: Final = frozenset(
+    {
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+        signal.SIGTRAP,
+        signal.SIGSYS,
+        signal.SIGKILL,
+        signal.SIGSTOP,
+    }
+)
+CAUGHT: Final = tuple(sorted(int(s) for s in signal.valid_signals() if s not in OWN))
+STOP: Final = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)})
+JOB_CONTROL: Final = frozenset({int(signal.SIGTSTP), int(signal.SIGTTIN), int(signal.SIGTTOU)})
+# Raised by our own writes: they must not reach the command, which did not write.
+_WRITING: Final = (signal.SIGPIPE, signal.SIGTTOU, signal.SIGXFSZ)
+
+
+class Inherited(NamedTuple):
+    """What ftrun was started with: the blocked mask and the ignored signals."""
+
+    mask: frozenset[int]
+    ignored: frozenset[int]
+
+
+def _nothing(number: int, frame: object) -> None:
+    """The C-level handler has already written the number to the pipe."""
+
+
+class Signals:
+    """Owns every catchable signal from its creation to `release`."""
+
+    def __init__(self) -> None:
+        mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        # Python itself ignores SIGPIPE and SIGXFSZ at its start; what they were before cannot be seen any more.
+        ignored = frozenset(
+            s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in (signal.SIGPIPE, signal.SIGXFSZ)
+        )
+        self.inherited = Inherited(mask, ignored)
+        self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in CAUGHT:
+            signal.signal(number, _nothing)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def read(self) -> bytes:
+        """The signals that came since the last call, one byte each, oldest first."""
+        try:
+            return os.read(self.fd, 4096)
+        except BlockingIOError:
+            return b""
+
+    def release(self) -> None:
+        """From here on nothing is caught: for the very end."""
+        signal.set_wakeup_fd(-1)
+        os.close(self.fd)
+        os.close(self._write)
+
+
+def restore(inherited: Inherited) -> None:
+    """In the child, with all signals blocked, right before exec: dispositions and mask as ftrun was given them."""
+    for number in CAUGHT:
+        signal.signal(number, signal.SIG_IGN if number in inherited.ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, inherited.mask)
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Our own write may break a pipe, meet a file size limit or be a background write to a terminal; the signal for
+    that is ours and is dropped."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WRITING)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            if number in signal.sigpending() and number not in before:
+                signal.sigtimedwait((number,), 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

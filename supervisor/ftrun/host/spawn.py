@@ -1,0 +1,103 @@
+"""Starting a child: fork, because only code in the child can take the terminal and ask to die with us."""
+
+import errno
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from ftrun.host import signals
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Child(NamedTuple):
+    """`report` becomes readable when the child has executed (end of file) or failed to (its errno)."""
+
+    pid: int
+    report: int
+
+
+def prctl(option: int, value: int) -> bool:
+    import ctypes  # not needed by a real PID 1
+
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+
+
+def become_subreaper() -> bool:
+    """Orphans of our tree come to us and not to init.  The bit survives exec, not fork."""
+    return prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def spawn(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: signals.Inherited,
+    terminal: int | None = None,
+    die_with_us: bool = True,
+) -> Child:
+    """Start `command` in a process group of its own, in the foreground of `terminal` if there is one.
+
+    Does not wait for the exec.  Only descriptors that ftrun itself inherited are passed on: all its own are
+    close-on-exec.  With `die_with_us` the child gets SIGKILL when ftrun dies (as PID 1 the kernel sees to that).
+    """
+    report, failed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    if die_with_us:
+        import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
+    parent = os.getpid()
+    # Blocked across the fork: a handler that ran in the child would write into our own pipe.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(command, environment, inherited, terminal, parent if die_with_us else None, failed)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    os.close(failed)
+    try:
+        os.setpgid(pid, pid)  # in both, so that neither has to wait for the other
+    except OSError:
+        pass  # it has executed already, having done so itself
+    return Child(pid, report)
+
+
+def _become(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: signals.Inherited,
+    terminal: int | None,
+    parent: int | None,
+    failed: int,
+) -> NoReturn:
+    """The child between fork and exec; never returns into the parent's code."""
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setpgid(0, 0)
+        if terminal is not None:
+            os.tcsetpgrp(terminal, os.getpid())  # SIGTTOU is blocked here
+        if parent is not None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+        signals.restore(inherited)
+        os.execvpe(command[0], list(command), dict(environment))
+    except OSError as error:
+        os.write(failed, str(error.errno or errno.EIO).encode())
+    except BaseException:
+        os.write(failed, str(errno.EINVAL).encode())
+    finally:
+        os._exit(127)
+
+
+def explain(command: str, number: int) -> tuple[int, str]:
+    """The exit code (126, 127) and the line for an exec that failed with this errno, as shells have it."""
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        if "/" in command and os.path.lexists(command):
+            return 127, f"{command}: its interpreter (the first line, '#!') was not found"
+        return 127, f"{command}: command not found"
+    if os.path.isdir(command):
+        return 126, f"{command}: is a directory"
+    if number == errno.ENOEXEC:
+        return 126, f"{command}: not a program (no '#!' line, or built for another machine)"
+    return 126, f"{command}: {os.strerror(number)}"

@@ -1,0 +1,308 @@
+"""PID 1: poll -> event -> decide -> effects.  One thread, and the only `while True`.
+
+Nothing in here waits for anything but the poll: reading /proc and a memory file system, writing to a local run dir and
+signalling are all that it does itself.
+"""
+
+import os
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from ftrun import __version__
+from ftrun.config import Settings, policy
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core import exitcode
+from ftrun.core.job import decide
+from ftrun.core.states import Done, Job, Running, Starting, Stopping, Suspect
+from ftrun.host import procfs, reaper, signals, spawn, tty
+from ftrun.host.setup import Setup, SetupError, prepare
+from ftrun.wire import records
+
+LATE = 0.1  # s; waking later than that, we were frozen
+RECHECK = 0.02  # s; while a tree is being ended: those that are not our children end without telling us
+RECHECK_EACH = 0.0001  # s; and for each member of it, so that looking stays cheaper than ending
+WATCHING = (Starting, Running, Suspect)
+
+
+def supervise(command: Sequence[str], settings: Settings) -> int:
+    """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises."""
+    try:
+        setup = prepare(settings)
+    except Exception as error:
+        os.write(2, f"ftrun: {error}\n".encode("utf-8", "backslashreplace"))
+        return error.code if isinstance(error, SetupError) else exitcode.INTERNAL.code
+    supervisor = Supervisor(command, settings, setup)
+    try:
+        return supervisor.run()
+    except BaseException as problem:  # whatever it is: a PID 1 that dies takes the container down without a word
+        return supervisor.abandon(problem)
+    finally:
+        supervisor.close()
+
+
+class Supervisor:
+    """The imperative shell around `decide`: it turns what the kernel says into events, and effects into calls."""
+
+    def __init__(self, command: Sequence[str], settings: Settings, setup: Setup) -> None:
+        self._command = command
+        self._policy = policy(settings)
+        self._journal, self._beats, self._voice, self._tree = setup.journal, setup.beats, setup.voice, setup.tree
+        self._signals, self._setup = setup.signals, setup
+        self._terminal = tty.find()
+        self._job = Job(ledger=setup.ledger)
+        self._queue: deque[ev.Event] = deque()
+        self._poll = select.poll()
+        self._poll.register(self._signals.fd, select.POLLIN)
+        self._poll.register(self._beats.bell, select.POLLIN)
+        self._report: int | None = None  # the exec report of the child being launched
+        self._awaited: set[int] = set()  # while the tree is being ended: members that the last look showed
+        self._recheck_at = 0.0
+        self._killed: set[int] = set()
+        self._exit: do.Exit | None = None
+        self._told: str | None = None
+
+    def run(self) -> int:
+        self._queue.append(ev.Started(time.monotonic()))
+        while True:
+            self._settle()
+            if self._exit is not None:
+                return self._exit.code
+            self._wait()
+
+    def _settle(self) -> None:
+        """Decide on every event there is, in order, and do what follows from it."""
+        while self._queue:
+            self._job, effects = decide(self._job, self._queue.popleft(), self._policy)
+            for effect in effects:
+                self._perform(effect)
+            self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None)
+
+    # --- what happened ----------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Sleep until the deadline or an event, and turn what came into events."""
+        deadline, phase = self._job.phase.deadline, self._job.phase
+        until = deadline
+        if isinstance(phase, Stopping):
+            until = deadline if phase.stage == "asked" else min(deadline or self._recheck_at, self._recheck_at)
+        timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
+        ready = {fd for fd, _ in self._poll.poll(None if timeout is None else int(timeout + 0.999))}
+        now = time.monotonic()
+        if deadline is not None and now - deadline > LATE:
+            self._queue.append(ev.Overslept(now, deadline))
+        if self._report in ready:
+            self._launched(now)
+        for number in self._signals.read():
+            if number != signal.SIGCHLD:
+                self._queue.append(ev.Signalled(now, number, number in signals.STOP))
+        self._reap(now)
+        if self._beats.bell in ready or self._beats.watch in ready:
+            self._beats.hush()
+            if self._beats.watch in ready:
+                self._poll.unregister(self._beats.watch)  # one shot: what follows is found by deadlines
+            self._look(now)
+        elif deadline is not None and deadline <= now <= deadline + LATE:
+            if isinstance(phase, Starting | Running):
+                self._look(now)
+            else:
+                self._queue.append(ev.Ticked(now))
+        if isinstance(phase, Stopping) and phase.stage != "asked":
+            self._check_tree(now, phase.stage)
+
+    def _look(self, now: float) -> None:
+        self._queue.append(ev.Looked(now, self._beats.look(now)))
+        while self._beats.problems:
+            self._persist("problem", (("what", self._beats.problems.pop()),), False)
+
+    def _launched(self, now: float) -> None:
+        assert self._report is not None
+        said = os.read(self._report, 16)
+        self._poll.unregister(self._report)
+        os.close(self._report)
+        self._report = None
+        if not said:
+            self._queue.append(ev.Spawned(now, self._tree.command or 0))
+            if (watch := self._beats.arm_touch()) is not None:
+                self._poll.register(watch, select.POLLIN)
+        else:
+            code, why = spawn.explain(self._command[0], int(said))
+            self._voice.say(why, level=0)
+            self._queue.append(ev.SpawnFailed(now, code, why))
+
+    def _reap(self, now: float) -> None:
+        """Every child that changed, adopted orphans included; only the command's own end is an event."""
+        changes, more = reaper.reap()
+        for change in changes:
+            if change.ended:
+                self._awaited.discard(change.pid)
+            if change.pid != self._tree.command:
+                continue
+            if change.ended and self._report is not None:
+                self._launched(now)  # it has executed, or failed to, before it ended
+            if change.ended:
+                self._tree.command = None
+                self._look(now)  # what it reported last counts
+                exited = change.how == os.CLD_EXITED
+                self._queue.append(
+                    ev.Exited(now, code=change.status) if exited else ev.Exited(now, signal=change.status)
+                )
+            elif change.how == os.CLD_CONTINUED:
+                self._queue.append(ev.Continued(now))
+            elif change.status in signals.JOB_CONTROL:
+                self._queue.append(ev.Halted(now, change.status))
+                if self._terminal is not None and tty.has_shell():
+                    self._terminal.stop_with(change.pid)
+        if more:
+            os.kill(os.getpid(), signal.SIGCHLD)  # come back for the rest after the other sources had their turn
+
+    def _check_tree(self, now: float, stage: str) -> None:
+        """Look at the tree again when all that the last look showed are reaped, or after a while."""
+        if not self._queue and (not self._awaited or now >= self._recheck_at):
+            self._end(self._tree.kill() if stage == "kill" else self._tree.members(), stage)
+
+    def _end(self, members: list[procfs.Stat], stage: str) -> None:
+        now = time.monotonic()
+        self._awaited = {s.pid for s in members}
+        self._recheck_at = now + RECHECK + len(members) * RECHECK_EACH
+        if stage == "kill":
+            self._killed |= self._awaited
+        if not members and self._tree.command is None:
+            self._queue.append(ev.TreeEnded(now, len(self._killed)))
+            self._killed = set()
+
+    # --- what is to be done -----------------------------------------------------------------------------------------
+
+    def _perform(self, effect: do.Effect) -> None:
+        match effect:
+            case do.Persist(event, fields, durable):
+                self._persist(event, fields, durable)
+            case do.Say(text):
+                self._journal.log(text)
+                self._voice.say(text)
+            case do.Spawn():
+                self._spawn()
+            case do.Forward(number):
+                self._forward(number)
+            case do.Investigate(finding):
+                now = time.monotonic()
+                process = procfs.stat(finding.pid) if finding.pid else None
+                seen = (("process", procfs.describe(process)),) if process else ()
+                self._queue.append(ev.Evidenced(now, self._beats.look(now), seen))
+            case do.Terminate():
+                self._end(self._tree.terminate(), "term")
+            case do.Kill():
+                self._end(self._tree.kill(), "kill")
+            case do.Inspect():
+                self._inspect()
+            case do.Heal():
+                pass  # nobody here reports device faults yet; the phase's deadline bounds the wait
+            case do.Exit():
+                self._exit = effect
+
+    def _persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
+        attempt = self._job.ledger.start_cnt
+        if event == "started":
+            fields += (("version", __version__), ("command", list(self._command)), ("pid", os.getpid()))
+        stamp = self._journal.record(event, attempt, fields, durable)
+        self._journal.save(self._job.ledger, self._state(), durable)
+        if self._voice.level > 1:
+            self._voice.say(f"{stamp} {event} " + " ".join(f"{k}={v}" for k, v in fields), level=2)
+        if self._journal.problem not in (None, self._told):
+            self._told = self._journal.problem
+            self._voice.say(str(self._told))
+
+    def _state(self) -> dict[str, object]:
+        process = procfs.stat(self._tree.command) if self._tree.command else None
+        return {
+            "beat_dir": self._beats.path,
+            "pid": process.pid if process else None,
+            "pid_start": process.start if process else None,
+            "ended": isinstance(self._job.phase, Done),
+        }
+
+    def _spawn(self) -> None:
+        self._journal.save(self._job.ledger, self._state(), False)
+        self._beats.reset()
+        environment = self._setup.environment(self._job.ledger)
+        fd = None if self._terminal is None else self._terminal.fd
+        try:
+            child = spawn.spawn(self._command, environment, self._signals.inherited, fd, os.getpid() != 1)
+        except (OSError, ValueError) as error:  # no more processes or memory; a NUL in a word
+            self._queue.append(
+                ev.SpawnFailed(time.monotonic(), exitcode.INTERNAL.code, f"cannot start a process: {error}")
+            )
+            self._voice.say(f"cannot start a process: {error}")
+            return
+        self._tree.command, self._report = child
+        self._poll.register(child.report, select.POLLIN)
+
+    def _forward(self, number: int) -> None:
+        """To the command's process group; with a terminal, whose keys reach the group anyway, to the command alone."""
+        if self._tree.command is None:
+            return
+        try:
+            if self._terminal is None:
+                os.killpg(self._tree.command, number)
+            else:
+                os.kill(self._tree.command, number)
+        except OSError:
+            pass  # it has just ended
+
+    def _inspect(self) -> None:
+        now, members = time.monotonic(), self._tree.members()
+        if members:
+            self._queue.append(ev.Survived(now, tuple(procfs.describe(s) for s in members[:20])))
+        else:
+            self._queue.append(ev.TreeEnded(now, len(self._killed)))
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def abandon(self, problem: BaseException) -> int:
+        """ftrun itself failed: say why, end the tree cleanly, 125."""
+        import traceback
+
+        text = "".join(traceback.format_exception(problem))
+        self._journal.log(text)
+        self._journal.record("problem", self._job.ledger.start_cnt, (("traceback", text),), True)
+        self._voice.say(
+            f"ftrun itself failed ({problem!r}); ending the command. Traceback in {self._journal.path}/run.log"
+        )
+        deadline = time.monotonic() + self._policy.grace
+        self._tree.terminate()
+        while time.monotonic() < deadline + self._policy.kill_timeout:
+            reaper.reap()
+            if not self._tree.members():
+                break
+            if time.monotonic() >= deadline:
+                self._tree.kill()
+            time.sleep(RECHECK)
+        message = f"ftrun itself failed: {problem!r}"
+        self._exit = do.Exit(exitcode.INTERNAL.code, exitcode.INTERNAL.name, message)
+        fields = (("verdict", self._exit.verdict), ("exit_code", self._exit.code), ("why", message))
+        self._journal.record("ended", self._job.ledger.start_cnt, fields, True)
+        return self._exit.code
+
+    def close(self) -> None:
+        """The last words, and everything put back."""
+        if self._exit is not None:
+            ledger = self._job.ledger
+            self._setup.last_words(
+                {
+                    "schema": records.SCHEMA,
+                    "verdict": self._exit.verdict,
+                    "exit_code": self._exit.code,
+                    "start_cnt": ledger.start_cnt,
+                    "schedule_cnt": ledger.schedule_cnt,
+                    "last_step": ledger.last_step,
+                    "last_checkpoint": ledger.last_checkpoint,
+                    "run_dir": self._journal.path,
+                    "message": self._exit.message,
+                }
+            )
+        if self._terminal is not None:
+            self._terminal.take_back()
+        self._beats.close()

@@ -1,0 +1,69 @@
+"""Records: values to lines of `events.jsonl`, and the ledger to `state.json` and back."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ftrun.core.values import Ledger
+
+SCHEMA: Final = 1
+MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
+
+_COUNTS: Final = ("start_cnt", "schedule_cnt", "hang", "fault", "failure")
+_STEPS: Final = ("best_step", "best_checkpoint", "last_step")
+_TEXTS: Final = ("last_checkpoint", "last_section")
+_REASONS: Final = ("first", "hang", "fault", "failure", "manual", "peer")
+
+
+class Corrupt(ValueError):
+    """These bytes are no state that ftrun wrote."""
+
+
+def timestamp(nanoseconds: int, parts: tuple[int, ...]) -> str:
+    """ISO-8601 UTC with milliseconds, from the wall clock and its `time.gmtime`."""
+    year, month, day, hour, minute, second = parts[:6]
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanoseconds // 1_000_000 % 1000:03}Z"
+
+
+def line(time: str, mono: float, event: str, attempt: int, fields: Iterable[tuple[str, object]]) -> bytes:
+    """One record.  Always one line of ASCII, whatever bytes a name holds."""
+    record = {"schema": SCHEMA, "time": time, "mono": round(mono, 6), "event": event, "attempt": attempt}
+    for name, value in fields:
+        record.setdefault(name, round(value, 6) if isinstance(value, float) else value)
+    return json.dumps(record, default=str).encode("ascii") + b"\n"
+
+
+def dump_state(ledger: Ledger, extra: dict[str, object]) -> bytes:
+    return json.dumps({"schema": SCHEMA, **ledger._asdict(), **extra}, indent=1).encode("ascii") + b"\n"
+
+
+def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
+    """The ledger and what else was kept; Corrupt if anything in it is not what it should be."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(str(error)) from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise Corrupt("not a state of this version")
+    for name in (*_COUNTS, *_STEPS):
+        value = found.get(name)
+        if (value is None and name in _STEPS) or (type(value) is int and 0 <= value < 1 << 63):
+            continue
+        raise Corrupt(f"{name} is {value!r}")
+    for name in _TEXTS:
+        if not isinstance(found.get(name), str | None):
+            raise Corrupt(f"{name} is {found.get(name)!r}")
+    if found.get("reason") not in _REASONS:
+        raise Corrupt(f"reason is {found.get('reason')!r}")
+    return Ledger(**{name: found.pop(name) for name in Ledger._fields}), found
+
+
+def message(fields: dict[str, object]) -> bytes:
+    """The termination message: JSON of at most 4,096 bytes; the longest text is cut where it would be more."""
+    content = json.dumps(fields).encode("ascii")
+    while len(content) > MESSAGE_LIMIT:
+        name = max(fields, key=lambda key: len(str(fields[key])))
+        text = str(fields[name])
+        fields = {**fields, name: text[: max(0, len(text) - max(64, (len(content) - MESSAGE_LIMIT)))] + "..."}
+        content = json.dumps(fields).encode("ascii")
+    return content

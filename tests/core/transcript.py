@@ -1,0 +1,205 @@
+"""Plays a scenario file: a policy, then events with their time; after each, the effects and the phase that came out.
+
+A file is text for people, and the expected text at once.  Lines that start at the margin are written by hand (`#`
+comments, `policy`, `ledger`, `at TIME EVENT ...`); indented lines are what `decide` answered.  `play` returns the whole
+text with the indented lines computed anew, so a test compares two texts and `FTRUN_REWRITE=1` writes the new one.
+
+    policy hang=60 max_restarts=3              durations in seconds, `off` switches off
+    ledger hang=2 best_step=7                  what earlier runs left, if anything
+    at 0 started
+    at 5.2 looked rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer first
+    at 60 exited signal=9
+"""
+
+import shlex
+from typing import Any
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core.job import decide
+from ftrun.core.liveness import Limits
+from ftrun.core.policy import Policy
+from ftrun.core.states import Again, Done, Finish, Job, Pending, Stopping
+from ftrun.core.values import Fault, Ledger, Rank, Section
+
+INDENT = "    "
+
+
+class BadScenario(Exception):
+    """The file asks for something that cannot be: an unknown word, time that runs backwards, a tick before its time."""
+
+
+def play(text: str) -> str:
+    """The text with every answer computed anew.  Raises BadScenario, which names the line."""
+    policy, job, now = Policy(), Job(), float("-inf")
+    out: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(" "):
+            continue
+        out.append(line)
+        try:
+            match shlex.split(line, comments=True):
+                case []:
+                    pass
+                case ["policy", *words]:
+                    policy = _policy(_pairs(words))
+                case ["ledger", *words]:
+                    job = Job(ledger=Ledger(**{k: _value(v) for k, v in _pairs(words).items()}))
+                case ["at", time, name, *words]:
+                    if float(time) < now:
+                        raise BadScenario("time runs backwards")
+                    now = float(time)
+                    event = _event(now, name, words)
+                    deadline = job.phase.deadline
+                    if isinstance(event, ev.Ticked) and (deadline is None or now < deadline):
+                        raise BadScenario(f"a tick before its time ({deadline})")
+                    job, effects = decide(job, event, policy)
+                    out += [INDENT + _effect(e) for e in effects] + [INDENT + "-> " + _state(job)]
+                case _:
+                    raise BadScenario("unknown line")
+        except (BadScenario, KeyError, TypeError, ValueError) as error:
+            raise BadScenario(f"{line!r}: {error}") from error
+    return "\n".join(out) + "\n"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    return dict(w.split("=", 1) if "=" in w else (w, "true") for w in words)
+
+
+def _value(text: str) -> Any:
+    if text in ("off", "none"):
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _policy(pairs: dict[str, str]) -> Policy:
+    policy = Policy()
+    for key, text in pairs.items():
+        if key == "restart_on":
+            policy = policy._replace(restart_on=frozenset(text.split(",")) - {"none"})
+        elif key in Limits._fields:
+            policy = policy._replace(limits=policy.limits._replace(**{key: _value(text)}))
+        else:
+            policy = policy._replace(**{key: _value(text)})
+    return policy
+
+
+def _event(now: float, name: str, words: list[str]) -> ev.Event:
+    kinds = {kind.__name__.lower(): kind for kind in ev.EVENTS}
+    kind: Any = kinds[name.replace("-", "")]
+    if kind is ev.Looked:
+        return ev.Looked(now, _ranks(words))
+    if kind is ev.Evidenced:
+        split = words.index(":") if ":" in words else len(words)
+        pairs = _pairs(words[split + 1 :])
+        cleared = pairs.pop("cleared", None)
+        return ev.Evidenced(now, _ranks(words[:split]), tuple((k, _value(v)) for k, v in pairs.items()), cleared)
+    if kind is ev.Faulted:
+        return ev.Faulted(now, Fault(*words))
+    if kind is ev.Survived:
+        return ev.Survived(now, tuple(words))
+    given = {"stop": False} if kind is ev.Signalled else {}
+    event: ev.Event = kind(now, **given | {key: _value(text) for key, text in _pairs(words).items()})
+    return event
+
+
+def _ranks(words: list[str]) -> tuple[Rank, ...]:
+    """`rank=0 step=7 moved=5 ; rank=1 gone`"""
+    ranks: list[Rank] = []
+    chunk: list[str] = []
+    for word in [*words, ";"]:
+        if word != ";":
+            chunk.append(word)
+        elif chunk:
+            ranks.append(_rank(_pairs(chunk)))
+            chunk = []
+    return tuple(ranks)
+
+
+def _rank(pairs: dict[str, str]) -> Rank:
+    names = {
+        "claimed": "claimed_at",
+        "alive": "alive_at",
+        "moved": "moved_at",
+        "checkpoint": "checkpoint_step",
+        "path": "checkpoint_path",
+    }
+    fields: dict[str, Any] = {}
+    for key, text in pairs.items():
+        if key == "gone":
+            fields["present"] = False
+        elif key == "in":
+            fields["sections"] = tuple(_section(part) for part in text.split(">"))
+        elif key == "fatal":
+            fields["fatal"] = text
+        else:
+            fields[names.get(key, key)] = _value(text)
+    return Rank(**fields)
+
+
+def _section(text: str) -> Section:
+    name, _, times = text.partition("@")
+    started, _, timeout = times.partition("/")
+    return Section(name, float(started), float(timeout) if timeout else None)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return repr(text) if " " in text or not text else text
+
+
+def _effect(effect: do.Effect) -> str:
+    match effect:
+        case do.Persist(event, fields, durable):
+            shown = "".join(f" {key}={_show(value)}" for key, value in fields if value is not None)
+            return f"write {event}{shown}{'; sync' if durable else ''}"
+        case do.Say(text):
+            return f"say {text!r}"
+        case do.Spawn(number):
+            return f"spawn attempt {number}"
+        case do.Forward(signal):
+            return f"forward signal {signal}"
+        case do.Investigate(finding):
+            return f"investigate rule {finding.rule} of rank {_show(finding.rank)}"
+        case do.Heal(fault):
+            return f"heal {fault.device} {fault.code} {fault.severity}"
+        case do.Exit(code, verdict, message):
+            return f"exit {code} {verdict}: {message}"
+        case do.Terminate() | do.Kill() | do.Inspect():
+            return type(effect).__name__.lower()
+
+
+def _state(job: Job) -> str:
+    phase, ledger = job.phase, job.ledger
+    name = type(phase).__name__
+    if isinstance(phase, Done):
+        return f"{name} {phase.code}"
+    if isinstance(phase, Stopping):
+        name += f" ({phase.stage})"
+    if not isinstance(phase, Pending) or isinstance(job.want, Again):
+        name += "" if phase.deadline is None else f" until {_show(phase.deadline)}"
+    if isinstance(job.want, Again):
+        name += f", then restart ({job.want.reason})"
+    if isinstance(job.want, Finish):
+        name += f", then end with {'its own code or ' if job.want.own else ''}{job.want.code} {job.want.verdict}"
+    counts = [f"{cause} {n}" for cause, n in zip(ledger._fields[2:5], ledger[2:5], strict=True) if n]
+    return name + (f" [{', '.join(counts)}]" if counts else "")

@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beat_file import BeatDir
+
+
+@pytest.fixture
+def beats(tmp_path: Path) -> Iterator[BeatDir]:
+    made = BeatDir(tmp_path / "beats")
+    yield made
+    made.close()

@@ -1,0 +1,46 @@
+"""What a program learns about its own start."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ftrun_hooks as ft
+
+NAMES = (
+    *("MA_PROC_START_CNT", "MA_SCHEDULE_CNT", "FTRUN_RESTART_REASON"),
+    *("FTRUN_LAST_STEP", "FTRUN_LAST_CHECKPOINT", "FTRUN_LAST_SECTION"),
+)
+FIRST = ft.Attempt(1, 1, "first", None, None, None, False)
+
+
+def given_environment(patch: pytest.MonkeyPatch, *values: str | None) -> None:
+    for name, value in zip(NAMES, values, strict=True):
+        patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+
+
+def test_a_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_environment(monkeypatch, *[None] * 6)
+    assert ft.attempt() == FIRST
+
+
+def test_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_environment(monkeypatch, "3", "2", "hang", "120", "/data/c-120", "evaluate")
+    assert ft.attempt() == ft.Attempt(3, 2, "hang", 120, "/data/c-120", "evaluate", True)
+
+
+def test_a_first_start_in_a_second_pod_is_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_environment(monkeypatch, "1", "2", None, "0", None, None)
+    assert ft.attempt() == ft.Attempt(1, 2, "first", 0, None, None, True)
+
+
+@pytest.mark.parametrize("garbage", ["", "x", "-3", "1.5", "0", "9" * 5000, "²", " 2"])
+def test_garbage_is_as_nothing(monkeypatch: pytest.MonkeyPatch, garbage: str) -> None:
+    given_environment(monkeypatch, garbage, garbage, "", "x" + garbage, "", "")
+    assert ft.attempt() == FIRST
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_it_never_raises(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        given_environment(patch, *[text] * 6)
+        assert ft.attempt().start_cnt >= 1

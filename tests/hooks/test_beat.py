@@ -1,0 +1,211 @@
+"""What a beat, a checkpoint and the last words write, read back by independent code."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from beat_file import MAGIC, BeatDir, Slot
+
+SAY = "import beat_file, json; say = lambda rank=0: print(json.dumps(beat_file.slot(rank)))\n"
+
+
+def said(beats: BeatDir, code: str, **env: str) -> list[Slot]:
+    import json
+
+    ran = beats.run(SAY + code, **env)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_the_first_beat_claims_the_slot_of_the_rank(beats: BeatDir) -> None:
+    before = time.monotonic_ns()
+    (slot,) = said(beats, "ft.beat(); say(7)", RANK="7", LOCAL_RANK="3")
+    assert slot["magic"] == MAGIC
+    assert slot["rank"] == 7
+    assert slot["pid"] > 0
+    assert slot["start_ticks"] > 0
+    assert before < slot["claimed_at"] <= slot["alive_at"] == slot["moved_at"] < time.monotonic_ns()
+    assert slot["step"] == slot["flags"] == slot["refused"] == 0
+    assert beats.slot(0)["magic"] == beats.slot(3)["magic"] == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [
+        ({}, 0),
+        ({"LOCAL_RANK": "2"}, 2),
+        ({"RANK": "x", "LOCAL_RANK": "2"}, 0),
+        ({"RANK": "-1"}, 0),
+        ({"RANK": "9" * 30}, 0),
+        ({"RANK": "1030"}, 1030),
+    ],
+)
+def test_the_rank(beats: BeatDir, env: dict[str, str], rank: int) -> None:
+    beats.run("ft.beat()", **env)
+    slot = beats.slot(rank)
+    assert slot["magic"] == MAGIC
+    assert slot["rank"] == rank
+
+
+@pytest.mark.parametrize("code", ["", "ft.attempt()", "ft.fail('x', recoverable=True)"])
+def test_what_claims_nothing(beats: BeatDir, code: str) -> None:
+    beats.run(code)
+    assert beats.slot()["magic"] == 0
+    assert beats.rings() == 0
+
+
+@pytest.mark.parametrize(
+    "code", ["ft.beat()", "ft.section('a').__enter__()", "ft.checkpoint(1)", "ft.done()", "ft.fail('why')"]
+)
+def test_what_claims(beats: BeatDir, code: str) -> None:
+    beats.run(code)
+    assert beats.slot()["magic"] == MAGIC
+    assert beats.rings() > 0
+
+
+def test_steps_only_rise(beats: BeatDir) -> None:
+    slots = said(beats, "for step in (0, 5, 3, None, 'x', -1, 2**63, 10**40, 1.5): ft.beat(step); say()")
+    assert [slot["step"] for slot in slots] == [1, 6, 6, 6, 6, 6, 6, 6, 6]
+    moved = [slot["moved_at"] for slot in slots]
+    assert moved == sorted(set(moved))  # the main thread moves with every one of them
+
+
+def test_integers_of_other_libraries_are_steps(beats: BeatDir) -> None:
+    (slot,) = said(beats, "class I:\n def __index__(self): return 41\nft.beat(I()); say()")
+    assert slot["step"] == 42
+
+
+def test_a_side_thread_is_alive_and_moves_only_by_an_advancing_step(beats: BeatDir) -> None:
+    first, idle, stuck, ahead = said(
+        beats,
+        "import threading\n"
+        "def aside(*step):\n t = threading.Thread(target=ft.beat, args=step); t.start(); t.join(); say()\n"
+        "ft.beat(5); say(); aside(); aside(5); aside(6)",
+    )
+    assert first["moved_at"] == idle["moved_at"] == stuck["moved_at"] < ahead["moved_at"]
+    assert first["alive_at"] < idle["alive_at"] < stuck["alive_at"] < ahead["alive_at"]
+    assert ahead["step"] == 7
+
+
+def test_an_ordinary_beat_does_not_ring(beats: BeatDir) -> None:
+    beats.run("for step in range(100): ft.beat(step)\nimport os; os._exit(0)")
+    assert beats.rings() == 2  # the claim, the first that moves
+
+
+def test_a_side_thread_first_then_the_first_that_moves_rings(beats: BeatDir) -> None:
+    code = "import threading\nt = threading.Thread(target=ft.beat); t.start(); t.join()\n"
+    beats.run(code + "import os; os._exit(0)")
+    assert beats.rings() == 1
+    beats.run(code + "ft.beat(); ft.beat(); import os; os._exit(0)")
+    assert beats.rings() == 2
+
+
+def test_a_checkpoint(beats: BeatDir) -> None:
+    (slot,) = said(beats, "ft.checkpoint(40, '/data/c\\u00f6-40'); say()")
+    assert slot["checkpoint_step"] == slot["step"] == 41
+    assert slot["moved_at"] <= slot["checkpoint_at"]
+    assert (beats.folder / "checkpoint-0").read_text() == "/data/cö-40"
+    assert sorted(os.listdir(beats.folder)) == ["beats", "bell", "checkpoint-0"]
+
+
+def test_a_checkpoint_without_a_path_forgets_the_earlier_path(beats: BeatDir) -> None:
+    beats.run("import pathlib; ft.checkpoint(1, pathlib.Path('/a')); ft.checkpoint(2)")
+    assert not (beats.folder / "checkpoint-0").exists()
+    assert beats.slot()["checkpoint_step"] == 3
+
+
+def test_a_newer_checkpoint_moves_from_any_thread_and_an_old_one_does_not(beats: BeatDir) -> None:
+    before, newer, again = said(
+        beats,
+        "import threading\n"
+        "def aside(step):\n t = threading.Thread(target=ft.checkpoint, args=(step,)); t.start(); t.join(); say()\n"
+        "ft.beat(50); say(); aside(40); aside(40)",
+    )
+    assert before["moved_at"] < newer["moved_at"] == again["moved_at"]
+
+
+def test_bad_arguments_never_raise(beats: BeatDir) -> None:
+    ran = beats.run("ft.checkpoint(None, 3); ft.checkpoint('x', '\\0'); ft.checkpoint(1, '/a\\udc80'); ft.fail(None)")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (beats.folder / "checkpoint-0").read_bytes() == b"/a\x80"
+
+
+def test_fail_leaves_its_reason_before_its_flag(beats: BeatDir) -> None:
+    (slot,) = said(beats, "ft.fail('the data set is gone'); say(3)", RANK="3")
+    assert slot["flags"] == 2
+    assert (beats.folder / "fail-3").read_text() == "the data set is gone"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "flags"),
+    [
+        ("", 0, 1),
+        ("ft.done()", 0, 1),
+        ("raise SystemExit", 0, 1),
+        ("raise ValueError", 1, 0),
+        ("import sys; sys.excepthook = lambda *error: print('mine'); raise ValueError", 1, 0),
+        ("raise KeyboardInterrupt", -2, 0),
+        ("import os; os._exit(0)", 0, 0),
+        ("ft.fail('x')", 0, 3),
+    ],
+)
+def test_done_is_said_at_a_clean_exit_and_not_at_a_crash(beats: BeatDir, end: str, code: int, flags: int) -> None:
+    ran = beats.run(f"ft.beat()\n{end}")
+    assert ran.returncode == code
+    assert beats.slot()["flags"] == flags
+    assert ran.stdout == ("mine\n" if "mine" in end else "")
+
+
+def runs(python: str) -> bool:
+    """Also a shim that finds no such version has the name."""
+    return bool(shutil.which(python)) and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
+
+
+OLDER = list(filter(runs, ("python3.8", "python3.9")))
+
+
+@pytest.mark.skipif(not OLDER, reason="no Python older than 3.10 here")
+def test_it_runs_under_an_old_python(beats: BeatDir) -> None:
+    for python in OLDER:
+        ran = beats.run("@ft.section('a', '1m')\ndef f(): ft.beat(1)\nf(); ft.checkpoint(2, 'x'); ft.attempt()", python)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert beats.slot()["checkpoint_step"] == 3
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed: system calls cannot be counted")
+def test_a_beat_makes_no_system_call(beats: BeatDir, tmp_path: Path) -> None:
+    def calls(count: int) -> int:
+        trace = tmp_path / "trace"
+        code = f"import ftrun_hooks as ft\nft.beat(0)\nfor step in range({count}): ft.beat(step)"
+        command = ["strace", "-f", "-c", "-o", str(trace), sys.executable, "-c", code]
+        ran = subprocess.run(command, env=beats.environment(), capture_output=True, text=True, timeout=120)
+        if ran.returncode and "ptrace" in ran.stderr.lower():
+            pytest.skip("strace is not permitted here")
+        return int(trace.read_text().splitlines()[-1].split()[3])
+
+    assert abs(calls(100_000) - calls(10)) < 100
+
+
+def test_the_hooks_stay_harmless_at_interpreter_shutdown(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import sys\nclass Late:\n def __del__(self): ft.beat(9); ft.checkpoint(9, 'x'); ft.done()\n"
+        "ft.beat(); sys.late = Late(); late = Late(); late.me = late"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_second_import_goes_on(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import sys, importlib\nft.beat(3); importlib.reload(ft); ft.beat(4)\n"
+        "for name in [n for n in sys.modules if n.startswith('ftrun_hooks')]: del sys.modules[name]\n"
+        "import ftrun_hooks as again; again.beat(5); ft.beat(6)"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert beats.slot()["refused"] == 0
+    assert beats.slot()["step"] == 7

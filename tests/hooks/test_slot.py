@@ -1,0 +1,184 @@
+"""Who owns a slot, and what becomes of a beat file that is none."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beat_file import MAGIC, SIZE, BeatDir
+
+EVERYTHING = (
+    "ft.beat(1); ft.checkpoint(2, 'x'); ft.done(); ft.fail('y')\n"
+    "with ft.section('a', '1s'): pass\n"
+    "assert ft.section('b')(len)('abc') == 3"
+)
+
+
+def test_outside_ftrun_everything_is_a_no_op(tmp_path: Path, beats: BeatDir) -> None:
+    env = beats.environment()
+    del env["FTRUN_BEAT_DIR"]
+    code = f"import ftrun_hooks as ft\n{EVERYTHING}"
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert os.listdir(tmp_path) == ["beats"]
+    assert beats.rings() == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"\0" * SIZE, MAGIC.to_bytes(8, sys.byteorder), (MAGIC + 1).to_bytes(8, sys.byteorder).ljust(SIZE)],
+    ids=["missing", "empty", "no magic", "torn", "other version"],
+)
+def test_a_beat_file_that_is_none_is_left_alone(beats: BeatDir, content: bytes | None) -> None:
+    file = beats.folder / "beats"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    ran = beats.run(EVERYTHING)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (file.read_bytes() if content is not None else None) == content
+    assert beats.rings() == 0
+    assert {"checkpoint-0", "fail-0"}.isdisjoint(os.listdir(beats.folder))
+
+
+def test_a_read_only_beat_file_is_left_alone(beats: BeatDir) -> None:
+    beats.folder.chmod(0o755)
+    (beats.folder / "beats").chmod(0o444)
+    # Root may write what is read-only: be somebody else, who may look into no folder but this one.
+    become = "import os; os.chdir(os.environ['FTRUN_BEAT_DIR']); os.geteuid() == 0 and os.setuid(65534)\n"
+    ran = beats.run(f"{become}os.environ['FTRUN_BEAT_DIR'] = '.'\n{EVERYTHING}")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert beats.slot()["magic"] == 0
+
+
+def test_a_folder_in_place_of_the_file(beats: BeatDir) -> None:
+    (beats.folder / "beats").unlink()
+    (beats.folder / "beats").mkdir()
+    ran = beats.run(EVERYTHING)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_bell_without_a_listener_or_no_bell_is_no_matter(beats: BeatDir) -> None:
+    beats.close()
+    ran = beats.run(EVERYTHING)
+    (beats.folder / "bell").unlink()
+    again = beats.run(EVERYTHING)
+    beats.bell = os.open(os.devnull, os.O_RDONLY)
+    assert (ran.returncode, ran.stderr, again.returncode, again.stderr) == (0, "", 0, "")
+
+
+def test_a_second_live_process_is_refused(beats: BeatDir) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", "import ftrun_hooks as ft; ft.beat(5); print(flush=True); input(); ft.beat(6)"],
+        env=beats.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        ran = beats.run(f"import os; print(os.getpid())\n{EVERYTHING}")
+        slot = beats.slot()
+        assert (slot["pid"], slot["step"], slot["flags"]) == (owner.pid, 6, 0)
+        assert slot["refused"] == int(ran.stdout)
+        assert not (beats.folder / "checkpoint-0").exists()
+        owner.stdin.write(b"\n")
+    assert beats.slot()["step"] == 7
+
+
+def test_the_slot_of_a_dead_process_is_taken_over_and_cleared(beats: BeatDir) -> None:
+    beats.run("ft.beat(500); ft.section('left').__enter__()")
+    assert beats.sections()[0][0] == "left"
+    beats.run("ft.beat(3)")
+    slot = beats.slot()
+    assert (slot["step"], slot["depth"], slot["refused"]) == (4, 0, 0)
+    assert beats.sections() == []
+
+
+def test_a_zombie_owns_nothing(beats: BeatDir) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", "import ftrun_hooks as ft; ft.beat(5)"], env=beats.environment())
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+    beats.run("ft.beat(1)")
+    owner.wait()
+    assert beats.slot()["step"] == 2
+
+
+def test_a_pid_that_was_used_again_is_somebody_else(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import os, struct\n"
+        "path = os.path.join(os.environ['FTRUN_BEAT_DIR'], 'beats')\n"
+        f"with open(path, 'r+b') as f: f.seek(512 * 8); f.write(struct.pack('=QQQ', {MAGIC}, os.getppid(), 1))\n"
+        "ft.beat(1)"
+    )
+    assert ran.returncode == 0
+    assert (beats.slot()["step"], beats.slot()["refused"]) == (2, 0)
+
+
+def test_a_forked_child_is_refused_while_its_parent_lives(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import os, json, beat_file\nft.beat(5)\nwith ft.section('s'):\n"
+        " child = os.fork()\n if not child:\n  ft.beat(99)\n"
+        "if not child: ft.done(); os._exit(0)\n"
+        "os.waitpid(child, 0); print(json.dumps([child, beat_file.slot()]))"
+    )
+    child, slot = json.loads(ran.stdout)
+    assert (slot["step"], slot["flags"], slot["depth"], slot["refused"]) == (6, 0, 0, child)
+    assert slot["pid"] != child
+
+
+def test_a_forked_child_of_another_rank_claims_its_own_slot(beats: BeatDir) -> None:
+    beats.run(
+        "import os\nft.beat(5)\nif os.fork() == 0:\n os.environ['RANK'] = '1'; ft.beat(8)\nelse: os.wait(); ft.beat(6)"
+    )
+    assert (beats.slot(0)["step"], beats.slot(1)["step"]) == (7, 9)
+    assert beats.slot(0)["pid"] != beats.slot(1)["pid"]
+
+
+def test_a_fork_while_another_thread_holds_the_lock(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import os, threading\nfrom ftrun_hooks._slot import mine\nft.beat()\n"
+        "held, go = threading.Event(), threading.Event()\n"
+        "def hold():\n with mine.lock: held.set(); go.wait()\n"
+        "t = threading.Thread(target=hold); t.start(); held.wait()\n"
+        "if os.fork() == 0:\n os.environ['RANK'] = '1'\n with ft.section('s'): ft.beat(3)\n os._exit(0)\n"
+        "os.wait(); go.set(); t.join()"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (beats.slot(1)["step"], beats.slot(1)["depth"]) == (4, 0)
+
+
+def test_after_a_fork_in_a_thread_that_thread_is_the_main_one(beats: BeatDir) -> None:
+    beats.run(
+        "import os, threading\n"
+        "def work():\n if os.fork() == 0:\n  ft.beat(); os._exit(0)\n os.wait()\n"
+        "t = threading.Thread(target=work); t.start(); t.join()"
+    )
+    assert beats.slot()["moved_at"] > 0
+
+
+def test_of_processes_that_claim_one_rank_together_one_wins(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import os\nfrom ftrun_hooks._slot import mine\n"
+        "(start, go), (over, end), (say, told) = os.pipe(), os.pipe(), os.pipe()\n"
+        "for _ in range(8):\n if os.fork() == 0:\n"
+        "  os.close(go); os.close(end); os.read(start, 1)\n"
+        "  ft.beat(1); os.write(told, b'01'[mine.words is not None:][:1]); os.read(over, 1); os._exit(0)\n"
+        "os.close(go); won = b''\n"
+        "while len(won) < 8: won += os.read(say, 8)\n"
+        "os.close(end); print(won.count(b'1'))\n"
+        "for _ in range(8): os.wait()"
+    )
+    assert (ran.stdout, ran.stderr) == ("1\n", "")
+
+
+def test_exec_takes_its_own_slot_again(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import os, sys\nft.beat(9)\n"
+        "os.execv(sys.executable, [sys.executable, '-c', 'import ftrun_hooks as ft; ft.beat(1)'])"
+    )
+    assert ran.returncode == 0
+    assert (beats.slot()["step"], beats.slot()["refused"]) == (2, 0)
