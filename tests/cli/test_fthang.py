@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -17,6 +18,14 @@ from beat_file import HOUSE, BeatDir
 
 PR_SET_CHILD_SUBREAPER = 36
 FAST = ("--step-time", "1ms", "--after", "3", "--steps", "12", "--checkpoint-every", "2")
+
+
+class Seen(NamedTuple):
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
 
 
 class Runner:
@@ -48,47 +57,54 @@ class Runner:
     def lines(self) -> list[str]:
         return self.output.read_text().splitlines()
 
-    def left(self) -> list[psutil.Process]:
-        """What the started programs left: orphans come to this process, which is a subreaper."""
-        ours = {process.pid for process in self.started}
-        return [
-            child
-            for child in psutil.Process().children(recursive=True)
-            if child.pid not in ours and name_of(child).endswith("fthang")
-        ]
-
     def end(self) -> None:
+        """Each session at once, so that none can fork away; then what left its session; then reap them all."""
         for process in self.started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        while left := self.left():
-            for process in left:
-                end(process)
+            kill_group(process.pid)
+            process.wait()
+        for daemon in self.strangers():
+            kill_group(daemon.group)
+        for process in self.started:
+            reap(-process.pid, 0)
+        for daemon in self.strangers():
+            reap(daemon.pid, 0)
         self.beats.close()
 
+    def strangers(self) -> list[Seen]:
+        """Children of this process that lead or belong to no session of ours: orphans come here, to the subreaper."""
+        ours = {process.pid for process in self.started} | self.others
+        return [seen for seen in processes() if seen.parent == os.getpid() and not {seen.pid, seen.session} & ours]
 
-def name_of(process: psutil.Process) -> str:
+
+def processes() -> list[Seen]:
+    """All that /proc shows, by one cheap look: a fork storm outruns a careful one."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found.append(Seen(int(stat.parent.name), fields[0], *map(int, fields[1:4])))
+    return found
+
+
+def alive_in(session: int) -> list[Seen]:
+    return [seen for seen in processes() if seen.session == session and seen.state not in "ZX"]
+
+
+def kill_group(group: int) -> None:
+    assert group != os.getpgrp()
     try:
-        return str(process.cmdline()[1])
-    except (psutil.Error, IndexError):
-        return ""
-
-
-def end(process: psutil.Process) -> None:
-    """Its whole process group at once, so that none can fork away; then reap what has come to us."""
-    try:
-        group = os.getpgid(process.pid)
-        if group != os.getpgrp():
-            os.killpg(group, signal.SIGKILL)
+        os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    reap(process, 0)
 
 
-def reap(process: psutil.Process, how: int) -> None:
+def reap(pid: int, how: int) -> None:
+    """As waitpid has it (a negative one is a process group), until there is nothing to reap."""
     try:
-        os.waitpid(process.pid, how)
+        while os.waitpid(pid, how)[0]:
+            pass
     except ChildProcessError:
         pass
 
@@ -109,20 +125,12 @@ def fthang(tmp_path: Path) -> Iterator[Runner]:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     runner = Runner(tmp_path)
-    runner.others = {child.pid for child in psutil.Process().children()}
+    runner.others = {seen.pid for seen in processes() if seen.parent == os.getpid()}
     yield runner
     runner.end()
-    until(lambda: not reap_strangers(runner))
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def reap_strangers(runner: Runner) -> list[psutil.Process]:
-    """Reap the links of a fork storm that have ended; what is there besides, dead or alive, is returned."""
-    known = runner.others | {process.pid for process in runner.started}
-    strangers = [child for child in psutil.Process().children() if child.pid not in known]
-    for stranger in strangers:
-        reap(stranger, os.WNOHANG)
-    return strangers
+    assert not runner.strangers()
+    assert not [seen for process in runner.started for seen in processes() if seen.session == process.pid]
 
 
 def test_it_trains_and_finishes(fthang: Runner) -> None:
@@ -225,16 +233,16 @@ def test_it_dies_of_the_signal(fthang: Runner, name: str) -> None:
 def test_orphans_are_left_behind_and_the_training_finishes(fthang: Runner) -> None:
     assert fthang.run("orphans", "5") == 0
     assert "left behind: 5 orphans" in fthang.lines()
-    left = fthang.left()
+    left = alive_in(fthang.started[0].pid)
     assert len(left) == 5
-    assert {process.ppid() for process in left} == {os.getpid()}
+    assert {seen.parent for seen in left} == {os.getpid()}
     assert fthang.beats.slot()["step"] == 13
 
 
 def test_a_daemon_has_a_session_of_its_own_and_ignores_sigterm(fthang: Runner) -> None:
     assert fthang.run("daemon") == 0
-    (daemon,) = fthang.left()
-    assert os.getsid(daemon.pid) not in (os.getsid(0), fthang.started[0].pid, daemon.pid)
+    (daemon,) = fthang.strangers()
+    assert daemon.session not in (os.getsid(0), fthang.started[0].pid, daemon.pid)
     ignored = next(line for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines() if "SigIgn" in line)
     assert int(ignored.split()[1], 16) & 1 << (signal.SIGTERM - 1)
 
@@ -246,10 +254,10 @@ def test_a_fork_storm_goes_on_and_stays_bounded(fthang: Runner) -> None:
 
     def stormed() -> bool:
         nonlocal most
-        alive = [link.pid for link in fthang.left()]
+        alive = [link.pid for link in alive_in(process.pid)]
         most = max(most, len(alive))
         seen.update(alive)
-        reap_strangers(fthang)
+        reap(-process.pid, os.WNOHANG)
         return len(seen) > 300
 
     until(stormed)

@@ -14,7 +14,8 @@ USAGE = (
     *("crash CODE", "signal NAME", "orphans N", "daemon", "forkstorm"),
 )
 STORM = 30
-STORM_PAUSE = 0.02  # seconds that a process of the storm lives
+STORM_PAUSE = 0.05  # seconds that a process of the storm lives
+STORM_LASTS = 600  # seconds: one that nobody ends must not eat the machine
 
 
 class Plan(NamedTuple):
@@ -68,21 +69,23 @@ def _deadlock() -> None:
 
 
 def _forkstorm() -> NoReturn:
+    over = time.monotonic() + STORM_LASTS
     for _ in range(STORM):
         if os.fork() == 0:
-            _fork_for_ever()
+            _fork_until(over)
     _sleep()
 
 
-def _fork_for_ever() -> NoReturn:
-    """Never one process for long, never more than one at a time."""
-    while True:
+def _fork_until(over: float) -> NoReturn:
+    """No process for long, and never more than one at a time."""
+    while time.monotonic() < over:
         time.sleep(STORM_PAUSE)
         try:
             if os.fork():
                 os._exit(0)
         except OSError:  # no room for another one just now
             pass
+    os._exit(0)
 
 
 def _orphans(count: int) -> None:

@@ -1,0 +1,44 @@
+"""Makes reference.md from the code: `python docs/reference.py`.  A test compares the two."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "supervisor"), str(ROOT / "hooks")]
+
+from ftrun import config  # noqa: E402
+from ftrun.core import exitcode  # noqa: E402
+
+SEEN = (
+    ("MA_PROC_START_CNT", "1, then one more at each start in this pod"),
+    ("MA_SCHEDULE_CNT", "how often this pod was scheduled: passed on, else SLURM_RESTART_COUNT + 1, else 1"),
+    ("FTRUN_RUN_DIR", "the run dir"),
+    ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a beat"),
+    ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual or peer"),
+    ("FTRUN_LAST_STEP", "the highest step that the earlier attempt reported; absent if none"),
+    ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported; absent if none"),
+    ("FTRUN_LAST_SECTION", "the section that was open when the earlier attempt ended; absent if none"),
+)
+
+
+def page() -> str:
+    """The whole page as MyST Markdown."""
+    lines = ["# Reference", "", "Made from the code by `docs/reference.py`.", "", "## Options", ""]
+    lines += ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
+    for option in config.OPTIONS:
+        short = f"`-{option.short}`, " if option.short else ""
+        metavar = f" {option.metavar}".replace("|", "\\|") if option.metavar else ""
+        default = "" if option.flag else option.default
+        lines.append(f"| {short}`--{option.name}{metavar}` | `{option.variable}` | {default} | {option.meaning} |")
+    lines += ["", "Option > environment > config file > default. `off` disables. Durations: `500ms 90s 10m 1h 1d`.", ""]
+    lines += ["## What the command sees", "", "| variable | meaning |", "| --- | --- |"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in SEEN]
+    lines += ["", f"## Exit codes (contract version {exitcode.CONTRACT_VERSION})", ""]
+    lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
+    lines.append("| the command's own, or 128+signal | | it ended by itself | do as without ftrun |")
+    lines += [f"| {v.code} | `{v.name}` | {v.meaning} | {v.outer} |" for v in exitcode.TABLE]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("reference.md").write_text(page(), encoding="utf-8")

@@ -1,0 +1,114 @@
+"""Nothing survives a restart, nor the end of ftrun: hard trees, as real PID 1 and as subreaper."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs import HOUSE, MOUNTS, PID1, TREE, Runs, alive, need_mounts, need_pid1, wait_for
+
+HARD = 16  # two of each kind
+
+
+@pytest.fixture(params=["subreaper", pytest.param("pid1", marks=pytest.mark.pid1)])
+def prefix(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    if request.param == "pid1":
+        need_pid1()
+        return PID1
+    return ()
+
+
+def text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def restarts_leave_nothing(runs: Runs, prefix: tuple[str, ...], grace: str, size: int, times: int) -> None:
+    options = ("--hang-timeout", "300ms", "--max-restarts", "off", "--grace", grace)
+    run = runs.start(*options, *TREE, str(runs.folder), str(size), str(times), prefix=prefix)
+    assert run.wait(60 + 12 * times) == 0, run.told()
+    assert text(runs.folder / "left") == ""
+    assert [int(line) for line in text(runs.folder / "stood").splitlines()] == list(range(1, times + 2))
+    assert len(run.named("hang")) == len(run.named("restart")) == times
+    if grace == "off":
+        assert all(record["processes"] > size for record in run.named("killed")[:times])
+    pids = [int(line.split()[1]) for line in text(runs.folder / "pids").splitlines()]
+    assert prefix or not [pid for pid in pids if alive(pid)]
+    wait_for(lambda: not runs.living(), "the end of all that it started", 5)
+
+
+def test_five_restarts_by_sigkill(runs: Runs, prefix: tuple[str, ...]) -> None:
+    restarts_leave_nothing(runs, prefix, "off", HARD, 5)
+
+
+def test_restarts_with_a_grace(runs: Runs, prefix: tuple[str, ...]) -> None:
+    restarts_leave_nothing(runs, prefix, "200ms", HARD, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_hundred_restarts_of_two_hundred(runs: Runs, prefix: tuple[str, ...]) -> None:
+    restarts_leave_nothing(runs, prefix, "off", 200, 100)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_what_a_command_leaves_is_ended_and_its_code_kept(runs: Runs, prefix: tuple[str, ...], code: int) -> None:
+    run = runs.start("--grace", "200ms", *TREE, str(runs.folder), str(HARD), "0", str(code), prefix=prefix)
+    assert run.wait() == code, run.told()
+    pids = [int(line.split()[1]) for line in text(runs.folder / "pids").splitlines()]
+    assert len(pids) >= HARD
+    assert prefix or not [pid for pid in pids if alive(pid)]
+    assert not runs.living()
+
+
+# A frozen file system: whoever writes to it waits in D state, deaf to SIGKILL.
+FROZEN = """
+cd {folder}
+truncate -s 8M image
+mkfs.ext4 -q image
+mkdir frozen
+mount -o loop image frozen
+fsfreeze --freeze frozen
+trap 'fsfreeze --unfreeze frozen; umount frozen' EXIT
+set +e
+"$@"
+exit $?
+"""
+# The kill timeout of 60 s is no option: it is shortened where the loop asks for its policy.
+SHORT = """
+import sys
+sys.path[:0] = {paths!r}
+import ftrun.loop as loop
+whole = loop.policy
+loop.policy = lambda settings: whole(settings)._replace(kill_timeout=1.0)
+from ftrun.cli.run import main
+main()
+"""
+
+
+@pytest.fixture
+def frozen(runs: Runs) -> list[str]:
+    """A prefix: what follows it runs where `./frozen` is a frozen file system."""
+    need_mounts()
+    script = FROZEN.format(folder=runs.folder)
+    prefix = [*MOUNTS, "sh", "-ec", script, "sh"]
+    if subprocess.run([*prefix, "true"], capture_output=True, timeout=60).returncode != 0:
+        pytest.skip("a loop mount or fsfreeze is not permitted here: no process in D state can be had")
+    (runs.folder / "frozen").rmdir()
+    return prefix
+
+
+def test_what_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, frozen: list[str]) -> None:
+    program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
+    command = ("sh", "-c", "echo $$ > writer; echo x > frozen/file")
+    run = runs.start("--start-timeout", "500ms", "--grace", "off", *command, prefix=frozen, program=program)
+    assert run.wait() == 197, run.told()
+    writer = int((runs.folder / "writer").read_text())
+    named = rf"{writer} \(sh\) D \w+"
+    (escalated,) = run.named("escalated")
+    assert re.search(named, escalated["why"])
+    assert escalated["verdict"] == runs.verdict["verdict"] == "node-fault"
+    assert re.search(named, runs.verdict["message"])
+    assert re.search(named, run.stderr)
+    wait_for(lambda: not alive(writer), "the thaw ends it")
