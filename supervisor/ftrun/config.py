@@ -192,7 +192,7 @@ def read_file(file: str) -> dict[str, str]:
             content = tomllib.loads(stream.read(1 << 20).decode())
     except OSError as error:
         raise ConfigError(f"--config {file}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--config {file}: {error}") from None
     found = {}
     for key, value in content.items():

@@ -95,6 +95,7 @@ class Supervisor:
         if deadline is not None and now - deadline > LATE:
             self._queue.append(ev.Overslept(now, deadline))
         if self._report in ready:
+            ready -= {self._report}  # it is closed now, and what is opened next may get its number
             self._launched(now)
         for number in self._signals.read():
             if number != signal.SIGCHLD:
@@ -155,7 +156,7 @@ class Supervisor:
             elif change.status in signals.JOB_CONTROL:
                 self._queue.append(ev.Halted(now, change.status))
                 if self._terminal is not None and tty.has_shell():
-                    self._terminal.stop_with(change.pid)
+                    self._terminal.stop_with(change.pid, change.status)
         if more:
             os.kill(os.getpid(), signal.SIGCHLD)  # come back for the rest after the other sources had their turn
 
@@ -170,7 +171,7 @@ class Supervisor:
         self._recheck_at = now + RECHECK + len(members) * RECHECK_EACH
         if stage == "kill":
             self._killed |= self._awaited
-        if not members and self._tree.command is None:
+        if not members and self._tree.command is None and self._tree.gone():
             self._queue.append(ev.TreeEnded(now, len(self._killed)))
             self._killed = set()
 
@@ -228,7 +229,7 @@ class Supervisor:
         self._journal.save(self._job.ledger, self._state(), False)
         self._beats.reset()
         environment = self._setup.environment(self._job.ledger)
-        fd = None if self._terminal is None else self._terminal.fd
+        fd = None if self._terminal is None else self._terminal.offer()
         try:
             child = spawn.spawn(self._command, environment, self._signals.inherited, fd, os.getpid() != 1)
         except (OSError, ValueError) as error:  # no more processes or memory; a NUL in a word
@@ -244,6 +245,8 @@ class Supervisor:
         """To the command's process group; with a terminal, whose keys reach the group anyway, to the command alone."""
         if self._tree.command is None:
             return
+        if number == signal.SIGCONT and self._terminal is not None:
+            self._terminal.continued(self._tree.command)
         try:
             if self._terminal is None:
                 os.killpg(self._tree.command, number)
@@ -275,7 +278,7 @@ class Supervisor:
         self._tree.terminate()
         while time.monotonic() < deadline + self._policy.kill_timeout:
             reaper.reap()
-            if not self._tree.members():
+            if not self._tree.members() and self._tree.gone():
                 break
             if time.monotonic() >= deadline:
                 self._tree.kill()

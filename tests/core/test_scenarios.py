@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from core.transcript import BadScenario, play
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))

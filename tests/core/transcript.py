@@ -66,7 +66,8 @@ def play(text: str) -> str:
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
-    return dict(w.split("=", 1) if "=" in w else (w, "true") for w in words)
+    split = (word.partition("=") for word in words)
+    return {key: value if equals else "true" for key, equals, value in split}
 
 
 def _value(text: str) -> Any:

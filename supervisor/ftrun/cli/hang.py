@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 import ftrun_hooks as ft
+from ftrun import __version__
 from ftrun.cli import trouble
 from ftrun.cli.hang_checkpoint import Checkpoint, newest, save
 from ftrun_hooks._duration import nanoseconds
@@ -39,6 +40,7 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
         raise click.BadParameter(str(error)) from None
 
 
+@click.version_option(__version__, prog_name="fthang")
 @click.command(help=f"Train a little, and get into trouble.\n\nKIND: {', '.join(trouble.USAGE)}.")
 @click.argument("kind")
 @click.argument("arg", required=False)

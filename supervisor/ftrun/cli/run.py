@@ -23,9 +23,27 @@ def run(words: Sequence[str]) -> int:
     except config.ConfigError as error:
         print(f"ftrun: {error}", file=sys.stderr)
         return exitcode.USAGE.code
+    _as_given()
     from ftrun.loop import supervise
 
     return supervise(command, settings)
+
+
+def _as_given() -> None:
+    """Take back what Python did to the environment at its start: in the C locale, which is that of most containers, it
+    sets LC_CTYPE (PEP 538), and the command would inherit that."""
+    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
+        return
+    try:
+        with open("/proc/self/environ", "rb") as stream:
+            entries = stream.read().split(b"\0")
+    except OSError:
+        return
+    given = [entry.partition(b"=")[2] for entry in entries if entry.startswith(b"LC_CTYPE=")]
+    if given:
+        os.environb[b"LC_CTYPE"] = given[0]
+    else:
+        del os.environ["LC_CTYPE"]
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:

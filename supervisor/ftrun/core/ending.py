@@ -35,16 +35,21 @@ def trouble(
     else:
         ledger = job.ledger.counted(cause)
         job = job._replace(ledger=ledger)
-        want = Again(cause, ledger.count(cause), wait(ledger, cause, policy), fault)
+        heal = fault if fault is not None and fault.severity != "user" else None  # there is nothing to heal in that one
+        want = Again(cause, ledger.count(cause), wait(ledger, cause, policy), heal)
     job = job._replace(want=want)
     if (
         isinstance(want, Finish) and want.verdict == exitcode.FAILED
     ):  # an ordinary failure with nobody to restart it needs no words of ours
         return stop(job, attempt, now, policy, so_far)
     if isinstance(want, Finish):
-        fields = (("cause", cause), ("verdict", want.verdict), ("exit_code", want.code), ("why", why))
-        so_far += (do.Persist("escalated", fields, durable=True),)
-    return stop(job, attempt, now, policy, (*so_far, do.Say(_announcement(why, want, policy))))
+        so_far += (escalation(cause, want),)
+    return stop(job, attempt, now, policy, so_far, _announcement(why, want, policy))
+
+
+def escalation(cause: str, want: Finish) -> do.Persist:
+    fields = (("cause", cause), ("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))
+    return do.Persist("escalated", fields, durable=True)
 
 
 def finish_with(verdict: exitcode.Verdict, why: str) -> Finish:
@@ -59,13 +64,21 @@ def _announcement(why: str, want: Again | Finish, policy: Policy) -> str:
     return f"{why}; restart {want.consecutive}{of} without progress{after}"
 
 
-def stop(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects) -> Outcome:
+def stop(
+    job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = (), say: str | None = None
+) -> Outcome:
     """End the whole tree by our own decision."""
+    said = () if say is None else (do.Say(say),)
     if policy.grace <= 0:
         written = do.Persist("stopping", (("by", "SIGKILL"),))
-        return job._replace(phase=Stopping(attempt, "kill", now + policy.kill_timeout)), (*so_far, written, do.Kill())
+        return job._replace(phase=Stopping(attempt, "kill", now + policy.kill_timeout)), (
+            *so_far,
+            written,
+            *said,
+            do.Kill(),
+        )
     written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", policy.grace)))
-    return job._replace(phase=Stopping(attempt, "term", now + policy.grace)), (*so_far, written, do.Terminate())
+    return job._replace(phase=Stopping(attempt, "term", now + policy.grace)), (*so_far, written, *said, do.Terminate())
 
 
 def finish(job: Job, code: int, verdict: str, message: str) -> Outcome:

@@ -11,7 +11,7 @@ from typing import Any
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, words
-from ftrun.core.ending import Effects, Outcome, after, finish, finish_with, stop, stopped_by, trouble
+from ftrun.core.ending import Effects, Outcome, after, escalation, finish, finish_with, stop, stopped_by, trouble
 from ftrun.core.liveness import judge
 from ftrun.core.policy import Policy, credited, progress
 from ftrun.core.states import (
@@ -35,6 +35,8 @@ Handler = Callable[[Job, Any, Any, Policy], Outcome]
 
 
 def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
+    if isinstance(event, ev.Ticked) and (job.phase.deadline is None or event.now < job.phase.deadline):
+        return job, ()  # for a phase that something else in the same wake-up has ended
     handler = TABLE.get((type(job.phase), type(event)))
     return handler(job, job.phase, event, policy) if handler else (job, ())
 
@@ -43,14 +45,14 @@ def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
 
 
 def _begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outcome:
-    return _launch(job, "started")
+    return _launch(job, event.now, "started")
 
 
 def _launch_due(job: Job, phase: Pending, event: ev.Ticked | ev.Overslept, policy: Policy) -> Outcome:
-    return _launch(job, "restart")
+    return _launch(job, event.now, "restart")
 
 
-def _launch(job: Job, record: str) -> Outcome:
+def _launch(job: Job, now: float, record: str) -> Outcome:
     again = job.want if isinstance(job.want, Again) else None
     number = job.ledger.start_cnt + 1
     ledger = job.ledger._replace(start_cnt=number, reason=again.reason if again else job.ledger.reason)
@@ -58,7 +60,7 @@ def _launch(job: Job, record: str) -> Outcome:
     if again:
         fields += (("consecutive", again.consecutive),)
     written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
-    return Job(Launching(Attempt(number)), Keep(), ledger), (written, do.Spawn(number))
+    return Job(Launching(Attempt(number, spawned_at=now)), Keep(), ledger), (written, do.Spawn(number))
 
 
 def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> Outcome:
@@ -119,7 +121,11 @@ def _ticked(job: Job, phase: Starting | Running, event: ev.Ticked, policy: Polic
 def _overslept(job: Job, phase: Starting | Running | Suspect, event: ev.Overslept, policy: Policy) -> Outcome:
     """Time in which we were frozen counts for nobody; the suspicion, if any, is judged anew."""
     attempt = _forgiven(phase.attempt, event.since, event.now)
-    return _watch(job, attempt, event.now, policy)
+    return _watch(job, attempt, event.now, policy, _dropped(phase, "frozen meanwhile"))
+
+
+def _dropped(phase: Starting | Running | Suspect, why: str) -> Effects:
+    return (do.Persist("cleared", (("why", why),)),) if isinstance(phase, Suspect) else ()
 
 
 def _forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
@@ -129,7 +135,8 @@ def _forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
 def _halted(job: Job, phase: Starting | Running | Suspect, event: ev.Halted, policy: Policy) -> Outcome:
     """What the user stops stays stopped and is no hang."""
     since = event.now if phase.attempt.stopped_at is None else phase.attempt.stopped_at
-    return _watch(job, phase.attempt._replace(stopped_at=since), event.now, policy)
+    attempt = phase.attempt._replace(stopped_at=since)
+    return _watch(job, attempt, event.now, policy, _dropped(phase, "stopped by the user"))
 
 
 def _continued(job: Job, phase: Starting | Running | Suspect, event: ev.Continued, policy: Policy) -> Outcome:
@@ -150,11 +157,12 @@ def _looked_again(job: Job, phase: Suspect, event: ev.Looked, policy: Policy) ->
 def _evidenced(job: Job, phase: Suspect, event: ev.Evidenced, policy: Policy) -> Outcome:
     job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
     if event.cleared is not None:
-        forgiven = _forgiven(attempt, event.now - phase.finding.age, event.now)
+        forgiven = _forgiven(attempt, attempt.spawned_at, event.now)  # every silence starts anew
         return _clear(job, forgiven, event.now, event.cleared, policy, written)
-    if judge(attempt, event.now, policy.limits).finding is None:
+    finding = judge(attempt, event.now, policy.limits).finding
+    if finding is None:
         return _clear(job, attempt, event.now, "it moved", policy, written)
-    return _hang(job, phase._replace(attempt=attempt), event.now, policy, event.evidence, written)
+    return _hang(job, phase._replace(attempt=attempt, finding=finding), event.now, policy, event.evidence, written)
 
 
 def _unproven(job: Job, phase: Suspect, event: ev.Ticked, policy: Policy) -> Outcome:
@@ -181,9 +189,6 @@ def _hang(
     )
 
 
-# --- trouble --------------------------------------------------------------------------------------------------------
-
-
 def _exited(job: Job, phase: Launching | Starting | Running | Suspect, event: ev.Exited, policy: Policy) -> Outcome:
     """The command ended by itself; what it left behind is ended too, then its status decides."""
     attempt, status = phase.attempt, exitcode.own(event.code, event.signal)
@@ -194,7 +199,7 @@ def _exited(job: Job, phase: Launching | Starting | Running | Suspect, event: ev
         verdict = exitcode.SUCCEEDED if status == 0 else exitcode.STOPPED if by_request else exitcode.FAILED
         job = job._replace(want=Finish(status, verdict, _ending(event)))
         return stop(job, attempt, event.now, policy, written)
-    cause: Cause = "fault" if attempt.fault else "failure"
+    cause: Cause = "fault" if attempt.fault and "fault" in policy.restart_on else "failure"
     return trouble(job, attempt, cause, _ending(event), event.now, policy, written, status, attempt.fault)
 
 
@@ -220,10 +225,9 @@ def _faulted(job: Job, phase: Starting | Running | Suspect, event: ev.Faulted, p
         return job, written
     why = f"device {fault.device} reports {fault.code} ({fault.severity})"
     if fault.severity == "critical":
-        job = job._replace(want=finish_with(exitcode.NODE_FAULT, why))
-        fields = (("cause", "fault"), ("verdict", exitcode.NODE_FAULT.name), ("exit_code", 197), ("why", why))
-        written += (do.Persist("escalated", fields, durable=True), do.Say(why))
-        return stop(job, attempt, event.now, policy, written)
+        want = finish_with(exitcode.NODE_FAULT, why)
+        written += (escalation("fault", want),)
+        return stop(job._replace(want=want), attempt, event.now, policy, written, why)
     return trouble(job, attempt, "fault", why, event.now, policy, written, fault=fault)
 
 
@@ -231,10 +235,7 @@ def _restart_asked(job: Job, phase: Starting | Running | Suspect, event: ev.Rest
     """An order from the operator or from another node costs no budget."""
     reason = "peer" if event.by == "peer" else "manual"
     job = job._replace(want=Again("peer" if reason == "peer" else "manual"))
-    return stop(job, phase.attempt, event.now, policy, (do.Say(f"restart asked ({reason})"),))
-
-
-# --- signals from outside -------------------------------------------------------------------------------------------
+    return stop(job, phase.attempt, event.now, policy, say=f"restart asked ({reason})")
 
 
 def _signalled(
@@ -248,8 +249,7 @@ def _signalled(
     if isinstance(phase, Launching):
         return job._replace(phase=phase._replace(attempt=attempt)), forward
     asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
-    written = do.Persist("stopping", (("by", "outside"), ("signal", event.signal)))
-    return job._replace(phase=asked), (written, *forward)
+    return job._replace(phase=asked), (_asked_to_stop(event), *forward)
 
 
 def _signalled_stopping(job: Job, phase: Stopping, event: ev.Signalled, policy: Policy) -> Outcome:
@@ -259,8 +259,12 @@ def _signalled_stopping(job: Job, phase: Stopping, event: ev.Signalled, policy: 
         attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
         return job._replace(phase=phase._replace(attempt=attempt)), (do.Forward(event.signal),)
     if event.stop and isinstance(job.want, Again):
-        return job._replace(want=stopped_by(event.signal)), ()
+        return job._replace(want=stopped_by(event.signal)), (_asked_to_stop(event),)
     return job, ()
+
+
+def _asked_to_stop(event: ev.Signalled) -> do.Persist:
+    return do.Persist("stopping", (("by", "outside"), ("signal", event.signal)))
 
 
 def _signalled_idle(job: Job, phase: Pending | Healing, event: ev.Signalled, policy: Policy) -> Outcome:
@@ -289,8 +293,21 @@ def _looked_stopping(job: Job, phase: Stopping, event: ev.Looked, policy: Policy
     """What was reached while stopping counts: many programs checkpoint on SIGTERM."""
     section = job.ledger.last_section  # as it was at the verdict: a SIGTERM unwinds the open ones
     job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
-    ledger = job.ledger._replace(last_section=section)
-    return job._replace(phase=phase._replace(attempt=attempt), ledger=ledger), written
+    ledger, want = job.ledger._replace(last_section=section), job.want
+    if isinstance(want, Again) and want.reason in ("hang", "fault", "failure") and ledger.count(want.reason) == 0:
+        # That was progress: the restart under way is the first in a row.
+        ledger, want = ledger.counted(want.reason), want._replace(consecutive=1)
+    return Job(phase._replace(attempt=attempt), want, ledger), written
+
+
+def _faulted_stopping(job: Job, phase: Stopping, event: ev.Faulted, policy: Policy) -> Outcome:
+    """A GPU that falls off the bus often shows first as a hang: the critical fault outweighs the restart."""
+    critical, fields = event.fault.severity == "critical", tuple(event.fault._asdict().items())
+    written: Effects = (do.Persist("fault", fields, durable=critical),)
+    if not critical or not (isinstance(job.want, Again) or job.want[:2] == exitcode.HANG_LIMIT[1::-1]):
+        return job, written
+    want = finish_with(exitcode.NODE_FAULT, f"device {event.fault.device} reports {event.fault.code} (critical)")
+    return job._replace(want=want), (*written, escalation("fault", want))
 
 
 def _overdue(job: Job, phase: Stopping, event: ev.Ticked, policy: Policy) -> Outcome:
@@ -302,18 +319,19 @@ def _overdue(job: Job, phase: Stopping, event: ev.Ticked, policy: Policy) -> Out
     return job, ()
 
 
-def _overslept_stopping(job: Job, phase: Stopping, event: ev.Overslept, policy: Policy) -> Outcome:
-    """The tree was frozen as we were: it gets the rest of its grace."""
+def _overslept_ending(job: Job, phase: Stopping | Healing, event: ev.Overslept, policy: Policy) -> Outcome:
+    """What we wait for was frozen as we were: it gets the rest of its time."""
     later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
     return job._replace(phase=phase._replace(deadline=later)), ()
 
 
 def _survived(job: Job, phase: Stopping, event: ev.Survived, policy: Policy) -> Outcome:
+    if phase.stage != "inspect":
+        return job, ()
     why = "SIGKILL did not end: " + "; ".join(event.processes)
-    fields = (("cause", "unkillable"), ("verdict", exitcode.NODE_FAULT.name), ("exit_code", 197), ("why", why))
-    written = do.Persist("escalated", fields, durable=True)
-    job, effects = finish(job, exitcode.NODE_FAULT.code, exitcode.NODE_FAULT.name, why)
-    return job, (written, do.Say(why), *effects)
+    want = finish_with(exitcode.NODE_FAULT, why)
+    job, effects = finish(job, *want[:3])
+    return job, (escalation("unkillable", want), do.Say(why), *effects)
 
 
 def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
@@ -328,32 +346,18 @@ def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) 
         return job._replace(phase=healing), (*written, record, do.Heal(want.fault))
     if isinstance(want, Again) and want.delay > 0:
         return job._replace(phase=Pending(event.now + want.delay)), written
-    job, effects = _launch(job, "restart")
+    job, effects = _launch(job, event.now, "restart")
     return job, written + effects
 
 
-# --- healing --------------------------------------------------------------------------------------------------------
-
-
-def _healed(job: Job, phase: Healing, event: ev.Healed, policy: Policy) -> Outcome:
-    return _launch(job, "restart") if event.cured else _incurable(job, phase)
-
-
-def _not_healed(job: Job, phase: Healing, event: ev.Ticked, policy: Policy) -> Outcome:
-    return _incurable(job, phase)
-
-
-def _overslept_healing(job: Job, phase: Healing, event: ev.Overslept, policy: Policy) -> Outcome:
-    later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
-    return job._replace(phase=phase._replace(deadline=later)), ()
-
-
-def _incurable(job: Job, phase: Healing) -> Outcome:
+def _healed(job: Job, phase: Healing, event: ev.Healed | ev.Ticked, policy: Policy) -> Outcome:
+    """Cured: start again.  Not cured, or not in time: isolate."""
+    if isinstance(event, ev.Healed) and event.cured:
+        return _launch(job, event.now, "restart")
     why = f"device {phase.fault.device} did not heal from {phase.fault.code}"
-    verdict = exitcode.NODE_FAULT
-    fields = (("cause", "fault"), ("verdict", verdict.name), ("exit_code", verdict.code), ("why", why))
-    job, effects = finish(job, verdict.code, verdict.name, why)
-    return job, (do.Persist("escalated", fields, durable=True), do.Say(why), *effects)
+    want = finish_with(exitcode.NODE_FAULT, why)
+    job, effects = finish(job, *want[:3])
+    return job, (escalation("fault", want), do.Say(why), *effects)
 
 
 WATCHED: dict[type[ev.Event], Handler] = {
@@ -381,14 +385,15 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Suspect, ev.Looked): _looked_again,
     (Suspect, ev.Evidenced): _evidenced,
     (Stopping, ev.Ticked): _overdue,
-    (Stopping, ev.Overslept): _overslept_stopping,
+    (Stopping, ev.Overslept): _overslept_ending,
     (Stopping, ev.Looked): _looked_stopping,
     (Stopping, ev.Exited): _exited_stopping,
     (Stopping, ev.Signalled): _signalled_stopping,
     (Stopping, ev.TreeEnded): _tree_ended,
     (Stopping, ev.Survived): _survived,
+    (Stopping, ev.Faulted): _faulted_stopping,
     (Healing, ev.Healed): _healed,
-    (Healing, ev.Ticked): _not_healed,
-    (Healing, ev.Overslept): _overslept_healing,
+    (Healing, ev.Ticked): _healed,
+    (Healing, ev.Overslept): _overslept_ending,
     (Healing, ev.Signalled): _signalled_idle,
 }

@@ -29,7 +29,11 @@ class Judgement(NamedTuple):
 
 def awake(since: float, now: float, aways: Iterable[tuple[float, float]]) -> float:
     """Seconds from `since` to `now` without those in which nobody could be judged."""
-    away = sum(max(0.0, min(end, now) - max(start, since)) for start, end in aways)
+    away, reached = 0.0, since
+    for start, end in sorted(aways):  # they may overlap: Ctrl-Z, then the machine sleeps, then fg
+        length = min(end, now) - max(start, reached)
+        if length > 0:
+            away, reached = away + length, min(end, now)
     return max(0.0, now - since - away)
 
 

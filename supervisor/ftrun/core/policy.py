@@ -56,7 +56,10 @@ def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> st
         return "checkpoint" if beyond else None
     if attempt.step is not None or ledger.best_step is not None:
         return "step" if _beyond(attempt.step, ledger.best_step) else None
-    ran = awake(attempt.spawned_at, now, attempt.aways)
+    # Silence is no stability: where a program beats, or has to, only the time up to its last movement counts.
+    judged = attempt.ranks or policy.limits.start_given
+    until = max((r.moved_at for r in attempt.ranks if r.moved_at), default=attempt.spawned_at) if judged else now
+    ran = awake(attempt.spawned_at, until, attempt.aways)
     return "stable" if policy.stable_after is not None and ran >= policy.stable_after else None
 
 

@@ -41,12 +41,10 @@ def remove(path: str) -> None:
     """Remove a beat folder of ours; anything else is left alone."""
     if not os.path.basename(path).startswith(PREFIX):
         return
-    try:
-        for name in os.listdir(path):
-            os.unlink(f"{path}/{name}")
-        os.rmdir(path)
-    except OSError:
-        pass
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in (*files, *folders):
+            _quietly(lambda entry=f"{folder}/{name}": os.unlink(entry))  # a folder among them is empty and ends below
+        _quietly(lambda entry=folder: os.rmdir(entry))
 
 
 class Beats:
@@ -56,30 +54,65 @@ class Beats:
     def __init__(self, path: str) -> None:
         self.path = path
         self.problems: list[str] = []
-        fd = os.open(f"{path}/{at.BEATS}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.bell = self._file = -1
+        self.watch: int | None = None
+        self._make()
+        self.reset()
+
+    def _make(self) -> None:
+        fd = os.open(f"{self.path}/{at.BEATS}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, at.FILE_BYTES)
             self._map = mmap.mmap(fd, at.FILE_BYTES)
-        finally:
+        except OSError:
             os.close(fd)
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = fd
         self._words = memoryview(self._map).cast("Q")
-        os.mkfifo(f"{path}/{at.BELL}", 0o600)
-        self.bell = os.open(f"{path}/{at.BELL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.close(os.open(f"{path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        self.watch: int | None = None
-        self.reset()
+        os.mkfifo(f"{self.path}/{at.BELL}", 0o600)
+        bell = os.open(f"{self.path}/{at.BELL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.bell < 0:
+            self.bell = bell
+        else:  # it is being polled under this number
+            os.dup2(bell, self.bell, inheritable=False)
+            os.close(bell)
+        os.close(os.open(f"{self.path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+    def _whole(self) -> bool:
+        try:
+            files = [os.lstat(f"{self.path}/{name}") for name in (at.BEATS, at.BELL, at.TOUCH)]
+        except OSError:
+            return False
+        beats, bell, touch = files
+        as_made = beats.st_ino == os.fstat(self._file).st_ino and beats.st_size == at.FILE_BYTES
+        return as_made and st.S_ISFIFO(bell.st_mode) and st.S_ISREG(touch.st_mode)
+
+    def _mend(self) -> None:
+        """A command may have emptied the memory file system, or spoiled what is ours in it."""
+        try:
+            remove(self.path)
+            os.makedirs(self.path, 0o700, exist_ok=True)
+            self._make()
+            self.problems.append(f"{self.path} was spoiled by the command; it was made anew")
+        except OSError as error:
+            self.problems.append(f"{self.path} was spoiled by the command: no beats are seen ({error.strerror})")
 
     def reset(self) -> None:
-        """Forget everything: for a new attempt, when the old tree is dead.  Allocates nothing."""
+        """Forget everything: for a new attempt, when the old tree is dead.  Allocates nothing, but for what the
+        command has spoiled."""
+        if not self._whole():
+            self._mend()
         zero = bytes(at.SLOT_WORDS * at.WORD)
         for slot in range(at.HEADER_WORDS, at.HEADER_WORDS + at.SLOTS * at.SLOT_WORDS, at.SLOT_WORDS):
             if self._words[slot + at.MAGIC_WORD] or self._words[slot + at.PID]:
                 self._map[slot * at.WORD : (slot + at.SLOT_WORDS) * at.WORD] = zero
         self._words[at.H_NEXT_LOOK] = at.NO_LOOK
         self._words[at.H_MAGIC] = at.MAGIC
-        for name in os.listdir(self.path):
+        for name in _names(self.path):
             if name not in (at.BEATS, at.BELL, at.TOUCH):
-                os.unlink(f"{self.path}/{name}")
+                _quietly(lambda entry=f"{self.path}/{name}": os.unlink(entry))
         self.hush()
         self._seen: dict[int, Rank] = {}
         self._texts: dict[str, tuple[object, str | None]] = {}
@@ -114,7 +147,19 @@ class Beats:
 
     def plan(self, deadline: float | None) -> None:
         """Tell the hooks when we shall look next."""
+        if os.fstat(self._file).st_size < at.FILE_BYTES:
+            self._extend()
         self._words[at.H_NEXT_LOOK] = at.NO_LOOK if deadline is None else int(deadline * NS)
+
+    def _extend(self) -> None:
+        """The command cut the file off: touching what is not there any more would be a SIGBUS."""
+        try:
+            os.posix_fallocate(self._file, 0, at.FILE_BYTES)
+            self._words[at.H_MAGIC] = at.MAGIC
+        except OSError:
+            self._map = mmap.mmap(-1, at.FILE_BYTES)  # of our own: nothing is seen in it
+            self._words = memoryview(self._map).cast("Q")
+        self.problems.append(f"{self.path}/{at.BEATS} was cut off by the command: its beats so far are lost")
 
     def look(self, now: float) -> tuple[Rank, ...]:
         """All ranks that ever claimed a slot in this attempt, the lowest first.  O(slots), about a millisecond."""
@@ -142,6 +187,7 @@ class Beats:
 
     def _rank(self, words: memoryview, slot: int, now: float) -> Rank | None:
         before = self._seen.get(slot)
+        credit = words[slot + at.CREDIT]  # first: a beat moves MOVED_AT, then clears the credit
         row = words[slot : slot + at.SLOT_WORDS].tolist()
         for _ in range(4):
             if row[at.SEQUENCE] % 2 == 0 and words[slot + at.SEQUENCE] == row[at.SEQUENCE]:
@@ -167,7 +213,7 @@ class Beats:
             alive_at=row[at.ALIVE_AT] / NS if row[at.ALIVE_AT] else None,
             moved_at=row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None,
             step=row[at.STEP] - 1 if row[at.STEP] else None,
-            credit=row[at.CREDIT] / NS,
+            credit=max(credit, row[at.CREDIT]) / NS,
             done=bool(row[at.FLAGS] & at.DONE),
             fatal=(self._text(f"{at.FAIL}{number}") or "it said so") if row[at.FLAGS] & at.FATAL else None,
             checkpoint_step=row[at.CHECKPOINT_STEP] - 1 if row[at.CHECKPOINT_STEP] else None,
@@ -206,8 +252,9 @@ class Beats:
     def close(self) -> None:
         for release in (self._words.release, self._map.close, lambda: os.close(self.bell)):
             _quietly(release)
-        if self.watch is not None:
-            os.close(self.watch)
+        for fd in (self.watch, self._file):
+            if fd is not None:
+                os.close(fd)
         remove(self.path)
 
 
@@ -224,6 +271,13 @@ def _sections(row: list[int]) -> tuple[Section, ...]:
 def _lives(pid: int, start: int) -> bool:
     process = procfs.stat(pid)
     return process is not None and process.start == start and not process.ended
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _quietly(call: Callable[[], object]) -> None:

@@ -1,7 +1,9 @@
 """/proc, read without help: every call is bounded and answers for a process that vanished meanwhile."""
 
 import os
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LISTINGS: Final = 16
 
 
 class Stat(NamedTuple):
@@ -56,9 +58,18 @@ def stat(pid: int) -> Stat | None:
 
 
 def everyone() -> list[Stat]:
-    """Every process of this PID namespace, each as it was at some instant of the call."""
-    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [process for process in found if process is not None]
+    """Every process of this PID namespace, each as it was at some instant of the call.
+
+    One that is forked after the listing, by a parent that ends before its turn, would be missed: it is listed again
+    until nobody is new, though not for ever where processes come and go all the time.
+    """
+    found: dict[str, Stat | None] = {}
+    for _ in range(LISTINGS):
+        fresh = [name for name in os.listdir("/proc") if name.isdigit() and name not in found]
+        if not fresh:
+            break
+        found.update({name: stat(int(name)) for name in fresh})
+    return [process for process in found.values() if process is not None]
 
 
 def environment(pid: int) -> bytes | None:
@@ -67,8 +78,8 @@ def environment(pid: int) -> bytes | None:
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of the main thread; empty where the kernel does not tell."""
-    return [int(word) for word in (read(f"/proc/{pid}/task/{pid}/children") or b"").split()]
+    """Direct children of the main thread, zombies included; empty where the kernel does not tell."""
+    return [int(word) for word in (read(f"/proc/{pid}/task/{pid}/children", 1 << 20) or b"").split()]
 
 
 def describe(process: Stat) -> str:

@@ -81,6 +81,8 @@ def _become(
             if os.getppid() != parent:
                 os._exit(1)
         signals.restore(inherited)
+        if not command[0]:
+            raise FileNotFoundError(errno.ENOENT, "an empty word")
         os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:
         os.write(failed, str(error.errno or errno.EIO).encode())
@@ -93,8 +95,10 @@ def _become(
 def explain(command: str, number: int) -> tuple[int, str]:
     """The exit code (126, 127) and the line for an exec that failed with this errno, as shells have it."""
     if number in (errno.ENOENT, errno.ENOTDIR):
-        if "/" in command and os.path.lexists(command):
+        if "/" in command and os.path.exists(command):
             return 127, f"{command}: its interpreter (the first line, '#!') was not found"
+        if not command:
+            return 127, "the command is an empty word"
         return 127, f"{command}: command not found"
     if os.path.isdir(command):
         return 126, f"{command}: is a directory"

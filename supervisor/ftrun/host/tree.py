@@ -44,6 +44,15 @@ class Tree:
             roots += below.get(process.pid, ())
         return [process for process in found if not process.ended]
 
+    def gone(self) -> bool:
+        """Whether nothing is left, told by the kernel's list of our children and not by a look that a fork can slip by.
+
+        Each member is below a child of ours, new ones are put at the end of that list, and only our own reaping takes
+        one off it.  A zombie may have been alive when it was listed: it has to be reaped first.
+        """
+        ours = [procfs.stat(pid) for pid in procfs.children(self._me)]
+        return all(s and not s.ended and ((s.pid, s.start) in self._spared or self._foreign(s)) for s in ours)
+
     def _foreign(self, process: Stat) -> bool:
         """Whether an orphan that PID 1 adopted stems from a shell that was opened from outside.
 

@@ -1,0 +1,256 @@
+"""Bad input: one clear line, the right code, nothing started; and where an option's value comes from."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ftrun import config
+from ftrun.cli.run import _with_click, split
+from runs import FTRUN, Runs, need_mounts
+
+COMMAND = ("touch", "started")
+RUN_DIR = ("--run-dir", "run")
+
+
+def complaint(folder: Path, *words: str, code: int = 2, prefix: tuple[str, ...] = (), **environment: str) -> str:
+    """The one line that ftrun says when it refuses, having started nothing and written nothing."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_"))}
+    done = subprocess.run(
+        [*prefix, *FTRUN, *words], cwd=folder, env=kept | environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("ftrun: ")
+    assert "Traceback" not in done.stderr
+    assert not (folder / "started").exists()
+    return done.stderr.removeprefix("ftrun: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--hang-timout", "1s"], "--hang-timeout"),
+        (["--max-restart", "1"], "--max-restarts"),
+        (["--frobnicate"], "--frobnicate"),
+        (["-x"], "-x"),
+        (["--hang-timeout"], "--hang-timeout"),
+        (["--quiet=1"], "--quiet"),
+        (["--hang-timeout", "0"], "--hang-timeout: '0' is no duration; write 500ms, 90s, 10m, 1h or 1d, or off"),
+        (["--hang-timeout", "0s"], "out of range"),
+        (["--hang-timeout", "-1"], "--hang-timeout: '-1' is no duration"),
+        (["--hang-timeout=-1s"], "is no duration"),
+        (["--hang-timeout", "5"], "is no duration"),
+        (["--hang-timeout", "s"], "is no duration"),
+        (["--hang-timeout", "."], "is no duration"),
+        (["--hang-timeout", ".s"], "is no duration"),
+        (["--hang-timeout", "1e3s"], "is no duration"),
+        (["--hang-timeout", "nans"], "is no duration"),
+        (["--hang-timeout", "infs"], "is no duration"),
+        (["--hang-timeout", "١s"], "is no duration"),
+        (["--hang-timeout", "999999d"], "out of range"),
+        (["--hang-timeout", "9" * 400 + "s"], "out of range"),
+        (["--hang-timeout="], "is no duration"),
+        (["--start-timeout", "soon"], "--start-timeout: 'soon' is no duration"),
+        (["--grace", "auto"], "--grace: 'auto' is no duration"),
+        (["--stable-after", ""], "--stable-after: '' is no duration"),
+        (["--max-restarts", "-1"], "--max-restarts: '-1' is no count"),
+        (["--max-restarts", "2.5"], "is no count"),
+        (["--max-restarts", ""], "is no count"),
+        (["--max-restarts", "9" * 5000], "is no count"),
+        (["--restart-on", "hangs"], "did you mean 'hang'?"),
+        (["--restart-on", ""], "it is empty"),
+        (["--restart-on", "none,hang"], "'none' is none of"),
+        (["--log-format", "jsn"], "did you mean 'json'?"),
+        (["--run-dir", ""], "--run-dir: it is empty"),
+        (["--termination-log", ""], "--termination-log: it is empty"),
+        (["--log-dir", "a", "--run-dir", "b"], "exclude each other"),
+        (["--config", "missing.toml"], "missing.toml: No such file or directory"),
+        (["--config", "."], "--config .: Is a directory"),
+    ],
+)
+def test_a_bad_option(tmp_path: Path, options: list[str], says: str) -> None:
+    assert says in complaint(tmp_path, *options, *COMMAND)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [[], ["--"], ["-q"], ["--hang-timeout", "1s", "--"]])
+def test_no_command(tmp_path: Path, words: list[str]) -> None:
+    assert "no command given" in complaint(tmp_path, *words)
+
+
+def test_an_empty_command_is_not_found(runs: Runs) -> None:
+    run = runs.run("")
+    assert run.wait() == 127
+    assert run.stderr.count("\n") == 1
+    assert "empty" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("FTRUN_HANG_TIMOUT", "1s", "FTRUN_HANG_TIMOUT: no such option (did you mean 'FTRUN_HANG_TIMEOUT'?)"),
+        ("FTRUN_HANG_TIMEOUT", "5", "FTRUN_HANG_TIMEOUT: '5' is no duration"),
+        ("FTRUN_MAX_RESTARTS", "-1", "FTRUN_MAX_RESTARTS: '-1' is no count"),
+        ("FTRUN_QUIET", "maybe", "FTRUN_QUIET: 'maybe' is neither on nor off"),
+        ("FTRUN_CONFIG", "/missing.toml", "/missing.toml: No such file"),
+        ("FTRUN_RUN_DIR", "/dev/null/x", "run dir /dev/null/x: Not a directory"),
+    ],
+)
+def test_a_bad_variable(tmp_path: Path, variable: str, text: str, says: str) -> None:
+    assert says in complaint(tmp_path, *COMMAND, **{variable: text})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"hang-timeout = ", "Invalid value"),
+        (b"hang-timeout", "Expected"),
+        (b"\xff\xfe", "decode"),
+        (b"\0", ""),
+        (b"hang-timeot = '1s'", "unknown key 'hang-timeot' (did you mean 'hang-timeout'?)"),
+        (b"config = 'x'", "unknown key 'config'"),
+        (b"hang-timeout = 5", "hang-timeout: '5' is no duration"),
+        (b"hang-timeout = true", "'True' is no duration"),
+        (b"hang-timeout = {a = 1}", "is no duration"),
+        (b"restart-on = ['hang', 'falt']", "did you mean 'fault'?"),
+        (b"max-restarts = 1.5", "is no count"),
+        (b"max-restarts = inf", "is no count"),
+        (b"hang-timeout = '1s'\nhang-timeout = '2s'", "overwrite"),
+        (b"a" * (1 << 20), ""),
+        (b"x = " + b"[" * 50_000, ""),
+    ],
+    ids=range(15),
+)
+def test_a_bad_config_file(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "ftrun.toml").write_bytes(content)
+    line = complaint(tmp_path, "--config", "ftrun.toml", *COMMAND)
+    assert says in line
+    assert "ftrun.toml" in line
+    assert len(line) < 500
+
+
+def test_a_run_dir_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    for path, why in (("file", "File exists"), ("file/x", "Not a directory"), ("/proc/x", "No such file")):
+        assert why in complaint(tmp_path, "--run-dir", path, *COMMAND)
+    assert "Not a directory" in complaint(tmp_path, "--log-dir", "file", *COMMAND)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_run_dir_that_holds_something_odd(tmp_path: Path) -> None:
+    for name in ("events.jsonl", "run.log"):
+        folder = tmp_path / f"with-{name}"
+        (folder / name).mkdir(parents=True)
+        assert "Is a directory" in complaint(tmp_path, "--run-dir", str(folder), *COMMAND)
+
+
+def test_a_read_only_run_dir(runs: Runs) -> None:
+    need_mounts()
+    prefix = tuple(runs.mounted(f"mkdir -p {runs.folder}/ro; mount -t tmpfs -o ro tmpfs {runs.folder}/ro"))
+    assert "Read-only file system" in complaint(runs.folder, "--run-dir", "ro", *COMMAND, prefix=prefix)
+    assert "Read-only file system" in complaint(runs.folder, "--run-dir", "ro/x", *COMMAND, prefix=prefix)
+
+
+def test_a_full_run_dir_at_the_start(runs: Runs) -> None:
+    """Small files still fit into a folder without space for their content: the job runs, one line says what is lost."""
+    need_mounts()
+    full = runs.folder / "full"
+    script = f"mkdir {full}; mount -t tmpfs -o size=4k tmpfs {full}; head -c 4096 /dev/zero > {full}/zeros"
+    run = runs.run("sh", "-c", "echo ran; exit 3", prefix=runs.mounted(script), run_dir=full / "run")
+    assert run.wait() == 3, run.told()
+    assert run.stdout == "ran\n"
+    assert run.stderr.count("\n") == 1
+    assert "No space left on device" in run.stderr
+
+
+SPOILED = {
+    "full": ("cat /dev/zero > $FTRUN_RUN_DIR/filler", "No space left on device"),
+    "removed": ("rm -rf $FTRUN_RUN_DIR/..?* $FTRUN_RUN_DIR/*; umount -l $FTRUN_RUN_DIR", "No such file"),
+    "emptied": ("rm -rf $FTRUN_RUN_DIR/*", ""),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+def test_a_run_dir_that_is_spoiled_while_the_job_runs(runs: Runs, kind: str) -> None:
+    need_mounts()
+    spoil, why = SPOILED[kind]
+    code = f"{{ {spoil}; }} 2>/dev/null; echo start $MA_PROC_START_CNT; exit 5"
+    options = ("--restart-on", "failure", "--backoff", "1ms", "--max-restarts", "1")
+    run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mkdir run; mount -t tmpfs -o size=64k tmpfs run"))
+    assert run.wait() == 93, "the second failure is one too many"
+    assert run.stdout.splitlines() == ["start 1", "start 2"], run.told()
+    assert "Traceback" not in run.stderr
+    assert runs.verdict["exit_code"] == 93
+    assert run.stderr.count("cannot be written") <= 1
+    if kind == "full":
+        assert why in run.stderr
+
+
+# --- one table, three sources -----------------------------------------------------------------------------------------
+
+NAMES = [option.name for option in config.OPTIONS]
+WORDS = st.one_of(
+    st.sampled_from(["--", "-", "-q", "-v", "-qv", "-vq", "--help=", "train.py", "", "-x", "--no-such", "1s", "a=b"]),
+    st.sampled_from(NAMES).map(lambda name: f"--{name}"),
+    st.sampled_from(NAMES).map(lambda name: f"--{name}=1s"),
+    st.sampled_from(NAMES).map(lambda name: f"--{name[:-1]}"),
+    st.sampled_from(NAMES).map(lambda name: f"--{name}="),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(WORDS, max_size=6))
+@example(["--run-dir", "--", "x"])
+@example(["--run-dir", "-q", "x"])
+@example(["-", "x"])
+def test_the_plain_parser_and_click_agree(words: list[str]) -> None:
+    plain = split(words)
+    if plain is not None:
+        assert plain == _with_click(words)
+
+
+def values(given: dict[str, str], environment: dict[str, str]) -> tuple[object, str]:
+    found = config.settings(given, environment)["hang-timeout"]
+    return found.value, found.source
+
+
+def test_precedence(tmp_path: Path) -> None:
+    file = tmp_path / "ftrun.toml"
+    file.write_text("hang-timeout = '3s'\nmax_restarts = 7\nrestart-on = ['hang', 'failure']\nquiet = true\n")
+    option, variable = {"hang-timeout": "1s"}, {"FTRUN_HANG_TIMEOUT": "2s"}
+    by_option, by_variable = {"config": str(file)}, {"FTRUN_CONFIG": str(file)}
+    assert values(option | by_option, variable) == (1.0, "option")
+    assert values(by_option, variable) == (2.0, "environment")
+    assert values({}, variable | by_variable) == (2.0, "environment")
+    assert values(by_option, {}) == (3.0, "config file")
+    assert values({}, by_variable) == (3.0, "config file")
+    assert values(by_option, {"FTRUN_HANG_TIMEOUT": ""}) == (3.0, "config file")
+    assert values({}, {}) == ("auto", "default")
+    found = config.settings(by_option, {})
+    assert found["max-restarts"].value == 7
+    assert found["restart-on"].value == {"hang", "failure"}
+    assert found["quiet"].value is True
+
+
+@pytest.mark.parametrize("option", config.OPTIONS, ids=lambda option: option.name)
+def test_each_default_is_a_value_of_its_option(option: config.Option) -> None:
+    if option.default:
+        option.read(option.default)
+
+
+@given(st.text(max_size=12) | st.from_regex(r"-?[0-9.]{0,6}(ms|s|m|h|d)?", fullmatch=True))
+def test_a_duration_is_read_or_refused(text: str) -> None:
+    try:
+        assert 0 < config.duration(text) < 3660 * 86400
+    except ValueError as error:
+        assert repr(text) in str(error)
+
+
+def test_variables_of_an_outer_ftrun_are_not_ours(runs: Runs) -> None:
+    outer = {"FTRUN_BEAT_DIR": "/x", "FTRUN_RUN_DIR": "/dev/null", "FTRUN_LAST_STEP": "3", "FTRUN_PORT": "tcp://1:2"}
+    assert config.settings({}, outer)["run-dir"].value is None

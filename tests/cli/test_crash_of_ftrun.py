@@ -1,0 +1,209 @@
+"""ftrun itself is killed, finds a corrupt state, or fails: nothing is lost and nothing is left."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.core.values import Ledger
+from ftrun.wire import records
+from runs import FTHANG, HOUSE, Runs, alive, carrying, python, wait_for
+
+LEAVES = """
+import os, time
+if ft.attempt().start_cnt > 1: sys.exit(0)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open('daemon', 'w').write(str(os.getpid())); time.sleep(3600)
+while not os.path.exists('daemon') or not open('daemon').read(): time.sleep(0.01)
+open('command', 'w').write(str(os.getpid())); time.sleep(3600)
+"""
+
+
+def number(path: Path) -> int:
+    wait_for(lambda: path.exists() and path.read_text(), f"{path.name} to be written")
+    return int(path.read_text())
+
+
+def test_the_command_dies_with_a_killed_ftrun_and_the_rest_before_the_next_start(runs: Runs) -> None:
+    killed = runs.start(*python(LEAVES))
+    command, daemon = number(runs.folder / "command"), number(runs.folder / "daemon")
+    beats = killed.state["beat_dir"]
+    os.kill(killed.pid, signal.SIGKILL)
+    assert killed.wait() == 137
+    wait_for(lambda: not alive(command), "the parent-death signal")
+    assert alive(daemon)
+    stranger = runs.start("sleep", "3600", run_dir=runs.folder / "other")
+    stranger.until("spawned")
+    code = f"from runs import alive; print('left' if alive({daemon}) else 'gone', ft.attempt())"
+    run = runs.run(*python(code), PYTHONPATH=str(HOUSE / "tests"))
+    assert run.wait() == 0, run.told()
+    assert run.stdout.startswith("gone"), "it was ended before the start"
+    assert "start_cnt=2" in run.stdout
+    assert not Path(beats).exists()
+    assert stranger.process.poll() is None, "another ftrun and its command are none of our business"
+
+
+def test_counts_survive_a_killed_ftrun(runs: Runs) -> None:
+    hang = ("--hang-timeout", "300ms", "--grace", "off")
+    code = "import time; ft.beat(1); ft.checkpoint(1); time.sleep(3600)"
+    first = runs.start(*hang, *python(code))
+    first.until("restart", 2)
+    first.until("spawned", 3)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    second = runs.run(*hang, *python(code))
+    assert second.wait() == 195, second.told()
+    assert [r["start_cnt"] for r in second.named("started", "restart")] == [1, 2, 3, 4, 5]
+    assert second.named("restart")[-1]["consecutive"] == 3
+    assert runs.verdict["start_cnt"] == 5
+
+
+def test_a_new_schedule_counts_from_the_beginning_and_keeps_what_was_reached(runs: Runs) -> None:
+    runs.run(*python("ft.checkpoint(7, '/c/7')"))
+    run = runs.run(*python("print(ft.attempt())"), MA_SCHEDULE_CNT="2")
+    assert "start_cnt=1, schedule_cnt=2, reason='first', last_step=7, last_checkpoint='/c/7'" in run.stdout
+
+
+def test_half_a_record_of_a_killed_ftrun_spoils_no_other(runs: Runs) -> None:
+    runs.run("true")
+    with (runs.run_dir / "events.jsonl").open("a") as events:
+        events.write('{"schema": 1, "ti')
+    assert runs.run("true").wait() == 0
+    lines = (runs.run_dir / "events.jsonl").read_text().splitlines()
+    good = [line for line in lines if line != '{"schema": 1, "ti']
+    assert len(good) == len(lines) - 1
+    assert [json.loads(line)["event"] for line in good].count("ended") == 2
+
+
+CORRUPT = [
+    b"",
+    b"{",
+    b"\0" * 512,
+    b"[]",
+    b"null",
+    b'{"schema": 2}',
+    b'{"schema": 1}',
+    b'{"schema": 1, "start_cnt": -1}',
+    b'{"schema": 1, "start_cnt": 1e999}',
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"start_cnt": ' + b"9" * 5000 + b"}",
+]
+
+
+@pytest.mark.parametrize("content", CORRUPT, ids=range(len(CORRUPT)))
+def test_a_corrupt_state_is_kept_aside_and_the_job_runs(runs: Runs, content: bytes) -> None:
+    runs.run_dir.mkdir()
+    (runs.run_dir / "state.json").write_bytes(content)
+    run = runs.run("sh", "-c", "echo start $MA_PROC_START_CNT")
+    assert run.wait() == 0, run.told()
+    assert run.stdout == "start 1\n"
+    assert run.stderr.count("\n") == 1
+    assert "is corrupt" in run.stderr
+    assert "Traceback" not in run.stderr
+    (aside,) = runs.run_dir.glob("state.json.corrupt-*")
+    assert aside.read_bytes() == content
+    assert run.state["start_cnt"] == 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "endless"])
+def test_a_state_that_is_no_file_stops_nothing(runs: Runs, kind: str) -> None:
+    runs.run_dir.mkdir()
+    state = runs.run_dir / "state.json"
+    if kind == "folder":
+        (state / "inside").mkdir(parents=True)
+    elif kind == "fifo":
+        os.mkfifo(state)
+    else:
+        state.symlink_to("/nonexistent" if kind == "dangling" else "/dev/zero")
+    run = runs.run("true")
+    assert run.wait() == 0, run.told()
+    assert "Traceback" not in run.stderr
+    assert run.stderr.count("\n") <= 1
+    assert run.order[-1] == "ended"
+
+
+STATES = {
+    **{name: st.integers(-2, 1 << 65) | st.none() | st.text(max_size=3) for name in Ledger._fields[:8]},
+    **{name: st.none() | st.text(max_size=3) | st.integers(0, 9) for name in ("last_checkpoint", "last_section")},
+    "reason": st.sampled_from(["first", "hang", "failure", "", None, 3, ["hang"]]),
+    "schema": st.sampled_from([1, 1, 1, True, 2]),
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.binary(max_size=200)
+    | JSON.map(lambda v: json.dumps(v).encode())
+    | st.fixed_dictionaries(STATES).map(lambda v: json.dumps(v).encode())
+)
+def test_whatever_bytes_a_state_holds_it_is_read_or_corrupt(content: bytes) -> None:
+    try:
+        ledger, _ = records.load_state(content)
+    except records.Corrupt as error:
+        assert str(error)
+        return
+    assert records.load_state(records.dump_state(ledger, {}))[0] == ledger
+
+
+@given(
+    st.builds(
+        Ledger,
+        *[st.integers(0, 2**62)] * 5,
+        *[st.none() | st.integers(0, 2**62)] * 3,
+        *[st.none() | st.text()] * 2,
+        st.sampled_from(["first", "hang", "fault", "failure", "manual", "peer"]),
+    )
+)
+def test_a_state_is_read_as_it_was_written(ledger: Ledger) -> None:
+    assert records.load_state(records.dump_state(ledger, {"pid": 1}))[0] == ledger
+
+
+def test_a_second_ftrun_on_a_run_dir_is_refused(runs: Runs) -> None:
+    first = runs.start("sleep", "3600")
+    first.until("spawned")
+    before = (runs.run_dir / "events.jsonl").read_bytes()
+    second = runs.run("touch", "started")
+    assert second.wait() == 2
+    assert second.stderr == f"ftrun: run dir {runs.run_dir}: another ftrun works in it\n"
+    assert not (runs.folder / "started").exists()
+    assert (runs.run_dir / "events.jsonl").read_bytes() == before
+    assert first.process.poll() is None
+
+
+FAILING = f"""
+import sys
+sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
+import ftrun.loop
+def decide(job, event, policy, whole=ftrun.loop.decide):
+    if type(event).__name__ == 'Looked': raise RuntimeError('planted\\nbug')
+    return whole(job, event, policy)
+ftrun.loop.decide = decide
+from ftrun.cli.run import main
+main()
+"""
+
+
+def test_a_failure_of_our_own_ends_the_tree_cleanly_with_125(runs: Runs) -> None:
+    run = runs.run("--grace", "300ms", *FTHANG, "none", program=(sys.executable, "-c", FAILING))
+    assert run.wait() == 125, run.told()
+    (problem,) = run.named("problem")
+    assert "RuntimeError: planted" in problem["traceback"]
+    assert "RuntimeError: planted" in (run.run_dir / "run.log").read_text()
+    assert "Traceback (most recent call last)" not in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert (run.order[-1], run.records[-1]["exit_code"]) == ("ended", 125)
+    assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("internal", 125)
+    assert not carrying(runs.marker)

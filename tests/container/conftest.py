@@ -1,0 +1,3 @@
+from supervised import mode as mode
+from supervised import start as start
+from supervised import tty as tty

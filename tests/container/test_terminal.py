@@ -1,0 +1,360 @@
+"""A person at a terminal has the command before them, as if ftrun were not there."""
+
+import shlex
+import signal
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+from supervised import FTRUN, PYTHON, Mode, Starter, Terminal, children, ended, state, status, wait_for
+from test_signals import Recorder
+from test_signals import recorder as recorder
+
+INTERRUPT, QUIT, SUSPEND = b"\x03", b"\x1c", b"\x1a"
+
+
+def program(folder: Path, text: str) -> list[str]:
+    """A small program that says what it sees; `say` writes to the terminal."""
+    file = folder / "program.py"
+    head = "import os, sys, signal, termios, time\ndef say(text): os.write(1, (text + '\\n').encode())\n"
+    file.write_text(head + text)
+    return [*PYTHON, str(file)]
+
+
+# --- ftrun leads the session, as in `docker run -it` ------------------------------------------------------------------
+
+
+def test_the_command_has_the_foreground(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    seen = "say('it is %s' % (os.tcgetpgrp(0) == os.getpgrp() == os.getpid()))\nsys.exit(3)"
+    run = start(*program(tmp_path, seen), mode=mode, tty=True)
+    assert run.wait() == 3
+    assert b"it is True" in run.terminal.look()
+
+
+def test_interrupt_arrives_once(start: Starter, mode: Mode, recorder: Recorder) -> None:
+    run = start(*recorder.with_child, mode=mode, tty=True)
+    recorder.ready()
+    recorder.got(0, of_child=True)
+    run.terminal.type(INTERRUPT)
+    assert recorder.got(1) == recorder.got(1, of_child=True) == [signal.SIGINT]
+    run.kill(signal.SIGUSR1)
+    assert recorder.got(2) == [signal.SIGINT, signal.SIGUSR1]
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+@pytest.mark.parametrize(("key", "code"), [(INTERRUPT, 130), (QUIT, 131)], ids=["ctrl-c", "ctrl-backslash"])
+def test_interrupt_ends_it(start: Starter, mode: Mode, key: bytes, code: int) -> None:
+    script = "ulimit -c 0; echo up; exec sleep 600"
+    run = start("sh", "-c", script, mode=mode, tty=True, options=["--restart-on", "hang,failure"])
+    run.terminal.wait(b"up")
+    run.terminal.type(key)
+    assert run.wait() == code
+    assert run.starts == 1
+
+
+def test_window_size(start: Starter, mode: Mode, recorder: Recorder) -> None:
+    run = start(*recorder.alone, mode=mode, tty=True)
+    recorder.ready()
+    run.terminal.resize(31, 99)
+    assert recorder.got(1) == [signal.SIGWINCH]
+    run.kill(signal.SIGUSR1)
+    assert recorder.got(2) == [signal.SIGWINCH, signal.SIGUSR1]
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+def test_what_is_typed_arrives(start: Starter, mode: Mode) -> None:
+    run = start("sh", "-c", 'echo up; read a; echo "<$a>"', mode=mode, tty=True)
+    run.terminal.wait(b"up")
+    run.terminal.type(b"word\n")
+    assert run.wait() == 0
+    assert b"<word>" in run.terminal.look()
+
+
+RAW = """
+import tty
+echo = bool(termios.tcgetattr(0)[3] & termios.ECHO)
+say('start %s echo %s foreground %s' % (os.environ['MA_PROC_START_CNT'], echo, os.tcgetpgrp(0) == os.getpgrp()))
+tty.setraw(0)
+while True:
+    time.sleep(600)
+"""
+
+
+def test_modes_after_a_hang(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    """What was killed in raw mode leaves neither the next attempt nor the person with a broken terminal."""
+    options = ["--start-timeout", "300ms", "--max-restarts", "2"]
+    terminal = start.new_terminal()
+    before = terminal.modes()
+    run = start(*program(tmp_path, RAW), mode=mode, tty=terminal, options=options)
+    assert run.wait() == 195
+    for number in (b"1", b"2", b"3"):
+        assert b"start " + number + b" echo True foreground True" in terminal.look()
+    assert before[3] & termios.ECHO
+    assert terminal.modes() == before
+
+
+def test_job_control_inside(start: Starter, mode: Mode) -> None:
+    run = start("bash", "--norc", "--noprofile", "--noediting", "-i", mode=mode, tty=True, env={"PS1": "prompt> "})
+    terminal = run.terminal
+    terminal.wait(b"prompt> ")
+    terminal.type(b"sh -c 'echo u''p; exec sleep 600'\n")
+    terminal.wait(b"up\r\n")
+    terminal.type(SUSPEND)
+    terminal.wait(b"Stopped")
+    terminal.wait(b"prompt> ", 2)
+    terminal.type(b"fg\n")
+    terminal.wait(b"sleep 600", 2)
+    job = children(run.command)
+    wait_for("the job", lambda: all(state(pid) == "S" for pid in job))
+    terminal.type(INTERRUPT)
+    terminal.wait(b"prompt> ", 3)
+    terminal.type(b"echo code=$?\n")
+    terminal.wait(b"code=130")
+    terminal.type(b"exit 12\n")
+    assert run.wait() == 12
+    assert b"no job control" not in terminal.look()
+    assert not run.events("hang")
+
+
+def test_hang_up(start: Starter, mode: Mode) -> None:
+    """The person is gone: the command gets SIGHUP, and ftrun does not mind the dead terminal."""
+    run = start("sh", "-c", "echo up; exec sleep 600", mode=mode, tty=True)
+    run.terminal.wait(b"up")
+    run.terminal.hang_up()
+    assert run.process.wait(30) == 128 + signal.SIGHUP
+    assert run.events("ended")
+
+
+# --- a shell leads the session ----------------------------------------------------------------------------------------
+
+
+class Shell:
+    """An interactive bash, with ftrun as a job of it."""
+
+    def __init__(self, start: Starter, folder: Path) -> None:
+        self.terminal: Terminal = start.new_terminal()
+        self.run = start.adopt(
+            subprocess.Popen(
+                ["setsid", "--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"],
+                stdin=self.terminal.slave,
+                stdout=self.terminal.slave,
+                stderr=self.terminal.slave,
+                env=start.environment({"PS1": "READY ", "HISTFILE": ""}),
+            ),
+            folder / "run",
+            self.terminal,
+        )
+        self.bash = self.run.process.pid
+        self._prompts = 0
+        self.prompt()
+
+    def prompt(self) -> None:
+        """Wait for the next prompt."""
+        self._prompts += 1
+        self.terminal.wait(b"READY ", self._prompts)
+
+    def line(self, *words: str, after: str = "") -> str:
+        return f"{shlex.join([*FTRUN, '--run-dir', str(self.run.run_dir), '--', *words])} {after}"
+
+    def type(self, text: str) -> None:
+        self.terminal.type(text.encode() + b"\n")
+
+    def answer(self, text: str, expected: str) -> None:
+        self.type(text)
+        self.terminal.wait(expected.encode())
+        self.prompt()
+
+    @property
+    def ftrun(self) -> int:
+        return int(self.run.event("started")["pid"])
+
+    def shows(self, pid: int, letters: str) -> None:
+        wait_for(f"{pid} in {letters}, is in {state(pid)}", lambda: state(pid) in letters)
+
+    def foreground(self, group: int) -> None:
+        wait_for(f"group {group} in the foreground", lambda: self.terminal.foreground() == group)
+
+    def leave(self) -> None:
+        self.type("exit 0")
+        assert self.run.wait() == 0
+        assert ended(self.ftrun)
+
+
+@pytest.fixture
+def shell(start: Starter, tmp_path: Path) -> Shell:
+    return Shell(start, tmp_path)
+
+
+# Says every line that it reads.
+READER = """
+say('u' + 'p')
+for line in iter(lambda: os.read(0, 100), b''):
+    say('<' + line.decode().strip() + '>')
+"""
+
+
+def test_suspend_and_fg(shell: Shell, tmp_path: Path) -> None:
+    shell.type(shell.line(*program(tmp_path, READER), after="; echo code=$?"))
+    shell.terminal.wait(b"up\r\n")
+    command = shell.run.command
+    shell.foreground(command)
+    for times in (1, 2):
+        shell.terminal.type(SUSPEND)
+        shell.terminal.wait(b"Stopped", times)
+        shell.prompt()
+        shell.shows(shell.ftrun, "T")
+        shell.shows(command, "T")
+        shell.foreground(shell.bash)
+        shell.type("fg")
+        shell.foreground(command)
+        shell.shows(command, "S")
+        shell.shows(shell.ftrun, "S")
+        shell.type(f"word{times}")
+        shell.terminal.wait(f"<word{times}>".encode())
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    shell.foreground(shell.bash)
+    assert shell.run.events("ended")[0]["exit_code"] == 130
+    shell.leave()
+
+
+def test_bg_leaves_the_terminal_to_the_shell(shell: Shell, tmp_path: Path) -> None:
+    shell.type(shell.line(*program(tmp_path, READER)))
+    shell.terminal.wait(b"up\r\n")
+    command = shell.run.command
+    shell.terminal.type(SUSPEND)
+    shell.prompt()
+    shell.type("bg")
+    shell.prompt()
+    # It reads, which the background may not: it is stopped again, and ftrun with it.
+    wait_for("the stop", lambda: len(shell.run.events("spawned")) == 1 and state(shell.ftrun) == "T")
+    shell.shows(command, "T")
+    shell.foreground(shell.bash)
+    shell.answer("echo sh''ell", "shell\r\n")
+    shell.type("fg")
+    shell.foreground(command)
+    shell.type("word")
+    shell.terminal.wait(b"<word>")
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    shell.leave()
+
+
+SLEEPER = "say('u' + 'p')\nwhile True:\n    time.sleep(600)\n"
+
+
+def test_bg_and_then_fg(shell: Shell, tmp_path: Path) -> None:
+    shell.type(shell.line(*program(tmp_path, SLEEPER)))
+    shell.terminal.wait(b"up\r\n")
+    command = shell.run.command
+    shell.terminal.type(SUSPEND)
+    shell.prompt()
+    shell.type("bg")
+    shell.prompt()
+    shell.shows(command, "S")
+    shell.shows(shell.ftrun, "S")
+    shell.foreground(shell.bash)
+    shell.type("fg")
+    shell.foreground(shell.ftrun)
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    assert shell.run.events("ended")[0]["exit_code"] == 130
+    shell.leave()
+
+
+LATE_READER = """
+say('u' + 'p')
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+say('<' + os.read(0, 100).decode().strip() + '>')
+"""
+
+
+@pytest.mark.parametrize("how", ["&", ""], ids=["started there", "sent there"])
+def test_from_the_background_to_the_front(shell: Shell, tmp_path: Path, how: str) -> None:
+    """bash tells a running job nothing of that: the command has the terminal as soon as it wants it."""
+    go = tmp_path / "go"
+    shell.type(shell.line(*program(tmp_path, LATE_READER), str(go), after=how))
+    shell.terminal.wait(b"up\r\n")
+    if not how:
+        shell.terminal.type(SUSPEND)
+        shell.prompt()
+        shell.type("bg")
+    shell.prompt()
+    command = shell.run.command
+    shell.foreground(shell.bash)
+    shell.type("fg")
+    shell.foreground(shell.ftrun)
+    go.touch()
+    shell.foreground(command)
+    shell.type("word")
+    shell.terminal.wait(b"<word>")
+    shell.prompt()
+    assert shell.run.events("ended")[0]["exit_code"] == 0
+    shell.leave()
+
+
+def test_started_in_the_background_it_stops_where_it_reads(shell: Shell, tmp_path: Path) -> None:
+    shell.type(shell.line(*program(tmp_path, READER), after="&"))
+    shell.prompt()
+    shell.terminal.wait(b"up\r\n")
+    command = shell.run.command
+    shell.shows(shell.ftrun, "T")
+    shell.shows(command, "T")
+    shell.foreground(shell.bash)
+    shell.type("fg")
+    shell.foreground(command)
+    shell.type("word")
+    shell.terminal.wait(b"<word>")
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    shell.leave()
+
+
+def test_the_end_in_the_background(shell: Shell, tmp_path: Path) -> None:
+    """Whoever is in the background when it ends takes nothing and changes no modes."""
+    go = tmp_path / "go"
+    waiting = f"say('u' + 'p')\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.02)\n"
+    shell.type(shell.line(*program(tmp_path, waiting)))
+    shell.terminal.wait(b"up\r\n")
+    shell.terminal.type(SUSPEND)
+    shell.prompt()
+    shell.type("bg")
+    shell.prompt()
+    shell.answer("stty -echoctl", "")
+    go.touch()
+    shell.run.event("ended")
+    wait_for("the end", lambda: ended(shell.ftrun))
+    assert shell.terminal.foreground() == shell.bash
+    shell.type("stty -a | tr ' ' _")
+    shell.terminal.wait(b"-echoctl_")
+    shell.prompt()
+    shell.leave()
+
+
+def test_without_a_terminal_on_stdin_nothing_touches_it(shell: Shell, tmp_path: Path) -> None:
+    shell.type(shell.line(*program(tmp_path, SLEEPER), after="< /dev/null"))
+    shell.terminal.wait(b"up\r\n")
+    command = shell.run.command
+    assert shell.terminal.foreground() == shell.ftrun != command
+    assert status(command)["NSpgid"].split()[-1] == str(command)
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    assert shell.run.events("ended")[0]["exit_code"] == 130
+    shell.leave()
+
+
+def test_in_a_pipeline(shell: Shell, tmp_path: Path) -> None:
+    """The others keep the foreground; the keys that reach them reach the command through ftrun."""
+    shell.type(shell.line(*program(tmp_path, SLEEPER), after="| cat"))
+    shell.terminal.wait(b"up\r\n")
+    assert shell.terminal.foreground() == shell.ftrun
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    wait_for("the end", lambda: shell.run.events("ended"))
+    assert shell.run.events("ended")[0]["exit_code"] == 130
+    wait_for("the end", lambda: ended(shell.ftrun))
+    shell.leave()

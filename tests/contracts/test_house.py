@@ -1,0 +1,155 @@
+"""Rules of the house, as tests."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun import config
+from ftrun.core import exitcode
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What PID 1 may load of the standard library beyond what a bare interpreter has. Each costs start time and
+# memory for the life of the job: a new one needs a reason.
+PID1 = {
+    "ftrun",
+    "ftrun_hooks",
+    "_ctypes",
+    "ctypes",  # prctl, inotify
+    "_json",
+    "json",  # records
+    "_posixsubprocess",
+    "_bisect",
+    "_random",
+    "_struct",
+    "struct",
+    "_typing",
+    "typing",
+    "_locale",
+    "locale",
+    "collections",
+    "contextlib",
+    "copyreg",
+    "enum",
+    "errno",
+    "fcntl",
+    "functools",
+    "itertools",
+    "keyword",
+    "math",
+    "mmap",
+    "_weakref",
+    "_operator",
+    "operator",
+    "_collections",
+    "_functools",
+    "re",
+    "reprlib",
+    "_sre",
+    "select",
+    "signal",
+    "termios",
+    "time",
+    "types",
+    "warnings",
+    "weakref",
+    "_weakrefset",
+    "atexit",
+    "_endian",
+}
+NEVER = {
+    "click",
+    "psutil",
+    "zmq",
+    "asyncio",
+    "subprocess",
+    "multiprocessing",
+    "socket",
+    "threading",
+    "logging",
+    "torch",
+}
+
+
+def test_pid1_loads_only_what_is_written_down(tmp_path: Path) -> None:
+    script = f"""
+import sys
+bare = set(sys.modules)
+import os
+from ftrun.cli.run import run
+os.environ["TMPDIR"] = {str(tmp_path)!r}
+code = run(["true"])
+names = sorted({{name.split(".")[0] for name in set(sys.modules) - bare}})
+print(code, *names)
+"""
+    environment = {"PYTHONPATH": f"{ROOT}/supervisor:{ROOT}/hooks", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    code, *names = done.stdout.split()
+    assert code == "0"
+    assert set(names) - PID1 == set()
+    assert set(names) & NEVER == set()
+
+
+def test_reference_is_what_the_code_says() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "reference.py"))["page"]()
+    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == page, "run: python docs/reference.py"
+
+
+def test_help_names_every_option_and_every_code(capsys: pytest.CaptureFixture[str]) -> None:
+    from ftrun.cli.run import run
+
+    with pytest.raises(SystemExit) as end:
+        run(["--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    assert all(f"--{option.name}" in text for option in config.OPTIONS)
+    assert all(str(verdict.code) in text and verdict.name in text for verdict in exitcode.TABLE)
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    files = [
+        *ROOT.glob("supervisor/**/*.py"),
+        *ROOT.glob("hooks/**/*.py"),
+        *ROOT.glob("bin/*"),
+        *ROOT.glob("docs/**/*.py"),
+    ]
+    long = {str(f.relative_to(ROOT)): n for f in files if (n := len(f.read_text().splitlines())) > 400}
+    assert files
+    assert long == {}
+
+
+def test_packages_hold_no_logic_and_folders_are_no_packages() -> None:
+    assert not (ROOT / "supervisor" / "__init__.py").exists()
+    assert not (ROOT / "hooks" / "__init__.py").exists()
+    for package in ROOT.glob("supervisor/ftrun/**/__init__.py"):
+        assert "def " not in package.read_text()
+
+
+def test_readme_commands_exist_and_ci_calls_the_test_command() -> None:
+    readme = (ROOT / "README.md").read_text()
+    block = readme.split("## Two commands")[1].split("```")[1]
+    commands = [line.split("#")[0].strip() for line in block.strip().splitlines()]
+    assert commands == ["bin/demo", "bin/check"]
+    assert all((ROOT / command).stat().st_mode & 0o111 for command in commands)
+    assert "exec bin/check" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("program", ["ftrun", "ftctl", "fthang"])
+def test_programs_run_from_a_bare_checkout(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "bin" / program, "--version"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(program)
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
+    import re
+
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    links = [(p, t) for p in pages for t in re.findall(r"\]\(([^)#:]+)\)", p.read_text())]
+    assert links
+    assert [(str(p), t) for p, t in links if not (p.parent / t).exists()] == []

@@ -1,0 +1,152 @@
+"""When a rank is overdue, by which rule, and when to look again."""
+
+import pytest
+
+from ftrun.core.liveness import LOOKS_PER_LIMIT, Judgement, Limits, awake, judge
+from ftrun.core.values import TOUCH, Attempt, Rank, Section
+
+LIMITS = Limits(hang=60.0, start=40.0, start_given=False, section=50.0)
+OFF = Limits(hang=None, start=None, start_given=True, section=None)
+NOTHING = Judgement(None, None)
+
+
+def judged(*ranks: Rank, now: float, limits: Limits = LIMITS, aways: tuple[tuple[float, float], ...] = ()) -> Judgement:
+    return judge(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, aways=aways), now, limits)
+
+
+def rule(judgement: Judgement) -> tuple[str, int | None] | None:
+    return None if judgement.finding is None else (judgement.finding.rule, judgement.finding.rank)
+
+
+def test_the_limit_itself_is_overdue() -> None:
+    assert rule(judged(Rank(0, moved_at=10.0), now=69.999)) is None
+    found = judged(Rank(0, pid=7, moved_at=10.0, step=3), now=70.0).finding
+    assert found is not None
+    assert found._asdict() == {
+        "rule": "step", "rank": 0, "age": 60.0, "limit": 60.0, "step": 3, "section": None, "pid": 7
+    }  # fmt: skip
+
+
+def test_the_deadline_is_the_limit_or_an_eighth_of_it() -> None:
+    assert judged(Rank(0, moved_at=10.0), now=10.0) == (None, 10.0 + 60.0 / LOOKS_PER_LIMIT)
+    assert judged(Rank(0, moved_at=10.0), now=69.0) == (None, 70.0)
+
+
+def test_the_shortest_limit_sets_the_looks() -> None:
+    ranks = Rank(0, moved_at=10.0), Rank(1, claimed_at=10.0)
+    assert judged(*ranks, now=10.0) == (None, 10.0 + 40.0 / LOOKS_PER_LIMIT)
+
+
+def test_alive_is_not_moving() -> None:
+    assert rule(judged(Rank(0, moved_at=10.0, alive_at=70.0), now=70.0)) == ("step", 0)
+    assert rule(judged(Rank(0, claimed_at=10.0, alive_at=50.0), now=50.0)) == ("start", 0)
+
+
+def test_before_the_first_move_the_start_limit_holds_from_the_claim() -> None:
+    assert rule(judged(Rank(0, claimed_at=10.0), now=49.9)) is None
+    assert rule(judged(Rank(0, claimed_at=10.0), now=50.0)) == ("start", 0)
+
+
+@pytest.mark.parametrize(("done", "present"), [(True, True), (False, False), (True, False)])
+def test_done_and_gone_ranks_are_not_waited_for(done: bool, present: bool) -> None:
+    for rank in (Rank(0, moved_at=10.0), Rank(0), Rank(0, moved_at=1.0, sections=(Section("s", 1.0, 5.0),))):
+        assert judged(rank._replace(done=done, present=present), now=1000.0) == NOTHING
+    assert rule(
+        judged(Rank(0, moved_at=10.0)._replace(done=done, present=present), Rank(1, moved_at=9.0), now=69.0)
+    ) == ("step", 1)
+
+
+def test_nobody_announced_is_nobody_judged() -> None:
+    assert judged(now=1e9) == NOTHING
+
+
+def test_a_given_start_limit_holds_from_the_spawn() -> None:
+    given = LIMITS._replace(start_given=True)
+    assert judged(now=1.0, limits=given) == (None, 6.0)
+    assert rule(judged(now=40.0, limits=given)) == ("start", None)
+    assert rule(judged(Rank(0, claimed_at=30.0), now=40.0, limits=given)) == ("start", None)
+    assert rule(judged(Rank(0, present=False), now=40.0, limits=given)) == ("start", None)
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [Rank(0, moved_at=39.0), Rank(0, done=True), Rank(TOUCH, moved_at=39.0), Rank(0, moved_at=39.0, present=False)],
+)
+def test_whoever_moved_or_ended_disarms_it(rank: Rank) -> None:
+    assert rule(judged(rank, now=40.0, limits=LIMITS._replace(start_given=True))) is None
+
+
+def test_a_section_before_the_first_move_has_its_own_deadline() -> None:
+    compiling = Rank(0, claimed_at=1.0, sections=(Section("compile", 2.0, 500.0),))
+    assert rule(judged(compiling, now=501.0, limits=LIMITS._replace(start_given=True))) is None
+    assert rule(judged(compiling, now=502.0, limits=LIMITS._replace(start_given=True))) == ("section", 0)
+
+
+def test_the_credit_of_a_section_counts_before_the_first_move_too() -> None:
+    compiled = Rank(0, claimed_at=1.0, credit=500.0)
+    assert rule(judged(compiled, now=539.0, limits=LIMITS._replace(start_given=True))) is None
+    assert rule(judged(compiled, now=540.0, limits=LIMITS._replace(start_given=True))) == ("start", None)
+    assert rule(judged(compiled, now=541.0)) == ("start", 0)
+
+
+def test_in_a_section_only_its_deadline_holds() -> None:
+    saving = Rank(0, moved_at=10.0, sections=(Section("save", 20.0, 500.0),))
+    assert rule(judged(saving, now=519.9)) is None
+    found = judged(saving, now=520.0).finding
+    assert found is not None
+    assert (found.rule, found.section, found.age, found.limit) == ("section", "save", 500.0, 500.0)
+
+
+def test_a_section_without_a_limit_of_its_own_has_the_common_one() -> None:
+    assert rule(judged(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=70.0)) == ("section", 0)
+    assert judged(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=1e6, limits=OFF) == NOTHING
+
+
+@pytest.mark.parametrize("outer", [0, 1, 2])
+def test_any_overdue_section_of_a_nest_is_a_hang(outer: int) -> None:
+    nest = tuple(Section(f"s{i}", 10.0, 30.0 if i == outer else 900.0) for i in range(3))
+    found = judged(Rank(0, moved_at=10.0, sections=nest), now=40.0).finding
+    assert found is not None
+    assert found.section == f"s{outer}"
+    assert judged(Rank(0, moved_at=10.0, sections=nest), now=39.0).deadline == 40.0
+
+
+def test_time_in_closed_sections_ages_nobody() -> None:
+    assert rule(judged(Rank(0, moved_at=10.0, credit=100.0), now=169.0)) is None
+    assert rule(judged(Rank(0, moved_at=10.0, credit=100.0), now=170.0)) == ("step", 0)
+
+
+@pytest.mark.parametrize(
+    "rank", [Rank(0, moved_at=10.0), Rank(0, claimed_at=30.0), Rank(0, moved_at=1.0, sections=(Section("s", 20.0),))]
+)
+def test_time_away_counts_for_nobody(rank: Rank) -> None:
+    assert rule(judged(rank, now=70.0)) is not None
+    assert rule(judged(rank, now=1069.0, aways=((40.0, 1040.0),))) is None
+    assert rule(judged(rank, now=1070.0, aways=((40.0, 1040.0),))) is not None
+
+
+def test_the_one_furthest_over_its_limit_is_named() -> None:
+    ranks = Rank(0, moved_at=30.0), Rank(1, moved_at=10.0), Rank(2, moved_at=20.0)
+    assert rule(judged(*ranks, now=100.0)) == ("step", 1)
+
+
+def test_a_rule_that_is_off_judges_nobody() -> None:
+    assert (
+        judged(Rank(0, moved_at=1.0), Rank(1), Rank(2, sections=(Section("s", 1.0),)), now=1e9, limits=OFF) == NOTHING
+    )
+
+
+@pytest.mark.parametrize(
+    ("since", "now", "aways", "expected"),
+    [
+        (0, 10, (), 10),
+        (0, 10, ((2, 5),), 7),
+        (0, 10, ((2, 5), (6, 8)), 5),
+        (4, 10, ((2, 5),), 5),
+        (6, 10, ((2, 5),), 4),
+        (0, 4, ((2, 50),), 2),
+        (10, 4, (), 0),
+    ],
+)
+def test_awake(since: float, now: float, aways: tuple[tuple[float, float], ...], expected: float) -> None:
+    assert awake(since, now, aways) == expected

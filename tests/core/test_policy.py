@@ -1,0 +1,108 @@
+"""Budgets, waits, and what counts as progress."""
+
+import pytest
+
+from ftrun.core.policy import LIMIT, Policy, credited, exhausted, progress, wait
+from ftrun.core.values import Attempt, Cause, Ledger, Rank
+
+CAUSES: tuple[Cause, ...] = ("hang", "fault", "failure")
+
+
+def attempt(step: int | None = None, checkpoint: int | None = None, spawned_at: float = 0.0) -> Attempt:
+    path = None if checkpoint is None else f"/ckpt/{checkpoint}"
+    seen = Rank(0, moved_at=1.0, step=step, checkpoint_step=checkpoint, checkpoint_path=path)
+    return Attempt(1, spawned_at=spawned_at, ranks=(seen,))
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    policy = Policy()
+    assert policy.restart_on == {"hang", "fault"}
+    assert (policy.max_restarts, policy.stable_after, policy.backoff) == (3, 3600.0, 1.0)
+    assert (policy.grace, policy.stop_grace) == (10.0, None)
+    assert not policy.limits.start_given
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_three_restarts_and_no_fourth(cause: Cause) -> None:
+    ledger = Ledger()
+    for _ in range(3):
+        assert not exhausted(ledger, cause, Policy())
+        ledger = ledger.counted(cause)
+    assert exhausted(ledger, cause, Policy())
+    assert not any(exhausted(ledger, other, Policy()) for other in CAUSES if other != cause)
+    assert not exhausted(ledger, cause, Policy(max_restarts=None))
+
+
+def test_no_restarts_at_all() -> None:
+    assert exhausted(Ledger(), "hang", Policy(max_restarts=0))
+
+
+def test_each_cause_has_its_verdict() -> None:
+    assert {cause: verdict.code for cause, verdict in LIMIT.items()} == {"hang": 195, "fault": 197, "failure": 93}
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (8, 60), (100_000, 60)])
+def test_the_wait_doubles_to_a_minute(failures: int, seconds: float) -> None:
+    assert wait(Ledger(failure=failures), "failure", Policy()) == seconds
+
+
+@pytest.mark.parametrize("cause", ["hang", "fault"])
+def test_a_hang_and_a_fault_restart_at_once(cause: Cause) -> None:
+    assert wait(Ledger(hang=3, fault=3, failure=3), cause, Policy()) == 0
+
+
+def test_no_backoff() -> None:
+    assert wait(Ledger(failure=5), "failure", Policy(backoff=0.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("ledger", "reached", "now", "expected"),
+    [
+        # Checkpoints, wherever one was ever reported: only a newer one.
+        (Ledger(), attempt(checkpoint=0), 0, "checkpoint"),
+        (Ledger(best_checkpoint=5), attempt(checkpoint=6), 0, "checkpoint"),
+        (Ledger(best_checkpoint=5), attempt(checkpoint=5), 9999, None),
+        (Ledger(best_checkpoint=5, best_step=7), attempt(step=800), 9999, None),
+        (Ledger(best_checkpoint=5, best_step=7), attempt(step=800, checkpoint=5), 9999, None),
+        # Else steps: only beyond the highest seen before.
+        (Ledger(), attempt(step=0), 0, "step"),
+        (Ledger(best_step=7), attempt(step=8), 0, "step"),
+        (Ledger(best_step=7), attempt(step=7), 9999, None),
+        (Ledger(best_step=7), attempt(), 9999, None),
+        # Else time.
+        (Ledger(), Attempt(1), 3600, "stable"),
+        (Ledger(), Attempt(1), 3599.9, None),
+        (Ledger(), Attempt(1, spawned_at=100), 3600, None),
+    ],
+)
+def test_progress(ledger: Ledger, reached: Attempt, now: float, expected: str | None) -> None:
+    assert progress(ledger, reached, now, Policy()) == expected
+
+
+def test_stable_after_can_be_off() -> None:
+    assert progress(Ledger(), attempt(), 1e9, Policy(stable_after=None)) is None
+
+
+def test_time_away_is_not_stable() -> None:
+    away = Attempt(1, aways=((10.0, 20.0),))
+    assert progress(Ledger(), away, 3609.9, Policy()) is None
+    assert progress(Ledger(), away, 3610, Policy()) == "stable"
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "step", "stable"])
+def test_progress_starts_every_count_anew(what: str) -> None:
+    after = credited(Ledger(hang=1, fault=2, failure=3), attempt(step=1), what)
+    assert (after.hang, after.fault, after.failure) == (0, 0, 0)
+
+
+def test_without_progress_the_counts_stay_and_the_place_is_kept() -> None:
+    before = Ledger(hang=1, fault=2, failure=3, best_step=9, best_checkpoint=9, last_checkpoint="/ckpt/9")
+    after = credited(before, attempt(step=4, checkpoint=4), None)
+    assert after == before._replace(last_step=4)
+
+
+def test_the_best_of_all_ranks_is_kept() -> None:
+    saved = Rank(0, step=3, checkpoint_step=2, checkpoint_path="/a"), Rank(3, checkpoint_step=4, checkpoint_path="/b")
+    ranks = *saved, Rank(1, step=5), Rank(2)
+    after = credited(Ledger(), Attempt(1, ranks=ranks), "checkpoint")
+    assert (after.best_step, after.last_step, after.best_checkpoint, after.last_checkpoint) == (5, 5, 4, "/b")

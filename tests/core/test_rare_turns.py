@@ -1,0 +1,180 @@
+"""Rare turns that a first version of the core got wrong."""
+
+from typing import Any
+
+import pytest
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core.job import decide
+from ftrun.core.liveness import Limits, awake
+from ftrun.core.policy import Policy
+from ftrun.core.states import Done, Finish, Job, Running, Stopping, Suspect
+from ftrun.core.values import Fault, Ledger, Rank
+
+MINUTE = Policy(limits=Limits(hang=60.0, start=3600.0, start_given=False, section=3600.0))
+MOVED = (Rank(0, pid=7, moved_at=10.0, step=5),)
+
+
+def run(policy: Policy, *events: ev.Event, ledger: Ledger | None = None) -> tuple[Job, list[do.Effect]]:
+    """The job after these, and all that was to be done."""
+    job, done = Job(ledger=ledger or Ledger()), list[do.Effect]()
+    for event in (ev.Started(0.0), ev.Spawned(1.0, 7), *events):
+        job, effects = decide(job, event, policy)
+        done += effects
+    return job, done
+
+
+def fields(effects: list[do.Effect], event: str) -> list[dict[str, Any]]:
+    return [dict(e.fields) for e in effects if isinstance(e, do.Persist) and e.event == event]
+
+
+def test_a_tick_for_an_earlier_phase_does_not_kill() -> None:
+    """The loop appends Ticked behind what came in the same wake-up: a SIGTERM, then the tick of the suspicion."""
+    job, effects = run(
+        MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), ev.Signalled(100.0, 15, True), ev.Ticked(100.0)
+    )
+    assert not any(isinstance(e, do.Kill) for e in effects)
+    assert isinstance(job.phase, Stopping)
+    assert job.phase.stage == "asked"
+
+
+def test_a_tick_for_an_earlier_phase_leaves_the_grace() -> None:
+    """The command ends in the wake-up in which the stop grace does: what it left has a grace of its own."""
+    policy = MINUTE._replace(stop_grace=20.0)
+    stop = ev.Looked(10.0, MOVED), ev.Signalled(20.0, 15, True)
+    _, effects = run(policy, *stop, ev.Exited(40.0, 0), ev.Ticked(40.0))
+    assert not any(isinstance(e, do.Kill) for e in effects)
+
+
+def test_an_exit_before_the_exec_is_not_stable() -> None:
+    """The attempt has no spawn time yet: on a machine up for an hour it looks as old as the machine."""
+    policy = Policy(restart_on=frozenset({"failure"}))
+    job = Job(ledger=Ledger(failure=2))
+    for event in (ev.Started(9000.0), ev.Exited(9001.0, signal=9)):
+        job, _ = decide(job, event, policy)
+    assert job.ledger.failure == 3
+
+
+def test_silence_is_not_stable() -> None:
+    """One beat without a step, then nothing for the default limit of an hour: that hour must not pay for itself."""
+    job = Job(ledger=Ledger(hang=3))
+    beat = (Rank(0, pid=7, claimed_at=1.0, moved_at=2.0),)
+    for event in (ev.Started(0.0), ev.Spawned(1.0, 7), ev.Looked(2.0, beat), ev.Looked(3602.0, beat)):
+        job, _ = decide(job, event, Policy())
+    job, _ = decide(job, ev.Evidenced(3603.0, beat), Policy())
+    assert isinstance(job.want, Finish)
+
+
+def test_stretches_away_that_overlap_count_once() -> None:
+    """Ctrl-Z, then the laptop sleeps, then fg."""
+    assert awake(0.0, 100.0, ((10.0, 60.0), (20.0, 50.0))) == 50.0
+
+
+def test_a_checkpoint_while_stopping_makes_this_restart_the_first() -> None:
+    """The count was raised before the progress: the restart under way must still be counted, as the first in a row."""
+    saved = (MOVED[0]._replace(checkpoint_step=5, checkpoint_path="/c"),)
+    job, effects = run(
+        MINUTE,
+        ev.Looked(10.0, MOVED),
+        ev.Looked(70.0, MOVED),
+        ev.Evidenced(70.0, MOVED),
+        ev.Looked(71.0, saved),
+        ev.TreeEnded(72.0),
+        ledger=Ledger(hang=2, best_checkpoint=4),
+    )
+    assert fields(effects, "restart") == [{"reason": "hang", "start_cnt": 2, "consecutive": 1}]
+    assert job.ledger.hang == 1
+
+
+def test_the_hang_names_the_rank_that_hangs() -> None:
+    """Rank 0 raised the suspicion and moved on; rank 1 is what is proven."""
+    both = (Rank(0, pid=7, moved_at=10.0, step=5), Rank(1, pid=8, moved_at=11.0, step=5))
+    later = (both[0]._replace(moved_at=70.5), both[1])
+    _, effects = run(MINUTE, ev.Looked(10.0, both), ev.Looked(70.0, both), ev.Evidenced(71.0, later))
+    assert [hang["rank"] for hang in fields(effects, "hang")] == [1]
+
+
+def test_a_cleared_suspicion_starts_the_silence_anew() -> None:
+    """Evidence that takes longer than the limit clears nothing: it is a suspect again in the same breath."""
+    policy = MINUTE._replace(limits=MINUTE.limits._replace(hang=2.0))
+    job, _ = run(policy, ev.Looked(10.0, MOVED), ev.Looked(12.0, MOVED), ev.Evidenced(15.0, MOVED, (), "stacks move"))
+    assert isinstance(job.phase, Running)
+
+
+@pytest.mark.parametrize("event", [ev.Halted(71.0, 20), ev.Overslept(4000.0, 9.0)])
+def test_a_suspicion_that_falls_is_recorded_as_cleared(event: ev.Event) -> None:
+    job, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), event)
+    assert not isinstance(job.phase, Suspect)
+    assert fields(effects, "cleared")
+
+
+def test_a_critical_fault_while_stopping_is_not_lost() -> None:
+    """The GPU falls off the bus: the hang comes first, the Xid while the tree is being ended."""
+    job, effects = run(
+        MINUTE,
+        ev.Looked(10.0, MOVED),
+        ev.Looked(70.0, MOVED),
+        ev.Evidenced(70.0, MOVED),
+        ev.Faulted(71.0, Fault("gpu0", "Xid79", "critical")),
+        ev.TreeEnded(72.0),
+    )
+    assert fields(effects, "fault")
+    assert job.phase == Done(197)
+
+
+def test_a_users_fault_that_does_not_heal_does_not_isolate_the_node() -> None:
+    job, _ = run(
+        MINUTE,
+        ev.Looked(10.0, MOVED),
+        ev.Faulted(11.0, Fault("npu0", "80C98002", "user")),
+        ev.Exited(12.0, 1),
+        ev.TreeEnded(13.0),
+        ev.Healed(14.0, False),
+    )
+    assert job.phase != Done(197)
+
+
+def test_with_no_restarts_wanted_a_failure_after_a_users_fault_keeps_its_own_code() -> None:
+    job, _ = run(
+        MINUTE._replace(restart_on=frozenset()),
+        ev.Looked(10.0, MOVED),
+        ev.Faulted(11.0, Fault("npu0", "80C98002", "user")),
+        ev.Exited(12.0, 1),
+        ev.TreeEnded(13.0),
+    )
+    assert job.phase == Done(1)
+
+
+def test_what_the_program_said_is_in_the_escalation() -> None:
+    said = (MOVED[0]._replace(fatal="the vocabulary does not match"),)
+    _, effects = run(MINUTE, ev.Looked(10.0, said), ev.Exited(11.0, 1))
+    assert "the vocabulary does not match" in fields(effects, "escalated")[0]["why"]
+
+
+def test_a_record_comes_before_the_words() -> None:
+    _, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.RestartAsked(11.0, "manual"))
+    order = [type(e) for e in effects[effects.index(do.Say("restart asked (manual)")) - 1 :]]
+    assert order[0] is do.Persist
+    assert fields(effects, "stopping")
+    assert effects.index(do.Say("restart asked (manual)")) > effects.index(
+        do.Persist("stopping", (("by", "SIGTERM"), ("grace", 10.0)))
+    )
+
+
+def test_a_stop_that_cancels_a_restart_is_recorded() -> None:
+    _, effects = run(
+        MINUTE,
+        ev.Looked(10.0, MOVED),
+        ev.Looked(70.0, MOVED),
+        ev.Evidenced(70.0, MOVED),
+        ev.Signalled(71.0, 15, True),
+    )
+    assert [one for one in fields(effects, "stopping") if one["by"] == "outside"]
+
+
+def test_a_late_answer_of_an_earlier_inspection_condemns_nobody() -> None:
+    job, _ = run(
+        MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), ev.Evidenced(70.0, MOVED), ev.Survived(71.0, ("x",))
+    )
+    assert not isinstance(job.phase, Done)

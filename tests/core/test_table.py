@@ -1,0 +1,127 @@
+"""Every phase meets every event.  Nothing raises, and an empty cell is a decision: it is written down here."""
+
+import itertools
+
+import pytest
+
+from ftrun.core import events as ev
+from ftrun.core.job import TABLE, decide
+from ftrun.core.policy import Policy
+from ftrun.core.states import (
+    PHASES,
+    Again,
+    Done,
+    Finish,
+    Healing,
+    Job,
+    Keep,
+    Launching,
+    Pending,
+    Phase,
+    Running,
+    Starting,
+    Stopping,
+    Suspect,
+    Want,
+)
+from ftrun.core.values import Attempt, Fault, Finding, Ledger, Rank, Section
+
+# A cell that is neither here nor in the table, or in both, fails: whoever adds a phase or an event decides on each.
+EMPTY: dict[type[Phase], str] = {
+    # No process yet, or none any more: there is nothing to see, to stop or to restart.
+    Pending: """Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Faulted Healed
+        RestartAsked""",
+    # The exec answers within milliseconds: until then nothing can be judged.
+    Launching: """Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Faulted Healed
+        RestartAsked""",
+    # Watched: what belongs to a start, an end or a closer look is late or stray.
+    Starting: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed",
+    Running: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed",
+    Suspect: "Started Spawned SpawnFailed TreeEnded Survived Healed",
+    # The tree is being ended: nothing can save it, and nothing more can condemn it.
+    Stopping: "Started Spawned SpawnFailed Evidenced Halted Continued Healed RestartAsked",
+    # The tree is dead: only the healer, the clock and a stop from outside matter.
+    Healing: """Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Faulted
+        RestartAsked""",
+    # Final.
+    Done: " ".join(kind.__name__ for kind in ev.EVENTS),
+}
+
+FAULT = Fault("gpu0", "Xid48", "major")
+RANKS = (
+    Rank(0, pid=7, claimed_at=1.0, alive_at=9.0, moved_at=8.0, step=3, checkpoint_step=2, checkpoint_path="/c"),
+    Rank(1, pid=8, claimed_at=1.0, sections=(Section("a", 2.0, 5.0), Section("b", 3.0))),
+    Rank(2, pid=9, done=True, present=False, fatal="because"),
+)
+ATTEMPTS = (
+    Attempt(1, pid=7, spawned_at=1.0),
+    Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
+    Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
+)
+FINDING = Finding("step", 0, 61.0, 60.0, 3, None, 7)
+PHASE_VALUES: dict[type[Phase], list[Phase]] = {
+    Pending: [Pending(), Pending(10.0)],
+    Launching: [Launching(a) for a in ATTEMPTS],
+    Starting: [Starting(a, d) for a in ATTEMPTS for d in (None, 10.0)],
+    Running: [Running(a, d) for a in ATTEMPTS for d in (None, 10.0)],
+    Suspect: [Suspect(a, FINDING, 10.0) for a in ATTEMPTS],
+    Stopping: [
+        *(Stopping(a, stage, 10.0) for a in ATTEMPTS for stage in ("asked", "term", "kill")),
+        Stopping(ATTEMPTS[0], "asked"),
+        Stopping(ATTEMPTS[0], "inspect"),
+    ],
+    Healing: [Healing(FAULT, 10.0)],
+    Done: [Done(0), Done(195)],
+}
+EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
+    ev.Started: [ev.Started(10.0)],
+    ev.Spawned: [ev.Spawned(10.0, 7)],
+    ev.SpawnFailed: [ev.SpawnFailed(10.0, code, "no") for code in (125, 126, 127, 1)],
+    ev.Ticked: [ev.Ticked(10.0), ev.Ticked(1e6)],
+    ev.Overslept: [ev.Overslept(1e6, 10.0), ev.Overslept(10.0, 10.0)],
+    ev.Looked: [ev.Looked(10.0, ()), ev.Looked(10.0, RANKS), ev.Looked(1e6, RANKS[:2])],
+    ev.Evidenced: [ev.Evidenced(1e6, RANKS[:2], (("state", "D"),)), ev.Evidenced(10.0, (), (), "it moves")],
+    ev.Halted: [ev.Halted(10.0, 20)],
+    ev.Continued: [ev.Continued(10.0)],
+    ev.Exited: [ev.Exited(10.0, code=0), ev.Exited(10.0, code=3), ev.Exited(10.0, signal=9), ev.Exited(10.0)],
+    ev.TreeEnded: [ev.TreeEnded(10.0), ev.TreeEnded(10.0, 4)],
+    ev.Survived: [ev.Survived(10.0, ("7 (python) D nfs",)), ev.Survived(10.0, ())],
+    ev.Signalled: [ev.Signalled(10.0, 15, True), ev.Signalled(10.0, 10, False)],
+    ev.Faulted: [
+        ev.Faulted(10.0, Fault("gpu0", "x", severity))
+        for severity in ("ignore", "user", "minor", "major", "critical", "unknown", "never heard of")
+    ],
+    ev.Healed: [ev.Healed(10.0, True), ev.Healed(10.0, False)],
+    ev.RestartAsked: [ev.RestartAsked(10.0, "manual"), ev.RestartAsked(10.0, "peer"), ev.RestartAsked(10.0, "?")],
+}
+WANTS: list[Want] = [
+    Keep(),
+    Again("hang", 1),
+    Again("failure", 2, 4.0),
+    Again("fault", 1, 0.0, FAULT),
+    Finish(195, "hang-limit", "why"),
+    Finish(143, "stopped", "why", own=True),
+]
+POLICIES = [Policy(), Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0)]
+CELLS = list(itertools.product(PHASES, ev.EVENTS))
+
+
+@pytest.mark.parametrize(("phase", "event"), CELLS, ids=lambda kind: kind.__name__)
+def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
+    empty = event.__name__ in EMPTY[phase].split()
+    assert empty != ((phase, event) in TABLE), "decide on this cell: a handler in TABLE, or a word in EMPTY"
+    for a_phase, an_event, want, policy in itertools.product(PHASE_VALUES[phase], EVENT_VALUES[event], WANTS, POLICIES):
+        job = Job(a_phase, want, Ledger(start_cnt=1, hang=1))
+        after, effects = decide(job, an_event, policy)
+        assert isinstance(after.phase, PHASES)
+        if empty:
+            assert after is job
+            assert effects == ()
+
+
+def test_the_lists_are_whole() -> None:
+    assert set(EMPTY) == set(PHASE_VALUES) == set(PHASES)
+    assert set(EVENT_VALUES) == set(ev.EVENTS)
+    names = {kind.__name__ for kind in ev.EVENTS}
+    assert all(set(words.split()) <= names for words in EMPTY.values())
+    assert set(TABLE) <= set(CELLS)

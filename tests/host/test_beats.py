@@ -1,0 +1,285 @@
+"""The reader of the beats against the layout, and the memory file system that they lie in."""
+
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.host import beats
+from ftrun_hooks import layout as at
+from runs import Runs, need_mounts, python, wait_for
+
+
+class Writer:
+    """Writes slots as the contract describes them, without the hooks."""
+
+    def __init__(self, folder: str) -> None:
+        with open(f"{folder}/{at.BEATS}", "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), at.FILE_BYTES)
+        self.start = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+    def put(self, rank: int, word: int, value: int) -> None:
+        struct.pack_into("=Q", self.map, (at.slot_of(rank) + word) * at.WORD, value)
+
+    def claim(self, rank: int, step: int | None = None, now: float | None = None, pid: int = 0) -> None:
+        stamp = int((time.monotonic() if now is None else now) * 1e9)
+        words = {at.PID: pid or os.getpid(), at.START_TICKS: self.start, at.RANK: rank, at.CLAIMED_AT: stamp}
+        if step is not None:
+            words |= {at.ALIVE_AT: stamp, at.MOVED_AT: stamp, at.STEP: step + 1}
+        for word, value in (words | {at.MAGIC_WORD: at.MAGIC}).items():
+            self.put(rank, word, value)
+
+    def section(self, rank: int, name: bytes, started: float, timeout: float) -> None:
+        entry = struct.pack("=QQ48s", int(started * 1e9), int(timeout * 1e9), name)
+        first = (at.slot_of(rank) + at.SECTION_TABLE) * at.WORD
+        self.map[first : first + len(entry)] = entry
+        self.put(rank, at.DEPTH, 1)
+
+
+@pytest.fixture
+def reader() -> Iterator[beats.Beats]:
+    made = beats.create()
+    yield made
+    made.close()
+    assert not os.path.exists(made.path)
+
+
+@pytest.fixture
+def writer(reader: beats.Beats) -> Writer:
+    return Writer(reader.path)
+
+
+def test_all_slots_are_read(reader: beats.Beats, writer: Writer) -> None:
+    now = time.monotonic()
+    for rank in range(at.SLOTS):
+        writer.claim(rank, step=rank * 2, now=now - 1)
+    ranks = reader.look(now)
+    assert [r.rank for r in ranks] == list(range(at.SLOTS))
+    assert [r.step for r in ranks] == [rank * 2 for rank in range(at.SLOTS)]
+    assert all(r.present and r.moved_at == pytest.approx(now - 1) for r in ranks)
+    assert all(r.present for r in reader.look(now + 1)), "their process lives"
+    reader.reset()
+    assert reader.look(now) == ()
+    assert not reader.problems
+
+
+def test_a_claimed_slot_has_not_moved(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(3)
+    (rank,) = reader.look(time.monotonic())
+    assert (rank.rank, rank.alive_at, rank.moved_at, rank.step) == (3, None, None, None)
+
+
+def test_a_change_that_was_cut_off_leaves_the_sections_as_they_were(reader: beats.Beats, writer: Writer) -> None:
+    now = time.monotonic()
+    writer.claim(0, step=1)
+    writer.section(0, b"evaluate", now, 5)
+    (before,) = reader.look(now)
+    writer.put(0, at.SEQUENCE, 7)  # its writer was killed in the middle
+    writer.section(0, b"torn", now, 1)
+    (torn,) = reader.look(now)
+    assert before.sections == torn.sections
+    assert [(s.name, s.timeout) for s in torn.sections] == [("evaluate", 5.0)]
+    writer.put(0, at.SEQUENCE, 8)
+    (after,) = reader.look(now)
+    assert [s.name for s in after.sections] == ["torn"]
+
+
+def test_torn_at_first_sight_shows_no_sections(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(0, step=1)
+    writer.section(0, b"torn", 1, 1)
+    writer.put(0, at.SEQUENCE, 1)
+    (rank,) = reader.look(time.monotonic())
+    assert rank.step == 1
+
+
+def test_another_layout_version_is_told_once_and_not_read(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(5, step=1)
+    writer.put(5, at.MAGIC_WORD, at.MAGIC + 1)
+    for _ in range(3):
+        assert reader.look(time.monotonic()) == ()
+    assert reader.problems == ["beat slot 5 is of another layout version; it is not read"]
+
+
+def test_a_time_to_come_is_told_and_not_read(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(2, step=1, now=time.monotonic() + 3600)
+    writer.claim(3, step=1)
+    assert [r.rank for r in reader.look(time.monotonic())] == [3]
+    assert reader.problems == ["beat slot of rank 2 holds a time to come; it is not read"]
+
+
+def test_a_second_owner_of_a_rank_is_told(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(1, step=1)
+    writer.put(1, at.REFUSED, 4711)
+    (rank,) = reader.look(time.monotonic())
+    assert rank.pid == os.getpid()
+    (problem,) = reader.problems
+    assert problem == f"process 4711 also claimed rank 1 of process {os.getpid()}: refused"
+
+
+def test_who_is_gone_is_not_present(reader: beats.Beats, writer: Writer) -> None:
+    child = subprocess.Popen(["sleep", "3600"])
+    start = int(Path(f"/proc/{child.pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    writer.claim(0, step=1, pid=child.pid)
+    writer.put(0, at.START_TICKS, start)
+    writer.claim(1, step=1)
+    writer.put(1, at.START_TICKS, writer.start + 1)  # the pid was used again
+    now = time.monotonic()
+    reader.look(now)
+    assert [r.present for r in reader.look(now)] == [True, False]
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert [r.present for r in reader.look(now)] == [False, False], "a zombie is gone too"
+    child.wait()
+    assert [r.present for r in reader.look(now)] == [False, False]
+
+
+@pytest.mark.parametrize("word", range(at.SLOT_WORDS))
+@pytest.mark.parametrize("value", [1, (1 << 64) - 1])
+def test_no_word_of_a_slot_makes_the_reader_fail(reader: beats.Beats, writer: Writer, word: int, value: int) -> None:
+    writer.claim(0, step=1)
+    writer.section(0, b"\xff\xfe", 1, 1)
+    writer.put(0, word, value)
+    for _ in range(2):
+        reader.look(time.monotonic())
+
+
+def test_a_touch_is_a_beat_and_rings_once(reader: beats.Beats) -> None:
+    watch = reader.arm_touch()
+    assert watch is not None
+    touch = Path(reader.path, at.TOUCH)
+    now = time.monotonic()
+    assert reader.look(now) == ()
+    os.utime(touch, (1, 1))  # its own time decides nothing
+    assert os.read(watch, 4096)
+    (rank,) = reader.look(now + 1)
+    assert (rank.rank, rank.moved_at) == (-1, now + 1)
+    assert reader.look(now + 2) == (rank,), "older, for nobody touched it"
+    touch.write_text("x")
+    assert reader.look(now + 3)[0].moved_at == now + 3
+    with pytest.raises(BlockingIOError):
+        os.read(watch, 4096)
+    touch.unlink()
+    reader.look(now + 4)
+    reader.reset()
+    assert reader.look(now + 5) == ()
+
+
+def test_texts_are_read_again_when_replaced(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(0, step=1)
+    writer.put(0, at.CHECKPOINT_STEP, 6)
+    path = Path(reader.path, f"{at.CHECKPOINT}0")
+    assert reader.look(time.monotonic())[0].checkpoint_path is None
+    for text in ("/c/5", "/c/" + "x" * 9000, "\udcff"):
+        path.with_name(".fresh").write_bytes(text.encode("utf-8", "surrogateescape"))
+        path.with_name(".fresh").replace(path)
+        assert reader.look(time.monotonic())[0].checkpoint_path == text[: beats.TEXT_LIMIT]
+    path.unlink()
+    os.mkfifo(path)
+    assert reader.look(time.monotonic())[0].checkpoint_path is None
+
+
+@pytest.mark.parametrize(
+    "spoil", ["emptied", "removed", "folder inside", "beats anew", "beats cut", "bell is a file", "touch is a link"]
+)
+def test_what_the_command_spoiled_is_made_anew(reader: beats.Beats, spoil: str) -> None:
+    folder, bell = Path(reader.path), reader.bell
+    if spoil in ("emptied", "removed"):
+        for path in folder.iterdir():
+            path.unlink()
+    if spoil == "removed":
+        folder.rmdir()
+    elif spoil == "folder inside":
+        (folder / "folder" / "deep").mkdir(parents=True)
+    elif spoil == "bell is a file":
+        (folder / at.BELL).unlink()
+        (folder / at.BELL).write_text("x")
+    elif spoil == "touch is a link":
+        (folder / at.TOUCH).unlink()
+        (folder / at.TOUCH).symlink_to("/dev/zero")
+    elif spoil.startswith("beats"):
+        if spoil == "beats anew":
+            (folder / at.BEATS).unlink()
+        (folder / at.BEATS).write_text("")
+    reader.look(time.monotonic())
+    reader.reset()
+    assert reader.bell == bell
+    assert len(reader.problems) == (spoil != "folder inside")
+    env = os.environ | {"FTRUN_BEAT_DIR": reader.path}
+    subprocess.run(python("ft.beat(4)"), env=env, check=True, timeout=60)
+    assert [rank.step for rank in reader.look(time.monotonic())] == [4]
+    assert os.read(bell, 100)
+
+
+def test_hooks_and_reader_agree(reader: beats.Beats) -> None:
+    code = "ft.beat(4); ft.checkpoint(4, '/c/4')\nwith ft.section('eval', timeout='2s'):\n    print('in', flush=True)\n    input()"
+    env = os.environ | {"FTRUN_BEAT_DIR": reader.path, "RANK": "9"}
+    child = subprocess.Popen(python(code), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    (rank,) = reader.look(time.monotonic())
+    assert (rank.rank, rank.pid, rank.step, rank.checkpoint_step, rank.checkpoint_path) == (9, child.pid, 4, 4, "/c/4")
+    assert [(s.name, s.timeout) for s in rank.sections] == [("eval", 2.0)]
+    child.communicate(b"\n", 60)
+    (rank,) = wait_for(lambda: [r for r in reader.look(time.monotonic()) if r.done], "done at its exit")
+    assert not rank.sections
+    assert os.read(reader.bell, 100)
+
+
+# --- the memory file system -------------------------------------------------------------------------------------------
+
+ONLY_SHM = """
+for folder in /dev/shm /run/shm /run $XDG_RUNTIME_DIR; do
+    while mountpoint -q $folder; do umount -l $folder; done
+done
+"""
+
+
+@pytest.mark.parametrize("room", ["size=4k", "size=64k", "size=512k", "nr_inodes=1", "nr_inodes=3"])
+def test_a_full_memory_file_system_is_a_clear_line_and_nothing_starts(runs: Runs, room: str) -> None:
+    need_mounts()
+    prefix = runs.mounted(f"mount -t tmpfs -o {room} tmpfs /dev/shm")
+    run = runs.run("touch", "started", prefix=prefix)
+    assert run.wait() == 125, run.told()
+    assert run.stderr.startswith("ftrun: no room for the beats (/dev/shm: No space left on device); ")
+    assert run.stderr.count("\n") == 1
+    assert not (runs.folder / "started").exists()
+
+
+def test_without_dev_shm_another_memory_file_system_is_used(runs: Runs) -> None:
+    need_mounts()
+    prefix = runs.mounted(ONLY_SHM + "mount -t tmpfs tmpfs /run")
+    run = runs.run("sh", "-c", "echo $FTRUN_BEAT_DIR", prefix=prefix)
+    assert run.wait() == 0, run.told()
+    assert run.stdout.startswith("/run/ftrun-beats-")
+
+
+def test_without_any_memory_file_system_there_is_a_clear_line(runs: Runs) -> None:
+    need_mounts()
+    prefix = runs.mounted(ONLY_SHM + "if mountpoint -q /tmp; then exit 77; fi")
+    run = runs.run("touch", "started", prefix=prefix)
+    if run.wait() == 77:
+        pytest.skip("/tmp is a memory file system here")
+    assert run.wait() == 125, run.told()
+    assert "no memory file system is mounted at /dev/shm, /run or /tmp" in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert not (runs.folder / "started").exists()
+
+
+def test_a_memory_file_system_that_fills_up_later_harms_no_beat(runs: Runs) -> None:
+    need_mounts()
+    prefix = runs.mounted("mount -t tmpfs -o size=2m tmpfs /dev/shm")
+    code = (
+        "import os\nwith open('/dev/shm/filler', 'wb', 0) as f:\n    try:\n        while True: f.write(bytes(4096))\n"
+        "    except OSError: pass\n"
+        "os.environ['RANK'] = '1023'\nfor step in range(1000): ft.beat(step)\nft.checkpoint(1000, '/c')\n"
+        "with ft.section('x'): pass"
+    )
+    run = runs.run(sys.executable, "-c", python(code)[2], prefix=prefix)
+    assert run.wait() == 0, run.told()
+    assert run.state["best_checkpoint"] == 1000
