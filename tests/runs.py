@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -202,8 +201,13 @@ class Runs:
     def living(self) -> list[int]:
         return carrying(self.marker)
 
-    def end(self) -> list[int]:
-        before = [pid for pid in self.living() if any(run.process.poll() is not None for run in self.started)]
+    def left(self) -> list[str]:
+        """What is left of those that ended by themselves: processes and beat folders."""
+        ended = [run for run in self.started if run.process.poll() not in (None, -signal.SIGKILL)]
+        left = [f"process {pid}" for pid in self.living()] if len(ended) == len(self.started) else []
+        return left + [str(path) for run in ended for path in Path("/dev/shm").glob(f"ftrun-beats-*-{run.pid}-*")]
+
+    def end(self) -> None:
         for run in self.started:
             if run.process.poll() is None:
                 run.process.kill()
@@ -218,19 +222,16 @@ class Runs:
             return not self.living()
 
         wait_for(none_left, "nothing of the test runs")
-        for folder in ("/dev/shm", "/run"):
-            for path in Path(folder).glob("ftrun-beats-*"):
-                if any(f"-{run.pid}-" in path.name for run in self.started):
-                    shutil.rmtree(path, ignore_errors=True)
-        return before
+        for run in self.started:
+            for path in Path("/dev/shm").glob(f"ftrun-beats-*-{run.pid}-*"):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Runs]:
+    """What ends by itself leaves nothing, in any test."""
     made = Runs(tmp_path)
     yield made
+    left = made.left()
     made.end()
-
-
-def sh(*words: str) -> str:
-    return shlex.join(words)
+    assert not left

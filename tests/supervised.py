@@ -31,7 +31,7 @@ FTHANG = [sys.executable, str(HOUSE / "bin" / "fthang")]
 PYTHON = [sys.executable, "-S", "-E"]  # a fast one, for the small programs of the tests
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc"]
 MARK = "FTRUN_TEST_MARK"
-DEADLINE = float(os.environ.get("FTRUN_TEST_DEADLINE", "30"))  # s; for whatever must happen at some time
+DEADLINE = 30.0  # s; for whatever must happen at some time
 Mode = Literal["subreaper", "pid1"]
 T = TypeVar("T")
 
@@ -159,7 +159,9 @@ class Terminal:
 class Run:
     """One ftrun.  `process` is what we started: ftrun itself, or the `unshare` around it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", run_dir: Path, mode: Mode, terminal: Terminal | None) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", run_dir: Path, mode: Mode, terminal: Terminal | None
+    ) -> None:
         self.process, self.run_dir, self.mode = process, run_dir, mode
         self._terminal = terminal
         self._pid: int | None = process.pid if mode == "subreaper" else None
@@ -348,6 +350,54 @@ class Starter:
         assert not folders, f"beat folders left: {folders}"
 
 
+# --- a command that takes down its signals ----------------------------------------------------------------------------
+
+# Writes the number of every signal that it gets, and nothing is merged or lost: they are blocked and taken one by one.
+# Ends after SIGTERM.  With an argument it does the same in a child.
+RECORDER = """
+import os, signal, sys
+path = sys.argv[1]
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
+if len(sys.argv) > 2 and os.fork() == 0:
+    path = sys.argv[2]
+log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.write(log, b"ready\\n")
+while True:
+    number = signal.sigwaitinfo(signal.valid_signals() - {signal.SIGCHLD}).si_signo
+    os.write(log, b"%d\\n" % number)
+    if number == signal.SIGTERM:
+        os._exit(0)
+"""
+
+
+class Recorder:
+    """The command that takes down its signals."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.of_child = folder / "signals", folder / "signals-of-child"
+        self.alone = (*PYTHON, "-c", RECORDER, str(self.path))
+        self.with_child = (*self.alone, str(self.of_child))
+
+    @staticmethod
+    def _read(path: Path) -> list[int] | None:
+        words = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [int(word) for word in words[1:]] if words else None
+
+    def ready(self) -> None:
+        wait_for("the recorder", lambda: self._read(self.path) is not None)
+
+    def got(self, number: int, of_child: bool = False) -> list[int]:
+        """Everything so far, once `number` signals are there."""
+        path = self.of_child if of_child else self.path
+
+        def look() -> bool:
+            found = self._read(path)
+            return found is not None and len(found) >= number
+
+        wait_for(f"{number} signals, has {self._read(path)}", look)
+        return self._read(path) or []
+
+
 @cache
 def pid1_refusal() -> str | None:
     """Why no PID namespace can be made here, or None."""
@@ -390,11 +440,6 @@ def start(tmp_path: Path) -> Iterator[Starter]:
         starter.close()
 
 
-def hold_stdin_open() -> tuple[int, int]:
-    """A pipe whose reading end waits for ever."""
-    return os.pipe2(os.O_CLOEXEC)
-
-
 def fill(pipe: int) -> None:
     """Write to a pipe until it takes no more."""
     flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
@@ -406,3 +451,8 @@ def fill(pipe: int) -> None:
         while True:
             os.write(pipe, b"x")
     fcntl.fcntl(pipe, fcntl.F_SETFL, flags)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    return Recorder(tmp_path)

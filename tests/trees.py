@@ -68,8 +68,8 @@ class Tree:
 
     def grow(self, size: int) -> None:
         """`size` processes, then the storm; returns when all of them have written themselves down."""
-        kinds = (self.plain, self.double, self.daemon, self.group, self.ignoring, self.blocking, self.stopped)
-        kinds += (self.cleared,)
+        kinds = [self.plain, self.double, self.daemon, self.group, self.ignoring, self.blocking, self.stopped]
+        kinds += [self.cleared]
         for index in range(size):
             if os.fork() == 0:
                 kinds[index % len(kinds)]()

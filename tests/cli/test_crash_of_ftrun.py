@@ -152,8 +152,7 @@ JSON = st.recursive(
 def test_whatever_bytes_a_state_holds_it_is_read_or_corrupt(content: bytes) -> None:
     try:
         ledger, _ = records.load_state(content)
-    except records.Corrupt as error:
-        assert str(error)
+    except records.Corrupt:
         return
     assert records.load_state(records.dump_state(ledger, {}))[0] == ledger
 

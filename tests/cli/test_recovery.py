@@ -161,7 +161,8 @@ again = ft.attempt().is_restart
 
 
 def test_one_rank_that_hangs_is_a_hang_of_the_job(runs: Runs) -> None:
-    code = "rank(0, lambda: train(100 if again else 10**6))\nrank(1, lambda: (train(5), again or time.sleep(3600)))\nwait()"
+    code = "rank(0, lambda: train(100 if again else 10**6))\n"
+    code += "rank(1, lambda: (train(5), again or time.sleep(3600)))\nwait()"
     run = runs.run(*HANG, *python(RANKS + code))
     assert run.wait() == 0, run.told()
     found = only(run, "hang")
@@ -202,7 +203,7 @@ with ft.section('evaluate', timeout='1s'):
     assert run.wait() == 0, run.told()
     found = only(run, "hang")
     assert (found["rule"], found["section"], found["limit"]) == ("section", "evaluate", 1.0)
-    assert (runs.folder / "last").read_text() == "'batch'", "the innermost one"
+    assert (runs.folder / "last").read_text() == "'evaluate'", "the outermost one"
 
 
 def test_a_section_may_take_longer_than_a_step(runs: Runs) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from supervised import NAMESPACE, PYTHON, Mode, Starter, ended, wait_for
 
 BYTES = bytes(range(256)) * 4096
@@ -157,7 +158,20 @@ def test_what_ftrun_tells(start: Starter, mode: Mode) -> None:
 
 
 def test_odd_words(start: Starter, mode: Mode) -> None:
-    words = [b"", b" ", b"a b", b"\xff\xfe\x80", "héé".encode(), b"\n", b"--", b"-v", b"--help", b"*", b"'\"$x`", b"\x01"]
+    words = [
+        b"",
+        b" ",
+        b"a b",
+        b"\xff\xfe\x80",
+        "héé".encode(),
+        b"\n",
+        b"--",
+        b"-v",
+        b"--help",
+        b"*",
+        b"'\"$x`",
+        b"\x01",
+    ]
     plain, found = probe(start, mode, *words)
     assert found["argv"] == plain["argv"] == [word.hex() for word in words]
 

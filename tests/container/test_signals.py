@@ -9,63 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from supervised import NAMESPACE, PYTHON, Mode, Run, Starter, children, ended, fill, state, status, wait_for
+
+from supervised import NAMESPACE, PYTHON, Mode, Recorder, Run, Starter, children, ended, fill, state, status, wait_for
 
 OWN = {"KILL", "STOP", "CHLD", "SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS"}
 FORWARDED = sorted(int(s) for s in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in OWN})
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
-
-# Writes the number of every signal that it gets, and nothing is merged or lost: they are blocked and taken one by one.
-# Ends after SIGTERM.  With an argument it does the same in a child.
-RECORDER = """
-import os, signal, sys
-path = sys.argv[1]
-signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
-if len(sys.argv) > 2 and os.fork() == 0:
-    path = sys.argv[2]
-log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-os.write(log, b"ready\\n")
-while True:
-    number = signal.sigwaitinfo(signal.valid_signals() - {signal.SIGCHLD}).si_signo
-    os.write(log, b"%d\\n" % number)
-    if number == signal.SIGTERM:
-        os._exit(0)
-"""
-
-
-class Recorder:
-    """The command that takes down its signals."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path, self.of_child = folder / "signals", folder / "signals-of-child"
-        self.alone = (*PYTHON, "-c", RECORDER, str(self.path))
-        self.with_child = (*self.alone, str(self.of_child))
-
-    @staticmethod
-    def _read(path: Path) -> list[int] | None:
-        words = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [int(word) for word in words[1:]] if words else None
-
-    def ready(self) -> None:
-        wait_for("the recorder", lambda: self._read(self.path) is not None)
-
-    def got(self, number: int, of_child: bool = False) -> list[int]:
-        """Everything so far, once `number` signals are there."""
-        path = self.of_child if of_child else self.path
-
-        def look() -> bool:
-            found = self._read(path)
-            return found is not None and len(found) >= number
-
-        wait_for(f"{number} signals, has {self._read(path)}", look)
-        return self._read(path) or []
-
-
-@pytest.fixture
-def recorder(tmp_path: Path) -> Recorder:
-    return Recorder(tmp_path)
-
 
 # --- forwarding -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +96,6 @@ def test_a_command_that_handles_sigterm_has_its_own_code(start: Starter, mode: M
     assert run.wait() == 5
 
 
-@pytest.mark.xfail(strict=True, reason="core/job.py says 143 here; the bare command would say 137")
 def test_stop_grace_ends_one_that_ignores_sigterm(start: Starter, mode: Mode, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"trap '' TERM; : > {ready}; while :; do sleep 1; done"

@@ -7,9 +7,8 @@ import termios
 from pathlib import Path
 
 import pytest
-from supervised import FTRUN, PYTHON, Mode, Starter, Terminal, children, ended, state, status, wait_for
-from test_signals import Recorder
-from test_signals import recorder as recorder
+
+from supervised import FTRUN, PYTHON, Mode, Recorder, Starter, Terminal, children, ended, state, status, wait_for
 
 INTERRUPT, QUIT, SUSPEND = b"\x03", b"\x1c", b"\x1a"
 
@@ -47,7 +46,8 @@ def test_interrupt_arrives_once(start: Starter, mode: Mode, recorder: Recorder) 
 @pytest.mark.parametrize(("key", "code"), [(INTERRUPT, 130), (QUIT, 131)], ids=["ctrl-c", "ctrl-backslash"])
 def test_interrupt_ends_it(start: Starter, mode: Mode, key: bytes, code: int) -> None:
     script = "ulimit -c 0; echo up; exec sleep 600"
-    run = start("sh", "-c", script, mode=mode, tty=True, options=["--restart-on", "hang,failure"])
+    options = ["--restart-on", "hang,failure"] if key == INTERRUPT else []
+    run = start("sh", "-c", script, mode=mode, tty=True, options=options)
     run.terminal.wait(b"up")
     run.terminal.type(key)
     assert run.wait() == code

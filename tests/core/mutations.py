@@ -254,4 +254,21 @@ MUTATIONS = (
         "isinstance(event, ev.Healed)",
     ),
     Mutation("a_healer_that_hangs_is_waited_for", "job.py", "    (Healing, ev.Ticked): _healed,\n", ""),
+    # Races and rare turns
+    Mutation("a_tick_for_an_earlier_phase_counts", "job.py", "event.now < job.phase.deadline)", "False)"),
+    Mutation("silence_is_stable", "policy.py", "if judged else now", "if False else now"),
+    Mutation("an_exit_before_the_exec_is_stable", "job.py", "Attempt(number, spawned_at=now)", "Attempt(number)"),
+    Mutation("time_away_counts_twice", "liveness.py", "max(start, reached)", "max(start, since)"),
+    Mutation(
+        "a_checkpoint_while_stopping_is_a_free_restart",
+        "job.py",
+        "ledger, want = ledger.counted(want.reason), want._replace(consecutive=1)",
+        "pass",
+    ),
+    Mutation(
+        "the_wrong_rank_is_named", "job.py", "_replace(attempt=attempt, finding=finding)", "_replace(attempt=attempt)"
+    ),
+    Mutation("critical_fault_while_stopping_lost", "job.py", "    (Stopping, ev.Faulted): _faulted_stopping,\n", ""),
+    Mutation("a_users_fault_is_healed", "ending.py", 'fault.severity != "user" else', "True else"),
+    Mutation("a_stray_answer_condemns", "job.py", 'if phase.stage != "inspect":', "if False:"),
 )

@@ -15,7 +15,7 @@ from core.mutations import MUTATIONS, Mutation
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "supervisor" / "ftrun"
 # The quick ones first, without the plugins that only the rest needs: they catch most.
-QUICK = ("test_scenarios", "test_liveness", "test_policy", "test_exitcode")
+QUICK = ("test_scenarios", "test_liveness", "test_policy", "test_rare_turns", "test_exitcode")
 THOROUGH = ("test_table", "test_decide_properties")
 CAUGHT = 1  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all
 

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import shlex
 import struct
 import subprocess
 import sys
@@ -217,7 +218,8 @@ def test_what_the_command_spoiled_is_made_anew(reader: beats.Beats, spoil: str) 
 
 
 def test_hooks_and_reader_agree(reader: beats.Beats) -> None:
-    code = "ft.beat(4); ft.checkpoint(4, '/c/4')\nwith ft.section('eval', timeout='2s'):\n    print('in', flush=True)\n    input()"
+    code = "ft.beat(4); ft.checkpoint(4, '/c/4')\n"
+    code += "with ft.section('eval', timeout='2s'):\n    print('in', flush=True)\n    input()"
     env = os.environ | {"FTRUN_BEAT_DIR": reader.path, "RANK": "9"}
     child = subprocess.Popen(python(code), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
@@ -283,3 +285,15 @@ def test_a_memory_file_system_that_fills_up_later_harms_no_beat(runs: Runs) -> N
     run = runs.run(sys.executable, "-c", python(code)[2], prefix=prefix)
     assert run.wait() == 0, run.told()
     assert run.state["best_checkpoint"] == 1000
+
+
+@pytest.mark.parametrize("spoil", ["rm -rf /dev/shm/*", ": > $FTRUN_BEAT_DIR/beats", "mkdir -p $FTRUN_BEAT_DIR/a/b"])
+def test_a_start_after_one_that_spoiled_its_beats_is_watched(runs: Runs, spoil: str) -> None:
+    """Training scripts do empty /dev/shm: it is where killed data loaders leave their memory."""
+    need_mounts()
+    watched = shlex.join(python("import time; ft.beat(ft.attempt().start_cnt); time.sleep(3600)"))
+    code = f"case $MA_PROC_START_CNT in 1) {spoil}; exit 1;; 2) exec {watched};; esac"
+    options = ("--restart-on", "hang,failure", "--backoff", "1ms", "--hang-timeout", "500ms", "--grace", "off")
+    run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mount -t tmpfs -o size=4m tmpfs /dev/shm"))
+    assert run.wait() == 0, run.told()
+    assert [r["reason"] for r in run.named("restart")] == ["failure", "hang"]

@@ -259,7 +259,8 @@ def _signalled_stopping(job: Job, phase: Stopping, event: ev.Signalled, policy: 
         attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
         return job._replace(phase=phase._replace(attempt=attempt)), (do.Forward(event.signal),)
     if event.stop and isinstance(job.want, Again):
-        return job._replace(want=stopped_by(event.signal)), (_asked_to_stop(event),)
+        # Not its own status any more: what we have begun to kill for a hang may still exit with 0.
+        return job._replace(want=stopped_by(event.signal)._replace(own=False)), (_asked_to_stop(event),)
     return job, ()
 
 
@@ -278,14 +279,13 @@ def _signalled_idle(job: Job, phase: Pending | Healing, event: ev.Signalled, pol
 
 
 def _exited_stopping(job: Job, phase: Stopping, event: ev.Exited, policy: Policy) -> Outcome:
-    written = _exit_record(event)
-    if phase.stage != "asked":
-        return job, (written,)
-    status = exitcode.own(event.code, event.signal)
-    want = job.want
+    written, want = _exit_record(event), job.want
     if isinstance(want, Finish) and want.own:
+        status = exitcode.own(event.code, event.signal)
         verdict = exitcode.SUCCEEDED if status == 0 else exitcode.STOPPED
         job = job._replace(want=Finish(status, verdict, want.message))
+    if phase.stage != "asked":
+        return job, (written,)
     return stop(job, phase.attempt, event.now, policy, (written,))
 
 

@@ -80,8 +80,8 @@ class Attempt(NamedTuple):
 
     @property
     def section(self) -> str | None:
-        """The innermost open section of the lowest rank that has one."""
-        return next((r.sections[-1].name for r in self.ranks if r.sections), None)
+        """The outermost open section of the lowest rank that has one: the stretch that a restart may want to skip."""
+        return next((r.sections[0].name for r in self.ranks if r.sections), None)
 
     @property
     def fatal(self) -> str | None:

@@ -43,8 +43,8 @@ def remove(path: str) -> None:
         return
     for folder, folders, files in os.walk(path, topdown=False):
         for name in (*files, *folders):
-            _quietly(lambda entry=f"{folder}/{name}": os.unlink(entry))  # a folder among them is empty and ends below
-        _quietly(lambda entry=folder: os.rmdir(entry))
+            _quietly(os.unlink, f"{folder}/{name}")  # a folder among them is empty and ends below
+        _quietly(os.rmdir, folder)
 
 
 class Beats:
@@ -112,7 +112,7 @@ class Beats:
         self._words[at.H_MAGIC] = at.MAGIC
         for name in _names(self.path):
             if name not in (at.BEATS, at.BELL, at.TOUCH):
-                _quietly(lambda entry=f"{self.path}/{name}": os.unlink(entry))
+                _quietly(os.unlink, f"{self.path}/{name}")
         self.hush()
         self._seen: dict[int, Rank] = {}
         self._texts: dict[str, tuple[object, str | None]] = {}
@@ -280,8 +280,8 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _quietly(call: Callable[[], object]) -> None:
+def _quietly(call: Callable[..., object], *words: str) -> None:
     try:
-        call()
+        call(*words)
     except (OSError, ValueError, BufferError):
         pass

@@ -1,0 +1,137 @@
+"""A shell that an operator opened in the container from outside (`docker exec`) is no part of the command's tree."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from supervised import FTHANG, Mode, Run, Starter, ended, need_pid1, state, status, wait_for
+
+pytestmark = pytest.mark.pid1
+PID1: Mode = "pid1"
+HANG = ["--hang-timeout", "500ms", "--grace", "200ms"]
+
+
+@pytest.fixture(autouse=True)
+def _needs_pid1() -> None:
+    need_pid1()
+
+
+class Visitor:
+    """What `docker exec` runs in the container of `run`."""
+
+    def __init__(self, start: Starter, run: Run, script: str, folder: Path) -> None:
+        environment = start.environment({"VISITOR": "1"})
+        self.folder = folder
+        self.process = subprocess.Popen(
+            ["nsenter", "-t", str(run.pid), "-p", "-m", "sh", "-c", script, "sh", str(folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.run = run
+
+    def pid(self, name: str) -> int:
+        """The process that wrote its pid into this file, as seen from here."""
+        file = self.folder / name
+        wait_for(name, lambda: file.exists() and file.read_text().strip())
+        return self.outside(int(file.read_text()))
+
+    def outside(self, pid: int) -> int:
+        namespace = Path(f"/proc/{self.run.pid}/ns/pid").readlink()
+
+        def look() -> int | None:
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit() and status(int(entry.name)).get("NSpid", "").split()[1:] == [str(pid)]:
+                    try:
+                        if (entry / "ns/pid").readlink() == namespace:
+                            return int(entry.name)
+                    except OSError:
+                        continue
+            return None
+
+        return wait_for(f"process {pid} of the container", look)
+
+
+# The shell, a child of it, one that PID 1 adopts (its parent is gone), and a daemon with a session of its own.
+SCRIPT = """
+echo $$ > $1/shell
+sh -c 'echo $$ > $1/child; exec sleep 600' sh $1 &
+(sh -c 'echo $$ > $1/adopted; exec sleep 600' sh $1 &)
+(setsid sh -c 'echo $$ > $1/daemon; exec sleep 600' sh $1 &)
+while ! [ -e $1/leave ]; do sleep 0.05; done
+"""
+WHO = ("shell", "child", "adopted", "daemon")
+
+
+@pytest.fixture
+def container(start: Starter) -> Run:
+    """A command that leaves a daemon behind and hangs once, after a while."""
+    script = 'setsid sleep 601 & exec "$@"'
+    command = ["sh", "-c", script, "sh", *FTHANG, "sleep", "--after", "20", "--step-time", "50ms", "--steps", "200"]
+    run = start(*command, mode=PID1, options=HANG)
+    return run
+
+
+def tree(run: Run) -> list[int]:
+    """The command's processes: those that carry our beat folder."""
+    marker = f"FTRUN_BEAT_DIR={run.state()['beat_dir']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and marker in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_visitor_outlives_a_restart(start: Starter, container: Run, tmp_path: Path) -> None:
+    run = container
+    run.event("spawned")
+    visitor = Visitor(start, run, SCRIPT, tmp_path)
+    pids = {who: visitor.pid(who) for who in WHO}
+    assert status(pids["adopted"])["PPid"] == str(run.pid)
+    before = tree(run)
+    assert len(before) >= 2
+    run.event("spawned", 1)
+    for who, pid in pids.items():
+        assert not ended(pid), f"{who} was ended by the restart"
+        assert state(pid) != "T", f"{who} was left stopped"
+    assert all(ended(pid) for pid in before)
+    run.kill(15)
+    assert run.wait() == 143
+    # The end of PID 1 is the end of the container, and of everybody in it.
+    wait_for("the end of all", lambda: all(ended(pid) for pid in pids.values()))
+    visitor.process.wait(30)
+
+
+def test_a_visitor_who_has_left(start: Starter, container: Run, tmp_path: Path) -> None:
+    """What an operator started and left running in the background is still not ours to end."""
+    run = container
+    run.event("spawned")
+    visitor = Visitor(start, run, SCRIPT, tmp_path)
+    pids = {who: visitor.pid(who) for who in WHO}
+    (tmp_path / "leave").touch()
+    visitor.process.wait(30)
+    assert ended(pids.pop("shell"))
+    run.event("spawned", 1)
+    for who, pid in pids.items():
+        assert not ended(pid), f"{who} was ended by the restart"
+        assert state(pid) != "T", f"{who} was left stopped"
+    run.kill(15)
+    assert run.wait() == 143
+    wait_for("the end of all", lambda: all(ended(pid) for pid in pids.values()))
+
+
+def test_the_end_waits_for_no_visitor(start: Starter, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    run = start("sh", "-c", f"while ! [ -e {go} ]; do sleep 0.02; done; exit 4", mode=PID1, grace="20s")
+    run.event("spawned")
+    visitor = Visitor(start, run, SCRIPT, tmp_path)
+    for who in WHO:
+        visitor.pid(who)
+    go.touch()
+    assert run.wait() == 4
+    assert not run.events("killed")
+    visitor.process.wait(30)

@@ -1,0 +1,107 @@
+"""Whoever loses its parent is reaped by ftrun: always, thousands of them, also while a restart is under way."""
+
+from pathlib import Path
+
+from supervised import PYTHON, Mode, Run, Starter, children, state, wait_for
+
+MANY = 3000
+
+# Leaves so many children to ftrun, each of which ends at once, and counts them in a file; then waits for `go`.
+LEAVER = """
+import os, sys, time
+folder, many = sys.argv[1], int(sys.argv[2])
+for number in range(many):
+    middle = os.fork()
+    if middle == 0:
+        if os.fork() == 0:
+            os._exit(7)
+        os._exit(0)
+    os.waitpid(middle, 0)
+    if number % 100 == 99:
+        with open(folder + "/left", "w") as file:
+            file.write(str(number + 1))
+while not os.path.exists(folder + "/go"):
+    time.sleep(0.01)
+sys.exit(5)
+"""
+
+# Starts a daemon that goes on leaving orphans until it is killed, touches once, and hangs.
+HANGER = """
+import os, signal, sys, time
+folder = sys.argv[1]
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork():
+        os._exit(0)
+    log = os.open(folder + "/daemons", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(log, b"%d\\n" % os.getpid())
+    while True:
+        for _ in range(20):
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    os._exit(7)
+                os._exit(0)
+            os.wait()
+        time.sleep(0.01)
+time.sleep(0.3)
+os.utime(os.environ["FTRUN_BEAT_DIR"] + "/touch")
+while True:
+    time.sleep(600)
+"""
+
+
+def zombies(run: Run) -> list[int]:
+    return [pid for pid in children(run.pid) if state(pid) == "Z"]
+
+
+def left(folder: Path) -> int:
+    file = folder / "left"
+    return int(file.read_text() or "0") if file.exists() else 0
+
+
+def test_thousands_are_reaped(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    run = start(*PYTHON, "-c", LEAVER, str(tmp_path), str(MANY), mode=mode)
+    most = 0
+
+    def done() -> bool:
+        nonlocal most
+        most = max(most, len(zombies(run)))
+        return left(tmp_path) >= MANY
+
+    wait_for("the orphans", done)
+    wait_for("the reaping", lambda: not zombies(run))
+    assert children(run.pid) == [run.command]
+    assert most < MANY / 2  # it reaps as they come, and not in the end
+    (tmp_path / "go").touch()
+    assert run.wait() == 5
+    assert run.starts == 1
+
+
+def test_also_while_a_restart_is_under_way(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    options = ["--hang-timeout", "300ms", "--max-restarts", "2"]
+    run = start(*PYTHON, "-c", HANGER, str(tmp_path), mode=mode, options=options, grace="700ms")
+
+    def stopping() -> bool:
+        return len(run.events("stopping")) >= 1
+
+    wait_for("the first stop", stopping)
+    assert run.wait() == 195
+    assert run.starts == 3
+    assert len((tmp_path / "daemons").read_text().split()) == 3
+    # The daemon ignores SIGTERM and goes on through the whole grace: it and its newest had to be killed, each time.
+    assert [event["processes"] > 0 for event in run.events("killed")] == [True] * 3
+
+
+def test_zombies_do_not_pile_up_during_the_grace(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    options = ["--hang-timeout", "300ms", "--max-restarts", "0"]
+    run = start(*PYTHON, "-c", HANGER, str(tmp_path), mode=mode, options=options, grace="1500ms")
+    run.event("stopping")
+    seen = []
+    while run.process.poll() is None:
+        seen.append(len(zombies(run)))
+        assert run.process.returncode is None
+    assert run.wait() == 195
+    assert seen
+    assert min(seen) == 0
+    assert max(seen) < 200
