@@ -69,8 +69,7 @@ def container(start: Starter) -> Run:
     """A command that leaves a daemon behind and hangs once, after a while."""
     script = 'setsid sleep 601 & exec "$@"'
     command = ["sh", "-c", script, "sh", *FTHANG, "sleep", "--after", "20", "--step-time", "50ms", "--steps", "200"]
-    run = start(*command, mode=PID1, options=HANG)
-    return run
+    return start(*command, mode=PID1, options=HANG)
 
 
 def tree(run: Run) -> list[int]:

@@ -28,7 +28,6 @@ from ftrun.core.states import (
     Healing,
     Job,
     Launching,
-    Pending,
     Running,
     Starting,
     Stopping,
