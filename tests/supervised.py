@@ -251,6 +251,20 @@ class Run:
         return [path for path in found if os.path.exists(path)]
 
 
+def afresh(then: Callable[[], object] | None = None) -> Callable[[], None]:
+    """To be run between fork and exec: every signal as in a fresh login, whatever we were started with (a script's `&`
+    ignores SIGINT and SIGQUIT), and then `then`."""
+
+    def prepare() -> None:
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if then is not None:
+            then()
+
+    return prepare
+
+
 class Starter:
     """Starts runs for one test, and sees to it that nothing is left of them."""
 
@@ -301,7 +315,7 @@ class Starter:
             stdout=stdout,
             stderr=stderr,
             env=dict(environment) if environment is not None else self.environment(env),
-            preexec_fn=before,
+            preexec_fn=afresh(before),
             pass_fds=pass_fds,
             # `setsid` makes the session where there is a terminal; it must not be a group's leader before.
             start_new_session=not tty,

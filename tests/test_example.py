@@ -1,6 +1,7 @@
 """docs/examples/train.py: a run that was interrupted ends with the weights of one that was not."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -64,3 +65,29 @@ def test_it_hangs_on_demand_and_the_next_start_finishes(tmp_path: Path) -> None:
     assert beats.slot()["checkpoint_step"] == 13
     assert (beats.folder / "checkpoint-0").read_text() == str(tmp_path / "checkpoint.pt")
     beats.close()
+
+
+@pytest.mark.parametrize("times", [1, 99], ids=["once", "always"])
+def test_the_main_job(tmp_path: Path, times: int) -> None:
+    """A real PyTorch run hangs, is found, ended, started again in place, resumes and finishes; or ends with 195."""
+    whole, supervised, run_dir = tmp_path / "whole", tmp_path / "supervised", tmp_path / "run"
+    ftrun = [sys.executable, str(HOUSE / "bin" / "ftrun"), "--run-dir", str(run_dir), "--hang-timeout", "3s", "--"]
+    command = [sys.executable, str(EXAMPLE), "--dir", str(supervised), "--save-every", "4", "--step-time", "0"]
+    command += ["--steps", "12", "--hang-at", "6", "--hang-times", str(times)]
+    env = {**os.environ, "PYTHONPATH": str(HOUSE / "hooks")}
+    done = subprocess.run([*ftrun, *command], env=env, capture_output=True, text=True, timeout=240, check=False)
+    records = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    restarts = [record for record in records if record["event"] == "restart"]
+
+    assert "start 2: 4 of 12 steps are done" in done.stdout
+    if times == 1:
+        assert done.returncode == 0, done.stderr
+        assert [r["start_cnt"] for r in restarts] == [2]
+        train(whole, "--steps", "12")
+        import torch
+
+        assert same(*(torch.load(f / "checkpoint.pt", weights_only=True) for f in (whole, supervised)))
+    else:
+        assert done.returncode == 195, done.stderr
+        assert [(r["start_cnt"], r["consecutive"]) for r in restarts] == [(2, 1), (3, 2), (4, 3)]
+        assert [r["verdict"] for r in records if r["event"] == "ended"] == ["hang-limit"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervised import NAMESPACE, PYTHON, Mode, Starter, ended, wait_for
+from supervised import NAMESPACE, PYTHON, Mode, Starter, afresh, ended, wait_for
 
 BYTES = bytes(range(256)) * 4096
 
@@ -50,7 +50,7 @@ def probe(start: Starter, mode: Mode, *words: str | bytes, **how: Any) -> tuple[
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        preexec_fn=how.get("before"),
+        preexec_fn=afresh(how.get("before")),
         pass_fds=how.get("pass_fds", ()),
         check=True,
     )

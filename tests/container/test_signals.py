@@ -10,7 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from supervised import NAMESPACE, PYTHON, Mode, Recorder, Run, Starter, children, ended, fill, state, status, wait_for
+from supervised import (
+    NAMESPACE,
+    PYTHON,
+    Mode,
+    Recorder,
+    Run,
+    Starter,
+    afresh,
+    children,
+    ended,
+    fill,
+    state,
+    status,
+    wait_for,
+)
 
 OWN = {"KILL", "STOP", "CHLD", "SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS"}
 FORWARDED = sorted(int(s) for s in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in OWN})
@@ -243,7 +257,7 @@ def test_dispositions_and_mask_are_those_given(start: Starter, mode: Mode, given
     # `unshare` wants to hear of its child itself, so what it was given for SIGCHLD has to be said again below it.
     above = ["env", "--ignore-signal=CHLD"] if given == "no children" else []
     command = [*(NAMESPACE if mode == "pid1" else ()), *above, "cat", "/proc/self/status"]
-    plain = subprocess.run(command, preexec_fn=GIVEN[given], stdout=subprocess.PIPE, check=True, text=True)
+    plain = subprocess.run(command, preexec_fn=afresh(GIVEN[given]), stdout=subprocess.PIPE, check=True, text=True)
     code, out, err = start("cat", "/proc/self/status", mode=mode, before=GIVEN[given], above=above).finish()
     assert code == 0, err
     assert shown(out.decode()) == shown(plain.stdout)

@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from supervised import FTRUN, PYTHON, Mode, Recorder, Starter, Terminal, children, ended, state, status, wait_for
+from supervised import (
+    FTRUN,
+    PYTHON,
+    Mode,
+    Recorder,
+    Starter,
+    Terminal,
+    afresh,
+    children,
+    ended,
+    state,
+    status,
+    wait_for,
+)
 
 INTERRUPT, QUIT, SUSPEND = b"\x03", b"\x1c", b"\x1a"
 
@@ -46,7 +59,7 @@ def test_interrupt_arrives_once(start: Starter, mode: Mode, recorder: Recorder) 
 @pytest.mark.parametrize(("key", "code"), [(INTERRUPT, 130), (QUIT, 131)], ids=["ctrl-c", "ctrl-backslash"])
 def test_interrupt_ends_it(start: Starter, mode: Mode, key: bytes, code: int) -> None:
     script = "ulimit -c 0; echo up; exec sleep 600"
-    options = ["--restart-on", "hang,failure"] if key == INTERRUPT else []
+    options = ["--restart-on", "hang,failure"]
     run = start("sh", "-c", script, mode=mode, tty=True, options=options)
     run.terminal.wait(b"up")
     run.terminal.type(key)
@@ -143,6 +156,7 @@ class Shell:
                 stdout=self.terminal.slave,
                 stderr=self.terminal.slave,
                 env=start.environment({"PS1": "READY ", "HISTFILE": ""}),
+                preexec_fn=afresh(),
             ),
             folder / "run",
             self.terminal,

@@ -26,6 +26,7 @@ PID1 = {
     "_random",
     "_struct",
     "struct",
+    "threading",  # of the hooks, whose layout it reads: imported, never used
     "_typing",
     "typing",
     "_locale",
@@ -68,7 +69,6 @@ NEVER = {
     "subprocess",
     "multiprocessing",
     "socket",
-    "threading",
     "logging",
     "torch",
 }

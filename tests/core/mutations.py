@@ -230,7 +230,7 @@ MUTATIONS = (
     ),
     Mutation("restart_on_ignored", "ending.py", "elif cause not in policy.restart_on or exhausted(", "elif exhausted("),
     Mutation("fatal_restarts", "ending.py", "if attempt.fatal is not None:", "if False:"),
-    Mutation("ctrl_c_is_a_failure", "job.py", " or event.signal == SIGINT)", ")"),
+    Mutation("ctrl_c_is_a_failure", "job.py", " or event.signal in BY_TERMINAL)", ")"),
     Mutation("a_forwarded_signal_is_a_failure", "job.py", "(event.signal in attempt.forwarded or ", "("),
     # Faults
     Mutation("critical_fault_restarts", "job.py", 'if fault.severity == "critical":', 'if fault.severity == "none":'),

@@ -30,7 +30,7 @@ from ftrun.core.states import (
 )
 from ftrun.core.values import Attempt, Cause
 
-SIGINT = 2
+BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: they reach the command's group past us
 Handler = Callable[[Job, Any, Any, Policy], Outcome]
 
 
@@ -194,7 +194,7 @@ def _exited(job: Job, phase: Launching | Starting | Running | Suspect, event: ev
     attempt, status = phase.attempt, exitcode.own(event.code, event.signal)
     job, attempt, written = _credit(job, attempt, event.now, policy)
     written += (_exit_record(event),)
-    by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal == SIGINT)
+    by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal in BY_TERMINAL)
     if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
         verdict = exitcode.SUCCEEDED if status == 0 else exitcode.STOPPED if by_request else exitcode.FAILED
         job = job._replace(want=Finish(status, verdict, _ending(event)))
