@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What PID 1 may load of the standard library beyond what a bare interpreter has. Each costs start time and
 # memory for the life of the job: a new one needs a reason.
 PID1 = {
+    "__future__",
     "ftrun",
     "ftrun_hooks",
     "_ctypes",
