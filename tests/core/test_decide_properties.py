@@ -167,7 +167,8 @@ class Adversary(RuleBasedStateMachine):
     @rule(away=PAUSES)
     def overslept(self, away: float) -> None:
         since, self.now = self.now, self.now + away
-        self.aways.append((since, self.now))
+        if not isinstance(self.job.phase, Launching):  # nothing is measured before the exec
+            self.aways.append((since, self.now))
         self.happens(ev.Overslept(self.now, since))
 
     @rule(seen=_seen())
