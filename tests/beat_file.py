@@ -9,13 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-MAGIC = 0x4E55525446000001
-SIZE = (512 + 1024 * 64) * 8
+MAGIC = 0x4E55525446000002
+SIZE = (512 + 1024 * 80) * 8
+FLAGS = 1 << 62 | 1 << 63
 NO_LOOK = 2**63 - 1
 HOUSE = Path(__file__).resolve().parents[1]
 NAMES = (
     *("magic", "pid", "start_ticks", "rank", "claimed_at", "alive_at", "moved_at", "step", "credit", "flags"),
-    *("checkpoint_at", "checkpoint_step", "sequence", "depth", "refused"),
+    *("checkpoint_at", "checkpoint_step", "sequence", "depth", "intervals", "usual", "longest", "slowest_start"),
+    "broken_at",
 )
 
 Slot = dict[str, int]
@@ -77,12 +79,17 @@ def slot(rank: int = 0, folder: Path | None = None) -> Slot:
 def sections(rank: int = 0, folder: Path | None = None) -> list[Section]:
     """Name, start and timeout of all entries that are not empty, whatever the depth says."""
     raw = _bytes(rank, folder)
-    entries = [struct.unpack_from("=QQ48s", raw, (16 + 8 * index) * 8) for index in range(6)]
-    return [(name.rstrip(b"\0").decode(), started, timeout) for started, timeout, name in entries if started]
+    entries = [struct.unpack_from("=QQ48s", raw, (32 + 8 * index) * 8) for index in range(6)]
+    return [(name.rstrip(b"\0").decode(), started, timeout & ~FLAGS) for started, timeout, name in entries if started]
+
+
+def broken(rank: int = 0, folder: Path | None = None) -> str:
+    """The name of the section that an exception closed last."""
+    return _bytes(rank, folder)[19 * 8 : 25 * 8].rstrip(b"\0").decode()
 
 
 def _bytes(rank: int, folder: Path | None) -> bytes:
     path = (folder or Path(os.environ["FTRUN_BEAT_DIR"])) / "beats"
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as words:
-        start = (512 + (rank % 1024) * 64) * 8
-        return words[start : start + 512]
+        start = (512 + (rank % 1024) * 80) * 8
+        return words[start : start + 640]

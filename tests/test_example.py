@@ -67,6 +67,46 @@ def test_it_hangs_on_demand_and_the_next_start_finishes(tmp_path: Path) -> None:
     beats.close()
 
 
+UNMODIFIED = """
+import os, threading, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+done = 0
+if os.path.exists("model.pt"):
+    kept = torch.load("model.pt")
+    model.load_state_dict(kept["model"]), optimizer.load_state_dict(kept["optimizer"])
+    done = kept["step"]
+print("from", done, flush=True)
+for step in range(done + 1, 13):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).pow(2).mean().backward()
+    optimizer.step()
+    if step % 4 == 0:
+        kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(kept, "new.pt")
+        os.rename("new.pt", "model.pt")
+    if step == 6 and not done:
+        threading.Event().wait()
+"""
+
+
+def test_an_unmodified_program(tmp_path: Path) -> None:
+    """No hook in it, and none installed where it runs: it is found hung all the same, and its checkpoints are seen."""
+    (tmp_path / "train.py").write_text(UNMODIFIED)
+    ftrun = [sys.executable, str(HOUSE / "bin" / "ftrun"), "--run-dir", str(tmp_path / "run"), "--hang-timeout", "3s"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [*ftrun, "--progress", "model.pt", sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout) == (0, "from 0\nfrom 4\n"), done.stderr
+    records = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    (hang,) = (record for record in records if record["event"] == "hang")
+    assert (hang["rule"], hang["rank"], hang["step"]) == ("step", 0, 5), "the sixth, counted from zero"
+    state = json.loads((tmp_path / "run" / "state.json").read_bytes())
+    assert state["last_step"] == 11, "a resumed optimizer goes on counting"
+    saved = [record["checkpoint"] for record in records if record["event"] == "progress"]
+    assert saved[:1] == [str(tmp_path / "model.pt")]
+
+
 @pytest.mark.parametrize("times", [1, 99], ids=["once", "always"])
 def test_the_main_job(tmp_path: Path, times: int) -> None:
     """A real PyTorch run hangs, is found, ended, started again in place, resumes and finishes; or ends with 195."""

@@ -20,6 +20,7 @@ from .layout import (
     FATAL,
     FLAGS,
     MOVED_AT,
+    SHORT,
     STEP,
 )
 
@@ -40,21 +41,23 @@ def beat(step: object = None) -> None:
             if words is None:
                 return
         now = monotonic_ns()
-        words[ALIVE_AT] = now
-        moving = get_ident() == mine.main
-        if step is not None:
-            after = step + 1 if type(step) is int else _after(step)
-            if mine.step < after <= TOO_HIGH:
-                mine.step = words[STEP] = after
-                moving = True
-        if moving:
-            words[MOVED_AT] = now
+        after = 0 if step is None else step + 1 if type(step) is int else _after(step)
+        if mine.step < after <= TOO_HIGH:
+            mine.step = words[STEP] = after
+        elif get_ident() != mine.main:
+            words[ALIVE_AT] = now
+            return
+        words[MOVED_AT] = now
+        silence = now - mine.moved_at - mine.credit
+        mine.moved_at = now
+        if mine.credit:
             # After MOVED_AT: a look in between sees too much credit, never an age that is too great.
-            if words[CREDIT]:
-                words[CREDIT] = 0
-            if not mine.moved:
-                mine.moved = True
-                mine.ring()
+            mine.credit = words[CREDIT] = 0
+        if silence > SHORT:
+            mine.long.append(silence)
+        mine.left -= 1
+        if mine.left <= 0:
+            mine.learn()
     except Exception:  # at interpreter shutdown even the names above may be gone
         pass
 
@@ -70,7 +73,7 @@ def checkpoint(step: object, path: object = None) -> None:
         after = _after(step)
         now = monotonic_ns()
         if after > words[CHECKPOINT_STEP]:
-            words[MOVED_AT] = now
+            mine.moved_at = words[MOVED_AT] = now
         words[CHECKPOINT_STEP] = after
         words[CHECKPOINT_AT] = now
         mine.ring()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from _thread import get_ident
 from time import monotonic_ns
 from typing import Any, Callable, TypeVar, cast
 
@@ -15,12 +16,14 @@ Entry = struct.Struct(f"=QQ{at.NAME_BYTES}s")
 
 
 class Open:
-    """A section that somebody is in, as its entry in the table says it."""
+    """A section that somebody is in, as its entry in the table says it; `timeout` with its flags."""
 
-    __slots__ = ("name", "owner", "started", "timeout")
+    __slots__ = ("name", "owner", "side", "started", "timeout")
 
     def __init__(self, name: bytes, timeout: int, owner: memoryview) -> None:
-        self.name, self.timeout, self.owner = name, timeout, owner
+        self.name, self.owner = name, owner
+        self.side = get_ident() not in (mine.main, mine.mover)
+        self.timeout = timeout | at.SIDE if self.side else timeout
         self.started = monotonic_ns()
 
 
@@ -44,7 +47,7 @@ class Section:
     def __exit__(self, *error: object) -> None:
         try:
             if self._open:
-                _table.remove(self._open.pop())
+                _table.remove(self._open.pop(), broken=bool(error and error[0]))
         except Exception:
             pass
 
@@ -67,6 +70,32 @@ def section(name: str, timeout: float | str | None = None) -> Section:
     return Section(name, timeout)
 
 
+class Automatic:
+    """A section of ours around a call of the program's: only in a process that beats already, and in its main thread.
+
+    It claims no slot: a launcher that saves a file before it starts its workers is not the rank that is to beat.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._entry_name = _fitting(name)
+        self._open: Open | None = None
+
+    def __enter__(self) -> None:
+        try:
+            if mine.words is not None and get_ident() == mine.main:
+                self._open = _table.push(self._entry_name, at.AUTOMATIC)
+        except Exception:
+            pass
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if self._open is not None:
+                left, self._open = self._open, None
+                _table.remove(left, broken=False)
+        except Exception:
+            pass
+
+
 class Table:
     """The open sections of this process, outermost first.  Each change rewrites the table, so none can spoil it."""
 
@@ -81,42 +110,55 @@ class Table:
         with mine.lock:
             self._forget_others(words)
             entered = Open(name, timeout, words)
-            if not self.open:
+            if not self._excused():
                 self.busy_since = entered.started
             self.open.append(entered)
-            self._write(words, words[at.CREDIT])
-        header = mine.header
+            words[at.BROKEN_AT] = 0
+            self._write(words, mine.credit)
+        header, allowed = mine.header, timeout & ~at.AUTOMATIC
         if header is not None:
             planned = header[at.H_NEXT_LOOK]
-            if entered.started + timeout < planned if timeout else planned == at.NO_LOOK:
+            if entered.started + allowed < planned if allowed else planned == at.NO_LOOK:
                 mine.ring()
         return entered
 
-    def remove(self, left: Open) -> None:
+    def remove(self, left: Open, broken: bool) -> None:
         words = mine.words
         if words is None or left.owner is not words:  # entered before a fork: the parent's to close
             return
         with mine.lock:
+            excused = self._excused()
             self.open.remove(left)
-            credit = words[at.CREDIT]
-            if not self.open:
+            credit = mine.credit
+            if excused and not self._excused():
                 credit += max(0, monotonic_ns() - max(self.busy_since, words[at.MOVED_AT]))
-            self._write(words, credit)
+            self._write(words, credit, left.name if broken else None)
+
+    def _excused(self) -> bool:
+        """Whether a section holds in place of the step's limit."""
+        return any(not entry.side for entry in self.open)
 
     def _forget_others(self, words: memoryview) -> None:
         self.open = [entry for entry in self.open if entry.owner is words]
 
-    def _write(self, words: memoryview, credit: int) -> None:
+    def _write(self, words: memoryview, credit: int, broken: bytes | None = None) -> None:
         shown = [Entry.pack(entry.started, entry.timeout, entry.name) for entry in self.open[: at.SECTIONS]]
         table = b"".join(shown).ljust(at.SECTIONS * at.SECTION_WORDS * at.WORD, b"\0")
         changing = words[at.SEQUENCE] | 1
         words[at.SEQUENCE] = changing
         try:
-            words[at.SECTION_TABLE :] = memoryview(table).cast("Q")
+            words[at.SECTION_TABLE :] = _words(table)
             words[at.DEPTH] = len(self.open)
-            words[at.CREDIT] = credit
+            words[at.CREDIT] = mine.credit = credit
+            if broken is not None:
+                words[at.BROKEN_NAME : at.BROKEN_NAME + at.NAME_BYTES // at.WORD] = _words(broken)
+                words[at.BROKEN_AT] = monotonic_ns()
         finally:
             words[at.SEQUENCE] = changing + 1
+
+
+def _words(content: bytes) -> memoryview:
+    return memoryview(content.ljust(at.NAME_BYTES, b"\0")).cast("Q")
 
 
 def _fitting(name: object) -> bytes:

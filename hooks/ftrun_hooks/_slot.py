@@ -10,16 +10,35 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from . import layout as at
+from ._silences import Silences
+
+TRIES = 64  # slots that a claim looks at; so many processes would have to claim one rank, or clash
 
 
 class Slot:
     """`words` is the claimed slot, or None.  `settled` tells that a claim was tried: it is tried once a process.
 
-    `main` is the main thread.  `moved` tells that a moving beat was given, `step` is the STEP word: beats read them
-    faster than the mapped words.
+    `main` is the main thread, `mover` the one whose steps advance.  `step`, `moved_at` and
+    `credit`: beats read them faster than the mapped ones.  `long` silences wait to be digested when no movements are
+    `left` of their batch.
     """
 
-    __slots__ = ("folder", "header", "lock", "main", "moved", "rank", "settled", "step", "words")
+    __slots__ = (
+        "credit",
+        "digester",
+        "folder",
+        "header",
+        "left",
+        "lock",
+        "long",
+        "main",
+        "moved_at",
+        "mover",
+        "rank",
+        "settled",
+        "step",
+        "words",
+    )
 
     def __init__(self) -> None:
         main = threading.main_thread().ident
@@ -29,11 +48,13 @@ class Slot:
         self.words: memoryview | None = None
         self.header: memoryview | None = None
         self.settled = False
-        self.moved = False
-        self.step = 0
+        self.step = self.moved_at = self.credit = 0
+        self.long: list[int] = []
+        self.digester = Silences()
+        self.left = self.digester.batch
         self.folder = ""
         self.rank = 0
-        self.main = main
+        self.main = self.mover = main
         # Re-entrant, because a signal handler may call a hook while its own thread holds the lock.
         self.lock = threading.RLock()
 
@@ -41,19 +62,33 @@ class Slot:
         """In the child: nothing is claimed, the lock is free, the one thread left is the main one."""
         self._unclaimed(get_ident())
 
-    def claim(self) -> memoryview | None:
-        """The slot of this rank; None for ever outside ftrun, or while another live process holds the rank."""
+    def claim(self, rank: int | None = None) -> memoryview | None:
+        """A slot for this rank; None for ever outside ftrun.  `rank` stands in where the environment names none."""
         if self.settled:
             return self.words
         with self.lock:
             if not self.settled:
                 try:
-                    self._claim()
+                    self._claim(rank or 0)
                 except (OSError, ValueError):  # no such file, not ours to write, cannot be mapped
                     pass
                 finally:
                     self.settled = True
         return self.words
+
+    def learn(self) -> None:
+        """Digest the silences: every hundredth movement, a few microseconds."""
+        words = self.words
+        if words is None:
+            return
+        look = False
+        with self.lock:
+            if self.left <= 0:  # not if another thread was faster
+                long, self.long = self.long, []
+                look = self.digester.digest(words, long)
+                self.left, self.mover = self.digester.batch, get_ident()
+        if look:
+            self.ring()
 
     def ring(self) -> None:
         """Wake the supervisor, if one listens.  Never blocks."""
@@ -82,7 +117,7 @@ class Slot:
             _remove(fresh)
         _remove(path)
 
-    def _claim(self) -> None:
+    def _claim(self, default_rank: int) -> None:
         folder = os.environ.get("FTRUN_BEAT_DIR")
         if not folder:
             return
@@ -93,28 +128,33 @@ class Slot:
             words = memoryview(mmap.mmap(file, at.FILE_BYTES)).cast("Q")
             if words[at.H_MAGIC] != at.MAGIC:
                 return
-            rank = _rank()
-            start = at.slot_of(rank)
-            slot = words[start : start + at.SLOT_WORDS]
-            # Closing the file ends this lock: it only keeps two processes from claiming in the same moment.
-            if not _locked(file, start) or _held_by_another(slot):
-                slot[at.REFUSED] = os.getpid()
+            rank, flags = _rank(default_rank)
+            for number in range(rank, rank + TRIES):
+                start = at.slot_of(number)
+                slot = words[start : start + at.SLOT_WORDS]
+                # Closing the file ends this lock: it only keeps two processes from claiming in the same moment.
+                if _locked(file, start) and not _held_by_another(slot):
+                    break
+            else:
                 return
-            _take(slot, rank)
+            self.moved_at = _take(slot, rank, flags)
         finally:
             os.close(file)
         self.folder, self.rank, self.header, self.words = folder, rank, words[: at.HEADER_WORDS], slot
         self.ring()
 
 
-def _take(slot: memoryview, rank: int) -> None:
+def _take(slot: memoryview, rank: int, flags: int) -> int:
+    """The time at which it was claimed."""
     for word in range(at.SLOT_WORDS):
         slot[word] = 0
     slot[at.PID] = os.getpid()
     slot[at.START_TICKS] = _start_ticks(os.getpid()) or 0
     slot[at.RANK] = rank
-    slot[at.CLAIMED_AT] = monotonic_ns()
+    slot[at.FLAGS] = flags
+    slot[at.CLAIMED_AT] = now = monotonic_ns()
     slot[at.MAGIC_WORD] = at.MAGIC
+    return now
 
 
 def _held_by_another(slot: memoryview) -> bool:
@@ -144,9 +184,12 @@ def _locked(file: int, start: int) -> bool:
     return True
 
 
-def _rank() -> int:
+def _rank(default: int) -> tuple[int, int]:
+    """The rank that the environment names, and the flags that say what is wrong with it."""
     text = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    if text.isascii() and text.isdigit() and len(text) < 20:
+        return int(text), 0
+    return default, at.NO_RANK if text else 0
 
 
 def _remove(path: str) -> None:

@@ -70,7 +70,7 @@ def test_a_bell_without_a_listener_or_no_bell_is_no_matter(beats: BeatDir) -> No
     assert (ran.returncode, ran.stderr, again.returncode, again.stderr) == (0, "", 0, "")
 
 
-def test_a_second_live_process_is_refused(beats: BeatDir) -> None:
+def test_a_second_live_process_of_a_rank_gets_the_next_slot(beats: BeatDir) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", "import ftrun_hooks as ft; ft.beat(5); print(flush=True); input(); ft.beat(6)"],
         env=beats.environment(),
@@ -84,8 +84,8 @@ def test_a_second_live_process_is_refused(beats: BeatDir) -> None:
         ran = beats.run(f"import os; print(os.getpid())\n{EVERYTHING}")
         slot = beats.slot()
         assert (slot["pid"], slot["step"], slot["flags"]) == (owner.pid, 6, 0)
-        assert slot["refused"] == int(ran.stdout)
-        assert not (beats.folder / "checkpoint-0").exists()
+        second = beats.slot(1)
+        assert (second["pid"], second["rank"], second["step"]) == (int(ran.stdout), 0, 3)
         owner.stdin.write(b"\n")
     assert beats.slot()["step"] == 7
 
@@ -95,7 +95,7 @@ def test_the_slot_of_a_dead_process_is_taken_over_and_cleared(beats: BeatDir) ->
     assert beats.sections()[0][0] == "left"
     beats.run("ft.beat(3)")
     slot = beats.slot()
-    assert (slot["step"], slot["depth"], slot["refused"]) == (4, 0, 0)
+    assert (slot["step"], slot["depth"], beats.slot(1)["magic"]) == (4, 0, 0)
     assert beats.sections() == []
 
 
@@ -115,19 +115,20 @@ def test_a_pid_that_was_used_again_is_somebody_else(beats: BeatDir) -> None:
         "ft.beat(1)"
     )
     assert ran.returncode == 0
-    assert (beats.slot()["step"], beats.slot()["refused"]) == (2, 0)
+    assert (beats.slot()["step"], beats.slot(1)["magic"]) == (2, 0)
 
 
-def test_a_forked_child_is_refused_while_its_parent_lives(beats: BeatDir) -> None:
+def test_a_forked_child_leaves_the_slot_of_its_living_parent_alone(beats: BeatDir) -> None:
     ran = beats.run(
         "import os, json, beat_file\nft.beat(5)\nwith ft.section('s'):\n"
         " child = os.fork()\n if not child:\n  ft.beat(99)\n"
         "if not child: ft.done(); os._exit(0)\n"
-        "os.waitpid(child, 0); print(json.dumps([child, beat_file.slot()]))"
+        "os.waitpid(child, 0); print(json.dumps([child, beat_file.slot(), beat_file.slot(1)]))"
     )
-    child, slot = json.loads(ran.stdout)
-    assert (slot["step"], slot["flags"], slot["depth"], slot["refused"]) == (6, 0, 0, child)
+    child, slot, second = json.loads(ran.stdout)
+    assert (slot["step"], slot["flags"], slot["depth"]) == (6, 0, 0)
     assert slot["pid"] != child
+    assert (second["pid"], second["rank"], second["step"], second["flags"]) == (child, 0, 100, 1)
 
 
 def test_a_forked_child_of_another_rank_claims_its_own_slot(beats: BeatDir) -> None:
@@ -160,19 +161,22 @@ def test_after_a_fork_in_a_thread_that_thread_is_the_main_one(beats: BeatDir) ->
     assert beats.slot()["moved_at"] > 0
 
 
-def test_of_processes_that_claim_one_rank_together_one_wins(beats: BeatDir) -> None:
+def test_processes_that_claim_one_rank_together_get_a_slot_each(beats: BeatDir) -> None:
     ran = beats.run(
         "import os\nfrom ftrun_hooks._slot import mine\n"
         "(start, go), (over, end), (say, told) = os.pipe(), os.pipe(), os.pipe()\n"
         "for _ in range(8):\n if os.fork() == 0:\n"
         "  os.close(go); os.close(end); os.read(start, 1)\n"
-        "  ft.beat(1); os.write(told, b'01'[mine.words is not None:][:1]); os.read(over, 1); os._exit(0)\n"
-        "os.close(go); won = b''\n"
-        "while len(won) < 8: won += os.read(say, 8)\n"
-        "os.close(end); print(won.count(b'1'))\n"
+        "  ft.beat(1); os.write(told, b'1'); os.read(over, 1); os._exit(0)\n"
+        "os.close(go); beaten = b''\n"
+        "while len(beaten) < 8: beaten += os.read(say, 8)\n"
+        "os.close(end)\n"
         "for _ in range(8): os.wait()"
     )
-    assert (ran.stdout, ran.stderr) == ("1\n", "")
+    assert (ran.stdout, ran.stderr) == ("", "")
+    slots = [beats.slot(number) for number in range(9)]
+    assert [slot["rank"] for slot in slots] == [0] * 9
+    assert len({slot["pid"] for slot in slots} - {0}) == 8
 
 
 def test_exec_takes_its_own_slot_again(beats: BeatDir) -> None:
@@ -181,4 +185,4 @@ def test_exec_takes_its_own_slot_again(beats: BeatDir) -> None:
         "os.execv(sys.executable, [sys.executable, '-c', 'import ftrun_hooks as ft; ft.beat(1)'])"
     )
     assert ran.returncode == 0
-    assert (beats.slot()["step"], beats.slot()["refused"]) == (2, 0)
+    assert (beats.slot()["step"], beats.slot(1)["magic"]) == (2, 0)

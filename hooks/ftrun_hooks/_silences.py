@@ -1,0 +1,41 @@
+"""How long this rank is usually silent between two movements: what `--hang-timeout auto` is learned from."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from . import layout as at
+
+WINDOW = 10  # batches, so that a step time that drifts is followed
+TOP = 11  # of each batch: the 99th percentile of the whole window is among them
+
+
+class Silences:
+    """Digests the silences a batch at a time, because a beat must cost nothing: it counts, and keeps the long ones.
+
+    `batch` is how many movements make the next one: the first, the rest of the warm-up, the rest of those that are
+    enough to judge by, and then always that many.
+    """
+
+    __slots__ = ("batch", "counts", "longest", "seen", "tops")
+
+    def __init__(self) -> None:
+        self.batch, self.seen, self.longest = 1, 0, 0
+        self.tops: list[list[int]] = []
+        self.counts: list[int] = []
+
+    def digest(self, words: memoryview, long: list[int]) -> bool:
+        """Write what a batch adds to what is known; `long` are its silences, in ns, over SHORT.  True if the supervisor
+        should look now."""
+        longest = max(long, default=at.SHORT)
+        if self.seen < at.WARMUP:
+            words[at.SLOWEST_START] = max(words[at.SLOWEST_START], longest)
+        else:
+            self.tops = [*self.tops[1 - WINDOW :], sorted(long)[-TOP:]]
+            self.counts = [*self.counts[1 - WINDOW :], self.batch]
+            highest, above = sorted(chain.from_iterable(self.tops)), sum(self.counts) // 100
+            words[at.USUAL] = highest[-1 - above] if above < len(highest) else at.SHORT
+            words[at.LONGEST] = self.longest = max(self.longest, longest)
+        words[at.INTERVALS] = self.seen = self.seen + self.batch
+        self.batch = next((end - self.seen for end in (at.WARMUP, at.ENOUGH) if self.seen < end), at.ENOUGH)
+        return self.seen in (1, at.ENOUGH)

@@ -1,0 +1,124 @@
+"""Beats, sections and checkpoints from the `Trainer` of Lightning, `lightning` or `pytorch_lightning`.
+
+Where ftrun is installed every trainer has the callback by itself; by hand, say to give it timeouts, it is
+
+    Trainer(..., callbacks=[FtrunCallback(eval_timeout="2h")])
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any, Callable
+
+from ._beat import beat, checkpoint
+from ._section import section
+from ._slot import mine
+from ._stage import Stage
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _base() -> Any:
+    """The `Callback` of what the program has imported, because importing takes seconds.  A trainer of the other package
+    takes it as well: it calls methods by name."""
+    for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
+        try:
+            return import_module(name).Callback
+        except ImportError:
+            pass
+    raise ImportError("neither lightning nor pytorch_lightning is installed")
+
+
+class FtrunCallback(_base()):  # type: ignore[misc]
+    """A beat with each batch; the sections `sanity check`, `validation`, `test`, `prediction` and `checkpoint`; each
+    checkpoint as progress.
+
+    `eval_timeout` is for one validation, test or prediction, `save_timeout` for one checkpoint (seconds, or like
+    `20m`); without them the supervisor's own limit holds, for each batch anew.  ValueError for what is no duration.
+
+    While a trainer runs, its `save_checkpoint` is wrapped, because its events come before the file is written.  What
+    AsyncCheckpointIO writes is not reported: nobody tells when it is safe.
+    """
+
+    def __init__(self, eval_timeout: float | str | None = None, save_timeout: float | str | None = None) -> None:
+        self._stage = Stage(eval_timeout, save_timeout)
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        first = next(callback for callback in trainer.callbacks if isinstance(callback, FtrunCallback))
+        if first is not self:  # the installed one beside the user's own
+            trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self]
+        elif not isinstance(trainer.save_checkpoint, Saving):  # an exception has no teardown
+            trainer.save_checkpoint = Saving(trainer, self._stage.timeout("checkpoint"))
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._stage.leave()
+        if isinstance(vars(trainer).get("save_checkpoint"), Saving):
+            del trainer.save_checkpoint
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._stage.leave(exception)
+
+    def on_train_batch_end(self, trainer: Any, *more: Any) -> None:
+        mine.claim(trainer.global_rank)  # not every launcher sets RANK
+        beat(trainer.global_step)
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        self._enter(trainer, "sanity check")
+
+    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
+        self._stage.leave()  # without a batch there is no end of the validation
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._enter(trainer, "sanity check" if trainer.sanity_checking else "validation")
+
+    def on_validation_batch_end(self, trainer: Any, *more: Any) -> None:
+        self.on_validation_start(trainer, None)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._stage.leave()
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        self._enter(trainer, "test")
+
+    def on_test_batch_end(self, trainer: Any, *more: Any) -> None:
+        self._enter(trainer, "test")
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        self._enter(trainer, "prediction")
+
+    def on_predict_batch_end(self, trainer: Any, *more: Any) -> None:
+        self._enter(trainer, "prediction")
+
+    def _enter(self, trainer: Any, name: str) -> None:
+        mine.claim(trainer.global_rank)
+        self._stage.enter(name)
+
+
+class Saving:
+    """The trainer's `save_checkpoint`, in a section; the checkpoint is reported when it is written."""
+
+    def __init__(self, trainer: Any, timeout: float | str | None) -> None:
+        self._trainer, self._timeout = trainer, timeout
+        self._save: Callable[..., None] = trainer.save_checkpoint
+
+    def __call__(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        with section("checkpoint", self._timeout):
+            self._save(filepath, *args, **kwargs)
+        name = os.fspath(filepath)
+        # A hidden file is one of the tuner's: it is removed again.
+        if not os.path.basename(name).startswith(".") and not _later(self._trainer.strategy.checkpoint_io):
+            checkpoint(self._trainer.global_step, name if "://" in name else os.path.abspath(name))
+
+
+def _later(io: Any) -> bool:
+    """Whether the file is written in the background, by this plugin or by one that it wraps."""
+    while io is not None and not any(base.__name__ == "AsyncCheckpointIO" for base in type(io).__mro__):
+        io = getattr(io, "checkpoint_io", None)
+    return io is not None
+
+
+def callbacks() -> list[Any]:
+    """For the entry points: what each new trainer gets, which outside ftrun is nothing."""
+    return [FtrunCallback()] if os.environ.get("FTRUN_BEAT_DIR") else []

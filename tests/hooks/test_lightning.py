@@ -1,0 +1,317 @@
+"""FtrunCallback in real trainers of lightning and pytorch_lightning, with a model and data made on the spot.
+
+Importing takes seconds, so one process (this file as a program) runs everything; the tests read what it noted: what
+the trainer did, and the section it was in as the beat file shows it.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import beat_file
+from beat_file import HOUSE, BeatDir
+
+PACKAGES = ("lightning", "pytorch_lightning")
+FOUND = [name for name in PACKAGES if importlib.util.find_spec(name) is not None]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not FOUND, reason="Lightning is not installed: pip install 'ftrun[lightning]'"),
+]
+
+
+def program(folder: Path, package: str) -> dict[str, Any]:
+    import torch
+
+    pl = importlib.import_module("lightning.pytorch" if package == "lightning" else package)
+    plugins = importlib.import_module(f"{pl.__name__}.plugins.io")
+    tuner = importlib.import_module(f"{pl.__name__}.tuner")
+    from ftrun_hooks import lightning as hooks
+    from ftrun_hooks._slot import mine
+
+    beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))
+    notes: list[str] = []
+    saves: list[Any] = []
+    told: dict[str, Any] = {}
+
+    def note(what: str) -> None:
+        """What happens, and in which sections; a repetition only once."""
+        line = f"{what}: {' > '.join(name for name, *_ in beat_file.sections(0, beat_dir)) or '-'}"
+        if notes[-1:] != [line]:
+            notes.append(line)
+
+    class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 1)
+            self.lr = 0.1
+            self.looks: list[Any] = []
+            self.fails = False
+
+        def forward(self, x: Any) -> Any:
+            self.looks.append((beat_file.slot(0, beat_dir), beat_file.sections(0, beat_dir)))
+            return self.linear(x).sum()
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            note("train")
+            return self(batch)
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            note("validate")
+            self(batch)
+            if self.fails and not self.trainer.sanity_checking:
+                raise KeyError("in the validation")
+
+        def test_step(self, batch: Any, index: int) -> None:
+            note("test")
+            self(batch)
+
+        def predict_step(self, batch: Any, index: int) -> Any:
+            note("predict")
+            return self(batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), self.lr)
+
+        def train_dataloader(self) -> Any:
+            data: Any = torch.ones(8, 2)
+            return torch.utils.data.DataLoader(data, batch_size=2)
+
+        val_dataloader = test_dataloader = predict_dataloader = train_dataloader
+
+    class Empty(Model):
+        def val_dataloader(self) -> Any:
+            nothing: Any = []
+            return torch.utils.data.DataLoader(nothing)
+
+    class Disk(plugins.TorchCheckpointIO):  # type: ignore[misc, name-defined]
+        def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            before = beat_file.slot(0, beat_dir)["checkpoint_at"]
+            note("save")
+            super().save_checkpoint(*args, **kwargs)
+            too_early = beat_file.slot(0, beat_dir)["checkpoint_at"] != before
+            saves.append([too_early, [timeout for *_, timeout in beat_file.sections(0, beat_dir)]])
+
+    def trainer(*callbacks: Any, disk: Any = None, **more: Any) -> Any:
+        given = {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, "logger": False, **more}
+        saving = bool(more.get("enable_checkpointing", True)) and [
+            pl.callbacks.ModelCheckpoint(folder / f"run-{len(told)}", every_n_train_steps=2, save_top_k=-1)
+        ]
+        return pl.Trainer(
+            accelerator="cpu", devices=1, callbacks=[*callbacks, *(saving or [])], plugins=[disk or Disk()], **given
+        )
+
+    def tell(name: str, **more: Any) -> None:
+        path = beat_dir / "checkpoint-0"
+        told[name] = {
+            "notes": notes.copy(),
+            "slot": beat_file.slot(0, beat_dir),
+            "open": [name for name, *_ in beat_file.sections(0, beat_dir)],
+            "saves": saves.copy(),
+            "path": path.read_text() if path.exists() else None,
+            **more,
+        }
+        notes.clear()
+        saves.clear()
+
+    def ours(run: Any) -> int:
+        return sum(isinstance(callback, hooks.FtrunCallback) for callback in run.callbacks)
+
+    run = trainer()
+    before = ours(run)
+    trainer(hooks.FtrunCallback()).fit(Model())
+    tell("outside", ours=before)
+    os.environ["FTRUN_BEAT_DIR"] = str(beat_dir)
+    mine.forked()
+
+    run, model = trainer(val_check_interval=2, accumulate_grad_batches=2, limit_val_batches=2), Model()
+    before = ours(run)
+    run.fit(model)
+    moved = [slot["moved_at"] for slot, sections in model.looks if not sections]
+    tell("fit", ours=before, moved=moved, wrapped="save_checkpoint" in vars(run), files=os.listdir(folder / "run-1"))
+
+    run.save_checkpoint(folder / "after.ckpt")
+    tell("after the fit")
+    for name in ("validate", "test", "predict"):
+        getattr(run, name)(model)
+        tell(name)
+
+    by_hand, model = hooks.FtrunCallback(eval_timeout=90, save_timeout="1h"), Model()
+    run = trainer(by_hand)
+    run.fit(model)
+    left = [callback is by_hand for callback in run.callbacks if isinstance(callback, hooks.FtrunCallback)]
+    tell("by hand", left=left, sections=[sections[0][1:] for _, sections in model.looks[2:] if sections])
+
+    run, model = trainer(), Model()
+    run.fit(model)
+    tell("without a timeout", sections=[sections[0][1:] for _, sections in model.looks[2:] if sections])
+
+    model, saving = Model(), pl.callbacks.OnExceptionCheckpoint(folder / "broken", "saved")
+    model.fails = True
+    for name, more in (("fails", []), ("fails and saves", [saving])):
+        run = trainer(*more)
+        try:
+            run.fit(model)
+        except KeyError:
+            tell(name)
+    model.fails = False
+    trainer().fit(model)
+    tell("another after that")
+    run.fit_loop.max_epochs = 3
+    run.fit(model)
+    tell("the same after that", wrapped="save_checkpoint" in vars(run))
+
+    trainer(enable_checkpointing=False).fit(Empty())
+    tell("nothing to validate")
+
+    def unreported(name: str, run: Callable[[], object]) -> None:
+        before = beat_file.slot(0, beat_dir)["checkpoint_at"]
+        run()
+        tell(name, reported=beat_file.slot(0, beat_dir)["checkpoint_at"] != before)
+
+    io = plugins.AsyncCheckpointIO(Disk())
+    unreported("in the background", lambda: trainer(disk=io).fit(Model()))
+    scan = tuner.Tuner(trainer(enable_checkpointing=False))
+    unreported("tuner", lambda: scan.lr_find(Model(), num_training=3))
+    bare = pl.Trainer(barebones=True, max_epochs=1, accelerator="cpu")
+    unreported("barebones", lambda: bare.fit(Model()))
+
+    both = BeatDir(folder / "both")
+    os.environ["FTRUN_BEAT_DIR"] = str(both.folder)
+    mine.forked()
+    run = pl.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_fork", logger=False, barebones=True)
+    run.fit(Model())
+    tell("two ranks", steps=[both.slot(rank)["step"] for rank in (0, 1)])
+
+    for rank, tells in ((7, "on_train_batch_end"), (8, "on_test_start")):
+        mine.forked()
+        getattr(hooks.FtrunCallback(), tells)(SimpleNamespace(global_rank=rank, global_step=0), None)
+    tell("ranks that only the trainer knows", pids=[both.slot(rank)["pid"] for rank in (7, 8)])
+    both.close()
+    return told
+
+
+def installed(folder: Path) -> None:
+    """What an installed ftrun tells of itself: the entry points of pyproject.toml."""
+    groups = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]["entry-points"]
+    folder = folder / "ftrun-0.0.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: ftrun\nVersion: 0.0.0\n")
+    lines = [f"[{group}]\n" + "".join(f"{n} = {t}\n" for n, t in points.items()) for group, points in groups.items()]
+    (folder / "entry_points.txt").write_text("".join(lines))
+
+
+@pytest.fixture(scope="module", params=FOUND)
+def told(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp(request.param)
+    installed(folder)
+    beats = BeatDir(folder / "beats")
+    env = beats.environment(CUDA_VISIBLE_DEVICES="")
+    env["PYTHONPATH"] = os.pathsep.join([str(folder), env["PYTHONPATH"]])
+    command = [sys.executable, __file__, str(folder), request.param]
+    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    beats.close()
+    found: dict[str, Any] = json.loads((folder / "told.json").read_text())
+    return found
+
+
+FIT = ["train: -", "save: checkpoint", "train: -", "save: checkpoint", "validate: validation"]
+CHECKED_FIT = ["validate: sanity check", *FIT]
+
+
+def test_outside_ftrun_there_is_none_and_by_hand_it_does_nothing(told: dict[str, Any]) -> None:
+    ran = told["outside"]
+    assert ran["ours"] == 0
+    assert ran["slot"]["magic"] == 0
+    assert set(ran["notes"]) == {"validate: -", "train: -", "save: -"}
+
+
+def test_installed_it_is_in_every_trainer(told: dict[str, Any]) -> None:
+    ran = told["fit"]
+    assert ran["ours"] == 1
+    stretches = ["train: -", "validate: validation", "train: -", "save: checkpoint", "validate: validation"]
+    assert ran["notes"] == ["validate: sanity check", *stretches]
+    assert ran["slot"]["step"] == ran["slot"]["checkpoint_step"] == 3  # two batches a step
+
+
+def test_a_beat_with_each_batch_also_within_a_step(told: dict[str, Any]) -> None:
+    moved = told["fit"]["moved"]
+    assert len(moved) == 4
+    assert moved == sorted(set(moved))
+
+
+def test_a_checkpoint_is_reported_when_it_is_written(told: dict[str, Any]) -> None:
+    ran = told["fit"]
+    assert [too_early for too_early, _ in ran["saves"]] == [False]
+    assert Path(ran["path"]).name in ran["files"]
+
+
+def test_after_the_fit_the_trainer_is_as_it_was(told: dict[str, Any]) -> None:
+    assert not told["fit"]["wrapped"]
+    assert told["after the fit"]["notes"] == ["save: -"]
+
+
+@pytest.mark.parametrize("name", ["validate: validation", "test: test", "predict: prediction"])
+def test_by_themselves(told: dict[str, Any], name: str) -> None:
+    assert told[name.split(":")[0]]["notes"] == [name]
+
+
+def test_the_one_added_by_hand_is_the_one_that_stays(told: dict[str, Any]) -> None:
+    assert told["by hand"]["left"] == [True]
+    assert told["by hand"]["notes"] == CHECKED_FIT
+
+
+def test_a_given_timeout_is_for_the_validation_the_other_for_each_batch(told: dict[str, Any]) -> None:
+    timed, anew = told["by hand"]["sections"], told["without a timeout"]["sections"]
+    assert len(timed) == len(anew) == 4
+    assert len({started for started, _ in timed}) == 1
+    assert len({started for started, _ in anew}) == 4
+    assert {timeout for _, timeout in timed} == {90 * 10**9}
+    assert {timeout for _, timeout in anew} == {0}
+    assert [timeouts for _, timeouts in told["by hand"]["saves"]] == [[3600 * 10**9]] * 2
+
+
+def test_an_exception_closes_the_section_and_says_so(told: dict[str, Any]) -> None:
+    assert told["fails"]["notes"] == CHECKED_FIT
+    assert told["fails"]["slot"]["broken_at"] > told["fails"]["slot"]["moved_at"]
+    assert told["another after that"]["notes"] == CHECKED_FIT
+
+
+def test_what_is_saved_because_of_an_exception_is_reported(told: dict[str, Any]) -> None:
+    assert told["fails and saves"]["notes"][:6] == CHECKED_FIT
+    assert told["fails and saves"]["path"].endswith("broken/saved.ckpt")
+    again = told["the same after that"]
+    assert {"train: -", "save: checkpoint", "validate: validation"} <= set(again["notes"]) <= set(CHECKED_FIT)
+    assert not again["wrapped"]
+
+
+@pytest.mark.parametrize("how", ["in the background", "tuner", "barebones"])
+def test_what_is_not_safe_or_does_not_stay_is_not_reported(told: dict[str, Any], how: str) -> None:
+    assert not told[how]["reported"]
+
+
+def test_a_sanity_check_without_a_batch_is_over_before_training(told: dict[str, Any]) -> None:
+    assert told["nothing to validate"]["notes"] == ["train: -"]
+
+
+def test_each_rank_has_its_own_slot(told: dict[str, Any]) -> None:
+    assert told["two ranks"]["steps"] == [3, 3]
+    assert all(told["ranks that only the trainer knows"]["pids"])
+
+
+def test_nothing_stays_open(told: dict[str, Any]) -> None:
+    assert [name for name, ran in told.items() if ran["open"]] == []
+
+
+if __name__ == "__main__":
+    home = Path(sys.argv[1])
+    (home / "told.json").write_text(json.dumps(program(home, sys.argv[2])))

@@ -1,0 +1,101 @@
+"""What a rank says of its own intervals, against the same figures made from all of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beat_file import BeatDir
+from ftrun_hooks import layout as at
+from ftrun_hooks._silences import Silences
+
+MS = 1_000_000
+
+
+def digested(silences: Sequence[int]) -> tuple[memoryview, list[int]]:
+    """The slot after all of these, and after how many of them the supervisor was woken."""
+    words, digester, woken = memoryview(bytearray(at.SLOT_WORDS * at.WORD)).cast("Q"), Silences(), []
+    rest = iter(silences)
+    seen = 0
+    while len(batch := list(itertools.islice(rest, digester.batch))) == digester.batch:
+        seen += len(batch)
+        if digester.digest(words, [s for s in batch if s > at.SHORT]):
+            woken.append(seen)
+    return words, woken
+
+
+def percentile(silences: Sequence[int]) -> int:
+    """The 99th by nearest rank."""
+    return max(at.SHORT, sorted(silences)[-1 - len(silences) // 100])
+
+
+def test_it_is_known_first_after_the_warm_up_then_after_each_hundredth() -> None:
+    counts = [digested([200 * MS] * n)[0][at.INTERVALS] for n in (0, 1, 9, 10, 99, 100, 199, 200, 1234)]
+    assert counts == [0, 1, 1, 10, 10, 100, 100, 200, 1200]
+    assert digested([200 * MS] * 1234)[1] == [1, 100]
+
+
+def test_the_start_is_told_apart() -> None:
+    words, _ = digested([300_000 * MS, *[700 * MS] * 9, *[500 * MS] * 90])
+    assert (words[at.SLOWEST_START], words[at.USUAL], words[at.LONGEST]) == (300_000 * MS, 500 * MS, 500 * MS)
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [
+        lambda i: random.randrange(50, 5000) * MS,
+        lambda i: 60_000 * MS if i % 100 == 99 else 1000 * MS,  # a long one in a hundred is not in the percentile
+        lambda i: 60_000 * MS if i % 90 == 89 else 1000 * MS,
+        lambda i: int((1 + 2 * i / 5000) * 1000) * MS,
+        lambda i: 5 * MS,
+    ],
+    ids=["random", "one in 100", "one in 90", "drift", "short"],
+)
+def test_the_usual_is_the_99th_percentile_of_the_last_thousand(silence: Callable[[int], int]) -> None:
+    random.seed(7)
+    silences = [silence(i) for i in range(5000)]
+    words, _ = digested(silences)
+    assert words[at.USUAL] == percentile(silences[-1000:])
+    assert words[at.LONGEST] == max(at.SHORT, *silences[10:])
+
+
+@given(st.lists(st.integers(0, 10**15), min_size=100, max_size=1500))
+def test_any_silences(silences: list[int]) -> None:
+    words, _ = digested(silences)
+    known = silences[at.WARMUP : len(silences) // 100 * 100][-1000:]
+    if len(silences) < 1100:
+        assert words[at.USUAL] == percentile(known)
+    assert words[at.LONGEST] == max(at.SHORT, *silences[at.WARMUP : len(silences) // 100 * 100])
+
+
+def test_beats_are_digested_and_sections_are_no_silence(beats: BeatDir) -> None:
+    """Time is made by hand: a beat reads its clock where it always does."""
+    code = """
+from ftrun_hooks import _beat, _section
+clock = [10**15]
+_beat.monotonic_ns = _section.monotonic_ns = lambda: clock[0]
+def wait(seconds): clock[0] += int(seconds * 10**9)
+ft.beat(0)
+from ftrun_hooks._slot import mine
+mine.moved_at = clock[0]
+for step in range(1, 200):
+    with ft.section("evaluation"): wait(100)
+    wait(2); ft.beat(step)
+"""
+    assert beats.run(code).stderr == ""
+    slot = beats.slot()
+    assert (slot["intervals"], slot["usual"], slot["longest"]) == (200, 2000 * MS, 2000 * MS)
+
+
+def test_only_movements_count(beats: BeatDir) -> None:
+    beats.run(
+        "import threading\nft.beat(1)\n"
+        "def aside():\n for _ in range(500): ft.beat(1)\n"
+        "t = threading.Thread(target=aside); t.start(); t.join()"
+    )
+    assert beats.slot()["intervals"] == 1

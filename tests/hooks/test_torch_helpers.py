@@ -1,0 +1,563 @@
+"""Checkpoints under SIGKILL, torn files, and what a killed attempt left in the container."""
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ftrun_hooks.torch as helpers
+from beat_file import MAGIC, BeatDir
+from ftrun_hooks.torch import fresh_shared_memory, latest, once
+from runs import alive, wait_for
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: pip install 'ftrun[torch]'"
+)
+IMPORTS = "import json, os, signal, sys, time\nfrom ftrun_hooks.torch import *\n"
+
+
+def command(code: str, *words: str, python: str = sys.executable) -> list[str]:
+    return [python, "-c", IMPORTS + code, *words]
+
+
+def said(beats: BeatDir, code: str, *words: str, python: str = sys.executable, **env: str) -> Any:
+    """What a program prints, as JSON; it must say nothing else and end well."""
+    program = command(code, *words, python=python)
+    ran = subprocess.run(program, env=beats.environment(**env), capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return json.loads(ran.stdout or "null")
+
+
+def pythons() -> list[str]:
+    """One interpreter of each version from 3.8 on that is on this machine."""
+    homes = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions", Path("/usr"), Path("/usr/local")]
+    found = {sys.version_info[1]: sys.executable}
+    for minor in range(8, 15):
+        for home in homes:
+            for path in (*home.glob(f"3.{minor}.*/bin/python3.{minor}"), home / "bin" / f"python3.{minor}"):
+                if path.exists():
+                    found.setdefault(minor, str(path))
+    return [found[minor] for minor in sorted(found)]
+
+
+# save
+
+KILLS = """
+import random, torch
+torch.set_num_threads(1)  # a forked child has no other threads
+path, chance = sys.argv[1], random.Random(int(sys.argv[2]))
+folder = os.path.dirname(path)
+
+def begun(number):
+    (reader, writer), content = os.pipe(), {"number": number, "data": torch.full((1 << 20,), float(number))}
+    child = os.fork()
+    if child == 0:
+        os.write(writer, b"!")
+        save(content, path)
+        os._exit(0)
+    os.read(reader, 1)
+    os.close(reader), os.close(writer)
+    return child
+
+took = []
+for number in range(-5, 0):
+    child, since = begun(number), time.monotonic()
+    os.waitpid(child, 0)
+    took.append(time.monotonic() - since)
+whole = sorted(took)[2]
+
+kept, outcomes = -1, []
+for number in range(50):
+    child, since = begun(number), time.monotonic()
+    instant = since + 1.1 * whole * (number + chance.random()) / 50
+    while time.monotonic() < instant:
+        pass
+    os.kill(child, signal.SIGKILL)
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert str(latest(folder)) == path
+    loaded = torch.load(path)
+    assert loaded["number"] in (kept, number), (kept, number, loaded["number"])
+    assert (loaded["data"] == loaded["number"]).all()
+    outcomes.append(f"{'killed' if killed else 'ended'}, {'old' if loaded['number'] == kept else 'new'}")
+    outcomes += ["left a file"] * (len(os.listdir(folder)) - 1)
+    kept = loaded["number"]
+save({"number": 99}, path)
+print(json.dumps([outcomes, os.listdir(folder), whole]))
+"""
+
+
+@pytest.mark.torch
+@needs_torch
+def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(beats: BeatDir, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    (tmp_path / "c").mkdir()
+    outcomes, names, took = said(beats, KILLS, str(tmp_path / "c" / "a.pt"), str(seed))
+    counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+    print(f"seed {seed}; a save takes {took * 1000:.0f} ms; {counts}")
+    assert counts["killed, old"] > 5
+    assert counts["left a file"] > 5  # of those that were killed in the middle; each is overwritten by the next
+    assert names == ["a.pt"]
+
+
+SAVES = """
+import beat_file, resource, threading, torch
+import ftrun_hooks as ft
+seen = []
+
+class Spy:
+    def __reduce__(self):
+        seen.append([name for name, *_ in beat_file.sections()])
+        return str, ()
+
+def loaded(path): return torch.load(path, weights_only=False)["x"]
+
+def failed(x):
+    try:
+        save({"x": x}, "a.pt")
+    except Exception as error:
+        return [type(error).__name__, loaded("a.pt"), sorted(os.listdir("."))]
+
+os.chdir(sys.argv[1])
+save({"x": 1, "spy": Spy()}, "a.pt")
+unclaimed = beat_file.slot()["magic"]
+save({"x": 2}, "a.pt", step=40)
+said, slot = open(os.environ["FTRUN_BEAT_DIR"] + "/checkpoint-0").read(), beat_file.slot()
+save({"x": 3, "spy": Spy()}, "a.pt")
+unpicklable = failed(lambda: 0)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+full = failed(torch.zeros(1 << 20))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+os.mkdir("elsewhere")
+os.symlink("elsewhere/b.pt", "link.pt")
+save({"x": 4}, "link.pt")
+save({"x": 5}, "n" * 250 + ".pt")
+linked = [os.path.islink("link.pt"), loaded("elsewhere/b.pt"), loaded("n" * 250 + ".pt")]
+
+def many(number):
+    for _ in range(20):
+        save({"x": number, "data": torch.full((1000,), number)}, "shared.pt")
+
+many(0)
+threads = [threading.Thread(target=many, args=(number,)) for number in range(3)]
+for thread in threads:
+    thread.start()
+torn = 0
+while any(thread.is_alive() for thread in threads):
+    content = torch.load("shared.pt")
+    torn += not bool((content["data"] == content["x"]).all())
+for thread in threads:
+    thread.join()
+together = [torn, sorted(name[:4] for name in os.listdir("."))]
+print(json.dumps([seen, unclaimed, said, slot["checkpoint_step"], unpicklable, full, linked, together]))
+"""
+
+
+@pytest.mark.torch
+@needs_torch
+def test_save(beats: BeatDir, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    folder.mkdir()
+    sections, unclaimed, path, step, unpicklable, full, linked, together = said(beats, SAVES, str(folder))
+    assert unclaimed == 0  # without a step it is no word to ftrun
+    assert (path, step) == (str(folder / "a.pt"), 41)
+    assert sections == [[], ["checkpoint"]]  # only where there are beats
+    assert unpicklable[0] in ("PicklingError", "AttributeError")
+    assert full[0] in ("OSError", "RuntimeError")
+    assert unpicklable[1:] == full[1:] == [3, ["a.pt"]]
+    assert linked == [True, 4, 5]
+    assert together == [0, ["a.pt", "else", "link", "nnnn", "shar"]]
+
+
+# latest
+
+FILES = """
+import io, torch
+os.chdir(sys.argv[1])
+content = {"data": torch.arange(1000.0), "more": torch.zeros(300), "name": "x" * 40}
+torch.save(content, "path.pt")
+with open("file.pt", "wb") as file: torch.save(content, file)
+torch.save(content, "legacy.pt", _use_new_zipfile_serialization=False)
+inner = io.BytesIO()
+torch.save([1], inner)
+torch.save({"inner": torch.frombuffer(bytearray(inner.getvalue()), dtype=torch.uint8)}, "nested.pt")
+open("inner.pt", "wb").write(inner.getvalue())
+import warnings; warnings.simplefilter("ignore")
+torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "script.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("files")
+    beats = BeatDir(tmp_path_factory.mktemp("made") / "beats")
+    said(beats, FILES, str(folder))
+    beats.close()
+    return {path.stem: path.read_bytes() for path in folder.iterdir()}
+
+
+def put(folder: Path, name: str, content: bytes, age: int = 0) -> Path:
+    """A file that was modified `age` seconds before now-ish."""
+    path = folder / name
+    path.write_bytes(content)
+    os.utime(path, (2_000_000_000 - age,) * 2)
+    return path
+
+
+@pytest.mark.torch
+@needs_torch
+class TestLatest:
+    @pytest.mark.parametrize("name", ["path", "file", "nested"])
+    def test_torn_at_any_byte_it_is_skipped(self, files: dict[str, bytes], tmp_path: Path, name: str) -> None:
+        content = files[name]
+        older = put(tmp_path, "older.pt", files["path"], age=1)
+        newer = put(tmp_path, "newer.pt", content)
+        assert latest(tmp_path) == newer
+        for end in (*range(0, len(content), 31), *range(len(content) - 100, len(content))):
+            put(tmp_path, "newer.pt", content[:end])
+            assert latest(tmp_path) == older, end
+            zeroed = content[:end].ljust(len(content), b"\0")
+            put(tmp_path, "newer.pt", zeroed)
+            assert latest(tmp_path) == (newer if zeroed == content else older), end
+        for more in (b"\0", b"\xff" * 22):
+            put(tmp_path, "newer.pt", content + more)
+            assert latest(tmp_path) == older
+
+    def test_a_torn_file_that_ends_with_a_whole_one_inside_it_is_skipped(
+        self, files: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        inner = files["inner"]
+        put(tmp_path, "a.pt", files["nested"][: files["nested"].index(inner) + len(inner)])
+        assert latest(tmp_path) is None
+        whole = put(tmp_path, "b.pt", inner, age=9)
+        assert latest(tmp_path) == whole
+
+    def test_only_tensor_data_may_be_spoiled_unseen(self, files: dict[str, bytes], tmp_path: Path) -> None:
+        content = files["path"]
+        first = content.index(b"path/data/0") + 200
+        unseen = []
+        for hole in range(0, len(content), 64):
+            spoiled = content[:hole] + b"\xff" * len(content[hole : hole + 64]) + content[hole + 64 :]
+            put(tmp_path, "a.pt", spoiled)
+            if latest(tmp_path) is not None:
+                unseen.append(hole)
+        assert first < min(hole for hole in unseen if hole > first)
+        assert content.index(b"path/data.pkl") // 64 * 64 not in unseen
+        pickle = range(content.index(b"\x80\x02"), content.index(b"\x80\x02") + 120, 64)
+        assert not {hole // 64 * 64 for hole in pickle} & set(unseen)
+
+    def test_what_is_no_finished_checkpoint_is_skipped(self, files: dict[str, bytes], tmp_path: Path) -> None:
+        for name in (".a.pt", "a.pt.tmp", "a.tmp.123", "a.pt.part", "a.pt~", ".a.pt-0123456789abcdef.tmp"):
+            put(tmp_path, name, files["path"])
+        for name in ("legacy", "script"):
+            put(tmp_path, f"{name}.pt", files[name])
+        put(tmp_path, "empty.pt", b"")
+        put(tmp_path, "text.pt", b"PK\5\6" * 50)
+        for names in (["a/data.pkl"], ["a/version", "a/data/0"]):
+            with zipfile.ZipFile(tmp_path / f"zip-{len(names)}.pt", "w") as archive:
+                for name in names:
+                    archive.writestr(name, b"")
+        (tmp_path / "folder.pt").mkdir()
+        os.mkfifo(tmp_path / "fifo.pt")
+        (tmp_path / "dangling.pt").symlink_to("nowhere")
+        assert latest(tmp_path) is None
+        whole = put(tmp_path, "a.pt", files["path"], age=100)
+        assert latest(str(tmp_path)) == whole
+
+    def test_the_newest_and_of_one_age_the_highest_number(self, files: dict[str, bytes], tmp_path: Path) -> None:
+        for name in ("step-10.pt", "step-9.pt", "step-009.pt", "9", "x"):
+            put(tmp_path, name, files["path"], age=5)
+        assert latest(tmp_path) == tmp_path / "x"
+        (tmp_path / "x").unlink()
+        assert latest(tmp_path) == tmp_path / "step-10.pt"
+        newest = put(tmp_path, "a.pt", files["path"], age=4)
+        assert latest(tmp_path) == newest
+
+    @settings(deadline=None, max_examples=50)
+    @given(content=st.binary())
+    def test_garbage_never_raises(self, content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+        folder = tmp_path_factory.mktemp("garbage")
+        put(folder, "a.pt", content)
+        put(folder, "b.pt", b"PK\3\4" + content + b"PK\5\6".ljust(22, b"\0"))
+        assert latest(folder) is None
+
+    def test_under_every_python(self, files: dict[str, bytes], beats: BeatDir, tmp_path: Path) -> None:
+        whole = put(tmp_path, "a.pt", files["path"], age=1)
+        put(tmp_path, "b.pt", files["path"][:-1])
+        entry = files["path"].rindex(b"path/data/0") - 46  # in the central directory
+        beyond = (1 << 20).to_bytes(4, "little") * 2  # the sizes
+        put(tmp_path, "c.pt", files["path"][: entry + 20] + beyond + files["path"][entry + 28 :])
+        for python in pythons():
+            assert said(beats, f"print(json.dumps(str(latest({str(tmp_path)!r}))))", python=python) == str(whole)
+
+
+def test_no_folder_no_checkpoint(tmp_path: Path) -> None:
+    assert latest(tmp_path / "none") is None
+    assert latest(tmp_path) is None
+
+
+# fresh_shared_memory
+
+
+@pytest.fixture
+def segment() -> Iterator[str]:
+    name = f"ftrun-test-{uuid.uuid4().hex}"
+    yield name
+    Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+HELD = """
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(sys.argv[1], create=True, size=5000)
+memory.buf[:3] = b"old"
+print(resource_tracker._resource_tracker._pid, flush=True)
+input()
+"""
+FRESH = """
+memory = fresh_shared_memory(sys.argv[1], 9000)
+print(json.dumps([bytes(memory.buf[:3]).hex(), len(memory.buf)]))
+memory.close()
+memory.unlink()
+"""
+
+
+def kill_one_that_holds(beats: BeatDir, segment: str, python: str) -> None:
+    """As ftrun kills: the whole tree, so that nobody is left to remove the segment."""
+    child = subprocess.Popen(
+        command(HELD, segment, python=python),
+        env=beats.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with child:
+        assert child.stdout is not None
+        tracker = int(child.stdout.readline())
+        os.killpg(child.pid, signal.SIGKILL)
+    wait_for(lambda: not alive(tracker), "the end of the resource tracker")
+    assert Path("/dev/shm", segment).read_bytes()[:3] == b"old"
+
+
+def test_shared_memory_of_a_killed_attempt_is_made_anew(beats: BeatDir, segment: str) -> None:
+    for python in pythons():
+        kill_one_that_holds(beats, segment, python)
+        assert said(beats, FRESH, segment, python=python)[0] == "000000"
+        assert not Path("/dev/shm", segment).exists()
+
+
+@pytest.mark.parametrize("left", [None, b"", b"old" * 9000], ids=["nothing", "half made", "a larger one"])
+def test_whatever_was_left(beats: BeatDir, segment: str, left: bytes | None) -> None:
+    if left is not None:
+        Path("/dev/shm", segment).write_bytes(left)
+    start, size = said(beats, FRESH, segment)
+    assert start == "000000"
+    assert 9000 <= size < 27000
+
+
+def test_others_open_it_by_its_name(beats: BeatDir, segment: str) -> None:
+    Path("/dev/shm", segment).write_bytes(b"old")
+    memory = fresh_shared_memory(segment, 10)
+    assert memory.buf is not None
+    memory.buf[:3] = b"new"
+    assert Path("/dev/shm", segment).read_bytes()[:3] == b"new"
+    memory.close()
+    memory.unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("", 1), ("/", 1), (".", 1), ("..", 1), ("a/b", 1), ("../shm/x", 1), ("x", 0), ("x", -1)]
+)
+def test_a_bad_name_or_size_removes_nothing(segment: str, name: str, size: int) -> None:
+    kept = Path("/dev/shm", segment)
+    kept.write_bytes(b"kept")
+    with pytest.raises(ValueError, match="not a name and a size"):
+        fresh_shared_memory(name.replace("x", segment), size)
+    assert kept.read_bytes() == b"kept"
+
+
+# once
+
+
+class Container:
+    """Starts in one run dir; `work` lists which of them did the work."""
+
+    def __init__(self, folder: Path, beats: BeatDir) -> None:
+        self.beats, self.run_dir, self.work = beats, folder / "run", folder / "work"
+        self.run_dir.mkdir()
+        self.work.touch()
+
+    def start(self, who: str, code: str = "", start: int = 1, **env: str) -> "subprocess.Popen[str]":
+        """It says what `once` returned; `code` runs in the middle of the work."""
+        program = (
+            "def work():\n with open(sys.argv[1], 'a') as file: file.write(sys.argv[2])\n "
+            + (code or "pass")
+            + "\nprint('ready', flush=True)\nprint(once('data', work), flush=True)"
+        )
+        variables = {"FTRUN_RUN_DIR": str(self.run_dir), "MA_PROC_START_CNT": str(start), **env}
+        return subprocess.Popen(
+            command(program, str(self.work), who),
+            env=self.beats.environment(**variables),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ran(self, who: str, code: str = "", start: int = 1, **env: str) -> str:
+        """The last line of what it says."""
+        out, err = self.start(who, code, start, **env).communicate(timeout=60)
+        assert err == ""
+        return out.splitlines()[-1]
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def until_in_the_middle(process: "subprocess.Popen[str]") -> None:
+    assert line(process) == "ready"
+    assert line(process) == "in the middle"
+
+
+def waiting_for_a_lock() -> set[int]:
+    """Processes, as proc_locks(5) shows those that are blocked."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return {int(words[5]) for words in lines if words[1] == "->"}
+
+
+IN_THE_MIDDLE = "print('in the middle', flush=True); input()"
+
+
+@pytest.fixture
+def container(tmp_path: Path, beats: BeatDir) -> Container:
+    return Container(tmp_path, beats)
+
+
+class TestOnce:
+    def test_a_restart_in_place_skips_it(self, container: Container, beats: BeatDir) -> None:
+        assert container.ran("a") == "True"
+        assert container.ran("b", start=2) == "False"
+        assert container.ran("c", start=3, FTRUN_BEAT_DIR="/another/ftrun/in/this/container") == "False"
+        assert container.work.read_text() == "a"
+        assert beats.slot()["magic"] == 0  # a launcher may call it: it claims no rank
+
+    def test_another_rank_of_the_same_start_skips_it(self, container: Container) -> None:
+        assert container.ran("a", RANK="0") == "True"
+        assert container.ran("b", RANK="1") == "False"
+
+    def test_a_new_container_with_an_old_run_dir_runs_it_again(self, container: Container) -> None:
+        assert container.ran("a") == "True"
+        assert container.ran("b", FTRUN_BEAT_DIR="/new") == "True"
+        assert container.ran("c", FTRUN_BEAT_DIR="/new") == "False"
+        assert container.work.read_text() == "ab"
+
+    def test_a_container_that_was_restarted_in_its_pod_runs_it_again(
+        self, container: Container, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        assert container.ran("a") == "True"
+        monkeypatch.setenv("FTRUN_RUN_DIR", str(container.run_dir))
+        monkeypatch.setenv("FTRUN_BEAT_DIR", "/new")
+        monkeypatch.setenv("MA_PROC_START_CNT", "2")
+        monkeypatch.setattr(helpers, "BOOT", str(tmp_path / "work"))
+        assert once("data", lambda: None)
+        assert not once("data", lambda: None)
+
+    def test_of_several_ranks_one_runs_it_and_the_others_wait(self, container: Container) -> None:
+        first = container.start("0", IN_THE_MIDDLE)
+        until_in_the_middle(first)
+        others = [container.start(str(rank), RANK=str(rank)) for rank in range(1, 4)]
+        assert [line(other) for other in others] == ["ready"] * 3
+        wait_for(lambda: {other.pid for other in others} <= waiting_for_a_lock(), "all the others to wait")
+        assert first.communicate("\n", timeout=60)[0] == "True\n"
+        assert [other.communicate(timeout=60)[0] for other in others] == ["False\n"] * 3
+        assert container.work.read_text() == "0"
+
+    def test_killed_in_the_middle_the_one_that_waits_runs_it(self, container: Container) -> None:
+        first, second = container.start("0", IN_THE_MIDDLE), None
+        with first:
+            until_in_the_middle(first)
+            second = container.start("1")
+            assert line(second) == "ready"
+            first.kill()
+        assert second.communicate(timeout=60)[0] == "True\n"
+        assert container.ran("2", start=2) == "False"
+        assert container.work.read_text() == "01"
+
+    def test_killed_in_the_middle_the_next_start_runs_it(self, container: Container) -> None:
+        with container.start("0", IN_THE_MIDDLE) as first:
+            until_in_the_middle(first)
+            first.kill()
+        assert container.ran("1", start=2) == "True"
+
+    def test_an_error_passes_and_another_may_try(self, container: Container) -> None:
+        out, err = container.start("0", "raise OSError('no network')").communicate(timeout=60)
+        assert out == "ready\n"
+        assert err.endswith("OSError: no network\n")
+        assert container.ran("1") == "True"
+
+    def test_a_child_that_the_work_left_holds_nobody_up(self, container: Container) -> None:
+        first = container.start("0", "os.fork() or (print(os.getpid(), flush=True), time.sleep(600), os._exit(0))")
+        assert line(first) == "ready"
+        child = int(line(first))
+        try:
+            assert line(first) == "True"
+            assert container.ran("1") == "False"
+        finally:
+            os.kill(child, signal.SIGKILL)
+            first.communicate(timeout=60)
+
+    def test_outside_ftrun_it_always_runs(self, container: Container) -> None:
+        assert container.ran("a", FTRUN_BEAT_DIR="") == "True"
+        assert container.ran("b", FTRUN_RUN_DIR="", start=2) == "True"
+        assert list(container.run_dir.iterdir()) == []
+
+    def test_without_a_run_dir_to_write_to_it_always_runs(self, container: Container) -> None:
+        container.run_dir.rmdir()
+        container.run_dir.touch()
+        assert [container.ran("a", start=start) for start in (1, 2)] == ["True", "True"]
+
+    @pytest.mark.parametrize("marker", [b"", b"{", b"[]", b"null", b"\xff", b"{}"])
+    def test_a_torn_marker_is_none(self, container: Container, marker: bytes) -> None:
+        container.ran("a")
+        (path,) = (p for p in (container.run_dir / "once").iterdir() if p.suffix != ".lock")
+        path.write_bytes(marker)
+        assert container.ran("b", start=2) == "True"
+
+    @settings(deadline=None, max_examples=20)
+    @given(names=st.sets(st.text(), min_size=1))
+    def test_any_name_is_safe_and_its_own(self, names: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+        folder = tmp_path_factory.mktemp("names")
+        names |= {"../../x", "/x", "..", "", "x" * 5000, "a\0b", "\ud800", "Ünï"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FTRUN_RUN_DIR", str(folder))
+            patch.setenv("FTRUN_BEAT_DIR", "/beats")
+            assert [once(name, lambda: None) for name in names] == [True] * len(names)
+            assert [once(name, lambda: None) for name in names] == [False] * len(names)
+        assert [path.name for path in folder.iterdir()] == ["once"]
+        assert len(list((folder / "once").iterdir())) == 2 * len(names)
+
+    def test_under_every_python(self, container: Container) -> None:
+        for number, python in enumerate(pythons()):
+            code = f"print(json.dumps([once('{number}', int), once('{number}', int)]))"
+            assert said(container.beats, code, python=python, FTRUN_RUN_DIR=str(container.run_dir)) == [True, False]
+
+
+def test_a_rank_that_beats_is_in_a_section_while_it_works_or_waits(container: Container) -> None:
+    code = "import beat_file, ftrun_hooks as ft; ft.beat(); once('x', lambda: print(json.dumps(beat_file.sections())))"
+    assert said(container.beats, code, FTRUN_RUN_DIR=str(container.run_dir))[0][0] == "once"
+    assert container.beats.slot()["magic"] == MAGIC
