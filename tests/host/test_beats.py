@@ -3,6 +3,7 @@
 import mmap
 import os
 import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -114,13 +115,58 @@ def test_a_time_to_come_is_told_and_not_read(reader: beats.Beats, writer: Writer
     assert reader.problems == ["beat slot of rank 2 holds a time to come; it is not read"]
 
 
-def test_a_second_owner_of_a_rank_is_told(reader: beats.Beats, writer: Writer) -> None:
-    writer.claim(1, step=1)
-    writer.put(1, at.REFUSED, 4711)
+def test_two_processes_that_claim_one_rank_are_told_once_and_the_one_that_steps_speaks(
+    reader: beats.Beats, writer: Writer
+) -> None:
+    other = subprocess.Popen(["sleep", "3600"])
+    start = int(Path(f"/proc/{other.pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    now = time.monotonic()
+    writer.claim(1, now=now - 5, pid=other.pid)  # a launcher that once called a hook
+    writer.put(1, at.START_TICKS, start)
+    writer.claim(2, step=7, now=now)
+    writer.put(2, at.RANK, 1)
+    for _ in range(3):
+        (rank,) = reader.look(now)
+        assert (rank.rank, rank.pid, rank.step) == (1, os.getpid(), 7)
+    assert reader.problems == [f"process {os.getpid()} also claims rank 1 of process {other.pid}"]
+    writer.put(2, at.START_TICKS, writer.start + 1)  # the one that stepped is gone: the other is waited for again
+    assert reader.look(now + 1)[0].pid == other.pid
+    other.kill()
+    other.wait()
+    assert not reader.look(now + 1)[0].present
+
+
+def test_a_rank_that_is_no_number_is_told(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(0, step=1)
+    writer.put(0, at.FLAGS, at.NO_RANK)
     (rank,) = reader.look(time.monotonic())
-    assert rank.pid == os.getpid()
-    (problem,) = reader.problems
-    assert problem == f"process 4711 also claimed rank 1 of process {os.getpid()}: refused"
+    assert (rank.done, rank.fatal) == (False, None)
+    assert reader.problems == [f"RANK or LOCAL_RANK of process {os.getpid()} is no number: taken for rank 0"]
+
+
+def test_what_a_rank_learned_and_where_it_broke(reader: beats.Beats, writer: Writer) -> None:
+    now = time.monotonic()
+    writer.claim(0, step=1, now=now - 1)
+    learned = {at.INTERVALS: 100, at.USUAL: 2, at.LONGEST: 9, at.SLOWEST_START: 300}
+    for word, value in learned.items():
+        writer.put(0, word, value if word == at.INTERVALS else value * 10**9)
+    first = (at.slot_of(0) + at.BROKEN_NAME) * at.WORD
+    writer.map[first : first + 10] = b"validation"
+    writer.put(0, at.BROKEN_AT, int(now * 1e9))
+    (rank,) = reader.look(now)
+    assert (rank.intervals, rank.usual, rank.longest, rank.slowest_start) == (100, 2.0, 9.0, 300.0)
+    assert rank.broken == "validation"
+    writer.put(0, at.MOVED_AT, int((now + 1) * 1e9))
+    assert reader.look(now)[0].broken is None, "it went on"
+
+
+def test_sections_of_side_threads_and_of_ourselves_are_marked(reader: beats.Beats, writer: Writer) -> None:
+    writer.claim(0, step=1)
+    writer.section(0, b"save", 1, 5)
+    for flags, side, automatic in ((at.SIDE, True, False), (at.AUTOMATIC, False, True)):
+        writer.put(0, at.SECTION_TABLE + at.S_TIMEOUT, 5 * 10**9 | flags)
+        (section,) = reader.look(time.monotonic())[0].sections
+        assert (section.timeout, section.side, section.automatic) == (5.0, side, automatic)
 
 
 def test_who_is_gone_is_not_present(reader: beats.Beats, writer: Writer) -> None:
@@ -186,13 +232,17 @@ def test_texts_are_read_again_when_replaced(reader: beats.Beats, writer: Writer)
 
 
 @pytest.mark.parametrize(
-    "spoil", ["emptied", "removed", "folder inside", "beats anew", "beats cut", "bell is a file", "touch is a link"]
+    "spoil",
+    [
+        *("emptied", "removed", "folder inside", "beats anew", "beats cut", "bell is a file", "touch is a link"),
+        "other sitecustomize",
+    ],
 )
 def test_what_the_command_spoiled_is_made_anew(reader: beats.Beats, spoil: str) -> None:
     folder, bell = Path(reader.path), reader.bell
     if spoil in ("emptied", "removed"):
         for path in folder.iterdir():
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     if spoil == "removed":
         folder.rmdir()
     elif spoil == "folder inside":
@@ -203,6 +253,9 @@ def test_what_the_command_spoiled_is_made_anew(reader: beats.Beats, spoil: str) 
     elif spoil == "touch is a link":
         (folder / at.TOUCH).unlink()
         (folder / at.TOUCH).symlink_to("/dev/zero")
+    elif spoil == "other sitecustomize":
+        (folder / at.PYTHON / "sitecustomize.py").unlink()
+        (folder / at.PYTHON / "sitecustomize.py").write_text("print('mine')")
     elif spoil.startswith("beats"):
         if spoil == "beats anew":
             (folder / at.BEATS).unlink()

@@ -3,9 +3,11 @@
 import mmap
 import os
 import stat as st
+import sys
 from collections.abc import Callable
 from typing import Final
 
+from ftrun.core.ranks import one_each
 from ftrun.core.values import TOUCH, Rank, Section
 from ftrun.host import procfs
 from ftrun_hooks import layout as at
@@ -13,6 +15,7 @@ from ftrun_hooks import layout as at
 NS: Final = 1e9
 PREFIX: Final = "ftrun-beats-"
 TEXT_LIMIT: Final = 4096
+SITECUSTOMIZE: Final = os.path.join(os.path.dirname(os.path.abspath(at.__file__)), "auto", "sitecustomize.py")
 IN_MODIFY, IN_ATTRIB, IN_ONESHOT = 0x2, 0x4, 0x80000000
 
 
@@ -79,15 +82,18 @@ class Beats:
             os.dup2(bell, self.bell, inheritable=False)
             os.close(bell)
         os.close(os.open(f"{self.path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        os.mkdir(f"{self.path}/{at.PYTHON}", 0o700)
+        os.symlink(SITECUSTOMIZE, f"{self.path}/{at.PYTHON}/sitecustomize.py")
 
     def _whole(self) -> bool:
         try:
             files = [os.lstat(f"{self.path}/{name}") for name in (at.BEATS, at.BELL, at.TOUCH)]
+            linked = os.readlink(f"{self.path}/{at.PYTHON}/sitecustomize.py") == SITECUSTOMIZE
         except OSError:
             return False
         beats, bell, touch = files
         as_made = beats.st_ino == os.fstat(self._file).st_ino and beats.st_size == at.FILE_BYTES
-        return as_made and st.S_ISFIFO(bell.st_mode) and st.S_ISREG(touch.st_mode)
+        return linked and as_made and st.S_ISFIFO(bell.st_mode) and st.S_ISREG(touch.st_mode)
 
     def _mend(self) -> None:
         """A command may have emptied the memory file system, or spoiled what is ours in it."""
@@ -111,7 +117,7 @@ class Beats:
         self._words[at.H_NEXT_LOOK] = at.NO_LOOK
         self._words[at.H_MAGIC] = at.MAGIC
         for name in _names(self.path):
-            if name not in (at.BEATS, at.BELL, at.TOUCH):
+            if name not in (at.BEATS, at.BELL, at.TOUCH, at.PYTHON):
                 _quietly(os.unlink, f"{self.path}/{name}")
         self.hush()
         self._seen: dict[int, Rank] = {}
@@ -176,14 +182,29 @@ class Beats:
             rank = self._rank(words, slot, now)
             if rank is not None:
                 seen[slot] = rank
-        self._seen = seen
+        self._seen = self._rivals(seen)
         key = self._touched()
         if key != self._touch_key:
             self._touch_key = key
             # Its own time stamp is of the wall clock, which decides nothing: it was touched since the last look.
             self._touch = Rank(TOUCH, claimed_at=now, alive_at=now, moved_at=now)
-        ranks = sorted(seen.values())
-        return (*ranks, self._touch) if self._touch is not None else tuple(ranks)
+        ranks = one_each(self._seen.values())
+        return ranks if self._touch is None else (*ranks, self._touch)
+
+    def _rivals(self, seen: dict[int, Rank]) -> dict[int, Rank]:
+        """The same, with a look at whether they live for those that claimed a rank which another one has as well."""
+        claims: dict[int, list[int]] = {}
+        for slot, rank in seen.items():
+            claims.setdefault(rank.rank, []).append(slot)
+        for number, slots in claims.items():
+            for slot in slots if len(slots) > 1 else ():
+                seen[slot] = rank = seen[slot]._replace(
+                    present=_lives(seen[slot].pid, self._words[slot + at.START_TICKS])
+                )
+                if slot != at.slot_of(number) and rank.present:
+                    others = ", ".join(str(seen[s].pid) for s in slots if s != slot)
+                    self._problem(slot, f"process {rank.pid} also claims rank {number} of process {others}")
+        return seen
 
     def _rank(self, words: memoryview, slot: int, now: float) -> Rank | None:
         before = self._seen.get(slot)
@@ -196,22 +217,21 @@ class Beats:
         else:  # its writer was stopped in the middle: what was true of its sections before still is
             if before is not None:
                 row[at.DEPTH] = 0
-        sections = before.sections if before and row[at.SEQUENCE] % 2 else _sections(row)
+        sections = before.sections if before and row[at.SEQUENCE] % 2 else _sections(row) if row[at.DEPTH] else ()
         times = (row[at.CLAIMED_AT], row[at.ALIVE_AT], row[at.MOVED_AT])
         if max(times) > (now + 60) * NS:
             self._problem(slot, f"beat slot of rank {row[at.RANK]} holds a time to come; it is not read")
             return None
-        if row[at.REFUSED]:
-            self._problem(
-                slot, f"process {row[at.REFUSED]} also claimed rank {row[at.RANK]} of process {row[at.PID]}: refused"
-            )
         number = row[at.RANK]
+        if row[at.FLAGS] & at.NO_RANK:
+            self._problem(slot, f"RANK or LOCAL_RANK of process {row[at.PID]} is no number: taken for rank {number}")
+        moved_at = row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None
         rank = Rank(
             rank=number,
             pid=row[at.PID],
             claimed_at=row[at.CLAIMED_AT] / NS,
-            alive_at=row[at.ALIVE_AT] / NS if row[at.ALIVE_AT] else None,
-            moved_at=row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None,
+            alive_at=max(row[at.ALIVE_AT], row[at.MOVED_AT]) / NS or None,
+            moved_at=moved_at,
             step=row[at.STEP] - 1 if row[at.STEP] else None,
             credit=max(credit, row[at.CREDIT]) / NS,
             done=bool(row[at.FLAGS] & at.DONE),
@@ -219,6 +239,11 @@ class Beats:
             checkpoint_step=row[at.CHECKPOINT_STEP] - 1 if row[at.CHECKPOINT_STEP] else None,
             checkpoint_path=self._text(f"{at.CHECKPOINT}{number}") if row[at.CHECKPOINT_STEP] else None,
             sections=sections,
+            broken=_name(row[at.BROKEN_NAME :]) if row[at.BROKEN_AT] > row[at.MOVED_AT] else None,
+            intervals=row[at.INTERVALS],
+            usual=row[at.USUAL] / NS,
+            longest=row[at.LONGEST] / NS,
+            slowest_start=row[at.SLOWEST_START] / NS,
         )
         # Whether its process lives is asked only of those that have not beaten since the last look.
         quiet = before is not None and (before.alive_at, before.moved_at) == (rank.alive_at, rank.moved_at)
@@ -262,10 +287,17 @@ def _sections(row: list[int]) -> tuple[Section, ...]:
     found = []
     for level in range(min(row[at.DEPTH], at.SECTIONS)):
         entry = row[at.SECTION_TABLE + level * at.SECTION_WORDS : at.SECTION_TABLE + (level + 1) * at.SECTION_WORDS]
-        name = b"".join(word.to_bytes(at.WORD, "little") for word in entry[at.S_NAME :]).rstrip(b"\0")
-        timeout = entry[at.S_TIMEOUT] / NS if entry[at.S_TIMEOUT] else None
-        found.append(Section(name.decode("utf-8", "replace"), entry[at.S_STARTED] / NS, timeout))
+        flags = entry[at.S_TIMEOUT]
+        timeout = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
+        side, automatic = bool(flags & at.SIDE), bool(flags & at.AUTOMATIC)
+        found.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic))
     return tuple(found)
+
+
+def _name(words: list[int]) -> str:
+    """A name at the beginning of these words."""
+    content = b"".join(word.to_bytes(at.WORD, sys.byteorder) for word in words[: at.NAME_BYTES // at.WORD])
+    return content.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _lives(pid: int, start: int) -> bool:

@@ -44,6 +44,11 @@ class Journal:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         return os.open(name, flags, 0o600, dir_fd=self._dir)
 
+    @property
+    def log_fd(self) -> int:
+        """Of `run.log`: where helpers put what nobody expected."""
+        return self._log
+
     def load(self) -> tuple[Ledger, dict[str, object]] | None:
         """The state of an earlier ftrun on this run dir.  A corrupt one is set aside, as `problem` says."""
         content = procfs.read(f"{self.path}/state.json")

@@ -11,6 +11,7 @@ from ftrun.host import beats, procfs, signals, spawn, tree
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.voice import Voice
 from ftrun.wire import records
+from ftrun_hooks import layout
 
 TERMINATION_LOG = "/dev/termination-log"
 SWEEP_TIMEOUT = 60.0  # s
@@ -32,6 +33,7 @@ class Setup(NamedTuple):
     signals: signals.Signals
     ledger: Ledger
     termination_log: str | None
+    auto_beat: bool
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """Ours plus DESIGN 2.3; what has no value is absent."""
@@ -46,6 +48,10 @@ class Setup(NamedTuple):
             "FTRUN_LAST_SECTION": ledger.last_section,
         }
         environment = {name: value for name, value in os.environ.items() if name not in told}
+        if self.auto_beat:
+            ours, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
+            # An empty entry would be the working directory.
+            environment["PYTHONPATH"] = f"{ours}:{given}" if given else ours
         return environment | {name: str(value) for name, value in told.items() if value is not None}
 
     def last_words(self, fields: dict[str, object]) -> None:
@@ -76,7 +82,7 @@ def prepare(settings: Settings) -> Setup:
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
     ledger = _resumed(before, _schedule_cnt())
-    return Setup(journal, beat_files, voice, tree.Tree(marker), caught, ledger, log)
+    return Setup(journal, beat_files, voice, tree.Tree(marker), caught, ledger, log, settings["auto-beat"].value)
 
 
 def _run_dir(settings: Settings) -> str:

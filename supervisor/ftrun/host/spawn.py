@@ -1,6 +1,7 @@
 """Starting a child: fork, because only code in the child can take the terminal and ask to die with us."""
 
 import errno
+import fcntl
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,65 @@ def _become(
         os.write(failed, str(error.errno or errno.EIO).encode())
     except BaseException:
         os.write(failed, str(errno.EINVAL).encode())
+    finally:
+        os._exit(127)
+
+
+class Piped(NamedTuple):
+    """`output` is what it says, `held` what it is told, neither of them blocking; its stdin ends with `held`."""
+
+    pid: int
+    output: int
+    held: int
+
+
+def helper(command: Sequence[str], log: int) -> Piped:
+    """Start a program of ours with `log` as its stderr, and nothing else of ours.
+
+    It gets no key of the terminal and, where we are not PID 1, SIGKILL when we die.  OSError if it cannot be started.
+    """
+    if os.getpid() != 1:
+        import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
+    parent = os.getpid()
+    output, said = os.pipe2(os.O_CLOEXEC)
+    try:
+        end, held = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        os.close(output)
+        os.close(said)
+        raise
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _help(command, (end, said, log), parent)
+    except OSError:
+        os.close(output)
+        os.close(held)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(end)
+        os.close(said)
+    os.set_blocking(output, False)
+    os.set_blocking(held, False)
+    return Piped(pid, output, held)
+
+
+def _help(command: Sequence[str], streams: Sequence[int], parent: int) -> NoReturn:
+    """The child between fork and exec."""
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        if parent != 1:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Ours may have taken the numbers of the standard streams, where those were closed at our start.
+        for number, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD, 3) for stream in streams]):
+            os.dup2(fd, number)
+        os.closerange(3, 1 << 20)
+        signals.restore(signals.Inherited(frozenset(), frozenset()))
+        if os.getppid() == parent:
+            os.execv(command[0], list(command))
     finally:
         os._exit(127)
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ftrun.core.values import Ledger
+from ftrun.core.values import Learned, Ledger
 
 SCHEMA: Final = 1
 MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
@@ -34,7 +34,9 @@ def line(time: str, mono: float, event: str, attempt: int, fields: Iterable[tupl
 
 
 def dump_state(ledger: Ledger, extra: dict[str, object]) -> bytes:
-    return json.dumps({"schema": SCHEMA, **ledger._asdict(), **extra}, indent=1).encode("ascii") + b"\n"
+    learned = None if ledger.learned is None else ledger.learned._asdict()
+    state = {"schema": SCHEMA, **ledger._asdict(), "learned": learned, **extra}
+    return json.dumps(state, indent=1).encode("ascii") + b"\n"
 
 
 def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
@@ -55,7 +57,19 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
             raise Corrupt(f"{name} is {found.get(name)!r}")
     if found.get("reason") not in _REASONS:
         raise Corrupt(f"reason is {found.get('reason')!r}")
-    return Ledger(**{name: found.pop(name) for name in Ledger._fields}), found
+    learned = _learned(found.pop("learned", None))
+    return Ledger(**{name: found.pop(name) for name in Ledger._fields if name != "learned"}, learned=learned), found
+
+
+def _learned(found: object) -> Learned | None:
+    if found is None:
+        return None
+    if not isinstance(found, dict) or found.keys() != set(Learned._fields):
+        raise Corrupt(f"learned is {found!r}")
+    for name, value in found.items():
+        if type(value) not in (int, float) or not 0 <= value <= 1e12:
+            raise Corrupt(f"learned.{name} is {value!r}")
+    return Learned(**found)
 
 
 def message(fields: dict[str, object]) -> bytes:

@@ -1,0 +1,121 @@
+"""Says when a checkpoint was saved: `python -m ftrun.helpers.watch GLOB...`, started by PID 1.
+
+stdin and stdout are one stream socket.  JSON lines come out, ASCII:
+    {"event": "ready"}                                             what exists is known, and is not progress
+    {"event": "saved", "path": P, "mono": T, "renamed": R}         T: time.monotonic() when it was seen complete; R:
+                                                                   false if a writer closed it, be it by dying
+    {"event": "problem", "what": TEXT}                             one line for a person, each at most once
+It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.  It may block on
+a dead disk: nobody waits for it.  Memory: about 250 bytes for each match that exists, 400 while it is listed, at most
+200,000 of them; 2 KiB for each folder that the globs lead through, at most 16,384.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ftrun.helpers.watch.folders import Folders
+from ftrun.helpers.watch.globs import Globs, parse
+from ftrun.helpers.watch.matches import Matches
+from ftrun.host.inotify import Inotify
+
+MODE: Final = "WATCH_MODE"  # "list": do without inotify, for tests
+BATCH: Final = 0.01  # s: events that come all the time wake us at most 100 times a second
+AT_ONCE: Final = 1000  # of more that are saved in one instant only the last are told: one is as good
+
+
+def main(argv: Sequence[str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; we end with PID 1
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease (disk.busy)
+    try:
+        _run(argv)
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    except Exception as error:
+        try:
+            _say({"event": "problem", "what": f"checkpoints are not seen: {error!r}"})
+        except OSError:
+            pass
+        return 1
+    return 0
+
+
+def _run(globs: Sequence[str]) -> None:
+    os.set_blocking(1, True)
+    parsed = Globs([parse(glob, "" if glob.startswith("/") else os.getcwd()) for glob in globs])
+    notify = None
+    if os.environ.get(MODE) != "list":
+        try:
+            notify = Inotify()
+        except OSError as error:
+            what = f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead"
+            _say({"event": "problem", "what": what})
+    mounts = _mounts()  # before the first look: what changes from now on is told
+    matches = Matches(parsed)
+    folders = Folders(parsed, matches, notify)
+    _tell(matches, folders)
+    _say({"event": "ready"})
+
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    if notify is not None:
+        poll.register(notify.fd, select.POLLIN)
+    if mounts is not None:
+        poll.register(mounts, select.POLLPRI)
+    while True:
+        ready = dict(poll.poll(_until(matches.due(), folders.due())))
+        if 0 in ready and not os.read(0, 65536):
+            return
+        if mounts is not None and mounts in ready:
+            poll.unregister(mounts)  # until the next round: mounts may come all the time
+            folders.remounted()
+        events = notify.read() if notify is not None and notify.fd in ready else []
+        for event in events:
+            folders.on(event)
+        matches.look()
+        due = folders.due()
+        if due is not None and due <= time.monotonic():
+            folders.round()
+            if mounts is not None:
+                poll.register(mounts, select.POLLPRI)
+        _tell(matches, folders)
+        if events:
+            time.sleep(BATCH)
+
+
+def _mounts() -> int | None:
+    """POLLPRI is raised after each mount and unmount (proc(5))."""
+    try:
+        return os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _until(*times: float | None) -> float | None:
+    """Milliseconds from now; None: for ever."""
+    due = min((at for at in times if at is not None), default=None)
+    return None if due is None else max(0.0, (due - time.monotonic()) * 1000 + 1)
+
+
+def _tell(matches: Matches, folders: Folders) -> None:
+    for what in folders.problems:
+        _say({"event": "problem", "what": what})
+    for path, mono, renamed in matches.saved[-AT_ONCE:]:
+        _say({"event": "saved", "path": path, "mono": mono, "renamed": renamed})
+    folders.problems.clear()
+    matches.saved.clear()
+
+
+def _say(line: dict[str, object]) -> None:
+    content = json.dumps(line).encode("ascii") + b"\n"
+    while content:
+        content = content[os.write(1, content) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

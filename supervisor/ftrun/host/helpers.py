@@ -1,0 +1,177 @@
+"""Helpers: programs of ours beside the command.  Each may block, die or be killed without harm to the job.
+
+A helper is one of the packages `ftrun.helpers.*`, run in a process of its own.  It says one JSON object a line on its
+stdout, and ends when its stdin does (two pipes: the socket module would cost PID 1 more than all of this).  One that
+dies is started again, later each time.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ftrun.host import spawn
+from ftrun.wire import helpers as wire
+
+FIRST_DELAY: Final = 1.0  # s before it is started again; doubles up to
+LONGEST_DELAY: Final = 60.0
+WELL: Final = 300.0  # s of life after which the next death is a first one again
+READ: Final = 65536  # bytes a turn
+Message = dict[str, Any]
+# Isolated from the user's PYTHONPATH and working directory: what is not installed is found where we are.
+CODE: Final = """import sys
+sys.path[:0] = sys.argv[1].split("\\n")
+from ftrun.helpers.{name}.__main__ import main
+sys.exit(main(sys.argv[2:]))"""
+
+
+class Helper:
+    """One program that is to run: always, or `once`."""
+
+    def __init__(self, name: str, words: Sequence[str], once: bool, silence: float | None) -> None:
+        self.name, self.words, self.once, self.silence = name, words, once, silence
+        self.pid = 0
+        self.pipes: tuple[int, int] | None = None  # what it says; what it is told, and ends with us
+        self.rest = b""
+        self.delay = FIRST_DELAY
+        self.heard_at = self.started_at = 0.0
+        self.due: float | None = 0.0  # to be started; None: it runs, or is not wanted any more
+
+
+class Helpers:
+    """All of them.  `problems` are for a person: the helper's name, and one line."""
+
+    def __init__(self, poll: select.poll, log: int) -> None:
+        self._poll, self._log = poll, log
+        self._all: list[Helper] = []
+        self._last_words: list[tuple[str, Message]] = []
+        self.problems: list[tuple[str, str]] = []
+
+    def want(self, name: str, *words: str, once: bool = False, silence: float | None = None) -> None:
+        """From the next `tend` on `ftrun.helpers.<name>` runs with these words; one of that name that ran is ended.
+
+        `silence`: saying nothing for so many seconds, it is stuck: it is killed and started again.
+        """
+        self.drop(name)
+        self._all.append(Helper(name, words, once, silence))
+
+    def drop(self, name: str) -> None:
+        """It is not wanted any more."""
+        for helper in [h for h in self._all if h.name == name]:
+            self._all.remove(helper)
+            self._stop(helper)
+
+    def runs(self, name: str) -> bool:
+        return any(helper.name == name and helper.pipes is not None for helper in self._all)
+
+    @property
+    def pids(self) -> list[int]:
+        return [helper.pid for helper in self._all if helper.pid]
+
+    @property
+    def deadline(self) -> float | None:
+        """When one has to be started, or has been silent for too long."""
+        silent = [h.heard_at + h.silence for h in self._all if h.pipes is not None and h.silence is not None]
+        return min([h.due for h in self._all if h.due is not None] + silent, default=None)
+
+    def tend(self, now: float) -> list[int]:
+        """Start those that are due, kill those that are stuck; the pids of the new ones."""
+        for helper in self._all:
+            if helper.pipes is not None and helper.silence is not None and now >= helper.heard_at + helper.silence:
+                if helper.delay == FIRST_DELAY:
+                    self.problems.append((helper.name, f"silent for {now - helper.heard_at:.0f} s: killed"))
+                self._stop(helper)  # started again when it is reaped, which may take as long as its driver likes
+        due = [helper for helper in self._all if helper.due is not None and helper.due <= now]
+        return [helper.pid for helper in due if self._start(helper, now)]
+
+    def tell(self, name: str, message: Message) -> None:
+        """Say a JSON object to one that runs; lost where it does not listen.  One that was told half of it is ended."""
+        line = json.dumps(message).encode() + b"\n"
+        for helper in self._all:
+            if helper.name == name and helper.pipes is not None:
+                try:
+                    whole = os.write(helper.pipes[1], line) == len(line)
+                except OSError:
+                    continue
+                if not whole:
+                    self._stop(helper)
+
+    def said(self, ready: set[int], now: float) -> list[tuple[str, Message]]:
+        """What those whose pipes are ready said: the helper's name and the message.  Bounded a turn."""
+        found, self._last_words = self._last_words, []
+        for helper in self._all:
+            if helper.pipes is not None and helper.pipes[0] in ready:
+                found += self._read(helper, now)
+        return found
+
+    def ended(self, pid: int, now: float) -> None:
+        """This child was reaped: a helper comes again, unless it was to run once."""
+        for helper in [h for h in self._all if h.pid == pid]:
+            helper.pid = 0  # may be somebody else's from now on
+            if helper.pipes is not None:
+                self._last_words += self._read(helper, now)
+            self._stop(helper)
+            if helper.once:
+                self._all.remove(helper)
+                self._last_words.append((helper.name, {"event": "ended"}))
+            else:
+                self._later(helper, now, "it ended")
+
+    def close(self) -> None:
+        for helper in self._all:
+            pid = helper.pid
+            self._stop(helper)
+            if pid:
+                try:
+                    os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    pass
+
+    def _start(self, helper: Helper, now: float) -> bool:
+        helper.due, helper.started_at, helper.heard_at, helper.rest = None, now, now, b""
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        hooks = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__file__ or "")))
+        command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.words]
+        try:
+            helper.pid, *pipes = spawn.helper(command, self._log)
+        except OSError as error:
+            self._later(helper, now, str(error.strerror))
+            return False
+        helper.pipes = pipes[0], pipes[1]
+        self._poll.register(pipes[0], select.POLLIN)
+        return True
+
+    def _read(self, helper: Helper, now: float) -> list[tuple[str, Message]]:
+        assert helper.pipes is not None
+        try:
+            content = os.read(helper.pipes[0], READ)
+        except BlockingIOError:
+            return []
+        helper.heard_at = now
+        *lines, helper.rest = (helper.rest + content).split(b"\n")
+        if not content or len(helper.rest) > wire.LINE_LIMIT:
+            self._stop(helper)  # its end is seen when it is reaped
+        return [(helper.name, message) for line in lines if (message := wire.message(line)) is not None]
+
+    def _later(self, helper: Helper, now: float, why: str) -> None:
+        if now - helper.started_at > WELL:
+            helper.delay = FIRST_DELAY
+        if helper.delay == FIRST_DELAY:
+            self.problems.append((helper.name, f"{why}; it is started again"))
+        helper.due = now + helper.delay
+        helper.delay = min(2 * helper.delay, LONGEST_DELAY)
+
+    def _stop(self, helper: Helper) -> None:
+        if helper.pipes is not None:
+            self._poll.unregister(helper.pipes[0])
+            for end in helper.pipes:
+                os.close(end)
+            helper.pipes = None
+        if helper.pid:
+            try:
+                os.kill(helper.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # reaped by whoever gives everything up

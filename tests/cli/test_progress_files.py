@@ -1,0 +1,119 @@
+"""`--progress GLOB`: checkpoint files as progress, for a program that calls no hook."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+from runs import Run, Runs, python, state_of, wait_for
+
+SAVE = "import os, time\ndef save(name): open('.new', 'w').write('x'); os.rename('.new', name)\n"
+
+
+def helper_of(run_pid: int) -> int:
+    """The one child of ftrun that is not the command: it runs ftrun's own code."""
+    children = Path(f"/proc/{run_pid}/task/{run_pid}/children").read_text().split()
+    found = [int(c) for c in children if b"ftrun.helpers.watch" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    return found[0] if found else 0
+
+
+def renamed_in(path: Path) -> bool:
+    new = path.with_suffix(".new")
+    new.touch()
+    new.rename(path)
+    return True
+
+
+def saved(run: Run, name: str) -> bool:
+    return any(Path(record["checkpoint"]).name == name for record in run.named("progress"))
+
+
+def test_a_checkpoint_file_is_progress_and_is_told_to_the_next_start(runs: Runs) -> None:
+    code = (
+        "n = ft.attempt().start_cnt\n"
+        "open(f'told-{n}', 'w').write(str(ft.attempt().last_checkpoint))\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\n"
+        "save(f'step-{n}.ckpt')\n"
+        "while not os.path.exists(f'next-{n}'): time.sleep(0.02)\n"
+        "os._exit(1 if n < 6 else 0)\n"
+    )
+    options = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "10ms", "--grace", "off")
+    run = runs.start(*options, "--progress", "*.ckpt", *python(SAVE + code))
+    run.until("spawned")
+    wait_for(lambda: helper_of(run.pid), "the helper")
+    wait_for(lambda: renamed_in(runs.folder / "early.ckpt") and run.named("progress"), "that it watches")
+    renamed_in(runs.folder / "last.ckpt")
+    wait_for(lambda: saved(run, "last.ckpt"), "the last of them")
+    (runs.folder / "go").touch()
+    for number in range(1, 7):
+        wait_for(partial(saved, run, f"step-{number}.ckpt"), f"step {number}")
+        (runs.folder / f"next-{number}").touch()
+    assert run.wait() == 0, run.told()
+    assert [r["consecutive"] for r in run.named("restart")] == [1] * 5, "each made progress"
+    assert (runs.folder / "told-2").read_text().endswith("step-1.ckpt")
+    assert run.state["last_checkpoint"].endswith("step-6.ckpt")
+
+
+def test_without_a_new_file_steps_are_no_progress(runs: Runs) -> None:
+    code = "n = ft.attempt().start_cnt\nfor step in range(9): ft.beat(100 * n + step)\nos._exit(1)\n"
+    options = ("--restart-on", "failure", "--max-restarts", "2", "--backoff", "10ms")
+    run = runs.run(*options, "--progress", "*.ckpt", *python(code))
+    assert run.wait() == 93, run.told()
+    assert [r["consecutive"] for r in run.named("restart")] == [1, 2]
+
+
+def test_a_file_that_a_kill_cut_off_is_no_progress(runs: Runs) -> None:
+    code = (
+        "if ft.attempt().is_restart:\n"
+        "    time.sleep(2)\n"  # the torn one comes to rest
+        "    save('whole.ckpt')\n"
+        "    while not os.path.exists('seen'): time.sleep(0.02)\n"
+        "    os._exit(0)\n"
+        "torn = open('torn.ckpt', 'w'); torn.write('half'); torn.flush(); ft.beat(1); time.sleep(3600)\n"
+    )
+    run = runs.start("--hang-timeout", "2s", "--grace", "off", "--progress", "*.ckpt", *python(SAVE + code))
+    wait_for(partial(saved, run, "whole.ckpt"), "the whole one")
+    (runs.folder / "seen").touch()
+    assert run.wait() == 0, run.told()
+    assert not saved(run, "torn.ckpt")
+
+
+def test_the_helper_outlives_restarts_comes_again_when_killed_and_ends_with_ftrun(runs: Runs) -> None:
+    code = (
+        "n = ft.attempt().start_cnt\n"
+        "while not os.path.exists(f'next-{n}'): time.sleep(0.02)\n"
+        "os._exit(1 if n < 2 else 0)\n"
+    )
+    run = runs.start("--restart-on", "failure", "--backoff", "10ms", "--progress", "*.ckpt", *python(SAVE + code))
+    first = wait_for(lambda: helper_of(run.pid), "the helper")
+    (runs.folder / "next-1").touch()
+    run.until("spawned", 2)
+    assert helper_of(run.pid) == first
+    os.kill(first, signal.SIGKILL)
+    second = wait_for(lambda: (now := helper_of(run.pid)) != first and now, "the helper again")
+    problem = run.until("problem")
+    assert (problem["helper"], problem["what"]) == ("watch", "it ended; it is started again")
+    os.kill(second, signal.SIGSTOP)
+    (runs.folder / "next-2").touch()
+    assert run.wait() == 0, "a helper that answers no more is no matter"
+    wait_for(lambda: not state_of(second), "the end of the helper")
+    assert run.named("restart")[0]["reason"] == "failure"
+
+
+def test_a_killed_ftrun_leaves_no_helper(runs: Runs) -> None:
+    run = runs.start("--progress", "*.ckpt", "sleep", "3600")
+    helper = wait_for(lambda: helper_of(run.pid), "the helper")
+    os.kill(run.pid, signal.SIGKILL)
+    wait_for(lambda: state_of(helper) in ("", "Z", "X"), "the end of the helper")
+
+
+def test_globs_from_every_source(runs: Runs) -> None:
+    from ftrun import config
+
+    file = runs.folder / "ftrun.toml"
+    file.write_text('progress = ["/a/*.pt", "/b, c/*"]\n')
+    both = ("/a/*.pt", "/b, c/*")
+    assert config.settings({"config": str(file)}, {})["progress"].value == both
+    assert config.settings({}, {"FTRUN_PROGRESS": "/a/*.pt\n/b, c/*"})["progress"].value == both
+    assert config.settings({"progress": "/a/*.pt\n/b, c/*"}, {})["progress"].value == both
+    assert config.settings({}, {})["progress"].value is None

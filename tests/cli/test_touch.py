@@ -1,0 +1,34 @@
+"""The two programs of docs/hooks.md that beat from another language, as they stand there."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from runs import HOUSE, Runs
+
+PAGE = (HOUSE / "docs" / "hooks.md").read_text()
+QUICK = ("--hang-timeout", "20s", "--start-timeout", "60s")
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(found)
+
+
+def test_from_a_shell(runs: Runs) -> None:
+    script = "step() { i=$((i + 1)); sleep 0.1; [ $i -lt 4 ]; }\n" + block("sh").replace("make -s step", "step")
+    run = runs.run(*QUICK, "sh", "-eu", "-c", script)
+    assert run.wait() == 0, run.told()
+    assert run.until("first_beat")["rank"] == -1
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_from_c(runs: Runs) -> None:
+    (runs.folder / "train.c").write_text(block("c"))
+    subprocess.run(["cc", "-Wall", "-Werror", "-o", "train", "train.c"], cwd=runs.folder, check=True)
+    run = runs.run(*QUICK, "./train")
+    assert run.wait() == 0, run.told()
+    assert run.until("first_beat")["rank"] == -1
+    assert subprocess.run([runs.folder / "train"], check=False).returncode == 0, "outside ftrun it does nothing"

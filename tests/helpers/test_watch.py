@@ -1,0 +1,366 @@
+"""The watch helper on real files: what counts, and what does not.
+
+That something is *not* told is shown by something that is told later: all that was due before has been told by then.
+"""
+
+import contextlib
+import glob
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.watcher import Both, Watcher, put, writing
+
+Start = Callable[..., Both]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """In a folder of its own, with relative globs.  Nothing in these tests is a problem."""
+    started: list[Watcher] = []
+
+    def call(*globs: str) -> Both:
+        both = Both(tmp_path, *globs)
+        started.extend(both.all)
+        return both
+
+    yield call
+    for watcher in started:
+        with watcher:
+            assert watcher.problems == []
+
+
+def test_what_exists_at_the_start_is_not_progress(start: Start, out: Path) -> None:
+    (out / "old.pt").write_text("x")
+    (out / "checkpoint-1").mkdir()
+    (out / "checkpoint-1" / "state.pt").write_text("x")
+    both = start("out/*.pt", "out/*/*.pt", "out/checkpoint-*")
+    assert both.hearing.lines == both.looking.lines == [{"event": "ready"}]
+    put(out / "new.pt")
+    both.saved(out / "new.pt")
+    both.rest(out)
+    assert both.paths == [str(out / "new.pt"), str(out / "later-0.pt")]
+    assert isinstance(both.hearing.saved(out / "new.pt")["mono"], float)
+
+
+def test_renamed_in_counts_at_once_and_each_time(start: Start, out: Path) -> None:
+    put(out / "last.pt", "1")
+    both = start(f"{out}/last.pt", f"{out}/best-*.pt")
+    for number in (1, 2):
+        put(out / "last.pt", f"2{number}")
+        put(out / "best-1.pt", f"2{number}")
+        assert both.hearing.saved(out / "last.pt", number)["renamed"]
+        both.saved(out / "last.pt", number)
+        both.saved(out / "best-1.pt", number)
+    put(out / "other.pt")
+    put(out / "best-2.pt")
+    both.saved(out / "best-2.pt")
+    assert len(both.paths) == 5
+    (out / "best-2.pt").rename(out / "aside")
+    (out / "aside").rename(out / "best-2.pt")
+    both.hearing.saved(out / "best-2.pt", 2)
+
+
+def test_what_is_open_for_writing_does_not_count(start: Start, out: Path) -> None:
+    both = start("out/*.pt")
+    with writing(out / "a.pt"):
+        both.rest(out)
+        (out / "b.pt").touch()
+        both.saved(out / "b.pt")
+        assert both.counts(out / "a.pt") == {0}
+    both.saved(out / "a.pt")
+    assert both.hearing.saved(out / "a.pt")["renamed"] is False
+
+
+def test_nor_in_a_folder_that_was_made_a_moment_before(start: Start, out: Path) -> None:
+    """Before anybody could listen in it."""
+    both = start("out/*/*.pt", "out/*.pt")
+    with contextlib.ExitStack() as still:
+        with both.hearing.stopped():
+            (out / "x").mkdir()
+            still.enter_context(writing(out / "x" / "a.pt"))
+        both.rest(out)
+        both.rest(out)
+        assert both.counts(out / "x" / "a.pt") == {0}
+    both.saved(out / "x" / "a.pt")
+    both.rest(out)
+    assert both.counts(out / "x" / "a.pt") == {1}
+
+
+def test_linked_into_place_while_it_is_still_open(start: Start, out: Path) -> None:
+    both = start("out/*.pt")
+    with writing(out / "tmp"):
+        os.link(out / "tmp", out / "a.pt")
+        both.rest(out)
+        assert both.counts(out / "a.pt") == {0}
+    both.saved(out / "a.pt")
+
+
+def test_opened_and_closed_several_times_counts_once_at_the_end(start: Start, out: Path) -> None:
+    hearing = start("out/*.pt").hearing
+    with contextlib.ExitStack() as still:
+        with hearing.stopped():
+            for _ in range(20):
+                with writing(out / "a.pt"):
+                    pass
+            still.enter_context(writing(out / "a.pt"))
+            (out / "b.pt").touch()
+        hearing.saved(out / "b.pt")
+        assert hearing.count(out / "a.pt") == 0
+    hearing.saved(out / "a.pt")
+    (out / "d.pt").touch()
+    hearing.saved(out / "d.pt")
+    assert hearing.count(out / "a.pt") == 1
+
+
+def test_renamed_in_while_still_open_counts_once(start: Start, out: Path) -> None:
+    hearing = start("out/*.pt").hearing
+    with writing(out / "a.tmp"):
+        (out / "a.tmp").rename(out / "a.pt")
+        hearing.saved(out / "a.pt")
+    (out / "b.pt").touch()
+    hearing.saved(out / "b.pt")
+    assert hearing.count(out / "a.pt") == 1
+
+
+def test_overwritten_in_place_counts(start: Start, out: Path) -> None:
+    (out / "last.pt").write_text("x")
+    (out / "best-1.pt").write_text("x")
+    both = start("out/last.pt", "out/best-*.pt")
+    for number in (1, 2):
+        (out / "last.pt").write_text(f"{number}")
+        (out / "best-1.pt").write_text(f"{number}")
+        both.saved(out / "last.pt", number)
+        both.hearing.saved(out / "best-1.pt", number)  # a listing does not show it
+
+
+def test_reading_is_not_writing(start: Start, out: Path) -> None:
+    (out / "a.pt").write_text("x")
+    both = start("out/*.pt")
+    with (out / "a.pt").open():
+        pass
+    os.utime(out / "a.pt", (1, 1))
+    (out / "a.pt").chmod(0o600)
+    both.rest(out)
+    assert both.counts(out / "a.pt") == {0}
+
+
+def test_markers_and_links_count(start: Start, out: Path) -> None:
+    both = start("out/*/*", "out/current")
+    folder = out / "step-1"
+    folder.mkdir()
+    (folder / "_SUCCESS").touch()
+    beside = put(out / "beside")
+    (folder / "hard").hardlink_to(beside)
+    (folder / "soft").symlink_to(beside)
+    (folder / "nowhere").symlink_to("nothing")
+    (out / "current").symlink_to("_SUCCESS")
+    names = ["_SUCCESS", "hard", "soft", "nowhere", "nameless", *(f"linked-{number}" for number in range(50))]
+    here = os.open(folder, os.O_RDONLY)
+    fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY)
+    os.write(fd, b"x")
+    os.link(f"/proc/self/fd/{fd}", "nameless", src_dir_fd=here, dst_dir_fd=here, follow_symlinks=True)
+    for name in names[5:]:  # in less than a tick of the file system's clock
+        (folder / ".tmp").touch()
+        os.link(folder / ".tmp", folder / name)
+        os.unlink(folder / ".tmp")
+    os.close(fd)
+    os.close(here)
+    for name in names:
+        both.saved(folder / name)
+    both.saved(out / "current")
+    expected = [out / "current", *(folder / name for name in names)]
+    assert sorted(both.paths) == sorted(map(str, expected))
+
+
+def test_what_is_no_file_is_no_checkpoint(start: Start, out: Path) -> None:
+    both = start("out/*")
+    os.mkfifo(out / "pipe")
+    with both.hearing.stopped(), both.looking.stopped():
+        (out / "deleted").write_text("x")
+        (out / "deleted").unlink()
+    both.rest(out)
+    assert both.paths == [str(out / "later-0.pt")]
+
+
+def test_a_slash_at_the_end_means_folders(start: Start, out: Path) -> None:
+    both = start("out/*/", "out/later-*")
+    put(out / "file")
+    (out / "other").touch()
+    (out / "sub").mkdir()
+    (out / "link").symlink_to("sub")
+    both.saved(out / "sub")
+    both.saved(out / "link")
+    both.rest(out)
+    assert sorted(both.paths) == sorted(str(out / name) for name in ("sub", "link", "later-0.pt"))
+
+
+def test_folders_may_come_and_go(start: Start, tmp_path: Path) -> None:
+    both = start("a/b/c/*.pt", "a/*/marker")
+    top, folder = tmp_path / "a", tmp_path / "a" / "b" / "c"
+    for number in (1, 2):
+        folder.mkdir(parents=True)
+        put(folder / "x.pt")
+        (folder.parent / "marker").touch()
+        both.saved(folder / "x.pt", number)
+        both.saved(folder.parent / "marker", number)
+        if number == 1:
+            shutil.rmtree(top)
+            (tmp_path / "takes").mkdir()  # their inode numbers: who only looks cannot tell them apart
+            for inode in range(8):
+                (tmp_path / "takes" / f"{inode}").touch()
+        else:
+            top.rename(tmp_path / "before")
+    put(tmp_path / "before" / "b" / "c" / "not.pt")
+    folder.mkdir(parents=True)
+    both.rest(folder)
+    assert not [path for path in both.paths if "not.pt" in path or "before" in path]
+
+
+def test_made_anew_with_the_same_inodes(start: Start, out: Path) -> None:
+    """A file system gives the number of a deleted file to the next one."""
+    hearing = start("out/*.pt", "out/*/state").hearing
+    for number in (1, 2, 3):
+        (out / "1").mkdir(parents=True)
+        (out / "1" / "state").touch()
+        (out / "a.pt").touch()
+        hearing.saved(out / "a.pt", number)
+        hearing.saved(out / "1" / "state", number)
+        shutil.rmtree(out)
+
+
+def test_a_deleted_folder_that_somebody_is_still_in(start: Start, out: Path) -> None:
+    both = start("out/*.pt")
+    fd = os.open(out, os.O_RDONLY)  # so the kernel does not tell of its end
+    try:
+        shutil.rmtree(out)
+        out.mkdir()
+        put(out / "a.pt")
+        both.saved(out / "a.pt")
+    finally:
+        os.close(fd)
+
+
+def test_a_folder_that_is_renamed_in_brings_its_files(start: Start, out: Path) -> None:
+    both = start("out/checkpoint-*/trainer_state.json", "out/late/*/x")
+    for number in (1, 2):
+        folder = out / f"tmp-checkpoint-{number}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text("{}")
+        folder = folder.rename(out / f"checkpoint-{number}")
+        assert both.hearing.saved(folder / "trainer_state.json")["renamed"]
+    both.saved(out / "checkpoint-2" / "trainer_state.json")
+    (out / "checkpoint-2").rename(out / "checkpoint-3")
+    (out / "early" / "deep").mkdir(parents=True)
+    (out / "early" / "deep" / "x").touch()
+    (out / "early").rename(out / "late")
+    both.saved(out / "checkpoint-3" / "trainer_state.json")
+    both.saved(out / "late" / "deep" / "x")
+    assert both.counts(out / "checkpoint-2" / "trainer_state.json") == {1}
+
+
+def test_a_folder_counts_once_when_it_rests(start: Start, out: Path) -> None:
+    both = start("out/checkpoint-*")
+    grows, busy, rests, renamed = (out / f"checkpoint-{number}" for number in range(4))
+    (grows / "a" / "b").mkdir(parents=True)
+    (busy / "a").mkdir(parents=True)
+    with writing(busy / "a" / "shard"):
+        rests.mkdir()
+        fd = os.open(rests, os.O_RDONLY)  # somebody is in it, which is no writing
+        (out / "tmp").mkdir()
+        (out / "tmp").rename(renamed)
+        assert both.hearing.saved(renamed)["renamed"]
+        shards = map(str, itertools.count())
+        for watcher in both.all:
+            paused = watcher.meanwhile(lambda: (grows / "a" / "b" / next(shards)).touch(), rests)
+            assert watcher.count(grows) == 0 or paused > 1
+        os.close(fd)
+        (rests / "more").touch()
+        both.saved(grows)
+        both.saved(renamed)
+        assert both.counts(busy) == {0}
+    both.saved(busy)
+    assert [both.counts(folder) for folder in (grows, busy, rests, renamed)] == [{1}] * 4
+
+
+def test_folders_behind_links(start: Start, tmp_path: Path) -> None:
+    for run in ("run1", "run2"):
+        (tmp_path / "data" / run).mkdir(parents=True)
+        put(tmp_path / "data" / run / f"{run}.pt")
+    link = tmp_path / "current"
+    link.symlink_to("data/run1")
+    (tmp_path / "dangling").symlink_to("data/late")
+    both = start("current/*.pt", "dangling/*.pt", "alias/sub/x.pt")
+    put(tmp_path / "data" / "run1" / "a.pt")
+    both.saved(link / "a.pt")
+    (tmp_path / "fresh").symlink_to("data/run2")
+    (tmp_path / "fresh").rename(link)
+    (tmp_path / "data" / "late").mkdir()
+    put(tmp_path / "data" / "late" / "c.pt")
+    put(link / "b.pt")
+    for path in (link / "run2.pt", link / "b.pt", tmp_path / "dangling" / "c.pt"):
+        both.saved(path)
+    (tmp_path / "alias").symlink_to("data/run2")  # the same folder by another path
+    (tmp_path / "alias" / "sub").mkdir()
+    put(tmp_path / "alias" / "sub" / "x.pt")
+    both.saved(tmp_path / "alias" / "sub" / "x.pt")
+    (link / "b.pt").write_text("again")
+    both.hearing.saved(link / "b.pt", 2)
+    (tmp_path / "data" / "run2").rename(tmp_path / "data" / "before")
+    (tmp_path / "data" / "run2").mkdir()
+    put(link / "d.pt")
+    both.saved(link / "d.pt")
+
+
+def test_deep_hidden_and_circular(start: Start, out: Path) -> None:
+    (out / "loop").symlink_to(out)
+    both = start("out/**/*.pt", "out/[ab]?/.x")
+    deep = out.joinpath(*"abcdefgh")
+    deep.mkdir(parents=True)
+    (out / ".hidden").mkdir()
+    put(out / ".hidden" / "a.pt")
+    put(out / ".a.pt")
+    (out / "a1").mkdir()
+    (out / "a1" / ".x").touch()
+    put(deep / "b.pt")
+    put(out / "c.pt")
+    expected = [deep / "b.pt", out / "c.pt", out / "a1" / ".x", out / "later-0.pt"]
+    for path in expected[:-1]:
+        both.saved(path)
+    both.rest(out)
+    assert sorted(both.paths) == sorted(map(str, expected))
+
+
+def test_names_of_all_kinds(start: Start, tmp_path: Path) -> None:
+    names = ["schön 模型", "two\nlines", "byte-\udcff", "[x]*?", 'q"\\']
+    both = start(*(f"{glob.escape(name)}/*" for name in names))
+    for name in names:
+        (tmp_path / name).mkdir()
+        put(tmp_path / name / name)
+    for name in names:
+        both.saved(tmp_path / name / name)
+
+
+def test_the_same_file_by_several_globs_counts_once(start: Start, out: Path) -> None:
+    both = start("out/*.pt", f"{out}/a*", "./out//a.pt", "out/**")
+    put(out / "a.pt")
+    both.rest(out)
+    assert both.counts(out / "a.pt") == {1}
+
+
+def test_the_way_up(start: Start, out: Path) -> None:
+    (out / "x").mkdir()
+    both = start("out/x/../*.pt")
+    put(out / "a.pt")
+    both.saved(f"{out}/x/../a.pt")

@@ -1,0 +1,232 @@
+"""Helpers as PID 1 runs them: whatever one of them does costs a record and nothing else."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ftrun_hooks  # noqa: F401 - where a helper finds it
+from ftrun.host import helpers as module
+from ftrun.host.helpers import FIRST_DELAY, Helpers, Message
+from ftrun.wire.helpers import LINE_LIMIT
+from runs import state_of, wait_for
+
+HEAD = """import sys
+import json, os, signal, time
+def say(what): sys.stdout.write(json.dumps({{"event": what}}) + "\\n"); sys.stdout.flush()
+"""
+
+
+class Host:
+    """What PID 1 does with them, with a clock that may be ahead."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._poll, self.ahead = select.poll(), 0.0
+        self.log = folder / "log"
+        self._fd = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+        self.helpers = Helpers(self._poll, self._fd)
+        self.said: list[tuple[str, Message]] = []
+        self._patch = monkeypatch
+
+    def want(self, code: str, **more: Any) -> None:
+        self._patch.setattr(module, "CODE", HEAD + code.replace("{", "{{").replace("}", "}}"))
+        self.helpers.want("it", **more)
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def turn(self) -> None:
+        ready = {fd for fd, _ in self._poll.poll(10)}
+        for pid in self.helpers.pids:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self.helpers.ended(pid, self.now)
+        self.said += self.helpers.said(ready, self.now)
+        self.helpers.tend(self.now)
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        def turned() -> Any:
+            self.turn()
+            return condition()
+
+        return wait_for(turned, what, 30.0)
+
+    def events(self) -> list[str]:
+        return [str(message["event"]) for _, message in self.said]
+
+    def heard(self, event: str, number: int = 1) -> None:
+        self.until(lambda: self.events().count(event) >= number, event)
+
+    def close(self) -> None:
+        self.helpers.close()
+        os.close(self._fd)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    before = len(os.listdir("/proc/self/fd"))
+    made = Host(tmp_path, monkeypatch)
+    yield made
+    made.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_it_says_is_heard(host: Host) -> None:
+    host.want("say('one'); say('two'); time.sleep(3600)")
+    host.heard("two")
+    assert host.said == [("it", {"event": "one"}), ("it", {"event": "two"})]
+    assert host.helpers.runs("it")
+    assert host.helpers.deadline is None, "no reason to wake up"
+
+
+def test_garbage_is_passed_over(host: Host) -> None:
+    host.want(
+        "for line in (b'', b'{', b'5', b'[]', b'{}', b'\\xff', b'{\"event\": 5}', b'[' * 9000, b'\\0'):\n"
+        "    os.write(1, line + b'\\n')\n"
+        "say('well'); time.sleep(3600)"
+    )
+    host.heard("well")
+    assert host.events() == ["well"]
+
+
+def test_a_line_may_come_in_halves(host: Host) -> None:
+    host.want(
+        'os.write(1, b\'{"event": "wh\')\n'
+        "sys.stdin.readline()\n"
+        'os.write(1, b\'ole"}\\n{"ev\'); os.write(1, b\'ent": "next"}\\n\'); time.sleep(3600)'
+    )
+    host.until(lambda: host.helpers.runs("it"), "its start")
+    host.helpers.tell("it", {"go": "on"})
+    host.heard("next")
+    assert host.events() == ["whole", "next"]
+
+
+def test_a_line_without_an_end_is_the_end_of_it(host: Host) -> None:
+    host.want("while True: os.write(1, b'x' * 65536)")
+    host.until(lambda: host.helpers.problems, "its end")
+    assert host.helpers.problems == [("it", "it ended; it is started again")]
+    assert host.events() == []
+
+
+def test_a_flood_is_taken_in_bits(host: Host) -> None:
+    host.want("while True: say('x' * 100)")
+    host.until(lambda: len(host.said) > 5000, "a flood")
+    before = len(host.said)
+    host.turn()
+    assert len(host.said) - before <= module.READ / 100
+    host.helpers.drop("it")
+    after = len(host.said)
+    host.turn()
+    assert len(host.said) == after
+
+
+def test_one_that_dies_at_once_comes_again_ever_later(host: Host) -> None:
+    host.want("say('born')")
+    delays = []
+    for number in range(1, 10):
+        host.heard("born", number)
+        due = host.until(lambda: host.helpers.deadline, "that it was reaped")
+        delays.append(due - host.now)
+        host.ahead += delays[-1]
+    assert all(0.5 * d < delay <= d for delay, d in zip(delays, (1, 2, 4, 8, 16, 32, 60, 60, 60), strict=True)), delays
+    assert host.helpers.problems == [("it", "it ended; it is started again")], "told once"
+
+
+def test_one_that_did_well_comes_again_at_once_and_that_is_told(host: Host) -> None:
+    host.want("say('born'); sys.stdin.readline()")
+    for number in (1, 2, 3):
+        host.heard("born", number)
+        host.ahead += module.WELL + 1
+        host.helpers.tell("it", {"die": True})
+        due = host.until(lambda: host.helpers.deadline, "its end")
+        assert due - host.now <= FIRST_DELAY
+        host.ahead += FIRST_DELAY
+    assert len(host.helpers.problems) == 3
+
+
+def test_last_words_are_heard_from_one_that_runs_once(host: Host) -> None:
+    host.want("[say(str(n)) for n in range(100)]; os._exit(3)", once=True)
+    host.heard("ended")
+    assert host.events() == [*map(str, range(100)), "ended"]
+    assert host.helpers.deadline is None
+    assert host.helpers.problems == []
+
+
+def test_a_silent_one_is_killed_and_that_is_told_once(host: Host) -> None:
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); say('born'); time.sleep(3600)"
+    host.want(code, silence=25.0)
+    for number in (1, 2, 3):
+        host.heard("born", number)
+        assert host.helpers.deadline is not None
+        assert 20 < host.helpers.deadline - host.now <= 25
+        host.ahead += 25
+        host.until(lambda: not host.helpers.pids, "its end")
+        host.ahead += 60
+    assert [what for _, what in host.helpers.problems] == ["silent for 25 s: killed", "it ended; it is started again"]
+
+
+def test_telling_one_that_does_not_read_never_blocks(host: Host) -> None:
+    host.want("say('born'); time.sleep(3600)")
+    host.heard("born")
+    began = time.monotonic()
+    for _ in range(2000):
+        host.helpers.tell("it", {"ask": "x" * 200})
+    assert time.monotonic() - began < 5
+    host.turn()
+    assert host.helpers.runs("it"), "what it does not hear is lost, and that is all"
+    host.helpers.tell("nobody", {"ask": "x"})
+
+
+def test_one_that_was_told_half_a_line_is_ended(host: Host) -> None:
+    """The other half cannot wait for it, and the next line would be taken for it."""
+    host.want("say('born'); time.sleep(3600)")
+    host.heard("born")
+    host.helpers.tell("it", {"ask": "x" * 200_000})
+    host.until(lambda: host.helpers.problems, "its end")
+
+
+def test_one_that_ignores_the_end_of_its_stdin_is_ended_all_the_same(host: Host) -> None:
+    host.want("[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; say('born'); time.sleep(3600)")
+    host.heard("born")
+    (pid,) = host.helpers.pids
+    host.helpers.drop("it")
+    wait_for(lambda: state_of(pid) == "Z", "its end")
+    assert host.helpers.pids == []
+    os.waitpid(pid, 0)
+
+
+def test_wanted_anew_the_old_one_ends(host: Host) -> None:
+    host.want("say('old'); time.sleep(3600)")
+    host.heard("old")
+    (old,) = host.helpers.pids
+    host.want("say('new'); time.sleep(3600)")
+    host.heard("new")
+    assert len(host.helpers.pids) == 1
+    assert os.waitpid(old, 0)[1] == signal.SIGKILL
+
+
+def test_its_stderr_is_the_log_and_it_holds_nothing_of_ours(host: Host) -> None:
+    host.want("sys.stderr.write('oh'); sys.stderr.flush(); say(' '.join(os.listdir('/proc/self/fd'))); time.sleep(9)")
+    host.until(lambda: host.said, "its word")
+    assert host.log.read_text() == "oh"
+    assert host.events() == ["0 1 2 3"], "3 is the listing itself"
+
+
+def test_closing_twice_over_is_no_trouble(host: Host) -> None:
+    """Whoever gives everything up may have reaped it already."""
+    host.want("say('born'); time.sleep(3600)")
+    host.heard("born")
+    (pid,) = host.helpers.pids
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    host.helpers.close()
+
+
+def test_a_line_may_be_long(host: Host) -> None:
+    host.want(f"say('x' * {LINE_LIMIT - 100}); time.sleep(3600)")
+    host.until(lambda: host.said, "it")
