@@ -41,8 +41,8 @@ MUTATIONS = (
     Mutation(
         "an_attempt_without_checkpoints_forgets_that_they_are_reported",
         "policy.py",
-        "if newest is not None or ledger.best_checkpoint is not None:",
-        "if newest is not None:",
+        "if policy.files or newest is not None or ledger.best_checkpoint is not None:",
+        "if policy.files or newest is not None:",
     ),
     Mutation(
         "stable_though_steps_are_reported", "policy.py", "if attempt.step is not None or ledger.best", "if ledger.best"
@@ -64,38 +64,53 @@ MUTATIONS = (
     Mutation(
         "section_end_is_a_beat",
         "liveness.py",
-        "age = awake(rank.moved_at, now, attempt.aways) - rank.credit",
-        "age = 0.0 if rank.credit else awake(rank.moved_at, now, attempt.aways)",
+        "age = awake(since, now, attempt.aways) - rank.credit",
+        "age = 0.0 if rank.credit else awake(since, now, attempt.aways)",
     ),
     Mutation(
         "credit_ignored",
         "liveness.py",
-        "age = awake(rank.moved_at, now, attempt.aways) - rank.credit",
-        "age = awake(rank.moved_at, now, attempt.aways)",
+        "age = awake(since, now, attempt.aways) - rank.credit",
+        "age = awake(since, now, attempt.aways)",
     ),
     Mutation("inner_section_hides_outer", "liveness.py", "for s in rank.sections]", "for s in rank.sections[-1:]]"),
     Mutation("outer_section_hides_inner", "liveness.py", "for s in rank.sections]", "for s in rank.sections[:1]]"),
     Mutation(
         "sections_have_no_deadline",
         "liveness.py",
-        "    if rank.sections:\n",
-        "    if rank.sections:\n        return []\n",
+        "        findings += _sections(rank, attempt, now, limits)\n",
+        "",
     ),
     Mutation(
         "alive_counts_as_moving",
         "liveness.py",
-        "age = awake(rank.moved_at, now",
-        "age = awake(max(rank.moved_at, rank.alive_at or 0), now",
+        'rule, since = "step", rank.moved_at',
+        'rule, since = "step", max(rank.moved_at, rank.alive_at or 0)',
     ),
-    Mutation("gone_ranks_are_waited_for", "liveness.py", "if rank.present and not rank.done]", "if not rank.done]"),
-    Mutation("done_ranks_are_waited_for", "liveness.py", "if rank.present and not rank.done]", "if rank.present]"),
+    Mutation(
+        "gone_ranks_are_waited_for",
+        "liveness.py",
+        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
+        "awaited = [rank for rank in attempt.ranks if not rank.done]",
+    ),
+    Mutation(
+        "done_ranks_are_waited_for",
+        "liveness.py",
+        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
+        "awaited = [rank for rank in attempt.ranks if rank.present]",
+    ),
     Mutation(
         "only_rank_0_is_watched",
         "liveness.py",
-        "rank in attempt.ranks if rank.present",
-        "rank in attempt.ranks[:1] if rank.present",
+        "awaited = [rank for rank in attempt.ranks if",
+        "awaited = [rank for rank in attempt.ranks[:1] if",
     ),
-    Mutation("start_limit_not_armed_at_the_spawn", "liveness.py", "    findings += _spawn(attempt, now, limits)\n", ""),
+    Mutation(
+        "start_limit_not_armed_at_the_spawn",
+        "liveness.py",
+        "findings, spans = _spawn(attempt, now, limits)",
+        "findings, spans = list[Finding]()",
+    ),
     Mutation(
         "start_limit_armed_though_not_given",
         "liveness.py",
@@ -104,42 +119,49 @@ MUTATIONS = (
     ),
     Mutation("aways_ignored", "liveness.py", "return max(0.0, now - since - away)", "return max(0.0, now - since)"),
     Mutation("the_limit_itself_is_not_over", "liveness.py", "if f.age >= f.limit]", "if f.age > f.limit]"),
-    Mutation("looks_too_rarely", "liveness.py", "min(due, look)", "due"),
+    Mutation("looks_too_rarely", "liveness.py", "now + min(due, min(spans) / LOOKS_PER_LIMIT)", "now + due"),
+    Mutation(
+        "the_end_of_a_section_is_not_looked_for",
+        "liveness.py",
+        "            spans.append(silence.limit)",
+        "            pass",
+    ),
     # Watching
     Mutation(
         "a_freeze_is_a_hang",
-        "job.py",
-        "attempt = _forgiven(phase.attempt, event.since, event.now)",
+        "watching.py",
+        "attempt = forgiven(phase.attempt, event.since, event.now)",
         "attempt = phase.attempt",
     ),
     Mutation(
         "ctrl_z_is_a_hang",
-        "job.py",
+        "watching.py",
         "    if attempt.stopped_at is not None:\n        return job._replace(phase=phase(attempt)), so_far\n",
         "",
     ),
     Mutation(
         "time_stopped_counts",
-        "job.py",
-        "_forgiven(attempt._replace(stopped_at=None), attempt.stopped_at, event.now)",
+        "watching.py",
+        "forgiven(attempt._replace(stopped_at=None), attempt.stopped_at, event.now)",
         "attempt._replace(stopped_at=None)",
     ),
-    Mutation("suspicion_is_proof", "job.py", "    if event.cleared is not None:", "    if False:"),
+    Mutation("suspicion_is_proof", "watching.py", "    if event.cleared is not None:", "    if False:"),
     Mutation(
         "a_moving_suspect_is_condemned",
-        "job.py",
-        '        return _clear(job, attempt, event.now, "it moved", policy, written)\n    return _hang',
-        "        pass\n    return _hang",
+        "watching.py",
+        '(job, _raised(attempt, phase.finding), event.now, "it moved", policy, written)\n    if event.cleared',
+        "(job, attempt, event.now, 'it moved', policy, ()) and _hang(job, phase, event.now, policy, (), ())\n"
+        "    if event.cleared",
     ),
     Mutation(
         "missing_evidence_clears",
-        "job.py",
+        "watching.py",
         'return _hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())',
         'return _clear(job, phase.attempt, event.now, "no evidence", policy, ())',
     ),
     Mutation(
         "suspicion_without_a_deadline",
-        "job.py",
+        "watching.py",
         "judged.finding, now + policy.evidence_timeout)",
         "judged.finding, None)",
     ),
@@ -151,7 +173,9 @@ MUTATIONS = (
         "(*so_far, written, *said, do.Terminate())",
         "(do.Terminate(), *so_far, written, *said)",
     ),
-    Mutation("hang_not_on_disk", "job.py", 'do.Persist("hang", fields, durable=True)', 'do.Persist("hang", fields)'),
+    Mutation(
+        "hang_not_on_disk", "watching.py", 'do.Persist("hang", fields, durable=True)', 'do.Persist("hang", fields)'
+    ),
     Mutation(
         "exit_before_its_record",
         "ending.py",
@@ -254,10 +278,172 @@ MUTATIONS = (
         "isinstance(event, ev.Healed)",
     ),
     Mutation("a_healer_that_hangs_is_waited_for", "job.py", "    (Healing, ev.Ticked): _healed,\n", ""),
+    # Learning
+    Mutation("learned_from_too_little", "learning.py", "ENOUGH: Final = 100 ", "ENOUGH: Final = 10 "),
+    Mutation("learned_too_late", "learning.py", "ENOUGH: Final = 100 ", "ENOUGH: Final = 101 "),
+    Mutation("no_floor", "learning.py", "FLOOR: Final = 30.0", "FLOOR: Final = 3.0"),
+    Mutation("the_bound_is_five_times", "learning.py", "USUAL_TIMES: Final = 10", "USUAL_TIMES: Final = 5"),
+    Mutation("the_bound_is_twelve_times", "learning.py", "USUAL_TIMES: Final = 10", "USUAL_TIMES: Final = 12"),
+    Mutation(
+        "a_rare_silence_teaches_nothing", "learning.py", "    if longest <= by_usual:", "    if longest <= 1e300:"
+    ),
+    Mutation(
+        "what_is_within_the_bound_loosens_it",
+        "learning.py",
+        "    if longest <= by_usual:",
+        "    if 1.2 * longest <= by_usual:",
+    ),
+    Mutation(
+        "a_rare_silence_may_not_come_again", "learning.py", "LONGEST_TIMES: Final = 2", "LONGEST_TIMES: Final = 1"
+    ),
+    Mutation(
+        "a_rare_silence_is_not_capped",
+        "learning.py",
+        "if start is None else max(by_usual, min(twice",
+        "if True else max(by_usual, min(twice",
+    ),
+    Mutation("the_usual_is_capped", "learning.py", "max(by_usual, min(twice, start))", "min(twice, start)"),
+    Mutation(
+        "without_a_start_timeout_a_rare_silence_teaches_nothing",
+        "learning.py",
+        "return twice if start is None",
+        "return by_usual if start is None",
+    ),
+    Mutation("the_limit_of_before_is_forgotten", "learning.py", "    elif before is None:", "    else:"),
+    Mutation(
+        "the_start_is_judged_as_the_rest",
+        "learning.py",
+        "max(FLOOR, before.limit, WARM_UP_TIMES * before.slowest_start)",
+        "max(FLOOR, before.limit)",
+    ),
+    Mutation("a_start_is_long", "learning.py", "WARM: Final = 10 ", "WARM: Final = 50 "),
+    Mutation(
+        "a_corrupt_limit_holds", "learning.py", "seconds = max(FLOOR, before.limit)\n", "seconds = before.limit\n"
+    ),
+    Mutation(
+        "the_slow_make_the_fast_slack",
+        "learning.py",
+        "rare = before is not None and before.longest > _by_usual(before.usual)",
+        "rare = True",
+    ),
+    Mutation("each_waits_for_itself_only", "learning.py", "if before is not None and rare else", "if False else"),
+    Mutation("the_fast_judge_the_slow", "learning.py", "    if slow or not known:", "    if not known:"),
+    Mutation(
+        "who_has_ended_is_waited_for",
+        "learning.py",
+        "slow = slow or (rank.present and not rank.done and rank.rank != TOUCH)",
+        "slow = slow or rank.rank != TOUCH",
+    ),
+    Mutation("the_touch_file_is_waited_for", "learning.py", " and rank.rank != TOUCH)", ")"),
+    Mutation(
+        "the_longest_of_before_is_forgotten",
+        "learning.py",
+        "[rank.longest for rank in known] + ([before.longest] if before else [])",
+        "[rank.longest for rank in known]",
+    ),
+    Mutation("the_job_remembers_the_smallest", "learning.py", "usual, intervals = max(", "usual, intervals = min("),
+    Mutation("every_change_is_news", "learning.py", "NEWS: Final = 0.1", "NEWS: Final = 0.0"),
+    Mutation("nothing_is_news", "learning.py", "NEWS: Final = 0.1", "NEWS: Final = 10.0"),
+    Mutation(
+        "a_given_limit_is_learned", "liveness.py", "    if not limits.auto:\n        return limits.hang, False\n", ""
+    ),
+    Mutation("the_touch_file_is_judged_by_the_ranks", "liveness.py", "    if rank.rank == TOUCH:", "    if False:"),
+    Mutation("learning_though_a_limit_was_given", "watching.py", "if not policy.limits.auto:", "if False:"),
+    # Evidence against a learned limit
+    Mutation(
+        "evidence_raises_nothing",
+        "watching.py",
+        "_raised(attempt, finding) if raises else",
+        "attempt if raises else",
+    ),
+    Mutation(
+        "evidence_starts_the_silence_anew",
+        "watching.py",
+        "_raised(attempt, finding) if raises else",
+        "_raised(attempt, finding) if False else",
+    ),
+    Mutation("a_learned_limit_is_proof", "watching.py", "    if phase.finding.learned:\n", "    if False:\n"),
+    Mutation("evidence_for_ever", "liveness.py", "if limit.most is not None and seconds >= limit.most:", "if False:"),
+    Mutation(
+        "evidence_makes_it_tighter",
+        "liveness.py",
+        "seconds = max([limit.seconds",
+        "seconds = min([limit.seconds",
+    ),
+    Mutation(
+        "evidence_of_one_excuses_all", "liveness.py", "attempt.raised if r.rank == rank.rank", "attempt.raised if True"
+    ),
+    Mutation("raised_by_nothing", "watching.py", "finding.rank, 2 * finding.age", "finding.rank, finding.age"),
+    Mutation("raised_for_ever", "watching.py", "    if attempt.raised:\n", "    if False:\n"),
+    Mutation(
+        "raised_until_the_first_movement",
+        "watching.py",
+        "if rank.intervals == counted.get(rank.rank)}",
+        "if rank in attempt.ranks}",
+    ),
+    Mutation(
+        "a_given_limit_is_raised",
+        "watching.py",
+        "if not finding.learned or finding.rank is None:",
+        "if finding.rank is None:",
+    ),
+    Mutation("learned_is_not_said", "liveness.py", "rank.pid, by_learning)", "rank.pid, False)"),
+    # Sections and ranks
+    Mutation(
+        "a_side_section_hides_a_hang",
+        "liveness.py",
+        "all(section.side for section in rank.sections)",
+        "not rank.sections",
+    ),
+    Mutation(
+        "a_side_section_has_no_deadline",
+        "liveness.py",
+        "for s in rank.sections]",
+        "for s in rank.sections if not s.side]",
+    ),
+    Mutation("a_section_of_ours_is_the_last", "values.py", "in r.sections if not s.automatic)", "in r.sections)"),
+    Mutation(
+        "where_it_broke_is_forgotten", "values.py", "if not s.automatic), r.broken)", "if not s.automatic), None)"
+    ),
+    Mutation("the_launcher_hides_the_training", "ranks.py", "return trains, view.present", "return True, view.present"),
+    Mutation("who_is_done_is_waited_for", "ranks.py", "(view.present or view.done)", "view.present"),
+    Mutation(
+        "the_first_that_moved_speaks",
+        "ranks.py",
+        "view.moved_at or view.claimed_at\n",
+        "-(view.moved_at or view.claimed_at)\n",
+    ),
+    Mutation("a_stand_in_is_as_old_as_its_beat", "ranks.py", "if speaker.step is None and (", "if False and ("),
+    Mutation(
+        "what_another_saved_is_lost",
+        "ranks.py",
+        "checkpoint_step=saved.checkpoint_step",
+        "checkpoint_step=speaker.checkpoint_step",
+    ),
+    Mutation("the_last_words_of_another_are_lost", "ranks.py", "_replace(fatal=fatal, ", "_replace("),
+    # Checkpoint files
+    Mutation(
+        "a_file_is_no_progress",
+        "watching.py",
+        "_replace(hang=0, fault=0, failure=0, last_checkpoint=event.path)",
+        "_replace(last_checkpoint=event.path)",
+    ),
+    Mutation("steps_count_beside_files", "policy.py", "if policy.files or newest", "if newest"),
+    Mutation("a_file_of_before_is_progress_of_now", "watching.py", "event.at < attempt.spawned_at and", "False and"),
+    Mutation("a_file_of_now_is_progress_of_before", "watching.py", "event.at < attempt.spawned_at and", "True and"),
+    Mutation(
+        "a_file_while_stopping_is_a_free_restart",
+        "watching.py",
+        "        ledger = ledger.counted(want.reason)\n",
+        "",
+    ),
+    Mutation("a_file_while_healing_is_lost", "job.py", "    (Healing, ev.Saved): saved,\n", ""),
+    Mutation("a_file_while_waiting_is_lost", "job.py", "    (Pending, ev.Saved): saved,\n", ""),
     # Races and rare turns
     Mutation("a_tick_for_an_earlier_phase_counts", "job.py", "event.now < job.phase.deadline)", "False)"),
-    Mutation("silence_is_stable", "policy.py", "if judged else now", "if False else now"),
-    Mutation("an_exit_before_the_exec_is_stable", "job.py", "Attempt(number, spawned_at=now)", "Attempt(number)"),
+    Mutation("silence_is_stable", "policy.py", "    if judged:\n", "    if False:\n"),
+    Mutation("an_exit_before_the_exec_is_stable", "job.py", "Attempt(number, spawned_at=now,", "Attempt(number,"),
+    Mutation("no_patience_after_a_hang", "job.py", "patience=1 << min(ledger.hang, 10)", "patience=1"),
     Mutation("time_away_counts_twice", "liveness.py", "max(start, reached)", "max(start, since)"),
     Mutation(
         "a_checkpoint_while_stopping_is_a_free_restart",
@@ -266,7 +452,33 @@ MUTATIONS = (
         "pass",
     ),
     Mutation(
-        "the_wrong_rank_is_named", "job.py", "_replace(attempt=attempt, finding=finding)", "_replace(attempt=attempt)"
+        "evidence_of_one_condemns_another",
+        "watching.py",
+        "    if finding is None or not same(finding, phase.finding):\n        return _clear(job, _raised(attempt, "
+        'phase.finding), event.now, "it moved", policy, written)\n    if event',
+        "    if finding is None:\n        return _clear(job, _raised(attempt, "
+        'phase.finding), event.now, "it moved", policy, written)\n    if event',
+    ),
+    Mutation(
+        "the_age_at_the_verdict_is_that_of_the_suspicion",
+        "watching.py",
+        "_replace(attempt=attempt, finding=finding)",
+        "_replace(attempt=attempt)",
+    ),
+    Mutation(
+        "a_suspect_that_moved_is_named",
+        "watching.py",
+        "    if finding is None or not same(finding, phase.finding):\n        return _clear(job, _raised(attempt, "
+        'phase.finding), event.now, "it moved", policy, written)\n    return job',
+        "    if finding is None:\n        return _clear(job, _raised(attempt, "
+        'phase.finding), event.now, "it moved", policy, written)\n    return job',
+    ),
+    Mutation("another_is_proven", "liveness.py", "(same(f, suspected), f.age - f.limit)", "f.age - f.limit"),
+    Mutation(
+        "who_was_started_again_is_as_old_as_the_attempt",
+        "watching.py",
+        "if attempt.moved and not seen.moved else seen",
+        "if False else seen",
     ),
     Mutation("critical_fault_while_stopping_lost", "job.py", "    (Stopping, ev.Faulted): _faulted_stopping,\n", ""),
     Mutation("a_users_fault_is_healed", "ending.py", 'fault.severity != "user" else', "True else"),

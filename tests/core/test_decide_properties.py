@@ -4,13 +4,14 @@ Beside the job stands a simple model of the world (is a tree alive?  how many re
 and after each event the promises of DESIGN are checked against it.  What the loop itself guarantees is kept: Exited and
 TreeEnded tell of the attempt under way, and a tree that was reported ended is dead.
 
-`FTRUN_HYPOTHESIS=fast|long` runs it shorter (for the planted bugs) or at random and long.
+`FTRUN_HYPOTHESIS=fast` runs it shorter, for the planted bugs; `-m slow` at random and long.
 """
 
 import math
 import os
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode
+from ftrun.core.idle import Thresholds
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import Policy
@@ -28,12 +30,13 @@ from ftrun.core.states import (
     Healing,
     Job,
     Launching,
+    Pending,
     Running,
     Starting,
     Stopping,
     Suspect,
 )
-from ftrun.core.values import Fault, Ledger, Rank, Section
+from ftrun.core.values import Fault, Learned, Ledger, Rank, Section
 
 WATCHED = (Starting, Running, Suspect)
 PAUSES = st.sampled_from([0.0, 0.5, 1.0, 5.0, 30.0, 59.0, 61.0, 130.0, 1000.0])
@@ -41,6 +44,10 @@ SEVERITIES = ["ignore", "user", "minor", "major", "critical", "unknown"]
 STOPS = st.sampled_from([2, 3, 15])
 AGES = st.sampled_from([0.0, 0.5, 10.0, 39.0, 41.0, 59.0, 61.0, 300.0])
 STEPS = st.integers(0, 6)
+# What the digest of a rank says: (intervals, usual, longest, slowest start).
+LEARNING = st.sampled_from([(0, 0.0, 0.0, 0.0), (50, 0.0, 0.0, 15.0), (200, 0.5, 2.0, 4.0), (300, 5.0, 55.0, 200.0)])
+TROUBLE = ["hang", "hang", "works", "works", "failure", "fault", "order", "user", "file", "ended"]
+KNOWN = Learned(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
 POLICIES = st.builds(
     Policy,
     restart_on=st.frozensets(st.sampled_from(["hang", "fault", "failure"])),
@@ -53,7 +60,13 @@ POLICIES = st.builds(
         start=st.sampled_from([40.0, None]),
         start_given=st.booleans(),
         section=st.sampled_from([50.0, None]),
+        auto=st.sampled_from([True, True, False]),
+        idle=st.none(),
+        idle_given=st.just(False),
     ),
+    work=st.just(Thresholds()),
+    device_timeout=st.sampled_from([None, None, 20.0]),
+    files=st.booleans(),
     grace=st.sampled_from([0.0, 10.0]),
     stop_grace=st.sampled_from([None, 20.0]),
     kill_timeout=st.sampled_from([0.0, 60.0]),
@@ -77,7 +90,11 @@ def _seen(draw: st.DrawFn) -> list[dict[str, Any]]:
                     "done": st.sampled_from([False, False, False, True]),
                     "fatal": st.sampled_from([None] * 9 + ["because"]),
                     "credit": st.sampled_from([0.0, 0.0, 20.0]),
-                    "sections": st.lists(st.tuples(AGES, st.sampled_from([None, 30.0, 400.0])), max_size=2),
+                    "sections": st.lists(
+                        st.tuples(AGES, st.sampled_from([None, 30.0, 400.0]), st.booleans(), st.booleans()), max_size=2
+                    ),
+                    "broken": st.sampled_from([None, None, "eval"]),
+                    "learning": LEARNING,
                 }
             ),
             max_size=3,
@@ -100,7 +117,9 @@ def _ranks(seen: list[dict[str, Any]], now: float) -> tuple[Rank, ...]:
             fatal=one["fatal"],
             checkpoint_step=one["checkpoint"],
             checkpoint_path=None if one["checkpoint"] is None else f"/ckpt/{one['checkpoint']}",
-            sections=tuple(Section(f"s{i}", now - age, limit) for i, (age, limit) in enumerate(one["sections"])),
+            sections=tuple(Section(f"s{i}", now - age, *rest) for i, (age, *rest) in enumerate(one["sections"])),
+            broken=one["broken"],
+            **dict(zip(("intervals", "usual", "longest", "slowest_start"), one["learning"], strict=True)),
         )
         for number, one in enumerate(seen)
     )
@@ -115,6 +134,7 @@ class Adversary(RuleBasedStateMachine):
         self.own_codes: set[int] = set()
         self.allowed_to_kill: str | None = None  # who gave a reason to end this attempt, but for a hang
         self.ranks: tuple[Rank, ...] = ()
+        self.moved = False
         self.aways: list[tuple[float, float]] = []
         self.halted_at = self.spawned_at = 0.0
         self.in_a_row = {"hang": 0, "fault": 0, "failure": 0}
@@ -122,13 +142,83 @@ class Adversary(RuleBasedStateMachine):
         self.best_checkpoint: int | None = None
 
     @initialize(
-        policy=POLICIES, hang=st.integers(0, 3), best_step=st.none() | STEPS, uptime=st.sampled_from([0.0, 1e6])
+        policy=POLICIES,
+        hang=st.integers(0, 3),
+        best_step=st.none() | STEPS,
+        learned=st.sampled_from([None, KNOWN]),
+        uptime=st.sampled_from([0.0, 1e6]),
     )
-    def _begin(self, policy: Policy, hang: int, best_step: int | None, uptime: float) -> None:
+    def _begin(self, policy: Policy, hang: int, best_step: int | None, learned: Learned | None, uptime: float) -> None:
         self.policy, self.now = policy, uptime
         hang = min(hang, 3 if policy.max_restarts is None else policy.max_restarts)
-        self.job = Job(ledger=Ledger(start_cnt=hang, hang=hang, best_step=best_step))
+        self.job = Job(ledger=Ledger(start_cnt=hang, hang=hang, best_step=best_step, learned=learned))
         self.in_a_row["hang"], self.best_step = hang, best_step
+
+    # --- what would happen without an adversary: most of the time, or no run would get far --------------------------
+
+    @rule(trouble=st.lists(st.sampled_from(TROUBLE), max_size=5))
+    def runs_through_trouble(self, trouble: list[str]) -> None:
+        """Attempts that each end in a restart, if the policy lets them."""
+        for kind in trouble:
+            if kind in ("ended", "file"):  # while the attempt is still being ended, or healed
+                self._goes_on() if kind == "ended" else self.a_file_was_saved(61.0)
+                continue
+            self._goes_on_until(WATCHED)
+            if not isinstance(self.job.phase, WATCHED):
+                return
+            if kind == "hang":
+                self._falls_silent()
+                self.evidence_confirms()
+            elif kind == "works":
+                self._falls_silent()
+                self.evidence_of_the_suspect("it works")
+            elif kind == "failure":
+                self.exited(1, 9)
+            elif kind == "fault":
+                self.faulted("major")
+            elif kind == "user":
+                self.faulted("user")
+                self.exited(1, 9)
+            else:
+                self.restart_asked("manual")
+
+    def _falls_silent(self) -> None:
+        if not self.ranks:
+            self.training_moves(1, None)
+        while isinstance(self.job.phase, Starting | Running) and self.job.phase.deadline is not None:
+            self.the_deadline_comes(0.0)
+
+    @rule()
+    def gets_going(self) -> None:
+        self._goes_on_until(WATCHED)
+
+    @rule()
+    def goes_on(self) -> None:
+        self._goes_on()
+
+    def _goes_on_until(self, phases: tuple[type, ...]) -> None:
+        for _ in range(6):
+            if not isinstance(self.job.phase, phases):
+                self._goes_on()
+
+    def _goes_on(self) -> None:
+        match self.job.phase:
+            case Pending(deadline):
+                self.started() if deadline is None else self.the_deadline_comes(0.0)
+            case Launching():
+                self.spawned()
+            case Starting(_, deadline) | Running(_, deadline) if deadline is not None:
+                self.the_deadline_comes(0.0)
+            case Suspect():
+                self.evidence_confirms()
+            case Stopping(_, "asked"):
+                self.exited(0, 15)
+            case Stopping(_, "devices"):
+                self.released(())
+            case Stopping():
+                self.tree_ended(0)
+            case Healing():
+                self.healed(True)
 
     # --- what may happen ---------------------------------------------------------------------------------------------
 
@@ -144,8 +234,10 @@ class Adversary(RuleBasedStateMachine):
     def spawned(self) -> None:
         self.happens(ev.Spawned(self.now, 100))
 
-    @rule(code=st.sampled_from([125, 126, 127]))
-    def spawn_failed(self, code: int) -> None:
+    @rule(code=st.sampled_from([125, 126, 127]), rarely=st.integers(0, 4))
+    def spawn_failed(self, code: int, rarely: int) -> None:
+        if rarely and isinstance(self.job.phase, Launching):
+            return
         self.own_codes.add(code)
         if isinstance(self.job.phase, Launching):
             self.tree_alive = False
@@ -154,7 +246,7 @@ class Adversary(RuleBasedStateMachine):
     @precondition(lambda self: self.job.phase.deadline is not None)
     @rule(late=st.sampled_from([0.0, 0.0, 100.0]))
     def the_deadline_comes(self, late: float) -> None:
-        self.now = max(self.now, self.job.phase.deadline or 0.0) + late
+        self.now = max(self.now, self.job.phase.deadline or 0.0) + 1e-6 + late  # a clock moves on, whatever is asked
         self.happens(ev.Ticked(self.now))
 
     @precondition(lambda self: self.job.phase.deadline is None or self.now < self.job.phase.deadline)
@@ -175,9 +267,22 @@ class Adversary(RuleBasedStateMachine):
     def looked(self, seen: list[dict[str, Any]]) -> None:
         self.happens(ev.Looked(self.now, _ranks(seen, self.now)))
 
-    @rule(step=STEPS, checkpoint=st.sampled_from([None, None, 1, 2, 3]))
-    def training_moves(self, step: int, checkpoint: int | None) -> None:
-        self.happens(ev.Looked(self.now, (Rank(0, moved_at=self.now, step=step, checkpoint_step=checkpoint),)))
+    @rule(step=STEPS, checkpoint=st.sampled_from([None, None, 1, 2, 3]), learning=LEARNING)
+    def training_moves(self, step: int, checkpoint: int | None, learning: Any = (200, 0.5, 2.0, 4.0)) -> None:
+        rank = Rank(0, moved_at=self.now, step=step, checkpoint_step=checkpoint)
+        figures = dict(zip(("intervals", "usual", "longest", "slowest_start"), learning, strict=True))
+        self.happens(ev.Looked(self.now, (rank._replace(**figures),)))
+
+    @rule(age=st.sampled_from([0.0, 0.5, 61.0, 1000.0]))
+    def a_file_was_saved(self, age: float) -> None:
+        self.happens(ev.Saved(self.now, f"/ckpt/{self.now}", self.now - age))
+
+    @rule(cleared=st.sampled_from([None, "it works", "it works"]))
+    def evidence_of_the_suspect(self, cleared: str | None) -> None:
+        """As the loop gives it: of what is so, and only a learned limit is ever cleared."""
+        if isinstance(self.job.phase, Suspect) and not self.job.phase.finding.learned:
+            cleared = None
+        self.happens(ev.Evidenced(self.now, self.ranks, (("cpu", 1.0),), cleared))
 
     @rule(seen=_seen(), cleared=st.sampled_from([None, None, "the stacks move"]))
     def evidenced(self, seen: list[dict[str, Any]], cleared: str | None) -> None:
@@ -214,13 +319,19 @@ class Adversary(RuleBasedStateMachine):
             self.tree_alive = False
         self.happens(ev.TreeEnded(self.now, killed))
 
+    @rule(held=st.sampled_from([(), (), ("gpu0 by process 100",)]))
+    def released(self, held: tuple[str, ...]) -> None:
+        self.happens(ev.Released(self.now, held))
+
     @rule()
     def survived(self) -> None:
         self.happens(ev.Survived(self.now, ("100 (python) D nfs",)))
 
-    @rule(signal=STOPS)
-    def asked_to_stop(self, signal: int) -> None:
+    @rule(signal=STOPS, rarely=st.integers(0, 4))
+    def asked_to_stop(self, signal: int, rarely: int = 0) -> None:
         before = self.job
+        if rarely and not isinstance(before.phase, Stopping):
+            return
         if not isinstance(before.phase, Done):
             self.stop_asked, self.allowed_to_kill = True, "outside"
             self.own_codes.add(128 + signal)
@@ -258,6 +369,7 @@ class Adversary(RuleBasedStateMachine):
             return
         self._check_records(effects)
         self._check_budget(before, event, progressed)
+        self._check_findings(before, effects)
         self._check_kills(event, effects)
         self._check_spawns(before, effects)
         self._check_end(effects)
@@ -266,23 +378,29 @@ class Adversary(RuleBasedStateMachine):
         """What the model learns from the event; whether it shows progress."""
         if isinstance(event, ev.Spawned) and isinstance(before.phase, Launching):
             self.spawned_at = event.now
+        if isinstance(event, ev.Saved):
+            self._saved(before, event)
+            return False
         heard = (isinstance(event, ev.Looked) and isinstance(before.phase, (*WATCHED, Stopping))) or (
             isinstance(event, ev.Evidenced) and isinstance(before.phase, Suspect)
         )
         if heard:
             assert isinstance(event, ev.Looked | ev.Evidenced)
-            self.ranks = event.ranks
+            moved = any(rank.moved_at is not None for rank in event.ranks)
+            if self.moved and not moved and not isinstance(before.phase, Stopping):
+                self.aways.append((self.spawned_at, event.now))  # others begin in their place
+            self.ranks, self.moved = event.ranks, moved
         ended = isinstance(event, ev.Exited) and isinstance(before.phase, (Launching, *WATCHED))
         steps = [r.step for r in self.ranks if r.step is not None]
         checkpoints = [r.checkpoint_step for r in self.ranks if r.checkpoint_step is not None]
-        if checkpoints or self.best_checkpoint is not None:
+        if self.policy.files or checkpoints or self.best_checkpoint is not None:
             progressed = bool(checkpoints) and max(checkpoints) > (self.best_checkpoint or 0)
         elif steps or self.best_step is not None:
             progressed = bool(steps) and max(steps) > (-1 if self.best_step is None else self.best_step)
         else:
             stable = self.policy.stable_after
             progressed = stable is not None and self._lived() >= stable
-        if isinstance(event, ev.Evidenced) and heard and event.cleared:
+        if isinstance(event, ev.Evidenced) and heard and event.cleared and not self._learned(before):
             self.aways.append((self.spawned_at, event.now))
         if not heard and not ended:
             return False
@@ -290,6 +408,19 @@ class Adversary(RuleBasedStateMachine):
         self.best_step = None if self.best_step < 0 else self.best_step
         self.best_checkpoint = max([*checkpoints, self.best_checkpoint or 0]) or None
         return progressed
+
+    @staticmethod
+    def _learned(job: Job) -> bool:
+        return isinstance(job.phase, Suspect) and job.phase.finding.learned
+
+    def _saved(self, before: Job, event: ev.Saved) -> None:
+        """A file is progress of the attempt that wrote it, and the restart since then the first in a row."""
+        if isinstance(before.phase, Done):
+            return
+        self.in_a_row = dict.fromkeys(self.in_a_row, 0)
+        under_way = not isinstance(before.phase, Pending | Healing)
+        if under_way and event.at < self.spawned_at and before.ledger.reason in self.in_a_row:
+            self.in_a_row[before.ledger.reason] = 1
 
     def _lived(self) -> float:
         """Seconds from the spawn to its last movement; to now, where it need not move."""
@@ -325,7 +456,12 @@ class Adversary(RuleBasedStateMachine):
         if isinstance(self.job.phase, Done):
             return
         counts = (new.hang, new.fault, new.failure)
-        if progressed:
+        if isinstance(event, ev.Saved):
+            wanted = self.job.want.reason if isinstance(self.job.want, Again) else None
+            assert counts == tuple(n + (cause == wanted) for cause, n in self.in_a_row.items())
+            assert new.last_checkpoint == event.path
+            assert (self.job.phase, new.best_step, new.learned) == (before.phase, old.best_step, old.learned)
+        elif progressed:
             self.in_a_row = dict.fromkeys(self.in_a_row, 0)
             assert sum(counts) <= 1, "progress starts every count anew"
         else:
@@ -335,6 +471,29 @@ class Adversary(RuleBasedStateMachine):
             )
             if isinstance(event, ev.RestartAsked | ev.Signalled):
                 assert not any(grown), "orders cost no budget"
+
+    def _check_findings(self, before: Job, effects: tuple[do.Effect, ...]) -> None:
+        """Who is named is silent for as long as it is said, over its limit; evidence is heeded, and not for ever."""
+        for effect in effects:
+            if not isinstance(effect, do.Persist) or effect.event not in ("suspect", "hang"):
+                continue
+            found = dict(effect.fields)
+            age, limit = found["age"], found["limit"]
+            assert isinstance(age, float)
+            assert isinstance(limit, float)
+            assert age >= limit
+            if found["rule"] != "step":
+                continue
+            (rank,) = (rank for rank in self.ranks if rank.rank == found["rank"])
+            least = self._hang_limit(rank)
+            assert rank.moved_at is not None
+            assert least is not None
+            assert self._awake(rank.moved_at) - rank.credit + 1e-6 >= max(age, least), "it moved within its limit"
+            if isinstance(before.phase, WATCHED) and found.get("learned"):
+                raised = [r.limit for r in before.phase.attempt.raised if r.rank == rank.rank]
+                counted = [r.intervals for r in before.phase.attempt.ranks if r.rank == rank.rank]
+                assert effect.event == "hang" or limit >= least
+                assert counted != [rank.intervals] or all(limit >= bar for bar in raised), "evidence is heeded"
 
     def _check_kills(self, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
         if self.halted:
@@ -352,19 +511,30 @@ class Adversary(RuleBasedStateMachine):
         for rank in self.ranks:
             if not rank.present or rank.done:
                 continue
-            if rank.sections:
-                for section in rank.sections:
-                    limit = limits.section if section.timeout is None else section.timeout
-                    if limit is not None and self._awake(section.started) >= limit:
-                        return True
+            for section in rank.sections:
+                limit = limits.section if section.timeout is None else section.timeout
+                if limit is not None and self._awake(section.started) >= limit:
+                    return True
+            if not all(section.side for section in rank.sections):
                 continue
             since = rank.claimed_at if rank.moved_at is None else rank.moved_at
-            limit = limits.start if rank.moved_at is None else limits.hang
+            limit = limits.start if rank.moved_at is None else self._hang_limit(rank)
             if limit is not None and self._awake(since) - rank.credit >= limit:
                 return True
         nobody_moved = not any(r.moved_at is not None or r.done for r in self.ranks)
         due = limits.start is not None and self._awake(self.spawned_at) >= limits.start
         return limits.start_given and nobody_moved and due
+
+    def _hang_limit(self, rank: Rank) -> float | None:
+        """The least that a silence of this rank has to last."""
+        if not self.policy.limits.auto:
+            return self.policy.limits.hang
+        if rank.intervals >= 100:
+            bound = max(30.0, 10 * rank.usual)
+            return (
+                bound if rank.longest <= bound else max(bound, min(2 * rank.longest, self.policy.limits.start or 1e9))
+            )
+        return self.policy.limits.start if self.job.ledger.learned is None else 30.0
 
     def _check_spawns(self, before: Job, effects: tuple[do.Effect, ...]) -> None:
         spawns = [e for e in effects if isinstance(e, do.Spawn)]
@@ -380,7 +550,7 @@ class Adversary(RuleBasedStateMachine):
                 assert limit is None or self.in_a_row[reason] <= limit, "more restarts in a row than allowed"
                 assert self.in_a_row[reason] == before.want.consecutive
             self.tree_alive, self.allowed_to_kill, self.halted = True, None, False
-            self.ranks, self.aways, self.spawned_at = (), [], self.now
+            self.ranks, self.moved, self.aways, self.spawned_at = (), False, [], self.now
 
     def _check_end(self, effects: tuple[do.Effect, ...]) -> None:
         ends = [e for e in effects if isinstance(e, do.Exit)]
@@ -411,18 +581,26 @@ class Adversary(RuleBasedStateMachine):
         if isinstance(self.job.phase, Stopping):
             self.exited(0, 15)
             self.tree_ended(0)
+            self.released(())
         assert isinstance(self.job.phase, Done)
 
 
-PROFILES = {"fast": (150, 30, True), "normal": (300, 40, True), "long": (3_000, 60, False)}
-_examples, _steps, _same = PROFILES[os.environ.get("FTRUN_HYPOTHESIS", "normal")]
+def game(examples: int, steps: int, same: bool) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=same,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class Patient(Adversary):
+    """The same, for longer."""
+
 
 TestAdversary = Adversary.TestCase
-TestAdversary.settings = settings(
-    max_examples=_examples,
-    stateful_step_count=_steps,
-    derandomize=_same,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+TestAdversary.settings = game(150, 30, True) if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else game(300, 40, True)
+TestPatientAdversary = pytest.mark.slow(Patient.TestCase)
+TestPatientAdversary.settings = game(3_000, 60, False)

@@ -23,7 +23,8 @@ def test_the_limit_itself_is_overdue() -> None:
     found = judged(Rank(0, pid=7, moved_at=10.0, step=3), now=70.0).finding
     assert found is not None
     assert found._asdict() == {
-        "rule": "step", "rank": 0, "age": 60.0, "limit": 60.0, "step": 3, "section": None, "pid": 7
+        "rule": "step", "rank": 0, "age": 60.0, "limit": 60.0, "step": 3, "section": None, "pid": 7,
+        "learned": False,
     }  # fmt: skip
 
 
@@ -109,6 +110,38 @@ def test_any_overdue_section_of_a_nest_is_a_hang(outer: int) -> None:
     assert found is not None
     assert found.section == f"s{outer}"
     assert judged(Rank(0, moved_at=10.0, sections=nest), now=39.0).deadline == 40.0
+
+
+def test_who_is_in_a_section_is_looked_at_as_often_as_without() -> None:
+    """The end of a section tells nobody, and from then on the steps are judged."""
+    for saving in (Section("save", 20.0, 5000.0), Section("save", 20.0)):
+        for limits in (LIMITS._replace(section=5000.0), LIMITS._replace(section=None)):
+            assert judged(Rank(0, moved_at=10.0, sections=(saving,)), now=25.0, limits=limits) == (None, 32.5)
+            assert judged(Rank(0, claimed_at=10.0, sections=(saving,)), now=25.0, limits=limits) == (None, 30.0)
+    short = Section("save", 20.0, 6.0)
+    assert judged(Rank(0, moved_at=10.0, sections=(short,)), now=25.0) == (None, 25.75)
+    assert judged(Rank(0, moved_at=10.0, sections=(short,)), now=25.9) == (None, 26.0)
+
+
+def test_a_section_of_a_side_thread_suspends_nothing() -> None:
+    upload, save = Section("upload", 5.0, 500.0, side=True), Section("save", 65.0, 30.0)
+    for sections in ((upload,), (upload, upload)):
+        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=69.9)) is None
+        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=70.0)) == ("step", 0)
+        assert rule(judged(Rank(0, claimed_at=10.0, sections=sections), now=50.0)) == ("start", 0)
+    assert rule(judged(Rank(0, moved_at=500.0, sections=(upload,)), now=505.0)) == ("section", 0), "it has a deadline"
+    for sections in ((upload, save), (save, upload)):
+        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=94.9)) is None
+        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=95.0)) == ("section", 0)
+
+
+def test_the_suspected_one_is_named_as_long_as_it_holds() -> None:
+    ranks = Rank(0, moved_at=30.0), Rank(1, moved_at=10.0)
+    attempt = Attempt(1, ranks=ranks)
+    (suspected,) = (judge(attempt._replace(ranks=ranks[:1]), 90.0, LIMITS).finding,)
+    assert rule(judge(attempt, 100.0, LIMITS, suspected=suspected)) == ("step", 0)
+    moved = attempt._replace(ranks=(ranks[0]._replace(moved_at=95.0), ranks[1]))
+    assert rule(judge(moved, 100.0, LIMITS, suspected=suspected)) == ("step", 1)
 
 
 def test_time_in_closed_sections_ages_nobody() -> None:

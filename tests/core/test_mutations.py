@@ -1,12 +1,14 @@
 """The tests of the core catch every planted bug of `mutations.py`, and nothing but planted bugs."""
 
+import contextlib
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,14 +16,22 @@ from core.mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "supervisor" / "ftrun"
-# The quick ones first, without the plugins that only the rest needs: they catch most.
-QUICK = ("test_scenarios", "test_liveness", "test_policy", "test_rare_turns", "test_exitcode")
-THOROUGH = ("test_table", "test_decide_properties")
-CAUGHT = 1  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all
+# The quick ones first: they catch most.
+QUICK = ("test_scenarios", "test_liveness", "test_policy", "test_ranks", "test_rare_turns", "test_limits")
+THOROUGH = ("test_exitcode", "test_learning", "test_table", "test_decide_properties")
+CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all
+# Each mutant has a process of its own, forked where everything but the core has been imported.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["pytest", "hypothesis.stateful"])
 
 
-def _tested(folder: Path, mutation: Mutation | None) -> subprocess.CompletedProcess[str]:
-    """Runs the suite against a copy of the core in `folder`, with this bug in it."""
+class Ran(NamedTuple):
+    code: str
+    said: str
+
+
+def _planted(folder: Path, mutation: Mutation | None) -> None:
+    """A copy of the core in `folder`, with this bug in it."""
     core = folder / "supervisor" / "ftrun" / "core"
     shutil.copytree(PACKAGE / "core", core, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PACKAGE / "__init__.py", core.parent)
@@ -29,25 +39,40 @@ def _tested(folder: Path, mutation: Mutation | None) -> subprocess.CompletedProc
         text = (core / mutation.file).read_text()
         assert text.count(mutation.old) == 1, f"{mutation.old!r} occurs {text.count(mutation.old)} times"
         (core / mutation.file).write_text(text.replace(mutation.old, mutation.new))
+
+
+def _tests(folder: Path) -> None:
+    """Run the suite against the core in `folder`; pytest's code and words go into files there."""
+    for name in [name for name in os.environ if name.startswith(("PYTEST", "FTRUN"))]:
+        del os.environ[name]
+    os.environ |= {"FTRUN_HYPOTHESIS": "fast", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    os.chdir(folder)
+    sys.dont_write_bytecode = True
     paths = [str(folder / "supervisor"), str(ROOT / "hooks"), str(ROOT / "tests")]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "FTRUN"))}
-    environment |= {"PYTHONPATH": os.pathsep.join(paths), "FTRUN_HYPOTHESIS": "fast", "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
-    command += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
-    command += ["-o", f"pythonpath={' '.join(paths)}", "-o", "addopts="]
-    for suite in (QUICK, THOROUGH):
-        files = [str(ROOT / "tests" / "core" / f"{name}.py") for name in suite]
-        ran = subprocess.run(
-            [*command, *files], env=environment, cwd=folder, capture_output=True, text=True, timeout=120
-        )
-        if ran.returncode != 0:
-            break
-    return ran
+    sys.path[:0] = paths
+    words = ["-x", "-q", "--no-header", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:logging"]
+    words += ["-p", "no:unraisableexception", "-m", "not slow", "-o", "addopts="]
+    words += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-o", f"pythonpath={' '.join(paths)}"]
+    code = 0
+    with Path("said").open("w") as said, contextlib.redirect_stdout(said):
+        for suite in (QUICK, THOROUGH):
+            code = code or pytest.main([*words, *(str(ROOT / "tests" / "core" / f"{name}.py") for name in suite)])
+    Path("code").write_text(str(int(code)))  # the exit status of a process is lost where two threads ask for it
+
+
+def _tested(folder: Path, mutation: Mutation | None) -> Ran:
+    _planted(folder, mutation)
+    process = PROCESSES.Process(target=_tests, args=(folder,))
+    process.start()
+    process.join(120)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return Ran((folder / "code").read_text(), (folder / "said").read_text())
 
 
 @pytest.fixture(scope="module")
-def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
+def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Ran]]]:
     """All of them, two at a time, from the first test on."""
     with ThreadPoolExecutor(2) as pool:
         every: tuple[Mutation | None, ...] = (None, *MUTATIONS)
@@ -57,15 +82,15 @@ def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futur
         }
 
 
-def test_the_core_as_it_is_passes(tested: dict[str, Future[subprocess.CompletedProcess[str]]]) -> None:
+def test_the_core_as_it_is_passes(tested: dict[str, Future[Ran]]) -> None:
     ran = tested[""].result()
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.code == "0", ran.said
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_caught(mutation: Mutation, tested: dict[str, Future[subprocess.CompletedProcess[str]]]) -> None:
+def test_caught(mutation: Mutation, tested: dict[str, Future[Ran]]) -> None:
     ran = tested[mutation.name].result()
-    assert ran.returncode == CAUGHT, f"not caught: {mutation}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
+    assert ran.code == CAUGHT, f"not caught: {mutation}\n{ran.said[-2000:]}"
 
 
 def test_names_are_unique() -> None:

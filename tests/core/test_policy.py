@@ -3,7 +3,7 @@
 import pytest
 
 from ftrun.core.policy import LIMIT, Policy, credited, exhausted, progress, wait
-from ftrun.core.values import Attempt, Cause, Ledger, Rank
+from ftrun.core.values import Attempt, Cause, Ledger, Rank, Section
 
 CAUSES: tuple[Cause, ...] = ("hang", "fault", "failure")
 
@@ -77,6 +77,39 @@ def test_no_backoff() -> None:
 )
 def test_progress(ledger: Ledger, reached: Attempt, now: float, expected: str | None) -> None:
     assert progress(ledger, reached, now, Policy()) == expected
+
+
+@pytest.mark.parametrize("reached", [attempt(), attempt(step=9), attempt(step=9, checkpoint=5), Attempt(1)])
+def test_where_checkpoint_files_are_watched_they_are_what_counts(reached: Attempt) -> None:
+    """`ev.Saved` says so when one came; a newer checkpoint that the program reports counts as well."""
+    watched, ledger = Policy(files=True), Ledger(best_checkpoint=5)
+    assert progress(ledger, reached, 1e9, watched) is None
+    assert progress(ledger, attempt(checkpoint=6), 0, watched) == "checkpoint"
+    assert progress(Ledger(), attempt(step=9), 0, watched) is None
+
+
+SAVE, OUTER, INNER = Section("save", 1.0, automatic=True), Section("outer", 2.0), Section("inner", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "section"),
+    [
+        ((), None),
+        ((Rank(0),), None),
+        ((Rank(0, sections=(OUTER, INNER)),), "outer"),
+        ((Rank(0), Rank(1, sections=(INNER,)), Rank(2, sections=(OUTER,))), "inner"),
+        ((Rank(0, sections=(SAVE, INNER)),), "inner"),
+        ((Rank(0, sections=(SAVE,)), Rank(1, sections=(OUTER,))), "outer"),
+        ((Rank(0, sections=(SAVE,)),), None),
+        ((Rank(0, broken="eval"),), "eval"),
+        ((Rank(0, sections=(SAVE,), broken="eval"),), "eval"),
+        ((Rank(0, sections=(OUTER,), broken="eval"),), "outer"),
+    ],
+)
+def test_the_section_that_a_restart_may_want_to_skip(ranks: tuple[Rank, ...], section: str | None) -> None:
+    """The outermost that the lowest rank is in, or that an exception closed; never one that the hooks opened."""
+    assert Attempt(1, ranks=ranks).section == section
+    assert credited(Ledger(last_section="earlier"), Attempt(1, ranks=ranks), None).last_section == section
 
 
 def test_stable_after_can_be_off() -> None:

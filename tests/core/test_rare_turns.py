@@ -9,8 +9,8 @@ from ftrun.core import events as ev
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits, awake
 from ftrun.core.policy import Policy
-from ftrun.core.states import Done, Finish, Job, Running, Stopping, Suspect
-from ftrun.core.values import Fault, Ledger, Rank
+from ftrun.core.states import Done, Finish, Job, Running, Starting, Stopping, Suspect
+from ftrun.core.values import Fault, Learned, Ledger, Rank, Section
 
 MINUTE = Policy(limits=Limits(hang=60.0, start=3600.0, start_given=False, section=3600.0))
 MOVED = (Rank(0, pid=7, moved_at=10.0, step=5),)
@@ -88,11 +88,87 @@ def test_a_checkpoint_while_stopping_makes_this_restart_the_first() -> None:
 
 
 def test_the_hang_names_the_rank_that_hangs() -> None:
-    """Rank 0 raised the suspicion and moved on; rank 1 is what is proven."""
+    """Rank 0 raised the suspicion and moved on; rank 1 is suspected now, and what proves it is its own evidence."""
     both = (Rank(0, pid=7, moved_at=10.0, step=5), Rank(1, pid=8, moved_at=11.0, step=5))
     later = (both[0]._replace(moved_at=70.5), both[1])
-    _, effects = run(MINUTE, ev.Looked(10.0, both), ev.Looked(70.0, both), ev.Evidenced(71.0, later))
+    asked = ev.Looked(10.0, both), ev.Looked(70.0, both), ev.Evidenced(71.0, later, (("state", "S"),))
+    _, effects = run(MINUTE, *asked, ev.Evidenced(71.0, later, (("state", "D"),)))
+    assert [suspect["rank"] for suspect in fields(effects, "suspect")] == [0, 1]
+    assert [(hang["rank"], hang["state"]) for hang in fields(effects, "hang")] == [(1, "D")]
+
+
+def test_the_suspect_that_does_not_move_is_proven_though_another_is_later_still() -> None:
+    """Rank 1 comes to light while rank 0 is looked at, and it has been silent for longer."""
+    later = MOVED[0], Rank(1, pid=8, moved_at=5.0)
+    _, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), ev.Evidenced(71.0, later))
+    assert [hang["rank"] for hang in fields(effects, "hang")] == [0]
+
+
+def test_a_suspect_that_moves_before_its_evidence_came_is_not_named() -> None:
+    """A look shows it; when no evidence comes in time the one that is named is the one that is overdue."""
+    both = (Rank(0, pid=7, moved_at=10.0, step=5), Rank(1, pid=8, moved_at=11.0, step=5))
+    later = (both[0]._replace(moved_at=71.5), both[1])
+    _, effects = run(MINUTE, ev.Looked(10.0, both), ev.Looked(70.0, both), ev.Looked(72.0, later), ev.Ticked(102.0))
     assert [hang["rank"] for hang in fields(effects, "hang")] == [1]
+
+
+def test_processes_that_a_launcher_started_again_begin_anew() -> None:
+    """A given start timeout is armed at the spawn; hours later it must not condemn who has not moved yet."""
+    policy = MINUTE._replace(limits=MINUTE.limits._replace(start=600.0, start_given=True))
+    begins = (Rank(0, pid=9, claimed_at=9000.0),)
+    job, _ = run(policy, ev.Looked(10.0, MOVED), ev.Looked(9000.0, begins), ev.Looked(9599.0, begins))
+    assert isinstance(job.phase, Starting)
+    job, effects = decide(job, ev.Looked(9600.0, begins), policy)
+    assert [found["rule"] for found in fields(list(effects), "suspect")] == ["start"]
+
+
+def test_a_learned_limit_alone_proves_nothing() -> None:
+    """Without evidence it is raised, as with evidence that it works, until there is none to ask for any more."""
+    limits = Limits(hang=3600.0, start=100.0, start_given=False, section=3600.0, auto=True)
+    silent = (Rank(0, pid=7, moved_at=10.0, intervals=200, usual=1.0, longest=1.0),)
+    job, effects = run(Policy(limits=limits), ev.Looked(10.0, silent), ev.Looked(40.0, silent), ev.Ticked(70.0))
+    assert fields(effects, "hang") == []
+    assert isinstance(job.phase, Suspect)
+    assert job.phase.finding[2:4] == (60.0, 60.0), "twice the thirty seconds; asked again at once"
+    for event in (ev.Ticked(100.0), ev.Looked(110.0, silent), ev.Ticked(140.0)):
+        job, effects_of_it = decide(job, event, Policy(limits=limits))
+        effects += effects_of_it
+    assert [hang["limit"] for hang in fields(effects, "hang")] == [100.0]
+
+
+def test_evidence_that_one_works_excuses_no_other() -> None:
+    """Rank 0 works, by its learned limit; meanwhile the section of rank 1 is overdue, which no evidence excuses."""
+    limits = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True)
+    before = Ledger(learned=Learned(30.0, 1.0, 1.0, 500, 1.0))
+    saving = Rank(1, pid=8, moved_at=20.0, sections=(Section("save", 21.0, 20.0),))
+    job, effects = run(
+        Policy(limits=limits),
+        ev.Looked(10.0, (Rank(0, pid=7, moved_at=10.0, intervals=10),)),
+        ev.Looked(40.0, (Rank(0, pid=7, moved_at=10.0, intervals=10), saving)),
+        ev.Evidenced(43.0, (Rank(0, pid=7, moved_at=42.0, intervals=10), saving), (), "it works"),
+        ledger=before,
+    )
+    assert [(s["rule"], s["rank"]) for s in fields(effects, "suspect")] == [("step", 0), ("section", 1)]
+    assert isinstance(job.phase, Suspect)
+
+
+def test_two_hangs_in_a_row_stay_two_when_a_checkpoint_of_before_them_is_found_late() -> None:
+    """The file was written by the first attempt, and found while the second is ended for its hang."""
+    job, effects = run(
+        MINUTE._replace(files=True),
+        ev.Looked(10.0, MOVED),
+        ev.Looked(70.0, MOVED),
+        ev.Evidenced(70.0, MOVED),
+        ev.TreeEnded(71.0),
+        ev.Spawned(72.0, 8),
+        ev.Looked(80.0, (MOVED[0]._replace(moved_at=80.0),)),
+        ev.Looked(140.0, (MOVED[0]._replace(moved_at=80.0),)),
+        ev.Evidenced(140.0, (MOVED[0]._replace(moved_at=80.0),)),
+        ev.Saved(141.0, "/c/1", 60.0),
+        ev.TreeEnded(142.0),
+    )
+    assert [restart["consecutive"] for restart in fields(effects, "restart")] == [1, 2]
+    assert job.ledger.hang == 2
 
 
 def test_a_cleared_suspicion_starts_the_silence_anew() -> None:

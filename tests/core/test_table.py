@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from ftrun.core import events as ev
+from ftrun.core.idle import Sample
 from ftrun.core.job import TABLE, decide
 from ftrun.core.policy import Policy
 from ftrun.core.states import (
@@ -24,25 +25,25 @@ from ftrun.core.states import (
     Suspect,
     Want,
 )
-from ftrun.core.values import Attempt, Fault, Finding, Ledger, Rank, Section
+from ftrun.core.values import Attempt, Fault, Finding, Learned, Ledger, Raised, Rank, Section
 
 # A cell that is neither here nor in the table, or in both, fails: whoever adds a phase or an event decides on each.
 EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
     Pending: """Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Faulted Healed
-        RestartAsked""",
+        RestartAsked Sampled Released""",
     # The exec answers within milliseconds: until then nothing can be judged.
     Launching: """Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Faulted Healed
-        RestartAsked""",
+        RestartAsked Sampled Released""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
-    Starting: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed",
-    Running: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed",
-    Suspect: "Started Spawned SpawnFailed TreeEnded Survived Healed",
+    Starting: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released",
+    Running: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released",
+    Suspect: "Started Spawned SpawnFailed TreeEnded Survived Healed Released",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
-    Stopping: "Started Spawned SpawnFailed Evidenced Halted Continued Healed RestartAsked",
+    Stopping: "Started Spawned SpawnFailed Evidenced Halted Continued Healed RestartAsked Sampled",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
     Healing: """Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Faulted
-        RestartAsked""",
+        RestartAsked Sampled Released""",
     # Final.
     Done: " ".join(kind.__name__ for kind in ev.EVENTS),
 }
@@ -50,13 +51,15 @@ EMPTY: dict[type[Phase], str] = {
 FAULT = Fault("gpu0", "Xid48", "major")
 RANKS = (
     Rank(0, pid=7, claimed_at=1.0, alive_at=9.0, moved_at=8.0, step=3, checkpoint_step=2, checkpoint_path="/c"),
-    Rank(1, pid=8, claimed_at=1.0, sections=(Section("a", 2.0, 5.0), Section("b", 3.0))),
+    Rank(1, pid=8, claimed_at=1.0, sections=(Section("a", 2.0, 5.0), Section("b", 3.0, side=True))),
     Rank(2, pid=9, done=True, present=False, fatal="because"),
+    Rank(3, pid=6, moved_at=9.0, intervals=200, usual=0.5, longest=70.0, slowest_start=9.0, broken="a"),
 )
 ATTEMPTS = (
     Attempt(1, pid=7, spawned_at=1.0),
     Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
     Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
+    Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], raised=(Raised(3, 80.0), Raised(5, 80.0))),
 )
 FINDING = Finding("step", 0, 61.0, 60.0, 3, None, 7)
 PHASE_VALUES: dict[type[Phase], list[Phase]] = {
@@ -64,11 +67,12 @@ PHASE_VALUES: dict[type[Phase], list[Phase]] = {
     Launching: [Launching(a) for a in ATTEMPTS],
     Starting: [Starting(a, d) for a in ATTEMPTS for d in (None, 10.0)],
     Running: [Running(a, d) for a in ATTEMPTS for d in (None, 10.0)],
-    Suspect: [Suspect(a, FINDING, 10.0) for a in ATTEMPTS],
+    Suspect: [Suspect(a, f, 10.0) for a in ATTEMPTS for f in (FINDING, FINDING._replace(rank=3, learned=True))],
     Stopping: [
         *(Stopping(a, stage, 10.0) for a in ATTEMPTS for stage in ("asked", "term", "kill")),
         Stopping(ATTEMPTS[0], "asked"),
         Stopping(ATTEMPTS[0], "inspect"),
+        Stopping(ATTEMPTS[0], "devices", 10.0),
     ],
     Healing: [Healing(FAULT, 10.0)],
     Done: [Done(0), Done(195)],
@@ -80,12 +84,19 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ev.Ticked: [ev.Ticked(10.0), ev.Ticked(1e6)],
     ev.Overslept: [ev.Overslept(1e6, 10.0), ev.Overslept(10.0, 10.0)],
     ev.Looked: [ev.Looked(10.0, ()), ev.Looked(10.0, RANKS), ev.Looked(1e6, RANKS[:2])],
-    ev.Evidenced: [ev.Evidenced(1e6, RANKS[:2], (("state", "D"),)), ev.Evidenced(10.0, (), (), "it moves")],
+    ev.Saved: [ev.Saved(10.0, "/c/1", 9.0), ev.Saved(10.0, "/c/1", 0.0)],
+    ev.Evidenced: [
+        ev.Evidenced(1e6, RANKS[:2], (("state", "D"),)),
+        ev.Evidenced(10.0, (), (), "it moves"),
+        ev.Evidenced(1e6, RANKS, (), "it works"),
+    ],
     ev.Halted: [ev.Halted(10.0, 20)],
     ev.Continued: [ev.Continued(10.0)],
     ev.Exited: [ev.Exited(10.0, code=0), ev.Exited(10.0, code=3), ev.Exited(10.0, signal=9), ev.Exited(10.0)],
     ev.TreeEnded: [ev.TreeEnded(10.0), ev.TreeEnded(10.0, 4)],
     ev.Survived: [ev.Survived(10.0, ("7 (python) D nfs",)), ev.Survived(10.0, ())],
+    ev.Sampled: [ev.Sampled(10.0, Sample(10.0, 5.0, 0.0, 0.0)), ev.Sampled(10.0, Sample(10.0, 5.0, 9.0, 1e9))],
+    ev.Released: [ev.Released(10.0), ev.Released(10.0, ("gpu0 by process 7",))],
     ev.Signalled: [ev.Signalled(10.0, 15, True), ev.Signalled(10.0, 10, False)],
     ev.Faulted: [
         ev.Faulted(10.0, Fault("gpu0", "x", severity))
@@ -102,7 +113,11 @@ WANTS: list[Want] = [
     Finish(195, "hang-limit", "why"),
     Finish(143, "stopped", "why", own=True),
 ]
-POLICIES = [Policy(), Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0)]
+POLICIES = [
+    Policy(),
+    Policy(files=True, limits=Policy().limits._replace(auto=True)),
+    Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0),
+]
 CELLS = list(itertools.product(PHASES, ev.EVENTS))
 
 
@@ -111,7 +126,7 @@ def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
     empty = event.__name__ in EMPTY[phase].split()
     assert empty != ((phase, event) in TABLE), "decide on this cell: a handler in TABLE, or a word in EMPTY"
     for a_phase, an_event, want, policy in itertools.product(PHASE_VALUES[phase], EVENT_VALUES[event], WANTS, POLICIES):
-        job = Job(a_phase, want, Ledger(start_cnt=1, hang=1))
+        job = Job(a_phase, want, Ledger(start_cnt=1, hang=1, reason="hang", learned=Learned(30.0, 1.0, 2.0, 100, 3.0)))
         after, effects = decide(job, an_event, policy)
         assert isinstance(after.phase, PHASES)
         if empty:

@@ -4,10 +4,12 @@ A file is text for people, and the expected text at once.  Lines that start at t
 comments, `policy`, `ledger`, `at TIME EVENT ...`); indented lines are what `decide` answered.  `play` returns the whole
 text with the indented lines computed anew, so a test compares two texts and `FTRUN_REWRITE=1` writes the new one.
 
-    policy hang=60 max_restarts=3              durations in seconds, `off` switches off
+    policy hang=60 max_restarts=3              durations in seconds, `off` switches off; `auto`, `files` switch on
     ledger hang=2 best_step=7                  what earlier runs left, if anything
+    ledger learned=45/0.5/4.5/900/20           limit, usual, longest, intervals, slowest start
     at 0 started
     at 5.2 looked rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer first
+    at 6 looked rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
     at 60 exited signal=9
 """
 
@@ -19,8 +21,8 @@ from ftrun.core import events as ev
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import Policy
-from ftrun.core.states import Again, Done, Finish, Job, Pending, Stopping
-from ftrun.core.values import Fault, Ledger, Rank, Section
+from ftrun.core.states import Again, Done, Finish, Job, Pending, Running, Starting, Stopping
+from ftrun.core.values import Fault, Learned, Ledger, Rank, Section
 
 INDENT = "    "
 
@@ -44,7 +46,7 @@ def play(text: str) -> str:
                 case ["policy", *words]:
                     policy = _policy(_pairs(words))
                 case ["ledger", *words]:
-                    job = Job(ledger=Ledger(**{k: _value(v) for k, v in _pairs(words).items()}))
+                    job = Job(ledger=_ledger(_pairs(words)))
                 case ["at", time, name, *words]:
                     if float(time) < now:
                         raise BadScenario("time runs backwards")
@@ -95,6 +97,13 @@ def _policy(pairs: dict[str, str]) -> Policy:
         else:
             policy = policy._replace(**{key: _value(text)})
     return policy
+
+
+def _ledger(pairs: dict[str, str]) -> Ledger:
+    values = {key: _value(text) for key, text in pairs.items()}
+    if "learned" in values:
+        values["learned"] = Learned(*map(_value, pairs["learned"].split("/")))
+    return Ledger(**values)
 
 
 def _event(now: float, name: str, words: list[str]) -> ev.Event:
@@ -151,9 +160,12 @@ def _rank(pairs: dict[str, str]) -> Rank:
 
 
 def _section(text: str) -> Section:
+    text, *flags = text.split(":")
+    if not set(flags) <= {"side", "auto"}:
+        raise BadScenario(f"no such flag of a section: {flags}")
     name, _, times = text.partition("@")
     started, _, timeout = times.partition("/")
-    return Section(name, float(started), float(timeout) if timeout else None)
+    return Section(name, float(started), float(timeout) if timeout else None, "side" in flags, "auto" in flags)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -185,7 +197,7 @@ def _effect(effect: do.Effect) -> str:
             return f"heal {fault.device} {fault.code} {fault.severity}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"
-        case do.Terminate() | do.Kill() | do.Inspect():
+        case do.Terminate() | do.Kill() | do.Inspect() | do.Release():
             return type(effect).__name__.lower()
 
 
@@ -202,5 +214,7 @@ def _state(job: Job) -> str:
         name += f", then restart ({job.want.reason})"
     if isinstance(job.want, Finish):
         name += f", then end with {'its own code or ' if job.want.own else ''}{job.want.code} {job.want.verdict}"
+    if isinstance(phase, Starting | Running):
+        name += "".join(f", rank {r.rank} raised to {_show(r.limit)}" for r in phase.attempt.raised)
     counts = [f"{cause} {n}" for cause, n in zip(ledger._fields[2:5], ledger[2:5], strict=True) if n]
     return name + (f" [{', '.join(counts)}]" if counts else "")

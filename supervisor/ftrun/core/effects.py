@@ -45,6 +45,10 @@ class Inspect(NamedTuple):
     """Name what SIGKILL did not end; answer with `Survived`, or with `TreeEnded` if none is left after all."""
 
 
+class Release(NamedTuple):
+    """See that no device is held by what was killed; answer with `Released`."""
+
+
 class Heal(NamedTuple):
     fault: Fault
 
@@ -55,4 +59,4 @@ class Exit(NamedTuple):
     message: str
 
 
-Effect = Persist | Say | Spawn | Forward | Investigate | Terminate | Kill | Inspect | Heal | Exit
+Effect = Persist | Say | Spawn | Forward | Investigate | Terminate | Kill | Inspect | Release | Heal | Exit

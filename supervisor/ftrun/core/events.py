@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from ftrun.core.idle import Sample
 from ftrun.core.values import Fault, Rank
 
 
@@ -40,6 +41,28 @@ class Looked(NamedTuple):
 
     now: float
     ranks: tuple[Rank, ...]
+
+
+class Saved(NamedTuple):
+    """A checkpoint file came into being, whole, `at` that time."""
+
+    now: float
+    path: str
+    at: float
+
+
+class Sampled(NamedTuple):
+    """What the whole tree did in the last period."""
+
+    now: float
+    sample: Sample
+
+
+class Released(NamedTuple):
+    """Whether the devices are free after a kill: `held` says which are not, and by whom."""
+
+    now: float
+    held: tuple[str, ...] = ()
 
 
 class Evidenced(NamedTuple):
@@ -114,6 +137,9 @@ Event = (
     | Ticked
     | Overslept
     | Looked
+    | Saved
+    | Sampled
+    | Released
     | Evidenced
     | Halted
     | Continued
@@ -132,6 +158,9 @@ EVENTS: tuple[type[Event], ...] = (
     Ticked,
     Overslept,
     Looked,
+    Saved,
+    Sampled,
+    Released,
     Evidenced,
     Halted,
     Continued,

@@ -10,10 +10,9 @@ from typing import Any
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode, words
+from ftrun.core import exitcode
 from ftrun.core.ending import Effects, Outcome, after, escalation, finish, finish_with, stop, stopped_by, trouble
-from ftrun.core.liveness import judge
-from ftrun.core.policy import Policy, credited, progress
+from ftrun.core.policy import Policy
 from ftrun.core.states import (
     Again,
     Finish,
@@ -28,8 +27,23 @@ from ftrun.core.states import (
     Stopping,
     Suspect,
 )
-from ftrun.core.values import Attempt, Cause
+from ftrun.core.values import CAUSES, Attempt, Cause
+from ftrun.core.watching import (
+    continued,
+    credit,
+    evidenced,
+    halted,
+    looked,
+    looked_again,
+    overslept,
+    sampled,
+    saved,
+    ticked,
+    unproven,
+    watch,
+)
 
+ANSWER = 5.0  # s; a probe that looks until the device timeout has so long to say what it saw
 BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: they reach the command's group past us
 Handler = Callable[[Job, Any, Any, Policy], Outcome]
 
@@ -60,7 +74,8 @@ def _launch(job: Job, now: float, record: str) -> Outcome:
     if again:
         fields += (("consecutive", again.consecutive),)
     written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
-    return Job(Launching(Attempt(number, spawned_at=now)), Keep(), ledger), (written, do.Spawn(number))
+    attempt = Attempt(number, spawned_at=now, patience=1 << min(ledger.hang, 10))
+    return Job(Launching(attempt), Keep(), ledger), (written, do.Spawn(number))
 
 
 def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> Outcome:
@@ -69,7 +84,7 @@ def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> O
     if isinstance(job.want, Finish):
         asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
         return job._replace(phase=asked), (written,)
-    return _watch(job, attempt, event.now, policy, (written,))
+    return watch(job, attempt, event.now, policy, (written,))
 
 
 def _spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
@@ -80,119 +95,10 @@ def _spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Pol
 # --- watching -------------------------------------------------------------------------------------------------------
 
 
-def _watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
-    """Judge the attempt as it was last seen; a finding is a suspicion that evidence has to settle."""
-    moved = attempt.moved
-    phase = Running if moved else Starting
-    if moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
-        first = next(r for r in attempt.ranks if r.moved_at is not None)
-        so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
-    if attempt.stopped_at is not None:
-        return job._replace(phase=phase(attempt)), so_far
-    judged = judge(attempt, now, policy.limits)
-    if judged.finding is None:
-        return job._replace(phase=phase(attempt, judged.deadline)), so_far
-    suspect = Suspect(attempt, judged.finding, now + policy.evidence_timeout)
-    written = do.Persist("suspect", tuple(judged.finding._asdict().items()))
-    return job._replace(phase=suspect), (*so_far, written, do.Investigate(judged.finding))
-
-
-def _credit(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job, Attempt, Effects]:
-    """Write down what the attempt has reached: every new checkpoint, and the first time it goes beyond all earlier."""
-    what = progress(job.ledger, attempt, now, policy)
-    ledger = credited(job.ledger, attempt, what)
-    if what is None or (what != "checkpoint" and attempt.progressed):
-        return job._replace(ledger=ledger), attempt, ()
-    fields = (("by", what), ("step", attempt.step), ("checkpoint", ledger.last_checkpoint))
-    counted = job.ledger.hang + job.ledger.fault + job.ledger.failure > 0
-    written = do.Persist("progress", fields, durable=counted)
-    return job._replace(ledger=ledger), attempt._replace(progressed=True), (written,)
-
-
-def _looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Policy) -> Outcome:
-    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
-    return _watch(job, attempt, event.now, policy, written)
-
-
-def _ticked(job: Job, phase: Starting | Running, event: ev.Ticked, policy: Policy) -> Outcome:
-    return _watch(job, phase.attempt, event.now, policy)
-
-
-def _overslept(job: Job, phase: Starting | Running | Suspect, event: ev.Overslept, policy: Policy) -> Outcome:
-    """Time in which we were frozen counts for nobody; the suspicion, if any, is judged anew."""
-    attempt = _forgiven(phase.attempt, event.since, event.now)
-    return _watch(job, attempt, event.now, policy, _dropped(phase, "frozen meanwhile"))
-
-
-def _dropped(phase: Starting | Running | Suspect, why: str) -> Effects:
-    return (do.Persist("cleared", (("why", why),)),) if isinstance(phase, Suspect) else ()
-
-
-def _forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
-    return attempt._replace(aways=(*attempt.aways[-63:], (since, now)))
-
-
-def _halted(job: Job, phase: Starting | Running | Suspect, event: ev.Halted, policy: Policy) -> Outcome:
-    """What the user stops stays stopped and is no hang."""
-    since = event.now if phase.attempt.stopped_at is None else phase.attempt.stopped_at
-    attempt = phase.attempt._replace(stopped_at=since)
-    return _watch(job, attempt, event.now, policy, _dropped(phase, "stopped by the user"))
-
-
-def _continued(job: Job, phase: Starting | Running | Suspect, event: ev.Continued, policy: Policy) -> Outcome:
-    attempt = phase.attempt
-    if attempt.stopped_at is None:
-        return job, ()
-    attempt = _forgiven(attempt._replace(stopped_at=None), attempt.stopped_at, event.now)
-    return _watch(job, attempt, event.now, policy)
-
-
-def _looked_again(job: Job, phase: Suspect, event: ev.Looked, policy: Policy) -> Outcome:
-    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
-    if judge(attempt, event.now, policy.limits).finding is None:
-        return _clear(job, attempt, event.now, "it moved", policy, written)
-    return job._replace(phase=phase._replace(attempt=attempt)), written
-
-
-def _evidenced(job: Job, phase: Suspect, event: ev.Evidenced, policy: Policy) -> Outcome:
-    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
-    if event.cleared is not None:
-        forgiven = _forgiven(attempt, attempt.spawned_at, event.now)  # every silence starts anew
-        return _clear(job, forgiven, event.now, event.cleared, policy, written)
-    finding = judge(attempt, event.now, policy.limits).finding
-    if finding is None:
-        return _clear(job, attempt, event.now, "it moved", policy, written)
-    return _hang(job, phase._replace(attempt=attempt, finding=finding), event.now, policy, event.evidence, written)
-
-
-def _unproven(job: Job, phase: Suspect, event: ev.Ticked, policy: Policy) -> Outcome:
-    """The evidence did not come in time; it must not delay the verdict further."""
-    return _hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())
-
-
-def _clear(job: Job, attempt: Attempt, now: float, why: str, policy: Policy, so_far: Effects) -> Outcome:
-    return _watch(job, attempt, now, policy, (*so_far, do.Persist("cleared", (("why", why),))))
-
-
-def _hang(
-    job: Job, phase: Suspect, now: float, policy: Policy, evidence: tuple[tuple[str, object], ...], so_far: Effects
-) -> Outcome:
-    fields = tuple(phase.finding._asdict().items()) + evidence
-    return trouble(
-        job,
-        phase.attempt,
-        "hang",
-        words.finding(phase.finding),
-        now,
-        policy,
-        (*so_far, do.Persist("hang", fields, durable=True)),
-    )
-
-
 def _exited(job: Job, phase: Launching | Starting | Running | Suspect, event: ev.Exited, policy: Policy) -> Outcome:
     """The command ended by itself; what it left behind is ended too, then its status decides."""
     attempt, status = phase.attempt, exitcode.own(event.code, event.signal)
-    job, attempt, written = _credit(job, attempt, event.now, policy)
+    job, attempt, written = credit(job, attempt, event.now, policy)
     written += (_exit_record(event),)
     by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal in BY_TERMINAL)
     if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
@@ -292,9 +198,9 @@ def _exited_stopping(job: Job, phase: Stopping, event: ev.Exited, policy: Policy
 def _looked_stopping(job: Job, phase: Stopping, event: ev.Looked, policy: Policy) -> Outcome:
     """What was reached while stopping counts: many programs checkpoint on SIGTERM."""
     section = job.ledger.last_section  # as it was at the verdict: a SIGTERM unwinds the open ones
-    job, attempt, written = _credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
+    job, attempt, written = credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
     ledger, want = job.ledger._replace(last_section=section), job.want
-    if isinstance(want, Again) and want.reason in ("hang", "fault", "failure") and ledger.count(want.reason) == 0:
+    if isinstance(want, Again) and want.reason in CAUSES and ledger.count(want.reason) == 0:
         # That was progress: the restart under way is the first in a row.
         ledger, want = ledger.counted(want.reason), want._replace(consecutive=1)
     return Job(phase._replace(attempt=attempt), want, ledger), written
@@ -316,6 +222,9 @@ def _overdue(job: Job, phase: Stopping, event: ev.Ticked, policy: Policy) -> Out
         return job._replace(phase=kill), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
     if phase.stage == "kill":
         return job._replace(phase=phase._replace(stage="inspect", deadline=None)), (do.Inspect(),)
+    if phase.stage == "devices":  # a probe that is stuck in its driver must not keep the job from going on
+        unknown = do.Persist("problem", (("what", "nobody says whether the devices are free; going on"),))
+        return _again(job, event.now, policy, (unknown,))
     return job, ()
 
 
@@ -335,18 +244,44 @@ def _survived(job: Job, phase: Stopping, event: ev.Survived, policy: Policy) -> 
 
 
 def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
+    if phase.stage == "devices":
+        return job, ()  # said before
     written: Effects = (do.Persist("killed", (("processes", event.killed),)),) if event.killed else ()
     want = job.want
     if isinstance(want, Finish):
         job, effects = finish(job, want.code, want.verdict, want.message)
         return job, written + effects
+    if policy.device_timeout is not None:
+        freeing = phase._replace(stage="devices", deadline=event.now + policy.device_timeout + ANSWER)
+        return job._replace(phase=freeing), (*written, do.Release())
+    return _again(job, event.now, policy, written)
+
+
+def _released(job: Job, phase: Stopping, event: ev.Released, policy: Policy) -> Outcome:
+    """A device that a dead process still holds, or its memory, is the node's trouble."""
+    if phase.stage != "devices":
+        return job, ()
+    if not event.held:
+        return _again(job, event.now, policy, ())
+    why = "devices are not free after the kill: " + "; ".join(event.held)
+    want = finish_with(exitcode.NODE_FAULT, why)
+    job, effects = finish(job, *want[:3])
+    return job, (escalation("fault", want), do.Say(why), *effects)
+
+
+def _again(job: Job, now: float, policy: Policy, written: Effects) -> Outcome:
+    """The tree is dead and the devices are free: start again, at once or after what has to come first."""
+    want = job.want
+    if isinstance(want, Finish):
+        job, effects = finish(job, want.code, want.verdict, want.message)
+        return job, written + effects
     if isinstance(want, Again) and want.fault is not None:
-        healing = Healing(want.fault, event.now + policy.heal_timeout)
         record = do.Persist("healing", tuple(want.fault._asdict().items()))
+        healing = Healing(want.fault, now + policy.heal_timeout)
         return job._replace(phase=healing), (*written, record, do.Heal(want.fault))
     if isinstance(want, Again) and want.delay > 0:
-        return job._replace(phase=Pending(event.now + want.delay)), written
-    job, effects = _launch(job, event.now, "restart")
+        return job._replace(phase=Pending(now + want.delay)), written
+    job, effects = _launch(job, now, "restart")
     return job, written + effects
 
 
@@ -361,11 +296,13 @@ def _healed(job: Job, phase: Healing, event: ev.Healed | ev.Ticked, policy: Poli
 
 
 WATCHED: dict[type[ev.Event], Handler] = {
-    ev.Ticked: _ticked,
-    ev.Overslept: _overslept,
-    ev.Looked: _looked,
-    ev.Halted: _halted,
-    ev.Continued: _continued,
+    ev.Ticked: ticked,
+    ev.Overslept: overslept,
+    ev.Looked: looked,
+    ev.Saved: saved,
+    ev.Sampled: sampled,
+    ev.Halted: halted,
+    ev.Continued: continued,
     ev.Exited: _exited,
     ev.Signalled: _signalled,
     ev.Faulted: _faulted,
@@ -376,24 +313,29 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Pending, ev.Ticked): _launch_due,
     (Pending, ev.Overslept): _launch_due,
     (Pending, ev.Signalled): _signalled_idle,
+    (Pending, ev.Saved): saved,
     (Launching, ev.Spawned): _spawned,
     (Launching, ev.SpawnFailed): _spawn_failed,
     (Launching, ev.Exited): _exited,
+    (Launching, ev.Saved): saved,
     (Launching, ev.Signalled): _signalled,
     **{(phase, event): cell for phase in (Starting, Running, Suspect) for event, cell in WATCHED.items()},
-    (Suspect, ev.Ticked): _unproven,
-    (Suspect, ev.Looked): _looked_again,
-    (Suspect, ev.Evidenced): _evidenced,
+    (Suspect, ev.Ticked): unproven,
+    (Suspect, ev.Looked): looked_again,
+    (Suspect, ev.Evidenced): evidenced,
     (Stopping, ev.Ticked): _overdue,
     (Stopping, ev.Overslept): _overslept_ending,
     (Stopping, ev.Looked): _looked_stopping,
+    (Stopping, ev.Saved): saved,
     (Stopping, ev.Exited): _exited_stopping,
     (Stopping, ev.Signalled): _signalled_stopping,
     (Stopping, ev.TreeEnded): _tree_ended,
     (Stopping, ev.Survived): _survived,
+    (Stopping, ev.Released): _released,
     (Stopping, ev.Faulted): _faulted_stopping,
     (Healing, ev.Healed): _healed,
     (Healing, ev.Ticked): _healed,
     (Healing, ev.Overslept): _overslept_ending,
     (Healing, ev.Signalled): _signalled_idle,
+    (Healing, ev.Saved): saved,
 }

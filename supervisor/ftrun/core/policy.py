@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from ftrun.core import exitcode
+from ftrun.core.idle import Thresholds
 from ftrun.core.liveness import Limits, awake
 from ftrun.core.values import Attempt, Cause, Ledger
 
@@ -17,10 +18,13 @@ class Policy(NamedTuple):
     max_restarts: int | None = 3
     stable_after: float | None = HOUR
     backoff: float = 1.0
+    files: bool = False  # checkpoint files are watched: they are what progress is judged by
+    work: Thresholds = Thresholds()
     limits: Limits = Limits(hang=HOUR, start=HOUR, start_given=False, section=HOUR)
     grace: float = 10.0
     stop_grace: float | None = None
     kill_timeout: float = 60.0  # what SIGKILL has not ended by then cannot be killed
+    device_timeout: float | None = None  # for devices to be free after a kill; None: nobody sees to that
     heal_timeout: float = 300.0
     evidence_timeout: float = 30.0
 
@@ -51,14 +55,16 @@ def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> st
     steps, gets nowhere (Cerebras judges restarts so).
     """
     newest = attempt.checkpoint
-    if newest is not None or ledger.best_checkpoint is not None:
+    if policy.files or newest is not None or ledger.best_checkpoint is not None:
         beyond = newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint)
         return "checkpoint" if beyond else None
     if attempt.step is not None or ledger.best_step is not None:
         return "step" if _beyond(attempt.step, ledger.best_step) else None
     # Silence is no stability: where a program beats, or has to, only the time up to its last movement counts.
     judged = attempt.ranks or policy.limits.start_given
-    until = max((r.moved_at for r in attempt.ranks if r.moved_at), default=attempt.spawned_at) if judged else now
+    until = now if attempt.idle.since is None else min(now, attempt.idle.since)
+    if judged:
+        until = max((r.moved_at for r in attempt.ranks if r.moved_at), default=attempt.spawned_at)
     ran = awake(attempt.spawned_at, until, attempt.aways)
     return "stable" if policy.stable_after is not None and ran >= policy.stable_after else None
 

@@ -42,10 +42,10 @@ class Suspect(NamedTuple):
 
 class Stopping(NamedTuple):
     """The tree is being ended: `asked` from outside, by SIGTERM (`term`), by SIGKILL (`kill`), or what SIGKILL left
-    is being named (`inspect`)."""
+    is being named (`inspect`); or it has ended, and its devices are to become free (`devices`)."""
 
     attempt: Attempt
-    stage: Literal["asked", "term", "kill", "inspect"]
+    stage: Literal["asked", "term", "kill", "inspect", "devices"]
     deadline: float | None = None
 
 

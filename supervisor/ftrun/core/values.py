@@ -2,15 +2,23 @@
 
 from typing import Final, Literal, NamedTuple
 
+from ftrun.core.idle import Idle
+
 Cause = Literal["hang", "fault", "failure"]
+CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
 TOUCH: Final = -1  # the "rank" of the touch file
 
 
 class Section(NamedTuple):
+    """`side`: entered by a thread that does not train, so that the steps are judged as well.  `automatic`: by the
+    hooks themselves, around a call of the program's."""
+
     name: str
     started: float
     timeout: float | None = None
+    side: bool = False
+    automatic: bool = False
 
 
 class Rank(NamedTuple):
@@ -29,10 +37,16 @@ class Rank(NamedTuple):
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     sections: tuple[Section, ...] = ()  # outermost first
+    broken: str | None = None  # the section that an exception closed, if nothing has moved since
+    intervals: int = 0  # silences between two movements that were seen; of those, in seconds:
+    usual: float = 0.0  # the 99th percentile of the last thousand
+    longest: float = 0.0  # of all but the first ten
+    slowest_start: float = 0.0  # the longest of the first ten
 
 
 class Finding(NamedTuple):
-    """Why a rank is taken for hung: by the rule `step`, `start` or `section`; silent for `age`, over `limit`."""
+    """Why a rank is taken for hung: by the rule `step`, `start` or `section`; silent for `age`, over `limit`.  Or the
+    whole tree, by the rule `idle`.  `learned`: nobody gave that limit, so that evidence may raise it."""
 
     rule: str
     rank: int | None
@@ -41,6 +55,14 @@ class Finding(NamedTuple):
     step: int | None = None
     section: str | None = None
     pid: int = 0
+    learned: bool = False
+
+
+class Raised(NamedTuple):
+    """Evidence spoke for this rank: its learned limit is `limit` until the hooks have counted the silence."""
+
+    rank: int
+    limit: float
 
 
 class Fault(NamedTuple):
@@ -52,7 +74,11 @@ class Fault(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """Facts about one start of the command; a restart forgets them."""
+    """Facts about one start of the command; a restart forgets them.
+
+    `patience` multiplies learned limits: it doubles with each hang in a row, since one that comes again and again may
+    be a silence that this program needs.
+    """
 
     number: int
     pid: int = 0
@@ -62,6 +88,9 @@ class Attempt(NamedTuple):
     stopped_at: float | None = None  # stopped by the user's job control since
     forwarded: frozenset[int] = frozenset()
     progressed: bool = False
+    raised: tuple[Raised, ...] = ()
+    idle: Idle = Idle()
+    patience: int = 1
     fault: Fault | None = None  # user-induced, seen while training still moved
 
     @property
@@ -80,12 +109,24 @@ class Attempt(NamedTuple):
 
     @property
     def section(self) -> str | None:
-        """The outermost open section of the lowest rank that has one: the stretch that a restart may want to skip."""
-        return next((r.sections[0].name for r in self.ranks if r.sections), None)
+        """The outermost section that the lowest rank is in, or broke in: the stretch that a restart may want to skip.
+        One that the hooks opened by themselves tells the program nothing."""
+        inside = (next((s.name for s in r.sections if not s.automatic), r.broken) for r in self.ranks)
+        return next((name for name in inside if name is not None), None)
 
     @property
     def fatal(self) -> str | None:
         return next((r.fatal for r in self.ranks if r.fatal is not None), None)
+
+
+class Learned(NamedTuple):
+    """What `--hang-timeout auto` knows of the job, in seconds; the figures behind `limit` are those of `Rank`."""
+
+    limit: float
+    usual: float
+    longest: float
+    intervals: int
+    slowest_start: float
 
 
 class Ledger(NamedTuple):
@@ -102,6 +143,7 @@ class Ledger(NamedTuple):
     last_checkpoint: str | None = None
     last_section: str | None = None
     reason: Reason = "first"  # why the attempt under way was started
+    learned: Learned | None = None
 
     def count(self, cause: Cause) -> int:
         return {"hang": self.hang, "fault": self.fault, "failure": self.failure}[cause]

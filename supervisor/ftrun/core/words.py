@@ -1,5 +1,7 @@
 """Sentences for a person, made from values."""
 
+from collections.abc import Mapping
+
 from ftrun.core.values import TOUCH, Finding, Section
 
 
@@ -24,13 +26,22 @@ def rank(number: int | None) -> str:
 
 
 def finding(found: Finding) -> str:
-    who, age, limit = rank(found.rank), seconds(found.age), seconds(found.limit)
+    who, age = rank(found.rank), seconds(found.age)
+    limit = seconds(found.limit) + (", learned" if found.learned else "")
+    if found.rule == "idle":
+        return f"the command has read and written nothing, and its devices did not change, for {age} (limit {limit})"
     if found.rule == "section":
         return f"{who} is in section {found.section!r} for {age} (limit {limit})"
     if found.rule == "start":
         return f"{who} gave no beat in its first {age} (limit {limit})"
     where = "" if found.step is None else f" at step {found.step}"
     return f"{who} stopped{where}, {age} ago (limit {limit})"
+
+
+def evidence(seen: Mapping[str, object]) -> str:
+    """Where it hangs, and where to read more; nothing if nobody knows."""
+    where = f", at {seen['why']}" if seen.get("why") else ""
+    return where + (f" (report: {seen['report']})" if seen.get("report") else "")
 
 
 def sections(opened: tuple[Section, ...]) -> str:

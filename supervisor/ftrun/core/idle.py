@@ -1,0 +1,121 @@
+"""The rule that needs no help from the program: it reads and writes nothing, and its accelerators do not change.
+
+The rule of ModelArts: no process I/O over several periods, then the utilisation over a window, unchanged by its
+variance and its median.  A collective that waits spins at 100 % utilisation with little power and hardly any memory
+traffic, so a constant utilisation is neither work nor a hang by itself: power, memory use and PCIe traffic tell.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+WINDOW: Final = 60  # samples
+FAR: Final = 4.0  # spreads between any two looks: the device has done something else in between
+SAMPLES: Final = 4  # at least so many quiet ones before anything is concluded
+
+
+class Use(NamedTuple):
+    """One look at one device: percent, percent, watts, bytes a second; None: it does not say."""
+
+    id: str
+    util: float | None = None
+    memory_util: float | None = None
+    power: float | None = None
+    traffic: float | None = None
+
+
+class Sample(NamedTuple):
+    """What the whole tree did in the `seconds` up to `at`: cores used by main threads, bytes a second read and
+    written; and every look at the devices that it may use.  Nobody need have looked."""
+
+    at: float
+    seconds: float
+    cpu: float
+    io: float
+    devices: tuple[Use, ...] = ()
+
+
+class Thresholds(NamedTuple):
+    """What is work: less is what keep-alives, log lines and watchdogs do.  A device works by its own range of power."""
+
+    cpu: float = 0.05  # cores
+    io: float = 16_384.0  # bytes a second
+    util_spread: float = 2.0  # percentage points of standard deviation, or between two medians
+    memory_util: float = 3.0  # percent
+    power: float = 0.7  # of the most that it has taken in this attempt
+    strain: float = 3.0  # times the least that it has taken: so much is no waiting
+    traffic: float = 1e6  # bytes a second
+
+
+class Range(NamedTuple):
+    """Of the power that a device took in this attempt."""
+
+    least: float
+    most: float
+
+
+class Idle(NamedTuple):
+    """What the samples of an attempt have shown.  `since`: nothing was done from then on; None: something is done.
+    `accelerator`: the job has used one.  `raised`: evidence spoke for this silence, so that it may last at least so
+    long."""
+
+    since: float | None = None
+    raised: float = 0.0
+    quiet: tuple[Sample, ...] = ()
+    powers: tuple[tuple[str, Range], ...] = ()
+    accelerator: bool = False
+
+
+def observe(idle: Idle, sample: Sample, thresholds: Thresholds) -> Idle:
+    """With this sample: quiet goes on, begins or ends.
+
+    CPU is work, unless a device is in use: then it may be a wait for that one.
+    """
+    in_use = any((use.util or 0.0) > 0 for use in sample.devices)
+    powers = _powers(dict(idle.powers), sample.devices)
+    idle = idle._replace(powers=tuple(sorted(powers.items())), accelerator=idle.accelerator or in_use)
+    quiet = (*idle.quiet, sample)[-WINDOW:]
+    if sample.io >= thresholds.io or (not in_use and sample.cpu >= thresholds.cpu):
+        return idle._replace(since=None, quiet=(), raised=0.0)
+    if any(_works(quiet, device, powers.get(device), thresholds) for device in {use.id for use in sample.devices}):
+        return idle._replace(since=None, quiet=(sample,), raised=0.0)
+    since = sample.at - sample.seconds if idle.since is None else idle.since
+    return idle._replace(since=since, quiet=quiet)
+
+
+def _powers(so_far: dict[str, Range], uses: Iterable[Use]) -> dict[str, Range]:
+    for use in uses:
+        if use.power is not None:
+            least, most = so_far.get(use.id, (use.power, use.power))
+            so_far[use.id] = Range(min(least, use.power), max(most, use.power))
+    return so_far
+
+
+def _works(quiet: tuple[Sample, ...], device: str, power: Range | None, thresholds: Thresholds) -> bool:
+    """Whether it does something: moves memory or data, draws power while it is used, or has changed."""
+    looks = [use for sample in quiet for use in sample.devices if use.id == device]
+    now = [use for use in quiet[-1].devices if use.id == device]
+    if any((u.memory_util or 0) >= thresholds.memory_util or (u.traffic or 0) >= thresholds.traffic for u in now):
+        return True
+    strong = [u for u in now if u.util and power and (u.power or 0) >= thresholds.power * power.most]
+    if strong and power:  # what spins takes as much as it ever did too, if it never did anything else
+        changes = _differ((use.power for use in looks), power.most / 20)
+        if changes or power.most >= thresholds.strain * power.least or any(u.memory_util is None for u in strong):
+            return True
+    return _differ((use.util for use in looks), thresholds.util_spread)
+
+
+def _differ(values: Iterable[float | None], spread: float) -> bool:
+    """By their deviation, by the medians of their two halves, or by one that is far off: many others drown it."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return False
+    half, mean = len(known) // 2, sum(known) / len(known)
+    deviation = (sum((value - mean) ** 2 for value in known) / len(known)) ** 0.5
+    far = max(known) - min(known) > FAR * spread
+    return far or deviation > spread or abs(_median(known[:half]) - _median(known[half:])) > spread
+
+
+def _median(values: list[float]) -> float:
+    """Of PID 1's own, for the statistics module would load more than all of it."""
+    values = sorted(values)
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2

@@ -1,0 +1,95 @@
+"""`--hang-timeout auto`: how long a silence is a hang, learned from the silences that this job has had.
+
+It starts as the start timeout and becomes tight once a rank has moved a hundred times.  A silence may then be as long
+as ten usual ones (the 99th percentile of the last thousand), and half a minute in any case; where a longer one than
+that has passed, and not at the start, twice that one.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ftrun.core import words
+from ftrun.core.values import TOUCH, Learned, Rank
+
+ENOUGH: Final = 100  # silences of a rank
+WARM: Final = 10  # the first ones of an attempt: compiling, allocating, filling caches
+FLOOR: Final = 30.0  # s
+USUAL_TIMES: Final = 10
+LONGEST_TIMES: Final = 2
+WARM_UP_TIMES: Final = 3  # a later start may be that much slower than the earlier ones
+NEWS: Final = 0.1  # a limit that changed by more is written down
+
+
+class Limit(NamedTuple):
+    """`seconds` None: nothing is judged yet.  `learned`: it was; evidence may raise it, up to `most`."""
+
+    seconds: float | None
+    learned: bool = False
+    most: float | None = None
+
+
+def limit(rank: Rank, before: Learned | None, start: float | None) -> Limit:
+    """What holds for this rank now; `before` is what earlier attempts, or this one so far, have taught of the job.
+
+    A rank that has not moved often enough in this attempt is judged by what was learned before, once it is warm; a
+    start that is slower than the earlier ones gets thrice their slowest.  A rank that has is judged by its own, and
+    by the rare silences of the job: all may have to wait for the one that evaluates.
+    """
+    if rank.intervals >= ENOUGH:
+        rare = before is not None and before.longest > _by_usual(before.usual)
+        longest = max(rank.longest, before.longest) if before is not None and rare else rank.longest
+        seconds = _seconds(rank.usual, longest, start)
+    elif before is None:
+        return Limit(start)
+    elif rank.intervals >= WARM:
+        seconds = max(FLOOR, before.limit)
+    else:
+        seconds = max(FLOOR, before.limit, WARM_UP_TIMES * before.slowest_start)
+    # Something that works and does not move may do so for as long as a start may take.
+    return Limit(seconds, True, None if start is None else max(start, LONGEST_TIMES * seconds))
+
+
+def learned(before: Learned | None, ranks: Iterable[Rank], start: float | None) -> Learned | None:
+    """What the job has taught by now, to be kept over restarts: the most of all its ranks.
+
+    Nothing, as long as a rank is waited for that has not moved often enough: it may be the slowest.
+    """
+    known, slow = [], False
+    for rank in ranks:
+        if rank.intervals >= ENOUGH:
+            known.append(rank)
+        else:
+            slow = slow or (rank.present and not rank.done and rank.rank != TOUCH)
+    if slow or not known:
+        return before
+    usual, intervals = max(rank.usual for rank in known), max(rank.intervals for rank in known)
+    longest = max([rank.longest for rank in known] + ([before.longest] if before else []))
+    slowest = max([rank.slowest_start for rank in known] + ([before.slowest_start] if before else []))
+    fresh = Learned(0.0, usual, longest, intervals, slowest)
+    fresh = fresh._replace(limit=max(limit(rank, fresh, start).seconds or 0.0 for rank in known))
+    if before is not None and abs(fresh.limit - before.limit) <= NEWS * before.limit:
+        return fresh._replace(limit=before.limit)
+    return fresh
+
+
+def reason(of: Learned) -> str:
+    """Why the limit is what it is, for a person."""
+    usual, longest = words.seconds(of.usual), words.seconds(of.longest)
+    if of.longest > _by_usual(of.usual):
+        most = "; at most the start timeout" if (1 + NEWS) * of.limit < LONGEST_TIMES * of.longest else ""
+        return f"twice the longest silence, {longest}, in {of.intervals} steps{most}"
+    if of.limit == FLOOR:
+        return f"99 of 100 silences are within {usual}, over {of.intervals} steps; never under {words.seconds(FLOOR)}"
+    return f"{USUAL_TIMES} times {usual}, within which 99 of 100 silences are, over {of.intervals} steps"
+
+
+def _seconds(usual: float, longest: float, start: float | None) -> float:
+    by_usual, twice = _by_usual(usual), LONGEST_TIMES * longest
+    if longest <= by_usual:
+        return by_usual
+    # A machine that slept, or a job that was stopped for a day, is a long silence too: not longer than the start's.
+    return twice if start is None else max(by_usual, min(twice, start))
+
+
+def _by_usual(usual: float) -> float:
+    return max(FLOOR, USUAL_TIMES * usual)

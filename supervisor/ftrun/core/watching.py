@@ -1,0 +1,193 @@
+"""Watching an attempt: what it has reached, whether it moves, and what becomes of a suspicion."""
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core import learning, words
+from ftrun.core.ending import Effects, Outcome, trouble
+from ftrun.core.idle import observe
+from ftrun.core.liveness import judge, same
+from ftrun.core.policy import Policy, credited, progress
+from ftrun.core.states import Again, Done, Healing, Job, Pending, Phase, Running, Starting, Suspect
+from ftrun.core.values import CAUSES, Attempt, Finding, Ledger, Raised
+
+
+def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
+    """Judge the attempt as it was last seen; a finding is a suspicion that evidence has to settle."""
+    moved = attempt.moved
+    phase = Running if moved else Starting
+    if moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
+        first = next(r for r in attempt.ranks if r.moved_at is not None)
+        so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
+    if attempt.stopped_at is not None:
+        return job._replace(phase=phase(attempt)), so_far
+    judged = judge(attempt, now, policy.limits, job.ledger.learned)
+    if judged.finding is None:
+        return job._replace(phase=phase(attempt, judged.deadline)), so_far
+    suspect = Suspect(attempt, judged.finding, now + policy.evidence_timeout)
+    written = do.Persist("suspect", _fields(judged.finding))
+    return job._replace(phase=suspect), (*so_far, written, do.Investigate(judged.finding))
+
+
+def credit(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job, Attempt, Effects]:
+    """Write down what the attempt has reached: every new checkpoint, and the first time it goes beyond all earlier;
+    and what the silences of its ranks have taught."""
+    what = progress(job.ledger, attempt, now, policy)
+    ledger = credited(job.ledger, attempt, what)
+    ledger, written = _learned(ledger, attempt, policy)
+    if what is None or (what != "checkpoint" and attempt.progressed):
+        return job._replace(ledger=ledger), attempt, written
+    record = _progress(job.ledger, what, attempt.step, ledger.last_checkpoint)
+    return job._replace(ledger=ledger), attempt._replace(progressed=True), (*written, record)
+
+
+def _progress(before: Ledger, by: str, step: int | None, checkpoint: str | None) -> do.Persist:
+    counted = before.hang + before.fault + before.failure > 0
+    return do.Persist("progress", (("by", by), ("step", step), ("checkpoint", checkpoint)), durable=counted)
+
+
+def _learned(ledger: Ledger, attempt: Attempt, policy: Policy) -> tuple[Ledger, Effects]:
+    if not policy.limits.auto:
+        return ledger, ()
+    before, known = ledger.learned, learning.learned(ledger.learned, attempt.ranks, policy.limits.start)
+    ledger = ledger._replace(learned=known)
+    if known is None or (before is not None and before.limit == known.limit):
+        return ledger, ()
+    fields = (("limit", known.limit), ("why", learning.reason(known)), ("usual", known.usual))
+    return ledger, (do.Persist("learned", (*fields, ("longest", known.longest), ("steps", known.intervals))),)
+
+
+def saved(job: Job, phase: Phase, event: ev.Saved, policy: Policy) -> Outcome:
+    """A checkpoint file came into being: progress.  One that stems from before this start was the progress of the
+    attempt before it, so that the restart which began this one stays the first in a row."""
+    attempt = None if isinstance(phase, Pending | Healing | Done) else phase.attempt
+    ledger, want = job.ledger._replace(hang=0, fault=0, failure=0, last_checkpoint=event.path), job.want
+    if attempt is not None and event.at < attempt.spawned_at and ledger.reason in CAUSES:
+        ledger = ledger.counted(ledger.reason)
+    if isinstance(want, Again) and want.reason in CAUSES:
+        ledger = ledger.counted(want.reason)
+        want = want._replace(consecutive=ledger.count(want.reason))
+    written = _progress(job.ledger, "checkpoint", attempt.step if attempt else None, event.path)
+    return Job(phase, want, ledger), (written,)
+
+
+def looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Policy) -> Outcome:
+    job, attempt, written = credit(job, _seen(phase.attempt, event), event.now, policy)
+    return watch(job, attempt, event.now, policy, written)
+
+
+def _seen(attempt: Attempt, event: ev.Looked | ev.Evidenced) -> Attempt:
+    """The attempt as it is now.  A limit stays raised until the hooks have counted the silence that raised it.  Where
+    all that moved have been replaced by processes that did not yet (a launcher has restarts of its own) those begin
+    now."""
+    seen = attempt._replace(ranks=event.ranks)
+    if attempt.raised:
+        counted = {rank.rank: rank.intervals for rank in attempt.ranks}
+        still = {rank.rank for rank in event.ranks if rank.intervals == counted.get(rank.rank)}
+        seen = seen._replace(raised=tuple(raised for raised in attempt.raised if raised.rank in still))
+    return forgiven(seen, attempt.spawned_at, event.now) if attempt.moved and not seen.moved else seen
+
+
+def sampled(job: Job, phase: Starting | Running | Suspect, event: ev.Sampled, policy: Policy) -> Outcome:
+    """What the tree did in a period.  Work ends a suspicion that it did none."""
+    attempt = phase.attempt._replace(idle=observe(phase.attempt.idle, event.sample, policy.work))
+    if not isinstance(phase, Suspect):
+        return watch(job, attempt, event.now, policy)
+    if phase.finding.rule == "idle" and attempt.idle.since is None:
+        return _clear(job, attempt, event.now, "it works", policy, ())
+    return job._replace(phase=phase._replace(attempt=attempt)), ()
+
+
+def ticked(job: Job, phase: Starting | Running, event: ev.Ticked, policy: Policy) -> Outcome:
+    return watch(job, phase.attempt, event.now, policy)
+
+
+def overslept(job: Job, phase: Starting | Running | Suspect, event: ev.Overslept, policy: Policy) -> Outcome:
+    """Time in which we were frozen counts for nobody; the suspicion, if any, is judged anew."""
+    attempt = forgiven(phase.attempt, event.since, event.now)
+    return watch(job, attempt, event.now, policy, _dropped(phase, "frozen meanwhile"))
+
+
+def _dropped(phase: Starting | Running | Suspect, why: str) -> Effects:
+    return (do.Persist("cleared", (("why", why),)),) if isinstance(phase, Suspect) else ()
+
+
+def forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
+    return attempt._replace(aways=(*attempt.aways[-63:], (since, now)))
+
+
+def halted(job: Job, phase: Starting | Running | Suspect, event: ev.Halted, policy: Policy) -> Outcome:
+    """What the user stops stays stopped and is no hang."""
+    since = event.now if phase.attempt.stopped_at is None else phase.attempt.stopped_at
+    attempt = phase.attempt._replace(stopped_at=since)
+    return watch(job, attempt, event.now, policy, _dropped(phase, "stopped by the user"))
+
+
+def continued(job: Job, phase: Starting | Running | Suspect, event: ev.Continued, policy: Policy) -> Outcome:
+    attempt = phase.attempt
+    if attempt.stopped_at is None:
+        return job, ()
+    attempt = forgiven(attempt._replace(stopped_at=None), attempt.stopped_at, event.now)
+    return watch(job, attempt, event.now, policy)
+
+
+def looked_again(job: Job, phase: Suspect, event: ev.Looked, policy: Policy) -> Outcome:
+    job, attempt, written = credit(job, _seen(phase.attempt, event), event.now, policy)
+    finding = judge(attempt, event.now, policy.limits, job.ledger.learned, phase.finding).finding
+    if finding is None or not same(finding, phase.finding):
+        return _clear(job, _raised(attempt, phase.finding), event.now, "it moved", policy, written)
+    return job._replace(phase=phase._replace(attempt=attempt)), written
+
+
+def evidenced(job: Job, phase: Suspect, event: ev.Evidenced, policy: Policy) -> Outcome:
+    """Evidence speaks for or against the one that it was taken from, and for nobody else."""
+    job, attempt, written = credit(job, _seen(phase.attempt, event), event.now, policy)
+    finding = judge(attempt, event.now, policy.limits, job.ledger.learned, phase.finding).finding
+    if finding is None or not same(finding, phase.finding):
+        return _clear(job, _raised(attempt, phase.finding), event.now, "it moved", policy, written)
+    if event.cleared is not None:
+        raises = finding.learned or finding.rule == "idle"
+        excused = _raised(attempt, finding) if raises else forgiven(attempt, attempt.spawned_at, event.now)
+        return _clear(job, excused, event.now, event.cleared, policy, written)
+    return _hang(job, phase._replace(attempt=attempt, finding=finding), event.now, policy, event.evidence, written)
+
+
+def _fields(finding: Finding) -> tuple[tuple[str, object], ...]:
+    return tuple((name, value) for name, value in finding._asdict().items() if name != "learned" or value)
+
+
+def _raised(attempt: Attempt, finding: Finding) -> Attempt:
+    """A learned limit was too short: the next is twice that age.  If it stops working meanwhile, that is found then."""
+    if finding.rule == "idle":
+        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age))
+    if not finding.learned or finding.rank is None:
+        return attempt
+    others = tuple(r for r in attempt.raised if r.rank != finding.rank)
+    return attempt._replace(raised=(*others, Raised(finding.rank, 2 * finding.age)))
+
+
+def unproven(job: Job, phase: Suspect, event: ev.Ticked, policy: Policy) -> Outcome:
+    """The evidence did not come in time; it must not delay the verdict further.  A limit that nobody gave is no proof
+    by itself."""
+    if phase.finding.learned:
+        excused = _raised(phase.attempt, phase.finding)
+        return _clear(job, excused, event.now, "no evidence in time", policy, ())
+    return _hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())
+
+
+def _clear(job: Job, attempt: Attempt, now: float, why: str, policy: Policy, so_far: Effects) -> Outcome:
+    return watch(job, attempt, now, policy, (*so_far, do.Persist("cleared", (("why", why),))))
+
+
+def _hang(
+    job: Job, phase: Suspect, now: float, policy: Policy, evidence: tuple[tuple[str, object], ...], so_far: Effects
+) -> Outcome:
+    fields = _fields(phase.finding) + evidence
+    return trouble(
+        job,
+        phase.attempt,
+        "hang",
+        words.finding(phase.finding) + words.evidence(dict(evidence)),
+        now,
+        policy,
+        (*so_far, do.Persist("hang", fields, durable=True)),
+    )

@@ -1,0 +1,71 @@
+"""The rule that needs no beats, where it meets what the ranks say."""
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core.idle import Idle, Sample
+from ftrun.core.job import decide
+from ftrun.core.liveness import Limits, judge
+from ftrun.core.policy import Policy
+from ftrun.core.states import Job, Running, Starting, Suspect
+from ftrun.core.values import Attempt, Finding, Rank, Section
+
+QUIET = tuple(Sample(float(at), 1.0, 0.0, 0.0) for at in range(1, 11))
+LIMITS = Limits(hang=None, start=None, start_given=False, section=None, idle=4.0, idle_given=True)
+
+
+def found(*ranks: Rank, since: float = 0.0, now: float = 10.0, limits: Limits = LIMITS) -> Finding | None:
+    idle = Idle(since=since, quiet=QUIET)
+    return judge(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, idle=idle), now, limits).finding
+
+
+def test_a_tree_that_does_nothing_is_idle() -> None:
+    finding = found()
+    assert finding is not None
+    assert (finding.rule, finding.rank, finding.age, finding.limit, finding.pid) == ("idle", None, 10.0, 4.0, 100)
+    assert found(since=6.5) is None
+    assert found(limits=LIMITS._replace(idle=None)) is None
+    assert found(limits=LIMITS._replace(idle_given=False)) is None, "by itself only where an accelerator is used"
+
+
+def test_a_movement_is_work_also_of_a_rank_that_has_ended_since() -> None:
+    moved = Rank(0, 100, moved_at=7.0)
+    assert found(moved) is None
+    assert found(moved._replace(done=True)) is None
+    assert found(moved._replace(present=False)) is None
+    assert found(moved._replace(moved_at=5.0)) is not None
+
+
+def test_time_in_sections_is_no_silence() -> None:
+    moved = Rank(0, 100, moved_at=1.0)
+    assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0),))) is None
+    assert found(moved._replace(credit=6.0)) is None, "one that was closed"
+    assert found(moved._replace(credit=4.0)) is not None
+    assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0, side=True),))) is not None
+
+
+def sampled(job: Job, at: float, policy: Policy, cpu: float = 0.0) -> Job:
+    return decide(job, ev.Sampled(at, Sample(at, 1.0, cpu, 0.0)), policy)[0]
+
+
+def test_from_the_first_quiet_sample_to_the_verdict_and_what_clears_it() -> None:
+    policy = Policy(limits=LIMITS)
+    job = Job()
+    for event in (ev.Started(0.0), ev.Spawned(0.0, 100)):
+        job, _ = decide(job, event, policy)
+    for at in (1.0, 2.0, 3.0):
+        job = sampled(job, at, policy)
+    assert isinstance(job.phase, Starting), "too few samples"
+    job = sampled(job, 4.0, policy)
+    assert isinstance(job.phase, Suspect)
+    assert job.phase.finding.rule == "idle"
+
+    cleared, _ = decide(job, ev.Evidenced(5.0, (), (), "its Python stack moves"), policy)
+    assert isinstance(cleared.phase, Starting | Running)
+    for at in (6.0, 7.0, 8.0, 9.0):
+        cleared = sampled(cleared, at, policy)
+        assert isinstance(cleared.phase, Starting), "it may last twice as long"
+    assert isinstance(sampled(cleared, 10.5, policy).phase, Suspect)
+
+    assert isinstance(sampled(job, 5.0, policy, cpu=0.9).phase, Starting), "it works"
+    _, effects = decide(job, ev.Evidenced(5.0, (), (), None), policy)
+    assert [effect.event for effect in effects if isinstance(effect, do.Persist)][:1] == ["hang"]
