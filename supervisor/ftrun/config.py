@@ -1,8 +1,10 @@
 """The options: one table, and for each value where it comes from: option > environment > config file > default."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from ftrun.core.idle import Thresholds
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import HOUR, Policy
 
@@ -12,7 +14,8 @@ class ConfigError(ValueError):
 
 
 class Option(NamedTuple):
-    """`read` turns the text into the value or raises ValueError; a `flag` takes no text."""
+    """`read` turns the text into the value or raises ValueError; a `flag` takes no text.  With a `no` the flag is on
+    by itself, and `--no-NAME` switches it off.  A `many` may be repeated: the value is a list."""
 
     name: str
     metavar: str
@@ -21,6 +24,8 @@ class Option(NamedTuple):
     meaning: str
     short: str = ""
     flag: bool = False
+    no: bool = False
+    many: bool = False
 
     @property
     def variable(self) -> str:
@@ -76,6 +81,12 @@ def count(text: str) -> int:
     return int(text)
 
 
+def amount(text: str) -> float:
+    if not (text.isascii() and text.replace(".", "", 1).isdecimal() and len(text) < 16):
+        raise ValueError(f"{text!r} is no amount; write a number such as 0.05 or 16384")
+    return float(text)
+
+
 def causes(text: str) -> frozenset[str]:
     named = [word.strip() for word in text.split(",") if word.strip()]
     if named == ["none"]:
@@ -103,6 +114,11 @@ def path(text: str) -> str:
     return text
 
 
+def paths(text: str) -> tuple[str, ...]:
+    """Those of a list of paths, which is one to a line: any other character may be part of one."""
+    return tuple(path(line) for line in text.split("\n") if line) or (path(""),)
+
+
 def truth(text: str) -> bool:
     if text.lower() in ("1", "true", "yes", "on"):
         return True
@@ -121,10 +137,26 @@ def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 OPTIONS: Final = (
     Option("restart-on", "LIST", "hang,fault", causes, "restart in place on these: hang, fault, failure; or none"),
     Option("max-restarts", "N", "3", or_off(count), "restarts in a row without progress, a cause; then escalate"),
+    Option("progress", "GLOB", "", paths, "checkpoint files: a new or renamed-in one is progress", many=True),
     Option("stable-after", "DUR", "1h", or_off(duration), "so long a run is progress where nothing is reported"),
     Option("backoff", "DUR", "1s", or_off(duration), "wait before a restart after a failure; doubles up to 60s"),
-    Option("hang-timeout", "DUR|auto", "auto", or_auto(or_off(duration)), "no beat for so long is a hang"),
+    Option(
+        "hang-timeout", "DUR|auto", "auto", or_auto(or_off(duration)), "no beat for so long is a hang; auto: learned"
+    ),
     Option("start-timeout", "DUR|auto", "auto", or_auto(or_off(duration)), "the same before the first beat"),
+    Option(
+        "idle-timeout",
+        "DUR|auto",
+        "auto",
+        or_auto(or_off(duration)),
+        "no I/O in the tree and unchanged devices for so long is a hang; auto: MA_HANG_DETECT_TIME minutes, else 30, "
+        "for a job that uses an accelerator",
+    ),
+    Option("idle-cpu", "CORES", "0.05", amount, "less of a core, by main threads, is no work for the idle rule"),
+    Option("idle-io", "BYTES/S", "16384", amount, "less read and written is no work for the idle rule"),
+    Option("probe", "KIND", "auto", one_of("auto", "nvidia", "ascend", "off"), "which accelerators are looked at"),
+    Option("device-timeout", "DUR", "60s", or_off(duration), "devices that are not free so long after a kill: 197"),
+    Option("auto-beat", "", "on", truth, "beats from unmodified PyTorch programs", flag=True, no=True),
     Option(
         "grace", "DUR", "10s", or_off(duration), "SIGTERM to SIGKILL when ftrun ends the tree; off: SIGKILL at once"
     ),
@@ -200,28 +232,47 @@ def read_file(file: str) -> dict[str, str]:
         if name not in BY_NAME or name == "config":
             raise ConfigError(f"--config {file}: unknown key {key!r}{near(name, BY_NAME)}")
         if isinstance(value, list):
-            value = ",".join(str(word) for word in value)
+            value = ("\n" if BY_NAME[name].many else ",").join(str(word) for word in value)
         found[name] = str(value)
     return found
+
+
+def idle_timeout(found: Settings) -> float | None:
+    """Seconds; ConfigError where ModelArts' own setting is none."""
+    given = found["idle-timeout"].value
+    if given != "auto":
+        return None if given is None else float(given)
+    minutes = os.environ.get("MA_HANG_DETECT_TIME") or "30"
+    try:
+        return count(minutes) * 60.0 or None
+    except ValueError as error:
+        raise ConfigError(f"MA_HANG_DETECT_TIME: {error}") from None
 
 
 def policy(found: Settings) -> Policy:
     """What the core needs of the settings.
 
-    `auto` is an hour for both timeouts, and the start timeout is armed at the spawn only where it was given: a command
-    without hooks is never judged by beats on its own.
+    The start timeout is an hour where nobody gave one, and armed at the spawn only where somebody did: a command
+    without hooks is never judged by beats on its own.  The hang timeout starts with it and is learned.
     """
     hang, start = found["hang-timeout"].value, found["start-timeout"].value
+    start_limit = HOUR if start == "auto" else start
     return Policy(
         restart_on=found["restart-on"].value,
         max_restarts=found["max-restarts"].value,
         stable_after=found["stable-after"].value,
         backoff=found["backoff"].value or 0.0,
+        files=bool(found["progress"].value),
+        device_timeout=None if found["probe"].value == "off" else found["device-timeout"].value,
+        work=Thresholds(cpu=found["idle-cpu"].value, io=found["idle-io"].value),
         limits=Limits(
-            hang=HOUR if hang == "auto" else hang,
-            start=HOUR if start == "auto" else start,
+            hang=start_limit if hang == "auto" else hang,
+            start=start_limit,
             start_given=start not in ("auto", None),
             section=None if hang is None else HOUR,
+            auto=hang == "auto",
+            idle=idle_timeout(found),
+            idle_given=found["idle-timeout"].value not in ("auto", None),
         ),
         grace=found["grace"].value or 0.0,
         stop_grace=found["stop-grace"].value,

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ftrun import __version__
+from ftrun.aides import Aides
 from ftrun.config import Settings, policy
 from ftrun.core import effects as do
 from ftrun.core import events as ev
@@ -19,6 +20,7 @@ from ftrun.core import exitcode
 from ftrun.core.job import decide
 from ftrun.core.states import Done, Job, Running, Starting, Stopping, Suspect
 from ftrun.host import procfs, reaper, signals, spawn, tty
+from ftrun.host.helpers import Helpers
 from ftrun.host.setup import Setup, SetupError, prepare
 from ftrun.wire import records
 
@@ -58,10 +60,13 @@ class Supervisor:
         self._poll = select.poll()
         self._poll.register(self._signals.fd, select.POLLIN)
         self._poll.register(self._beats.bell, select.POLLIN)
+        helpers = Helpers(self._poll, self._journal.log_fd)
+        self._aides = Aides(settings, self._policy, helpers, self._tree, self._journal.path)
         self._report: int | None = None  # the exec report of the child being launched
         self._awaited: set[int] = set()  # while the tree is being ended: members that the last look showed
         self._recheck_at = 0.0
         self._killed: set[int] = set()
+        self._dead: set[int] = set()  # of the last attempt
         self._exit: do.Exit | None = None
         self._told: str | None = None
 
@@ -86,9 +91,10 @@ class Supervisor:
     def _wait(self) -> None:
         """Sleep until the deadline or an event, and turn what came into events."""
         deadline, phase = self._job.phase.deadline, self._job.phase
-        until = deadline
-        if isinstance(phase, Stopping):
-            until = deadline if phase.stage == "asked" else min(deadline or self._recheck_at, self._recheck_at)
+        others = [self._aides.deadline if self._report is None else None]  # the command comes before them
+        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices"):
+            others.append(self._recheck_at)
+        until = min((time for time in (deadline, *others) if time is not None), default=None)
         timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
         ready = {fd for fd, _ in self._poll.poll(None if timeout is None else int(timeout + 0.999))}
         now = time.monotonic()
@@ -111,8 +117,24 @@ class Supervisor:
                 self._look(now)
             else:
                 self._queue.append(ev.Ticked(now))
-        if isinstance(phase, Stopping) and phase.stage != "asked":
+        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices"):
             self._check_tree(now, phase.stage)
+        self._hear(ready, now)
+
+    def _hear(self, ready: set[int], now: float) -> None:
+        """What the helpers say; those that are due are started."""
+        for event in self._aides.hear(ready, now):
+            if isinstance(event, ev.Sampled):
+                self._look(now)  # what the ranks said last would be judged as if it held still
+            self._queue.append(self._with_ranks(event))
+        if self._report is None and not isinstance(self._job.phase, Done):
+            self._aides.tend(now)
+        while self._aides.problems:
+            helper, what = self._aides.problems.pop(0)
+            self._persist("problem", (("helper", helper), ("what", what)), False)
+
+    def _with_ranks(self, event: ev.Event) -> ev.Event:
+        return event._replace(ranks=self._beats.look(event.now)) if isinstance(event, ev.Evidenced) else event
 
     def _look(self, now: float) -> None:
         self._queue.append(ev.Looked(now, self._beats.look(now)))
@@ -127,6 +149,7 @@ class Supervisor:
         self._report = None
         if not said:
             self._queue.append(ev.Spawned(now, self._tree.command or 0))
+            self._aides.spawned()
             if (watch := self._beats.arm_touch()) is not None:
                 self._poll.register(watch, select.POLLIN)
         else:
@@ -140,6 +163,7 @@ class Supervisor:
         for change in changes:
             if change.ended:
                 self._awaited.discard(change.pid)
+                self._aides.ended(change.pid, now)
             if change.pid != self._tree.command:
                 continue
             if change.ended and self._report is not None:
@@ -167,13 +191,14 @@ class Supervisor:
 
     def _end(self, members: list[procfs.Stat], stage: str) -> None:
         now = time.monotonic()
+        self._aides.ending(now)
         self._awaited = {s.pid for s in members}
         self._recheck_at = now + RECHECK + len(members) * RECHECK_EACH
         if stage == "kill":
             self._killed |= self._awaited
         if not members and self._tree.command is None and self._tree.gone():
             self._queue.append(ev.TreeEnded(now, len(self._killed)))
-            self._killed = set()
+            self._dead, self._killed = self._killed, set()
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 
@@ -189,16 +214,17 @@ class Supervisor:
             case do.Forward(number):
                 self._forward(number)
             case do.Investigate(finding):
-                now = time.monotonic()
-                process = procfs.stat(finding.pid) if finding.pid else None
-                seen = (("process", procfs.describe(process)),) if process else ()
-                self._queue.append(ev.Evidenced(now, self._beats.look(now), seen))
+                phase = self._job.phase
+                if isinstance(phase, WATCHING):
+                    self._aides.investigate(finding, phase.attempt, phase.attempt.ranks)
             case do.Terminate():
                 self._end(self._tree.terminate(), "term")
             case do.Kill():
                 self._end(self._tree.kill(), "kill")
             case do.Inspect():
                 self._inspect()
+            case do.Release():
+                self._release()
             case do.Heal():
                 pass  # nobody here reports device faults yet; the phase's deadline bounds the wait
             case do.Exit():
@@ -255,6 +281,11 @@ class Supervisor:
         except OSError:
             pass  # it has just ended
 
+    def _release(self) -> None:
+        released = self._aides.release(sorted(self._dead), time.monotonic())
+        if released is not None:
+            self._queue.append(released)
+
     def _inspect(self) -> None:
         now, members = time.monotonic(), self._tree.members()
         if members:
@@ -308,4 +339,5 @@ class Supervisor:
             )
         if self._terminal is not None:
             self._terminal.take_back()
+        self._aides.close()
         self._beats.close()

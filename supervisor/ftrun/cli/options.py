@@ -1,5 +1,7 @@
 """The option table as a click command: help, completion, and every error message."""
 
+from typing import Any
+
 import click
 
 from ftrun import __version__, config
@@ -14,9 +16,11 @@ def command_line() -> click.Command:
     options: list[click.Parameter] = [_option(option) for option in config.OPTIONS]
     words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARG]...")
 
-    def parsed(words: tuple[str, ...], **texts: str | bool | None) -> tuple[dict[str, str], list[str]]:
-        given = {name.replace("_", "-"): text for name, text in texts.items() if text not in (None, False)}
-        return {name: "on" if text is True else str(text) for name, text in given.items()}, list(words)
+    def parsed(words: tuple[str, ...], **values: Any) -> tuple[dict[str, str], list[str]]:
+        given = {
+            name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
+        }  # not given
+        return {name: _text(value) for name, value in given.items()}, list(words)
 
     command = click.Command(
         "ftrun",
@@ -31,16 +35,26 @@ def command_line() -> click.Command:
 
 
 def _option(option: config.Option) -> click.Option:
-    names = [f"-{option.short}", f"--{option.name}"] if option.short else [f"--{option.name}"]
-    default = f"  [default: {option.default}]" if option.default and not option.flag else ""
+    name = f"--{option.name}/--no-{option.name}" if option.no else f"--{option.name}"
+    names = [f"-{option.short}", name] if option.short else [name]
+    default = f"  [default: {option.default}]" if option.default and (option.no or not option.flag) else ""
+    default += "  Repeatable." if option.many else ""
     return click.Option(
         names,
         is_flag=option.flag,
-        default=None if not option.flag else False,
+        multiple=option.many,
+        default=None,
         metavar=option.metavar or None,
         help=option.meaning + default,
-        type=None if option.flag else str,
+        type=bool if option.flag else str,
     )
+
+
+def _text(value: bool | str | tuple[str, ...]) -> str:
+    """As it would stand in the environment."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value if isinstance(value, str) else "\n".join(value)
 
 
 def _codes() -> str:

@@ -18,6 +18,7 @@ def run(words: Sequence[str]) -> int:
     try:
         given, command = split(words) or _with_click(words)
         settings = config.settings(given, os.environ)
+        config.idle_timeout(settings)
         if not command:
             raise config.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
     except config.ConfigError as error:
@@ -63,16 +64,19 @@ def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
         elif not word.startswith("--"):
             return None
         option = config.BY_NAME.get(name)
-        if option is None or name in given or (option.flag and equals):
-            return None
-        if option.flag:
-            text = "on"
-        elif not equals:
-            if index == len(words):
+        if option is None and name.startswith("no-"):
+            name, option = name[3:], config.BY_NAME.get(name[3:])
+            if option is None or not option.no:
                 return None
-            text = words[index]
+            text = "off"
+        elif option is not None and option.flag:
+            text = "on"
+        elif not equals and index < len(words):
+            equals, text = "=", words[index]
             index += 1
-        given[name] = text
+        if option is None or (name in given and not option.many) or option.flag == bool(equals):
+            return None
+        given[name] = f"{given[name]}\n{text}" if name in given else text
     return given, list(words[index:])
 
 

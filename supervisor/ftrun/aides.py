@@ -1,0 +1,241 @@
+"""What PID 1 has done by others: which helpers run, what they are asked, and what their words mean as events.
+
+Nothing in here waits.  A helper that is silent, dead or mad costs a record and nothing else.
+"""
+
+import json
+import os
+import stat as st
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ftrun.config import Settings
+from ftrun.core import events as ev
+from ftrun.core.idle import Sample, Use
+from ftrun.core.policy import Policy
+from ftrun.core.values import Attempt, Fault, Finding, Rank
+from ftrun.host import procfs
+from ftrun.host.helpers import Helpers, Message
+from ftrun.host.tree import Tree
+
+DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/dxg")  # without one there is nothing to probe
+PROBE_PERIOD: Final = 10.0  # s
+PROBE_SILENCE: Final = 25.0  # s; a driver call that takes longer is taken for stuck
+PERIODS: Final = 10  # samples in an idle timeout
+SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
+BETWEEN: Final = 3.0  # s from the first look of the evidence to the second, and at most a quarter of the limit
+STALE: Final = 20.0  # s; what the probe said longer ago than that, or than three periods, is not how it is now
+LOOKS: Final = 256  # at devices, that one sample has
+PIDS: Final = 4096  # of the dead that the probe is told of: a pipe holds 64 KiB
+RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
+TORN: Final = 6.0  # s after the tree was alive; files and folders written in place come to rest within that
+MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say what it has
+
+
+class Aides:
+    """`problems` are for a record: the helper's name and one line."""
+
+    def __init__(self, settings: Settings, policy: Policy, helpers: Helpers, tree: Tree, run_dir: str) -> None:
+        self._policy, self._helpers, self._tree, self._run_dir = policy, helpers, tree, run_dir
+        self._devices: list[dict[str, Any]] = []
+        self._seen_at = 0.0
+        self._command = 0  # the last that was started
+        self._looks: deque[Use] = deque(maxlen=LOOKS)  # since the last sample
+        self._used: dict[str, int] | None = None  # before the command used any
+        self._question: Finding | None = None
+        self._freeing = False
+        self._torn_until = 0.0
+        self.problems: list[tuple[str, str]] = []
+        idle = policy.limits.idle
+        self._period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
+        if settings["progress"].value:
+            helpers.want("watch", *settings["progress"].value)
+        self._probe = kind = settings["probe"].value
+        if kind not in ("off", "auto") or (kind == "auto" and any(map(os.path.exists, DEVICE_FILES))):
+            helpers.want("probe", kind, str(min(PROBE_PERIOD, self._period)), silence=PROBE_SILENCE)
+        self._sampling = idle is not None and policy.limits.idle_given
+        if self._sampling:
+            self._sample()
+
+    @property
+    def deadline(self) -> float | None:
+        return self._helpers.deadline
+
+    def tend(self, now: float) -> None:
+        """Start what is due.  The command comes first: not while it is being launched."""
+        started = self._helpers.tend(now)
+        for pid in started:
+            self._tree.spare(pid)
+        if started:
+            self._name_tree()
+        self.problems += self._helpers.problems
+        self._helpers.problems = []
+
+    def ending(self, now: float) -> None:
+        """The tree is being ended: a file that was being written in place is closed by that, and is no checkpoint."""
+        self._torn_until = now + TORN
+
+    def spawned(self) -> None:
+        self._command = self._tree.command or 0
+        self._name_tree()
+
+    def _name_tree(self) -> None:
+        if self._tree.command:
+            self._helpers.tell("sampler", {"ask": "tree", "root": self._tree.command, "spared": self._helpers.pids})
+
+    def ended(self, pid: int, now: float) -> None:
+        self._helpers.ended(pid, now)
+
+    # --- what they say ----------------------------------------------------------------------------------------------
+
+    def hear(self, ready: set[int], now: float) -> list[ev.Event]:
+        """Events made of what was said; `Evidenced` without the ranks, which the caller has to look at."""
+        found = []
+        for name, message in self._helpers.said(ready, now):
+            try:
+                event = self._event(name, message, now)
+            except (KeyError, TypeError, ValueError) as error:
+                self.problems.append((name, f"not understood: {error!r}"))
+                continue
+            if event is not None:
+                found.append(event)
+        return found
+
+    def _event(self, name: str, message: Message, now: float) -> ev.Event | None:
+        match name, message["event"]:
+            case _, "problem":
+                self.problems.append((name, str(message["what"])))
+            case "watch", "saved" if message["renamed"] or now >= self._torn_until:
+                return ev.Saved(now, str(message["path"]), float(message["mono"]))
+            case "sampler", "sample" if message["root"] == self._tree.command:
+                seconds, cpu, io = (float(message[key]) for key in ("seconds", "cpu", "io"))
+                return ev.Sampled(now, Sample(float(message["mono"]), seconds, cpu, io, self._uses(now)))
+            case "probe", "devices":
+                self._see(message["devices"], now)
+            case "probe", "fault" if not message["gone"]:
+                return ev.Faulted(now, Fault(str(message["device"]), str(message["code"]), "unknown"))
+            case "probe", "free" if self._freeing:
+                self._freeing = False
+                return ev.Released(now, () if message["ok"] else tuple(_held(one) for one in message["held"]))
+            case "probe", "none":
+                self._helpers.drop("probe")
+                self._devices = []
+                if self._probe != "auto":
+                    self.problems.append((name, str(message["why"])))
+                if self._freeing:
+                    self._freeing = False
+                    return ev.Released(now)
+            case "evidence", "evidenced" if self._question is not None:
+                self._question = None
+                cleared = message["cleared"]
+                seen = tuple((key, message[key]) for key in ("why", "cpu", "io", "report"))
+                return ev.Evidenced(now, (), seen, None if cleared is None else str(cleared))
+            case "evidence", "ended" if self._question is not None:
+                # A limit that nobody gave is no proof by itself.
+                cleared = "no evidence could be had" if self._question.learned else None
+                self._question = None
+                return ev.Evidenced(now, (), (("evidence", "none could be had"),), cleared)
+        return None
+
+    def _see(self, devices: list[dict[str, Any]], now: float) -> None:
+        self._looks.extend(_use(device) for device in devices if self._ours(device))
+        self._devices, self._seen_at = devices, now
+        if self._used is None:
+            self._used = {str(d["id"]): int(d["memory_used"]) for d in devices if d["memory_used"] is not None}
+        if devices and self._policy.limits.idle is not None and not self._sampling:
+            self._sampling = True
+            self._sample()
+
+    def _sample(self) -> None:
+        self._helpers.want("sampler", str(self._period), silence=2 * self._period + PROBE_SILENCE)
+
+    def _uses(self, now: float) -> tuple[Use, ...]:
+        """All looks since the last sample, or the last one; nothing of a probe that has been silent."""
+        looks = tuple(self._looks)
+        self._looks.clear()
+        if looks or now - self._seen_at > max(3 * self._period, STALE):
+            return looks
+        return tuple(_use(device) for device in self._devices if self._ours(device))
+
+    def _ours(self, device: dict[str, Any]) -> bool:
+        """Whether it may be the job that uses it.  A driver may list nobody, or by the numbers of the host."""
+        above = [_below_us(pid) for pid in device["pids"]]
+        return not above or any(found is not False for found in above)
+
+    # --- what they are asked ----------------------------------------------------------------------------------------
+
+    def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
+        """Answered by `Evidenced`; if it cannot be asked at all, the phase's own deadline is the answer."""
+        first = sorted(ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))[:RANKS]
+        question = {
+            "run_dir": self._run_dir,
+            "attempt": attempt.number,
+            "finding": finding._asdict(),
+            "root": attempt.pid,
+            "spared": self._helpers.pids,
+            "ranks": [_rank(rank) for rank in first],
+            "now": time.monotonic(),
+            "devices": self._devices,
+            "output": _output(),
+            "between": min(BETWEEN, finding.limit / 4),
+            "timeout": self._policy.evidence_timeout - MARGIN,
+        }
+        self._question = finding
+        self._helpers.want("evidence", json.dumps(question), once=True)
+
+    def release(self, pids: Sequence[int], now: float) -> ev.Released | None:
+        """Whether the devices are free: at once where there are none, else later."""
+        if not self._helpers.runs("probe") or not self._devices or self._policy.device_timeout is None:
+            return ev.Released(now)
+        self._freeing = True
+        asked = {
+            "ask": "free",
+            "pids": [self._command, *list(pids)[-PIDS:]],
+            "used": self._used or {},
+            "timeout": self._policy.device_timeout,
+        }
+        self._helpers.tell("probe", asked)
+        return None
+
+    def close(self) -> None:
+        self._helpers.close()
+
+
+def _use(device: dict[str, Any]) -> Use:
+    return Use(*(device[name] for name in ("id", "util", "memory_util", "power", "traffic")))
+
+
+def _below_us(pid: int) -> bool | None:
+    """None: there is no such process, or none any more."""
+    while pid not in (0, 1, os.getpid()):
+        process = procfs.stat(pid)
+        if process is None:
+            return None
+        pid = process.parent
+    return pid == os.getpid()
+
+
+def _held(one: dict[str, Any]) -> str:
+    """One device that is not free, for a person."""
+    pids = ", ".join(map(str, one["pids"])) or "nobody that is seen"
+    used = "" if one["memory_used"] is None else f", {int(one['memory_used']) >> 20} MiB in use"
+    return f"{one['device']} by {pids}{used}"
+
+
+def _rank(rank: Rank) -> dict[str, Any]:
+    names = ("rank", "pid", "present", "alive_at", "moved_at", "step", "done")
+    return {name: getattr(rank, name) for name in names} | {"sections": [section.name for section in rank.sections]}
+
+
+def _output() -> list[str]:
+    """The files that the command's output goes to, where those are regular ones: it has inherited ours."""
+    return [os.readlink(f"/proc/self/fd/{fd}") for fd in (1, 2) if _regular(fd)]
+
+
+def _regular(fd: int) -> bool:
+    try:
+        return st.S_ISREG(os.fstat(fd).st_mode)
+    except OSError:
+        return False

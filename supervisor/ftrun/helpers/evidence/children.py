@@ -1,0 +1,85 @@
+"""Programs that are run and may never answer: each has a deadline, is killed after it, and dies with us."""
+
+import os
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ftrun.host import spawn
+
+OUTPUT: Final = 8 << 20  # bytes of one program
+COMPLAINT: Final = 4096
+
+
+class Said(NamedTuple):
+    """`late`: it was killed, because it did not end in time or said too much."""
+
+    output: bytes
+    complaint: bytes
+    late: bool = False
+
+
+class _Child:
+    def __init__(self, number: int, piped: spawn.Piped, log: int, due: float) -> None:
+        self.number, self.piped, self.log, self.due = number, piped, log, due
+        self.chunks: list[bytes] = []
+        self.length = 0
+
+    def read(self) -> bool:
+        """Take what is there; whether that was the end."""
+        try:
+            chunk = os.read(self.piped.output, 1 << 16)
+        except BlockingIOError:
+            return False
+        self.chunks.append(chunk)
+        self.length += len(chunk)
+        return not chunk or self.length > OUTPUT
+
+    def end(self, late: bool) -> Said:
+        """Kill it; it is not waited for, because what is stuck in the kernel does not die."""
+        os.kill(self.piped.pid, signal.SIGKILL)  # it is not reaped before, so that the number is still its own
+        complaint = os.pread(self.log, COMPLAINT, 0)
+        for fd in (self.piped.output, self.piped.held, self.log):
+            os.close(fd)
+        return Said(b"".join(self.chunks), complaint, late or self.length > OUTPUT)
+
+
+def run(commands: Sequence[Sequence[str]], at_once: int, each: float, until: float) -> Iterator[tuple[int, Said]]:
+    """Run them in this order, `at_once` at a time, each for at most `each` s; gives number and answer as they end.
+
+    Those that did not get their turn until `until` (CLOCK_MONOTONIC) are left out.  The first word is an absolute path.
+    """
+    waiting = deque(enumerate(commands))
+    running: dict[int, _Child] = {}
+    killed: set[int] = set()
+    poll = select.poll()
+    try:
+        while True:
+            while waiting and len(running) < at_once and (now := time.monotonic()) < until:
+                number, command = waiting.popleft()
+                log = os.memfd_create("complaint", os.MFD_CLOEXEC)
+                try:
+                    piped = spawn.helper(command, log)
+                except OSError as error:  # no more processes or descriptors
+                    os.close(log)
+                    yield number, Said(b"", str(error).encode())
+                    continue
+                running[piped.output] = _Child(number, piped, log, min(now + each, until))
+                poll.register(piped.output, select.POLLIN)
+            if not running:
+                return
+            wait = min(child.due for child in running.values()) - time.monotonic()
+            ended = {fd for fd, _ in poll.poll(max(0.0, wait) * 1000 + 1) if running[fd].read()}
+            now = time.monotonic()
+            for fd, child in list(running.items()):
+                if fd in ended or child.due <= now:
+                    poll.unregister(fd)
+                    killed.add(child.piped.pid)
+                    yield child.number, running.pop(fd).end(fd not in ended)
+            killed -= {pid for pid in killed if os.waitpid(pid, os.WNOHANG)[0]}
+    finally:
+        for child in running.values():
+            child.end(True)

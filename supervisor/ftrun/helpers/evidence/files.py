@@ -1,0 +1,106 @@
+"""What a process has open, and in which call it waits."""
+
+import os
+import re
+import socket
+import struct
+from typing import Final, NamedTuple
+
+from ftrun.host import procfs
+
+FILES: Final = 256  # of one process, that are described
+LINKS: Final = 4096  # that are read in search of an accelerator
+TABLE: Final = 4 << 20  # bytes of /proc/net/*
+ACCELERATORS: Final = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/accel", "/dev/dri/render", "/dev/dxg")
+_STATES: Final = (
+    *("-", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT"),
+    *("LAST_ACK", "LISTEN", "CLOSING"),
+)
+# Calls that wait, whose first argument is a descriptor (asm/unistd.h); 64-bit ARM carries Ascend cards.
+_CALLS: Final = {
+    "x86_64": {0: "read", 1: "write", 19: "readv", 20: "writev", 42: "connect", 43: "accept", 44: "sendto"}
+    | {45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 72: "fcntl", 73: "flock", 74: "fsync", 232: "epoll_wait"}
+    | {281: "epoll_pwait", 288: "accept4"},
+    "aarch64": {63: "read", 64: "write", 65: "readv", 66: "writev", 203: "connect", 202: "accept", 206: "sendto"}
+    | {207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 25: "fcntl", 32: "flock", 82: "fsync", 22: "epoll_pwait"}
+    | {242: "accept4"},
+}
+
+
+class Files(NamedTuple):
+    """`opened`: descriptor and what it is.  `call`: what the main thread waits in, if that is a call on one of them."""
+
+    opened: tuple[tuple[int, str], ...]
+    more: int
+    call: str | None
+
+
+def look(pid: int) -> Files:
+    """OSError where we may not look.  Nothing is opened and no file system is asked: one of them may be dead."""
+    numbers = sorted(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+    sockets = _sockets(pid)
+    opened = tuple((number, _what(pid, number, sockets)) for number in numbers[:FILES])
+    return Files(opened, max(0, len(numbers) - FILES), _call(pid, sockets))
+
+
+def accelerated(pid: int) -> bool:
+    """Whether it has an accelerator open, as far as we may see."""
+    try:
+        return any(_link(pid, number).startswith(ACCELERATORS) for number in os.listdir(f"/proc/{pid}/fd")[:LINKS])
+    except OSError:
+        return False
+
+
+def _link(pid: int, number: int | str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{number}")
+    except FileNotFoundError:
+        return "(closed meanwhile)"
+
+
+def _what(pid: int, number: int, sockets: dict[str, str]) -> str:
+    link = _link(pid, number)
+    return sockets.get(link, link)
+
+
+def _call(pid: int, sockets: dict[str, str]) -> str | None:
+    fields = (procfs.read(f"/proc/{pid}/syscall", 256) or b"").split()
+    if len(fields) < 2 or not fields[0].isdigit():
+        return None
+    name = _CALLS.get(os.uname().machine, {}).get(int(fields[0]))
+    number = int(fields[1], 16) & 0xFFFFFFFF
+    return f"{name} on {number}, {_what(pid, number, sockets)}" if name else None
+
+
+def _sockets(pid: int) -> dict[str, str]:
+    """What is behind `socket:[inode]`, in the network namespace of that process."""
+    found = {}
+    for kind in ("tcp", "tcp6", "udp", "udp6"):
+        for line in (_whole(f"/proc/{pid}/net/{kind}")).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9:
+                state = _STATES[int(fields[3], 16)] if int(fields[3], 16) < len(_STATES) else ""
+                ends = f"{_address(fields[1])} -> {_address(fields[2])}"
+                found[f"socket:[{fields[9]}]"] = f"{kind} {ends}{f' {state}' if kind.startswith('tcp') else ''}"
+    for line in _whole(f"/proc/{pid}/net/unix").splitlines()[1:]:
+        if match := re.match(r"\S+ \S+ \S+ \S+ \S+ \S+ +(\d+) ?(.*)", line):
+            found[f"socket:[{match[1]}]"] = f"unix {match[2]}".rstrip()
+    return found
+
+
+def _whole(path: str) -> str:
+    """A table of /proc/net, which is read a page at a time."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(TABLE).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def _address(text: str) -> str:
+    """`0100007F:1F90` as 127.0.0.1:8080: words of four bytes in the machine's order, the port as a number."""
+    address, _, port = text.partition(":")
+    packed = b"".join(struct.pack("=I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8))
+    if len(packed) == 4:
+        return f"{socket.inet_ntop(socket.AF_INET, packed)}:{int(port, 16)}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{int(port, 16)}"

@@ -1,0 +1,132 @@
+"""The job's processes at one instant, from /proc.
+
+Only files that the kernel answers without the process's memory are read here: `cmdline`, `environ` and `maps` wait for
+a lock that a process stuck in the kernel may hold (slow.py reads those).
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from ftrun.host import procfs
+from ftrun.host.procfs import Stat
+
+THREADS: Final = 4096  # of one process, that are looked at
+Process = tuple[int, int]  # pid and start time
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Io(NamedTuple):
+    """Of the threads that live: a parent inherits the counters of dead children."""
+
+    chars: int  # read and written
+    calls: int
+
+
+class Seen(NamedTuple):
+    """CPU in seconds so far.  None: we may not look."""
+
+    stat: Stat
+    uid: int | None
+    wchan: str
+    kernel: str  # its kernel stack; empty where we may not look
+    main_cpu: float
+    cpu: float  # of all threads, those that ended included
+    switches: int | None  # voluntary ones of the main thread
+    io: Io | None
+
+
+class Look(NamedTuple):
+    """`at` in CLOCK_MONOTONIC seconds; `ticks` is the same instant on the clock of start times."""
+
+    at: float
+    ticks: int
+    processes: dict[Process, Seen]
+
+
+def look(root: int, spared: frozenset[int]) -> Look:
+    """Everything below `root`, and its orphans; what vanishes meanwhile is left out."""
+    members = tree(procfs.everyone(), root, spared | {os.getpid()}, carries(root))
+    ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+    return Look(time.monotonic(), ticks, {(s.pid, s.start): seen for s in members if (seen := _see(s)) is not None})
+
+
+def tree(everyone: Iterable[Stat], root: int, spared: frozenset[int], carries: Callable[[Stat], bool]) -> list[Stat]:
+    """`root` first, then all below it, then the orphans: children of whoever started `root` that carry its mark."""
+    by_pid = {process.pid: process for process in everyone}
+    below: dict[int, list[Stat]] = {}
+    for process in by_pid.values():
+        below.setdefault(process.parent, []).append(process)
+    adopter = by_pid[root].parent if root in by_pid else os.getppid()
+    waiting = [by_pid[root]] if root in by_pid else []
+    waiting += [s for s in below.get(adopter, ()) if s.pid != root and s.pid not in spared and carries(s)]
+    found: dict[int, Stat] = {}
+    for process in waiting:
+        if process.pid not in found:  # a table that changed while it was read may hold a circle
+            found[process.pid] = process
+            waiting += [s for s in below.get(process.pid, ()) if s.pid not in spared]
+    return [process for process in found.values() if not process.ended]
+
+
+def below(pid: int, processes: Iterable[Stat]) -> set[int]:
+    """`pid` and all below it."""
+    parents = {process.pid: process.parent for process in processes}
+    found = {pid} & parents.keys()
+    while fresh := {child for child, parent in parents.items() if parent in found} - found:
+        found |= fresh
+    return found
+
+
+def carries(root: int) -> Callable[[Stat], bool]:
+    """Whether a process has the beat folder of `root` in its environment (host/tree.py)."""
+    entries = (procfs.environment(root) or b"").split(b"\0")
+    mark = next((entry for entry in entries if entry.startswith(b"FTRUN_BEAT_DIR=")), None)
+    if mark is None:
+        return lambda process: False
+    # In state D it may hold the lock that its environment needs.
+    return lambda process: process.state != "D" and mark in (procfs.environment(process.pid) or b"").split(b"\0")
+
+
+def _see(stat: Stat) -> Seen | None:
+    pid = stat.pid
+    status = dict(
+        line.split(b":", 1) for line in (procfs.read(f"/proc/{pid}/status") or b"").splitlines() if b":" in line
+    )
+    if not status:
+        return None
+    return Seen(
+        stat,
+        int(status[b"Uid"].split()[0]) if b"Uid" in status else None,
+        "" if (wchan := _text(f"/proc/{pid}/wchan", 128)) == "0" else wchan,
+        _text(f"/proc/{pid}/stack", 4096),
+        _cpu(f"/proc/{pid}/task/{pid}/stat"),
+        _cpu(f"/proc/{pid}/stat"),
+        int(status[b"voluntary_ctxt_switches"]) if b"voluntary_ctxt_switches" in status else None,
+        _io(pid),
+    )
+
+
+def _text(path: str, limit: int) -> str:
+    return (procfs.read(path, limit) or b"").decode("utf-8", "replace").strip("\0 \n")
+
+
+def _cpu(path: str) -> float:
+    """Seconds, user and system (proc_pid_stat(5))."""
+    fields = (procfs.read(path, 4096) or b"").rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
+
+
+def _io(pid: int) -> Io | None:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")[:THREADS]
+    except OSError:
+        return None
+    counts = [0, 0, 0, 0]  # rchar, wchar, syscr, syscw
+    permitted = False
+    for thread in threads:
+        lines = (procfs.read(f"/proc/{pid}/task/{thread}/io", 4096) or b"").splitlines()[:4]
+        permitted |= bool(lines)
+        for number, line in enumerate(lines):
+            counts[number] += int(line.rpartition(b":")[2])
+    return Io(counts[0] + counts[1], counts[2] + counts[3]) if permitted else None

@@ -1,0 +1,159 @@
+"""Python stacks, by py-spy as a program.
+
+Always with --nonblocking: without it py-spy stops the process first, and waits for ever for one that is stuck in the
+kernel.  Read so, the stack of a thread that runs may be torn; that of one that waits is not.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from ftrun.helpers.evidence import children
+from ftrun.host import procfs
+
+PROGRAM: Final = "py-spy"
+AT_ONCE: Final = 4
+EACH: Final = 2.0  # s; it takes 20 ms
+SAMPLED: Final = 8  # processes that are looked at again and again
+PAUSE: Final = 0.1  # s
+NO_PYTHON: Final = "no Python, or none that it knows"
+NO_TIME: Final = "its turn did not come in time"
+REFUSED: Final = "not permitted"
+GONE: Final = "ended meanwhile"
+_LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
+
+
+class Frame(NamedTuple):
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line} {self.name}"
+
+    @property
+    def library(self) -> bool:
+        return bool(_LIBRARY.search(self.file))
+
+
+class Thread(NamedTuple):
+    """`frames`: the innermost first.  `tid` is None where py-spy cannot tell."""
+
+    tid: int | None
+    name: str
+    active: bool
+    gil: bool
+    frames: tuple[Frame, ...]
+
+    @property
+    def place(self) -> str:
+        """Where it is, for a person: the innermost line of the program's own, and the call in a library below it."""
+        if not self.frames:
+            return "no Python frame"
+        own = next((frame for frame in self.frames if not frame.library), self.frames[-1])
+        return str(own) if own == self.frames[0] else f"{own}, in {self.frames[0]}"
+
+
+class Stack(NamedTuple):
+    """All threads of one process; `main` may be missing while it starts or ends."""
+
+    threads: tuple[Thread, ...]
+    main: Thread | None
+
+
+class Stacks(NamedTuple):
+    """By pid: its stack, or why there is none."""
+
+    found: dict[int, Stack]
+    missing: dict[int, str]
+
+
+def program() -> str | None:
+    """py-spy on PATH, or beside our own interpreter: a venv need not be on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), PROGRAM)
+    found = shutil.which(PROGRAM) or (beside if os.access(beside, os.X_OK) else None)
+    return os.path.abspath(found) if found else None
+
+
+def look(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
+    """The stacks of these processes, the first ones first, within `seconds`."""
+    if spy is None:
+        return Stacks({}, dict.fromkeys(pids, f"{PROGRAM} is not installed"))
+    found, missing = {}, dict.fromkeys(pids, NO_TIME)
+    commands = [[spy, "dump", "--nonblocking", "--json", "--pid", str(pid)] for pid in pids]
+    at_once = min(AT_ONCE, len(os.sched_getaffinity(0)))
+    for number, said in children.run(commands, at_once, EACH, time.monotonic() + seconds):
+        pid = pids[number]
+        try:
+            found[pid] = parse(pid, said.output)
+            del missing[pid]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            missing[pid] = f"{PROGRAM} did not answer in time" if said.late else reason(said.complaint)
+    return Stacks(found, missing)
+
+
+def restless(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:
+    """Those of `pids` whose main thread is seen elsewhere than before, in many more looks until `until`.
+
+    Two looks alone find a loop that spends nearly all its time in one call, as training that waits for its device in
+    each step, twice in the same line.
+    """
+    left = [pid for pid in pids if pid in before.found][:SAMPLED]
+    moved: set[int] = set()
+    while left and (seconds := until - time.monotonic()) > 0:
+        found = look(spy, left, seconds).found
+        moved |= {pid for pid, stack in found.items() if differ(stack, before.found[pid])}
+        left = [pid for pid in left if pid in found and pid not in moved]
+        time.sleep(max(0.0, min(PAUSE, until - time.monotonic())))
+    return moved
+
+
+def differ(one: Stack, other: Stack) -> bool | None:
+    """Whether the main threads are in different lines; None if one was not seen."""
+    return one.main.frames != other.main.frames if one.main and other.main else None
+
+
+def parse(pid: int, content: bytes) -> Stack:
+    """What py-spy says; ValueError, KeyError or TypeError if that is not it."""
+    threads = tuple(_thread(found) for found in json.loads(content))
+    # No thread ids before Python 3.11, no names before `import threading`: the main thread is the oldest, the last.
+    nameless = [t for t in threads if t.tid is None]
+    mains = [t for t in threads if t.tid == pid] or [t for t in nameless if t.name == "MainThread"] or nameless[-1:]
+    return Stack(threads, mains[0] if mains else None)
+
+
+def reason(complaint: bytes) -> str:
+    """Why py-spy has no answer, in a few words."""
+    text = complaint.decode("utf-8", "replace")
+    known = {
+        "Failed to find python version": NO_PYTHON,
+        "Failed to find a python": NO_PYTHON,
+        "Permission": REFUSED,
+        "Operation not permitted": REFUSED,
+        "No such": GONE,
+        "InvalidPid": GONE,
+    }
+    first = text.partition("\n")[0].removeprefix("Error: ").strip()
+    return next((short for words, short in known.items() if words.lower() in text.lower()), first[:200] or "no answer")
+
+
+def permission() -> str:
+    """What may stand in the way of py-spy, for a person."""
+    status = procfs.read("/proc/self/status") or b""
+    effective = next((line for line in status.splitlines() if line.startswith(b"CapEff:")), b"CapEff: 0").split()[1]
+    if int(effective, 16) >> 19 & 1:  # CAP_SYS_PTRACE
+        return "forbidden to py-spy although it has SYS_PTRACE (seccomp?)"
+    scope = (procfs.read("/proc/sys/kernel/yama/ptrace_scope", 16) or b"").strip().decode("ascii", "replace")
+    yama = f", kernel.yama.ptrace_scope is {scope}" if scope not in ("", "0") else ""
+    return f"of another user, or closed to others, and there is no capability SYS_PTRACE{yama}"
+
+
+def _thread(found: dict[str, Any]) -> Thread:
+    frames = tuple(Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in found["frames"])
+    tid = found.get("os_thread_id")
+    return Thread(tid, str(found.get("thread_name") or ""), bool(found["active"]), bool(found["owns_gil"]), frames)

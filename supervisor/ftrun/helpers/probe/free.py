@@ -1,0 +1,49 @@
+"""Whether the devices are free again: what is decided between the end of one attempt and the start of the next."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from ftrun.helpers.probe.device import Device
+
+# Memory that is not held against anybody: contexts of the driver itself come and go.  A wrong "held" isolates a node.
+TOLERANCE = 256 << 20  # bytes, or
+SHARE = 0.02  # of the device's memory, whichever is more
+
+
+class Held(NamedTuple):
+    """A device that is not free: by these processes; or by nobody who is listed, its memory did not come back; or
+    (`health`) it does not answer."""
+
+    device: str
+    pids: tuple[int, ...]
+    memory_used: int | None
+    health: str | None
+
+
+def held(
+    devices: Sequence[Device],
+    pids: Collection[int],
+    used: Mapping[str, int],
+    ours: Collection[int],
+    alive: Callable[[int], bool],
+) -> list[Held]:
+    """Those of `devices` that an ended attempt still holds.
+
+    `pids` are its processes; `ours` those that were seen on a device while they lived; `used` the bytes in use before
+    the command first ran: a device that is not in it is judged by processes alone.  Memory is not judged while somebody
+    else who lives is on the device: it may be his.
+    """
+    found = []
+    for device in devices:
+        holders = tuple(pid for pid in device.pids if pid in pids or (pid in ours and not alive(pid)))
+        silent = device.memory_used is None and device.health not in (None, "ok")
+        shared = any(pid not in pids and alive(pid) for pid in device.pids)
+        known = device.id in used
+        if holders or (known and (silent or (not shared and _more(device, used[device.id])))):
+            found.append(Held(device.id, holders, device.memory_used, device.health))
+    there = {device.id for device in devices}
+    return found + [Held(name, (), None, "not listed any more") for name in used if name not in there]
+
+
+def _more(device: Device, before: int) -> bool:
+    return (device.memory_used or 0) > before + max(TOLERANCE, SHARE * (device.memory_total or 0))

@@ -1,0 +1,82 @@
+"""Which NVIDIA devices a job may use, of those that NVML lists: what CUDA_VISIBLE_DEVICES leaves.
+
+The CUDA Programming Guide ("CUDA environment variables") has the rules: unset means all; entries are positions or
+UUIDs, and a UUID may be cut short as long as it names one device; the first entry that names none ends the list (-1 is
+used for that).  As in the driver, "1gpu" is 1 and an entry that comes twice leaves nothing.
+
+NVIDIA_VISIBLE_DEVICES is not looked at.  It is addressed to the container runtime, and what that leaves out NVML does
+not list; inside it misleads: a container that got its GPUs by CDI has `void` there (nvidia-container-toolkit#395).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Mig(NamedTuple):
+    """A MIG device: a compute instance within a GPU instance."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+
+
+class Gpu(NamedTuple):
+    """`number` as nvidia-smi counts; `uuid` is empty where it could not be learned; `migs` when it is divided."""
+
+    number: int
+    uuid: str
+    migs: tuple[Mig, ...] = ()
+
+
+Unit = tuple[Gpu, Mig | None]
+
+
+def units(gpus: Sequence[Gpu]) -> list[Unit]:
+    """Every device that a process can use: a whole GPU or a MIG device."""
+    return [unit for gpu in gpus for unit in _units(gpu)]
+
+
+def visible(setting: str | None, gpus: Sequence[Gpu]) -> list[Unit]:
+    """What this value of CUDA_VISIBLE_DEVICES (None: unset) leaves of `gpus`, which are in order."""
+    if setting is None:
+        return units(gpus)
+    found: list[Unit] = []
+    for entry in setting.split(","):
+        named = _named(entry.strip(), gpus)
+        if any(unit in found for unit in named):
+            return []
+        if not named:
+            break
+        found += named
+    return found
+
+
+def numbered(setting: str | None) -> bool:
+    """Whether it counts devices, so that their order matters."""
+    return setting is not None and re.match(r"\s*\+?\d", setting) is not None
+
+
+def _units(gpu: Gpu) -> list[Unit]:
+    return [(gpu, mig) for mig in gpu.migs] or [(gpu, None)]
+
+
+def _named(entry: str, gpus: Sequence[Gpu]) -> list[Unit]:
+    position = re.match(r"\+?(\d+)", entry)
+    if position:
+        return [unit for gpu in gpus[int(position[1]) :][:1] for unit in _units(gpu)]
+    if entry.startswith("GPU-"):
+        # One that was lost before it could be named must be the one that nobody else is.
+        matching = [gpu for gpu in gpus if gpu.uuid.startswith(entry)] or [gpu for gpu in gpus if not gpu.uuid]
+        return _units(matching[0]) if len(matching) == 1 else []
+    if entry.startswith("MIG-"):
+        instances: list[Unit] = [(gpu, mig) for gpu in gpus for mig in gpu.migs]
+        # Until driver 470 a MIG device was called MIG-<GPU-UUID>/<GPU instance>/<compute instance>; that still works.
+        exact = [unit for unit in instances if entry == _place(*unit)]
+        matching_migs = exact or [unit for unit in instances if unit[1] and unit[1].uuid.startswith(entry)]
+        return matching_migs if len(matching_migs) == 1 else []
+    return []
+
+
+def _place(gpu: Gpu, mig: Mig | None) -> str:
+    return f"MIG-{gpu.uuid}/{mig.gpu_instance}/{mig.compute_instance}" if mig else ""

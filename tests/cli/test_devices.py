@@ -1,0 +1,251 @@
+"""Accelerators, end to end, over a driver library that says what it is told: after a kill, stuck, gone, at fault."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from device.nvml import BUSY, GIB, FakeNvml
+from runs import HOUSE, Run, Runs, python, state_of, wait_for
+
+PATCHED = """
+import sys
+sys.path[:0] = [{paths}]
+import ftrun.aides as aides
+aides.PROBE_SILENCE = 1.5
+aides.PROBE_PERIOD = 0.2
+from ftrun.cli.run import main
+main()
+"""
+# The same program, with a probe that looks and is given up sooner.
+SOON = (sys.executable, "-c", PATCHED.format(paths=", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))))
+PROBE = ("--probe", "nvidia", "--no-auto-beat", "--grace", "off", "--backoff", "10ms")
+AGAIN = (*PROBE, "--restart-on", "failure")
+# Fails when the file `go` is there, and the second time it ends well.
+FAILS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nos._exit(2 - ft.attempt().start_cnt)\n"
+
+
+def faked(runs: Runs) -> FakeNvml:
+    """A GPU at rest, for all that is started."""
+    fake = FakeNvml(runs.folder)
+    runs.environment |= fake.environment()
+    return fake
+
+
+def helpers_of(run: Run, name: str = "") -> dict[int, str]:
+    """Children of ftrun that run its own code."""
+    found = {}
+    for child in map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()):
+        try:
+            words = Path(f"/proc/{child}/cmdline").read_text()
+        except OSError:
+            continue
+        if "from ftrun.helpers." in words and state_of(child) not in ("", "Z"):
+            helper = words.split("from ftrun.helpers.")[1].split(".")[0]
+            if name in ("", helper):
+                found[child] = helper
+    return found
+
+
+def helper_of(run: Run, name: str) -> int:
+    return next(iter(helpers_of(run, name)), 0)
+
+
+def listening(fake: FakeNvml, run: Run) -> int:
+    """The probe, once it has looked: it asks for faults before each look."""
+    pid: int = wait_for(lambda: helper_of(run, "probe"), "the probe")
+    wait_for(lambda: "libnvidia-ml" in maps(pid) and state_of(pid) == "S", "that it has the library")
+    for number in (1, 2):
+        fake.xid(0, 13)
+        run.until("fault", number)
+    return pid
+
+
+def maps(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""
+
+
+def go(runs: Runs) -> None:
+    (runs.folder / "go").touch()
+
+
+def test_the_restart_waits_until_memory_comes_back(runs: Runs) -> None:
+    fake = faked(runs)
+    run = runs.start(*AGAIN, *python(FAILS), program=SOON)
+    listening(fake, run)
+    fake.set(0, memory_used=40 * GIB)
+    fake.later(1.5, 0, memory_used=600 << 20)
+    go(runs)
+    assert run.wait() == 0, run.told()
+    first, second = run.named("exited")
+    assert run.named("restart")[0]["mono"] - first["mono"] > 0.5
+    assert second["attempt"] == 2
+
+
+def test_memory_that_does_not_come_back_is_a_node_fault(runs: Runs) -> None:
+    fake = faked(runs)
+    run = runs.start(*AGAIN, "--device-timeout", "2s", *python(FAILS), program=SOON)
+    listening(fake, run)
+    pid = run.named("spawned")[0]["pid"]
+    fake.set(0, memory_used=40 * GIB, pids=[pid])
+    go(runs)
+    assert run.wait() == 197, run.told()
+    why = runs.verdict["message"]
+    assert "GPU-0abcdef0" in why
+    assert f"by {pid}" in why
+    assert "40960 MiB" in why
+    assert runs.verdict["verdict"] == "node-fault"
+    assert len(run.named("spawned")) == 1
+
+
+def test_a_process_of_the_tree_that_holds_a_device_is_ended_first(runs: Runs) -> None:
+    code = "import os, subprocess\nif ft.attempt().is_restart: os._exit(0)\n"
+    code += "child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+    code += "open('child', 'w').write(str(child.pid))\n"
+    fake = faked(runs)
+    run = runs.start(*AGAIN, *python(code + FAILS), program=SOON)
+    listening(fake, run)
+    child = int((runs.folder / "child").read_text())
+    fake.set(0, holders={child: 20 * GIB})
+    go(runs)
+    assert run.wait() == 0, run.told()
+    assert not state_of(child)
+
+
+def test_a_probe_that_is_stuck_is_on_record_and_no_matter(runs: Runs) -> None:
+    fake = faked(runs)
+    run = runs.start(*AGAIN, *python(FAILS), program=SOON)
+    stuck = listening(fake, run)
+    fake.set("-", blocks="*")
+    said = run.until("problem")
+    assert (said["helper"], said["what"].startswith("silent for")) == ("probe", True)
+    wait_for(lambda: not state_of(stuck), "the end of it")
+    go(runs)
+    assert run.wait() == 0, run.told()
+    assert [r["reason"] for r in run.named("restart")] == ["failure"]
+
+
+def test_a_probe_that_is_stuck_while_devices_are_awaited(runs: Runs) -> None:
+    """Nobody says whether they are free: the restart goes on when the time for that is over."""
+    fake = faked(runs)
+    run = runs.start(*AGAIN, "--device-timeout", "500ms", *python(FAILS))
+    listening(fake, run)
+    fake.set("-", blocks="*")
+    wait_for(lambda: fake.blocked, "a call that blocks")
+    go(runs)
+    assert run.wait() == 0, run.told()
+    assert any("nobody says" in record["what"] for record in run.named("problem"))
+
+
+def test_a_probe_that_is_killed_comes_again(runs: Runs) -> None:
+    fake = faked(runs)
+    run = runs.start(*PROBE, "sleep", "3600", program=SOON)
+    first = listening(fake, run)
+    os.kill(first, signal.SIGKILL)
+    second = wait_for(lambda: (now := helper_of(run, "probe")) != first and now, "the probe again")
+    assert second != first
+    assert run.until("problem")["what"] == "it ended; it is started again"
+    wait_for(lambda: "libnvidia-ml" in maps(second) and state_of(second) == "S", "that it has the library")
+
+    def heard() -> bool:
+        fake.xid(0, 31)
+        return "31" in {record["code"] for record in run.named("fault")}
+
+    wait_for(heard, "that it listens")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 143
+
+
+def test_a_fault_is_on_record_and_the_job_goes_on(runs: Runs) -> None:
+    fake = faked(runs)
+    fake.set(0, **BUSY)
+    run = runs.start(*AGAIN, *python(FAILS.replace("2 -", "1 -")), program=SOON)
+    listening(fake, run)
+    fake.xid(0, 79)
+    fault = run.until("fault", 3)
+    assert (fault["code"], fault["device"]) == ("79", "GPU-0abcdef0-0000-4000-8000-000000000000")
+    go(runs)
+    assert run.wait() == 0, run.told()
+    assert run.named("restart", "hang") == []
+
+
+@pytest.mark.parametrize(("kind", "told"), [("nvidia", 1), ("auto", 0)])
+def test_without_a_driver_the_probe_ends_and_that_is_told_to_whoever_asked(runs: Runs, kind: str, told: int) -> None:
+    there = "aides.DEVICE_FILES = ('/dev/null',)\nfrom ftrun.cli"
+    program = (*SOON[:2], SOON[2].replace("from ftrun.cli", there))
+    run = runs.start("--probe", kind, "--no-auto-beat", *python(FAILS.replace("2 -", "1 -")), program=program)
+    seen = wait_for(lambda: helper_of(run, "probe"), "the probe")
+    wait_for(lambda: not state_of(seen), "its end")
+    if told:
+        assert "no NVIDIA driver" in run.until("problem")["what"]
+    go(runs)
+    assert run.wait() == 0, run.told()
+    assert len(run.named("problem")) == told
+
+
+def test_off_is_off(runs: Runs) -> None:
+    fake = faked(runs)
+    run = runs.start("--probe", "off", "--no-auto-beat", *python(FAILS), "x")
+    run.until("spawned")
+    assert helpers_of(run) == {}
+    go(runs)
+    assert run.wait() == 1
+    assert fake.blocked is False
+
+
+def test_nothing_asked_for_nothing_started_and_nobody_wakes_up(runs: Runs) -> None:
+    run = runs.start("sleep", "3600")
+    run.until("spawned")
+    assert helpers_of(run) == {}
+    asleep(run)
+
+
+def test_with_all_helpers_pid1_is_small_and_wakes_only_for_their_words(runs: Runs) -> None:
+    fake = faked(runs)
+    fake.set(0, **BUSY)
+    words = ("--probe", "nvidia", "--idle-timeout", "2h", "--progress", "*.ckpt")
+    run = runs.start(*words, "sleep", "3600")
+    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch"}, "the helpers")
+    listening(fake, run)
+    asleep(run)
+    status = Path(f"/proc/{run.pid}/status").read_text()
+    assert int(status.split("VmRSS:")[1].split()[0]) < 25 * 1024
+
+
+def asleep(run: Run) -> None:
+    """It was not once woken in half a second; a probe may speak in between, which it does each 10 s."""
+    seen: list[str] = []
+
+    def still() -> bool:
+        lines = Path(f"/proc/{run.pid}/status").read_text().splitlines()
+        seen.append(next(line for line in lines if line.startswith("voluntary")))
+        return len(seen) >= 50 and len(set(seen[-50:])) == 1
+
+    wait_for(still, "that it sleeps")
+
+
+def test_descriptors_do_not_leak_over_fifty_restarts(runs: Runs) -> None:
+    faked(runs)
+    code = "import os, time\nif ft.attempt().start_cnt not in (2, 52): os._exit(1)\n"
+    code += "while not os.path.exists(f'go-{ft.attempt().start_cnt}'): time.sleep(0.02)\n"
+    code += "os._exit(ft.attempt().start_cnt == 2)"
+    options = ("--max-restarts", "off", "--idle-timeout", "1h", "--progress", "*.ckpt", "--backoff", "off")
+    run = runs.start(*AGAIN, *options, *python(code), program=SOON)
+    run.until("spawned", 2)
+    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch"}, "the helpers")
+    before, helpers = descriptors(run), helpers_of(run)
+    (runs.folder / "go-2").touch()
+    run.until("spawned", 52)
+    assert helpers_of(run) == helpers
+    wait_for(lambda: descriptors(run) == before, f"as many as {before}")
+    (runs.folder / "go-52").touch()
+    assert run.wait() == 0, run.told()
+
+
+def descriptors(run: Run) -> int:
+    return len(os.listdir(f"/proc/{run.pid}/fd"))

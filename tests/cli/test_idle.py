@@ -1,0 +1,263 @@
+"""The idle rule: what does nothing is found with no help from it, and what works is let alone."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from device.nvml import BUSY, IDLE, SPINNING, FakeNvml
+from ftrun.core.idle import Idle, Sample, Thresholds, Use, observe
+from runs import HOUSE, Runs, python, wait_for
+
+# The same program with ModelArts' minutes made a second, so that `auto` can be waited for.
+FAST = """
+import sys
+sys.path[:0] = [{paths}]
+import ftrun.config as config
+timeout = config.idle_timeout
+config.idle_timeout = lambda found: 1.0 if timeout(found) == 60.0 else timeout(found)
+from ftrun.cli.run import main
+main()
+"""
+PATHS = ", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))
+MINUTE = (sys.executable, "-c", FAST.format(paths=PATHS))
+OPTIONS = ("--idle-timeout", "1s", "--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "off")
+AUTO = ("--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "nvidia")
+QUIET = "import time\ntime.sleep(3600)"
+# Works for so long, and ends well.
+FOR = "import os, time\nuntil = time.monotonic() + {}\nwhile time.monotonic() < until:\n    {}\nos._exit(0)"
+
+
+# --- the rule -------------------------------------------------------------------------------------------------------
+
+
+def after(*looks: Any, cpu: float = 0.0, io: float = 0.0) -> Idle:
+    """A sample each, of 60 s, of a tree that does only this; each look is the use of one device, or of several."""
+    idle = Idle()
+    for number, look in enumerate(looks):
+        uses = [look] if isinstance(look, dict) else look
+        devices = tuple(Use(**({"id": str(n)} | use)) for n, use in enumerate(uses))
+        idle = observe(idle, Sample(60.0 * (number + 1), 60.0, cpu, io, devices), Thresholds())
+    return idle
+
+
+def use(util: float, memory_util: float | None, power: float | None, traffic: float = 0.0, **more: Any) -> Any:
+    return {"util": util, "memory_util": memory_util, "power": power, "traffic": traffic} | more
+
+
+REST = use(0, 0, 71.5)
+WORKING = use(97, 43, 650.0, 4e8)
+SPIN = use(100, 0, 118.0)
+RESIDENT = use(99, 1, 520.0)  # small matrices that stay in the cache: hardly any memory traffic, steadily
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([REST] * 30, id="idle from the start"),
+        pytest.param([REST] + [SPIN] * 30, id="spinning from the start"),
+        pytest.param([SPIN] * 30, id="spinning, and never seen otherwise"),
+        pytest.param([WORKING] * 9 + [SPIN] * 30, id="spinning after work"),
+        pytest.param([WORKING] * 9 + [REST] * 30, id="at rest after work"),
+        pytest.param([[WORKING, WORKING]] * 9 + [[SPIN, REST]] * 30, id="one spins, one does not"),
+        pytest.param([use(97, 43, None)] * 9 + [use(100, 0, None)] * 30, id="power is not told"),
+        pytest.param([use(0, 0, 70 + n % 3) for n in range(30)], id="power wobbles at rest"),
+        pytest.param([WORKING] * 9 + [[]] * 30, id="nobody says any more how the devices are"),
+        pytest.param([[]] * 30, id="no device"),
+    ],
+)
+def test_this_is_idle(looks: list[Any]) -> None:
+    idle = after(*looks)
+    assert idle.since is not None
+    assert idle.since >= 60.0 * (len(looks) - 31)
+    assert len(looks) * 60.0 - idle.since >= 25 * 60.0, "and was found so from the beginning"
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([WORKING] * 30, id="steady work"),
+        pytest.param([REST] + [RESIDENT] * 60, id="steady work that touches no memory"),
+        pytest.param([[REST, WORKING]] * 30, id="one of two devices works"),
+        pytest.param([use(90 + 7 * (n % 2), 1, 300) for n in range(30)], id="utilisation changes"),
+        pytest.param([use(50, 1, 100)] * 4 + [use(54, 1, 100)] * 4, id="its median changes"),
+        pytest.param([REST] * 40 + [use(12, 0, 75)], id="one short burst after a long rest"),
+        pytest.param([use(100, 0, 118, 5e6)] * 30, id="data moves over PCIe"),
+        pytest.param([use(100, None, 300)] * 30, id="memory use is not told and power is high"),
+        pytest.param([[REST, use(80, 40, 600, id="0"), REST]] * 30, id="it was seen at work between two samples"),
+        pytest.param([[use(50, 0, 99), use(50, 9, 99, id="0"), use(50, 0, 99, id="0")]] * 30, id="memory, in between"),
+        pytest.param([[REST, use(n % 9, 0, 75, id="0")] for n in range(30)], id="bursts between two samples"),
+    ],
+)
+def test_this_works(looks: list[Any]) -> None:
+    assert after(*looks).since is None or len(after(*looks).quiet) < 4
+
+
+def test_cpu_is_work_unless_a_device_may_be_waited_for() -> None:
+    assert after(*[REST] * 30, cpu=1.0).since is None
+    assert after(*[WORKING] * 9, *[REST] * 30, cpu=1.0).since is None, "evaluation on the host"
+    assert after(*[WORKING] * 9, *[SPIN] * 30, cpu=1.0).since is not None, "a spinning wait for the device"
+    assert after(*[WORKING] * 9, *[[]] * 30, cpu=1.0).since is None, "of devices that nobody sees nothing is known"
+
+
+def test_io_is_work_by_its_rate() -> None:
+    assert after(*[SPIN] * 30, io=1e6).since is None
+    assert after(*[SPIN] * 30, io=500.0).since is not None
+
+
+def test_work_ends_a_silence_and_what_was_granted_to_it() -> None:
+    idle = after(*[REST] * 9)._replace(raised=7200.0)
+    idle = observe(idle, Sample(600.0, 60.0, 0.0, 1e6), Thresholds())
+    assert (idle.since, idle.raised, idle.quiet) == (None, 0.0, ())
+
+
+# --- end to end -----------------------------------------------------------------------------------------------------
+
+
+def faked(runs: Runs) -> FakeNvml:
+    """A GPU at rest, for all that is started."""
+    fake = FakeNvml(runs.folder)
+    runs.environment |= fake.environment()
+    return fake
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(QUIET, id="quiet"),
+        pytest.param(
+            "import threading, time, os\n"
+            "def noise():\n"
+            "    while True: os.write(os.open('/dev/null', os.O_WRONLY | os.O_CLOEXEC), b'alive'); time.sleep(0.3)\n"
+            "threading.Thread(target=noise, daemon=True).start()\nthreading.Event().wait()",
+            id="keep-alive",
+        ),
+    ],
+)
+def test_what_does_nothing_is_found(runs: Runs, code: str) -> None:
+    run = runs.run(*OPTIONS, sys.executable, "-c", code)
+    assert run.wait() == 195, run.told()
+    (found,) = run.named("hang")
+    assert (found["rule"], found["limit"]) == ("idle", 1.0)
+    assert found["age"] < 20
+
+
+def test_what_works_is_not(runs: Runs) -> None:
+    """CPU, then I/O of its own, then a loop of children that each live only for a moment."""
+    work = ["pass", "open('/dev/zero', 'rb').read(1 << 18); time.sleep(0.05)"]
+    work.append("os.system('head -c 1000000 /dev/zero >/dev/null')")
+    parts = [FOR.format(2, one) for one in work]
+    code = f"import subprocess, sys\nfor part in {parts!r}: subprocess.run([sys.executable, '-c', part])"
+    run = runs.run(*OPTIONS, sys.executable, "-c", code)
+    assert run.wait() == 0, run.told()
+    assert run.named("hang") == []
+
+
+def test_a_section_and_beats_hold_it_back(runs: Runs) -> None:
+    code = "import os, time\nft.beat()\nwith ft.section('pause', timeout='1h'): time.sleep(2.5)\n"
+    code += "for step in range(25): ft.beat(step); time.sleep(0.1)\nos._exit(0)"
+    run = runs.run(*OPTIONS, *python(code))
+    assert run.wait() == 0, run.told()
+    assert run.named("suspect", "hang") == []
+
+
+def test_evidence_clears_it_and_it_is_found_later(runs: Runs) -> None:
+    """It moves, so slowly that its work is below all thresholds; then it stops."""
+    code = (
+        "import time\n"
+        "def a(): time.sleep(0.13)\n"
+        "def b(): time.sleep(0.11)\n"
+        "until = time.monotonic() + 3\n"
+        "while time.monotonic() < until:\n"
+        "    a()\n"
+        "    b()\n"
+        "time.sleep(3600)"
+    )
+    run = runs.run("-v", *OPTIONS, sys.executable, "-c", code)
+    assert run.wait() == 195, run.told()
+    (found,) = run.named("hang")
+    cleared = run.named("cleared")
+    if cleared:  # two looks may meet the same line
+        assert "moves" in cleared[0]["why"]
+        assert found["limit"] >= 2.0
+
+
+def test_auto_asks_nothing_of_a_job_without_an_accelerator(runs: Runs) -> None:
+    run = runs.run("--no-auto-beat", "--probe", "auto", "sleep", "3", program=MINUTE, MA_HANG_DETECT_TIME="1")
+    assert run.wait() == 0, run.told()
+    assert run.named("suspect") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "later"),
+    [pytest.param(BUSY, IDLE, id="at rest after work"), pytest.param(IDLE, SPINNING, id="spinning")],
+)
+def test_auto_finds_a_job_whose_accelerators_stopped(runs: Runs, before: Any, later: Any) -> None:
+    fake = faked(runs)
+    fake.set(0, **before)
+    words = (*AUTO, sys.executable, "-c", QUIET)
+    run = runs.start(*words, program=MINUTE, MA_HANG_DETECT_TIME="1")
+    run.until("spawned")
+    for key, value in later.items():
+        fake.later(1.5, 0, **{key: value})
+    assert run.wait() == 195, run.told()
+    (found,) = run.named("hang")
+    assert (found["rule"], found["limit"]) == ("idle", 1.0)
+
+
+@pytest.mark.parametrize("use", [BUSY, SPINNING | {"sent": 5_000_000}], ids=["busy", "moving data"])
+def test_auto_lets_busy_accelerators_alone(runs: Runs, use: Any) -> None:
+    fake = faked(runs)
+    fake.set(0, **use)
+    run = runs.run(*AUTO, "sleep", "4", program=MINUTE, MA_HANG_DETECT_TIME="1")
+    assert run.wait() == 0, run.told()
+    assert run.named("suspect") == []
+
+
+def test_auto_lets_a_changing_utilisation_alone(runs: Runs) -> None:
+    fake = faked(runs)
+    fake.set(0, **SPINNING)
+    for number in range(60):
+        fake.later(0.1 * number, 0, util=100 - 9 * (number % 3))
+    run = runs.run(*AUTO, "sleep", "4", program=MINUTE, MA_HANG_DETECT_TIME="1")
+    assert run.wait() == 0, run.told()
+    assert run.named("hang") == []
+
+
+def test_devices_that_others_use_make_nobody_a_job_that_uses_one(runs: Runs) -> None:
+    """A quiet `sleep` on a machine where somebody else trains, until that one is done."""
+    fake = faked(runs)
+    fake.set(0, **BUSY, pids=[1])
+    run = runs.start(*AUTO, "sleep", "5", program=MINUTE, MA_HANG_DETECT_TIME="1")
+    run.until("spawned")
+    for key, value in IDLE.items():
+        fake.later(2.0, 0, **{key: value})
+    assert run.wait() == 0, run.told()
+    assert run.named("suspect") == []
+
+
+def test_a_probe_that_is_stuck_is_no_proof_against_what_it_saw_last(runs: Runs) -> None:
+    """It saw an idle device for a moment; since then nobody knows, while the main thread waits for the device."""
+    stale = FAST.replace("import ftrun.config", "import ftrun.aides as aides\naides.STALE = 0.6\nimport ftrun.config")
+    program = (sys.executable, "-c", stale.format(paths=PATHS))
+    fake = faked(runs)
+    fake.set(0, **SPINNING)
+    code = FOR.format(5, "pass")
+    run = runs.start(*AUTO, sys.executable, "-c", code, program=program, MA_HANG_DETECT_TIME="1")
+    run.until("spawned")
+    fake.later(0.8, "-", blocks="*")
+    wait_for(lambda: fake.blocked, "a call that blocks")
+    assert run.wait() == 0, run.told()
+    assert run.named("hang") == []
+
+
+def test_samples_do_not_put_off_the_look_at_the_ranks(runs: Runs) -> None:
+    """Each sample plans the next look anew: a section that has ended meanwhile must be seen all the same."""
+    code = (
+        "import time\nfor step in range(5): ft.beat(step); time.sleep(0.05)\n"
+        "with ft.section('pause', timeout='1h'): time.sleep(2)\n"
+        "print('out', flush=True)\ntime.sleep(3600 * (not ft.attempt().is_restart))\n"
+    )
+    run = runs.run("--hang-timeout", "8s", "--idle-timeout", "2s", "--grace", "off", *python(code))
+    assert run.wait() == 0, run.told()
+    assert [record["rule"] for record in run.named("hang")] == ["idle"]

@@ -1,0 +1,419 @@
+"""Ascend chips are watched through an `npu-smi` that is a program on PATH, whatever it does."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from device.npu_smi import FakeNpuSmi
+from ftrun.helpers.probe import ascend
+from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
+from ftrun.helpers.probe.npu_smi import Chip
+
+MIB = 1 << 20
+DEADLINE = 60.0  # s: only a broken one takes so long
+SOON = 2.0  # s that a tool is given here, where it never answers
+Fake = Callable[..., FakeNpuSmi]
+Open = Callable[..., ascend.Ascend]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    return lambda kind="910B", cards=1: FakeNpuSmi(tmp_path / "tool", kind, cards)
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens; at the end no tool is left running."""
+    vendors: list[ascend.Ascend] = []
+
+    def open(tool: FakeNpuSmi, **more: str) -> ascend.Ascend:
+        vendors.append(ascend.open(tool.environment() | more))
+        return vendors[-1]
+
+    yield open
+    for vendor in vendors:
+        vendor.close()
+    assert tools() == []
+
+
+def tools() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def ended() -> None:
+    """Wait until no tool runs."""
+    _, alive = psutil.wait_procs(tools(), DEADLINE)
+    assert alive == []
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ascend, "TIMEOUT", SOON)
+
+
+# What is said
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "second"),
+    [
+        ("910A", "Ascend 910A", "1-0"),
+        ("910B", "Ascend 910B3", "1-0"),
+        ("A3", "Ascend910", "0-1"),
+        ("950", "Ascend950PR", "1-0"),
+    ],
+)
+def test_a_busy_chip_and_an_idle_one(kind: str, name: str, second: str, fake: Fake, opened: Open) -> None:
+    tool = fake(kind, 1 if kind == "A3" else 2)
+    tool.set(util=97, memory_util=41, used=50, power=310.2, clock=1650, processes=[(os.getpid(), "python", 31000)])
+    tool.set(ecc=2, isolated=4)
+    busy, idle = opened(tool).devices()
+    total = 65536 * MIB
+    assert busy == Device(
+        "ascend", "0-0", 0, name, 97, 41, 310.2, 1650, total // 2, total, None, (os.getpid(),), None, 4, 2, "ok"
+    )
+    assert idle == Device(
+        "ascend", second, 1, name, 0, 0, 92.4, 800, idle.memory_used, total, None, (), None, 0, 0, "ok"
+    )
+    assert idle.memory_used == round(total * 0.05)
+
+
+def test_a_chip_that_spins_is_busy_at_low_power(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    tool.set(util=100, memory_util=0, power=105.0)
+    (device,) = opened(tool).devices()
+    assert (device.util, device.memory_util, device.power) == (100, 0, 105)
+
+
+def test_what_is_not_told_is_none(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    tool.set(util=None, memory_util=None, used=None, power=None, clock=None, ecc=None, isolated=None, health="NA")
+    (device,) = opened(tool).devices()
+    assert device == Device("ascend", "0-0", 0, "Ascend 910B3", memory_total=65536 * MIB, remapped_rows=0)
+
+
+def test_only_processes_of_this_namespace_are_told_and_until_the_driver_lets_go(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    vendor = opened(tool)
+    seen = []
+    for names in (("train", ""), ("", ""), ("", "")):
+        tool.set(processes=[(4711, names[0], 10), (1234567, names[1], 10)])
+        seen += [device.pids for device in vendor.devices()]
+    tool.say("info -t proc-mem -i 0", "Failed to query npu chip: 0 info.\n")
+    seen += [device.pids for device in vendor.devices()]
+    tool.say("info -t proc-mem -i 0", "No process in device.\n")
+    seen += [device.pids for device in vendor.devices()]
+    tool.say("info -t proc-mem -i 0", "Process id:4711 Process name: Process memory(MB):10\n")
+    assert [*seen, vendor.devices()[0].pids] == [(4711,), (4711,), (4711,), (), (), ()]
+
+
+# Faults
+
+
+def look(vendor: ascend.Ascend) -> list[DeviceFault]:
+    """The news of one look at everything."""
+    for _ in range(ascend.HEALTH_EVERY):
+        vendor.devices()
+    return vendor.faults()
+
+
+@pytest.mark.parametrize("kind", ["910A", "A3", "950"])
+def test_codes_come_and_go_each_once(kind: str, fake: Fake, opened: Open) -> None:
+    tool = fake(kind)
+    vendor = opened(tool)
+    assert look(vendor) == []
+    first, second = ("80E01801", "HBM multi-bit ECC error"), ("8C084E00", "Heartbeat Lost")
+    tool.set(health="Alarm", codes=[first, second])
+    assert look(vendor) == [DeviceFault("0-0", *first), DeviceFault("0-0", *second)]
+    assert vendor.devices()[0].health == "Alarm"
+    assert look(vendor) == []
+    tool.set(codes=[second])
+    assert look(vendor) == [DeviceFault("0-0", *first, gone=True)]
+    tool.set(codes=[], health="OK")
+    assert look(vendor) == [DeviceFault("0-0", *second, gone=True)]
+    tool.set(codes=[first])
+    assert look(vendor) == [DeviceFault("0-0", *first)]
+
+
+def test_a_chip_that_says_nothing_has_lost_no_code(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    tool.set(codes=[("80E01801", "bad")], health="Critical")
+    vendor = opened(tool)
+    assert len(look(vendor)) == 1
+    tool.set(lost=True)
+    assert look(vendor) == []
+    tool.set(lost=False)
+    assert look(vendor) == []
+    tool.set(codes=[])
+    assert [fault.gone for fault in look(vendor)] == [True]
+
+
+def test_what_is_seldom_needed_is_seldom_asked(fake: Fake, opened: Open) -> None:
+    tool = fake("A3", 2)
+    vendor = opened(tool)
+    looks = 2 * ascend.HEALTH_EVERY + 1
+    for _ in range(looks):
+        vendor.devices()
+    kinds = [call.split()[2] for call in tool.calls if call != "info -m"]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "usages": 2 * looks,
+        "common": 2 * looks,
+        "proc-mem": 2 * looks,
+        "health": 4 * 3,
+        "ecc": 2,
+    }
+    assert tool.calls.count("info -m") == 1
+
+
+# Which chips
+
+
+def test_only_chips_that_the_job_may_use(fake: Fake, opened: Open) -> None:
+    tool = fake("A3", 2)
+    vendor = opened(tool, ASCEND_RT_VISIBLE_DEVICES="3,1")
+    assert [(device.id, device.index) for device in vendor.devices()] == [("1-1", 3), ("0-1", 1)]
+    assert not [call for call in tool.calls if call.startswith("info -t health") and call.endswith("-c 0")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "1-2"}, [1, 2]),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "2,2,0"}, [2, 0]),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "1, 2"}, [1]),  # CANN: a blank ends it
+        ({"ASCEND_RT_VISIBLE_DEVICES": "1,8,2"}, [1]),  # and so does a device that is not there
+        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, []),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "-1"}, []),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "0", "ASCEND_VISIBLE_DEVICES": "6"}, [0]),
+        ({"ASCEND_VISIBLE_DEVICES": "5-6"}, [1, 2]),  # a privileged container sees more than was given to it
+        ({"ASCEND_VISIBLE_DEVICES": "8-11"}, [0, 1, 2, 3]),  # numbered anew
+        ({"ASCEND_VISIBLE_DEVICES": "9"}, [0, 1, 2, 3]),
+    ],
+)
+def test_which_chips_an_environment_lets_it_use(environment: dict[str, str], expected: list[int]) -> None:
+    chips = [Chip(logic // 2, logic % 2, logic, logic + 4, "x", False) for logic in range(4)]
+    assert [chip.logic for chip in ascend.allowed(chips, environment)] == expected
+
+
+def test_numbers_that_were_given_anew_are_not_those_of_the_host() -> None:
+    chips = [Chip(logic, 0, logic, None, "x", False) for logic in range(4)]
+    assert ascend.allowed(chips, {"ASCEND_VISIBLE_DEVICES": "2-5"}) == chips
+    assert ascend.allowed(chips, {"ASCEND_VISIBLE_DEVICES": "2-3"}) == chips[2:]
+
+
+def test_the_tool_is_run_in_its_own_way(tmp_path: Path) -> None:
+    """In one language, with its libraries, and without the variable that those do not support."""
+    tool = tmp_path / "npu-smi"
+    tool.write_text(f"#!/bin/sh\nenv >{tmp_path}/env\necho 'NPU ID\tChip ID\tChip Logic ID\tChip Name'\necho 0 0 0 X\n")
+    tool.chmod(0o755)
+    more = {"LANG": "zh_CN.UTF-8", "LC_ALL": "zh_CN.UTF-8", "LD_LIBRARY_PATH": "/own", "ASCEND_RT_VISIBLE_DEVICES": "0"}
+    ascend.open({"PATH": f"{tmp_path}:{os.environ['PATH']}"} | more).close()
+    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert seen["LC_ALL"] == "C"
+    assert seen["LD_LIBRARY_PATH"] == f"/own:{ascend.LIBRARIES}"
+    assert "ASCEND_RT_VISIBLE_DEVICES" not in seen
+
+
+# Trouble
+
+
+def test_where_there_is_no_tool_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ascend, "USUAL", str(tmp_path / "usual"))
+    with pytest.raises(Unavailable, match="no npu-smi on PATH"):
+        ascend.open({"PATH": str(tmp_path)})
+
+
+def test_a_tool_at_its_usual_place_is_found(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = fake()
+    monkeypatch.setattr(ascend, "USUAL", str(tool.folder))
+    ascend.open({"PATH": "/usr/bin:/bin"}).close()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("There is no NPU card on this server.\n", "There is no NPU card"),
+        ("\ndcmi model initialized failed, because the device is used. ret is -8020\n", "ret is -8020"),
+        (b"\xff\xfe\0" * 100, "npu-smi: "),
+        ("", "no chip"),
+    ],
+)
+def test_where_there_is_no_chip_the_tool_says_why(text: str | bytes, why: str, fake: Fake, opened: Open) -> None:
+    tool = fake()
+    tool.say("info -m", text, 204)
+    with pytest.raises(Unavailable, match=why) as raised:
+        opened(tool)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_variable_that_names_no_chip(fake: Fake, opened: Open) -> None:
+    with pytest.raises(Unavailable, match="ASCEND_RT_VISIBLE_DEVICES=7 names no chip"):
+        opened(fake(), ASCEND_RT_VISIBLE_DEVICES="7")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_tool_that_never_answers_is_not_waited_for(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    (tool.folder / "now" / "info -m.never").touch()
+    with pytest.raises(Unavailable, match="no answer"):
+        opened(tool)
+    ended()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_card_that_never_answers_is_killed_and_holds_nobody_up(fake: Fake, opened: Open) -> None:
+    tool = fake(cards=3)
+    vendor = opened(tool)
+    vendor.devices()
+    tool.set(card=1, never=True)
+    asked = len(tool.calls)
+    first, second, third = vendor.devices()
+    assert [call for call in tool.calls[asked:] if call.endswith("-i 1")] == ["info -t usages -i 1"]
+    assert second == Device("ascend", "1-0", 1, "Ascend 910B3", health="no answer")
+    assert (first.health, third.health) == ("ok", "ok")
+    assert vendor.problems == ["npu-smi does not answer for card 1 within 2 s"]
+    ended()  # SIGTERM does nothing to it
+    tool.set(card=1, never=False)
+    assert [device.util for device in vendor.devices()] == [0, 0, 0]
+    assert vendor.problems == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_cards_that_never_answer_are_waited_for_together(fake: Fake, opened: Open) -> None:
+    tool = fake(cards=ascend.AT_ONCE)
+    vendor = opened(tool)
+    for card in range(ascend.AT_ONCE):
+        tool.set(card=card, never=True)
+    before = time.monotonic()
+    assert [device.health for device in vendor.devices()] == ["no answer"] * ascend.AT_ONCE
+    assert time.monotonic() - before < ascend.AT_ONCE * SOON / 2
+    ended()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_tool_that_cannot_be_killed_is_not_started_again(
+    fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in state D: SIGKILL does nothing before the driver lets go."""
+    tool = fake(cards=2)
+    vendor = opened(tool)
+    tool.set(never=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.Popen.kill", lambda _: None)
+        vendor.devices()
+        (held,) = tools()
+        asked = len([call for call in tool.calls if call.endswith("-i 0")])
+        for _ in range(3):
+            assert [device.health for device in vendor.devices()] == ["no answer", "ok"]
+        assert len([call for call in tool.calls if call.endswith("-i 0")]) == asked
+        assert tools() == [held]
+    held.kill()
+    ended()
+    tool.set(never=False)
+    assert [device.util for device in vendor.devices()] == [0, 0]
+
+
+def test_after_a_look_has_taken_its_time_no_more_is_asked(
+    fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor = opened(fake())
+    monkeypatch.setattr(ascend, "LOOK", 0.0)
+    assert [device.health for device in vendor.devices()] == ["no answer"]
+
+
+def test_a_card_that_vanishes_is_lost_and_may_come_back(fake: Fake, opened: Open) -> None:
+    tool = fake(cards=2)
+    vendor = opened(tool)
+    vendor.devices()
+    tool.set(card=1, lost=True)
+    assert vendor.devices()[1] == Device("ascend", "1-0", 1, "Ascend 910B3", health="not listed any more")
+    tool.set(card=1, lost=False)
+    back = vendor.devices()[1]
+    assert (back.util, back.health) == (0, None)  # not asked yet
+
+
+def test_a_chip_that_vanishes_from_its_card_leaves_the_other(fake: Fake, opened: Open) -> None:
+    tool = fake("A3")
+    tool.set(chip=1, util=33, power=200.5)
+    vendor = opened(tool)
+    vendor.devices()
+    tool.set(chip=0, lost=True)
+    first, second = vendor.devices()
+    assert first == Device("ascend", "0-0", 0, "Ascend910", health="not listed any more")
+    assert vendor.problems == ["npu-smi says nothing of chip 0-0"]
+    assert (second.util, second.power, second.health) == (33, 200.5, "ok")
+
+
+def test_a_tool_that_vanishes_is_no_lost_chip(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    vendor = opened(tool)
+    (tool.folder / "npu-smi").unlink()
+    assert [device.health for device in vendor.devices()] == ["no answer"]
+
+
+@pytest.mark.parametrize("text", [b"\xff\0\xfe" * 1000, b"segmentation fault", b"", b":\n" * 5000, b"x" * (3 * MIB)])
+def test_garbage_of_one_card_is_nothing_of_it(text: bytes, fake: Fake, opened: Open) -> None:
+    tool = fake(cards=2)
+    vendor = opened(tool)
+    for question in [question for question in tool.answers() if "-i 0" in question]:
+        tool.say(question, text, 139)
+    first, second = vendor.devices()
+    assert first == Device("ascend", "0-0", 0, "Ascend 910B3", health="no answer")
+    assert second.health == "ok"
+
+
+def test_a_tool_that_prints_for_ever_is_cut_off(fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ascend, "TIMEOUT", DEADLINE)
+    tool = fake()
+    vendor = opened(tool)
+    (tool.folder / "npu-smi").write_text("#!/bin/sh\nexec yes\n")
+    before = time.monotonic()
+    assert [device.health for device in vendor.devices()] == ["no answer"]
+    assert time.monotonic() - before < DEADLINE
+    ended()
+
+
+@pytest.mark.parametrize("visible", ["0", "0,1"])
+def test_what_is_said_of_no_chip_is_of_neither(visible: str, fake: Fake, opened: Open) -> None:
+    tool = fake("A3")
+    for kind in ("usages", "common"):
+        tool.say(f"info -t {kind} -i 0", "NPU ID : 0\n\nAicore Usage Rate(%) : 7\n")
+    assert {device.util for device in opened(tool, ASCEND_RT_VISIBLE_DEVICES=visible).devices()} == {None}
+
+
+def test_only_the_text_counts_not_the_exit_status(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    text, _ = tool.answers()["info -t usages -i 0"]
+    tool.say("info -t usages -i 0", text, 255)
+    tool.say("info -t proc-mem -i 0", 'Failed to query "proc-mem" info.\n', 0)
+    (device,) = opened(tool).devices()
+    assert (device.util, device.pids, device.health) == (0, (), "ok")
+
+
+def test_a_tool_without_a_type_is_asked_for_another_or_not_again(fake: Fake, opened: Open) -> None:
+    tool = fake(cards=2)
+    tool.set(power=70.5)
+    tool.say("info -t common -i 0", "Error parameter of -t\nUsage: npu-smi info\n")
+    tool.say("info -t proc-mem -i 0", "This device does not support querying proc-mem.\n")
+    vendor = opened(tool)
+    looks = [vendor.devices() for _ in range(3)]
+    assert [(one.power, one.clock, one.util) for one, _ in looks] == [(None, None, 0), (70.5, None, 0), (70.5, None, 0)]
+    assert [(two.power, two.clock) for _, two in looks] == [(92.4, 800)] * 3
+    assert tool.calls.count("info -t common -i 0") == tool.calls.count("info -t proc-mem -i 0") == 1
+
+
+def test_a_type_that_was_refused_is_asked_for_again_some_day(
+    fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ascend, "ECC_EVERY", 3)
+    tool = fake()
+    tool.say("info -t usages -i 0", "This device does not support querying usages.\n")
+    vendor = opened(tool)
+    for _ in range(4):
+        vendor.devices()
+    assert tool.calls.count("info -t usages -i 0") == 2

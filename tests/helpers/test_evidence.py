@@ -1,0 +1,225 @@
+"""The evidence helper on real processes: what it clears, what it does not, and what a person reads of it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.helpers.evidence import stacks
+from helpers.inquest import Job, a_job, ask, needs_spy, rank
+from runs import state_of, wait_for
+
+pytestmark = needs_spy
+
+READY = "print('ready', flush=True)\n"
+LOCK = f"""import threading
+def train():
+    lock = threading.Lock()
+    lock.acquire()
+    {READY}    lock.acquire()
+train()"""
+SLEEP = f"import time\n{READY}while True:\n    time.sleep(600)"
+READ = f"""import socket, sys
+peer = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+def fetch():
+    {READY}    peer.recv(1)
+fetch()"""
+GIL = f"""import ctypes
+def train():
+    {READY}    ctypes.PyDLL(None).pause()
+train()"""
+BUSY = f"{READY}while True:\n    pass"
+IN_C = f"{READY}sum(iter(int, 1))"  # one line, for ever
+EVALUATION = f"""def evaluate(batch):
+    total = 0
+    for value in range(batch % 100):
+        total += score(value)
+    return total
+def score(value):
+    return value * value
+{READY}batch = 0
+while True:
+    batch += 1
+    evaluate(batch)"""
+COLLECTIVE = f"""import os, runpy, sys
+os.makedirs('torch/distributed', exist_ok=True)
+with open('torch/distributed/distributed_c10d.py', 'w') as file:
+    file.write('def all_reduce():\\n    sum(iter(int, 1))\\n')
+sys.path.insert(0, 'torch/distributed')
+from distributed_c10d import all_reduce
+{READY}all_reduce()"""
+WRITES = f"""import os
+fd = os.open('data', os.O_CREAT | os.O_RDWR)
+{READY}while True:
+    os.pwrite(fd, b'x' * 65536, 0)"""
+PARENT = """import subprocess, sys
+child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()"""
+VFORK = """#include <unistd.h>
+void stick(void) { if (vfork() == 0) { pause(); _exit(0); } }
+"""
+STUCK = f"""import ctypes
+def train():
+    {READY}    ctypes.PyDLL('./stuck.so').stick()
+train()"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with a_job(tmp_path) as made:
+        yield made
+
+
+def asleep(pid: int) -> None:
+    wait_for(lambda: state_of(pid) == "S", "sleep")
+
+
+@pytest.mark.parametrize(
+    ("code", "where"),
+    [
+        pytest.param(LOCK, "<string>:6 train", id="lock"),
+        pytest.param(SLEEP, "<string>:4 <module>", id="sleep"),
+        pytest.param(GIL, "<string>:4 train", id="gil-held-in-c"),
+    ],
+)
+def test_who_waits_for_nothing_is_not_cleared(job: Job, code: str, where: str) -> None:
+    asleep(job.start(code))
+    answer = ask(job)
+    assert answer.word["cleared"] is None
+    assert answer.word["why"] == where
+    assert answer.process(job.pid)["moved"] is False
+    opening = answer.markdown.splitlines()[0]
+    assert opening.startswith("**Rank 0 stopped at step 7, 41s ago (limit 30s, learned), since ")
+    assert opening.endswith(f": at `{where}`. Rule: step.**")
+    assert "the same Python stack in both looks" in answer.markdown
+
+
+def test_a_socket_that_is_read_is_named(job: Job) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        asleep(job.start(READ, str(port)))
+        answer = ask(job)
+    assert answer.word["cleared"] is None
+    assert answer.word["why"] == "<string>:5 fetch"
+    assert f"-> 127.0.0.1:{port} ESTABLISHED" in answer.document["call"]
+    assert answer.document["call"].startswith("recvfrom on ")
+    assert answer.process(job.pid)["wchan"] in answer.markdown
+
+
+def test_a_loop_that_moves_is_cleared(job: Job) -> None:
+    job.start(EVALUATION)
+    word = ask(job).word
+    assert "its Python stack moves" in word["cleared"]
+    assert word["cpu"] > 0.1
+
+
+def test_many_looks_between_the_two_find_who_moves(job: Job) -> None:
+    spy = stacks.program()
+    pids = [job.start(EVALUATION), job.start(LOCK)]
+    asleep(pids[1])
+    before = stacks.look(spy, pids, 30)
+    # A busy machine may leave time for one look only, in which nobody can be seen to move.
+    assert wait_for(lambda: stacks.restless(spy, before, pids, time.monotonic() + 1), "who moves") == {pids[0]}
+
+
+@pytest.mark.parametrize("code", [BUSY, IN_C], ids=["python", "c"])
+def test_cpu_in_one_line_has_the_benefit_of_the_doubt(job: Job, code: str) -> None:
+    job.start(code)
+    answer = ask(job)
+    assert "it works" in answer.word["cleared"]
+    assert "of a core" in answer.word["cleared"]
+
+
+def test_a_collective_that_spins_has_not(job: Job) -> None:
+    job.start(COLLECTIVE)
+    answer = ask(job)
+    assert answer.word["cleared"] is None
+    assert answer.word["cpu"] > 0.1
+    assert "it waits for other ranks" in answer.markdown
+
+
+def test_io_is_work_whatever_the_stack(job: Job) -> None:
+    job.start(WRITES)
+    answer = ask(job)
+    assert "MB/s" in answer.word["cleared"]
+    assert answer.word["io"] > 262_144
+
+
+@pytest.mark.parametrize("code", [EVALUATION, WRITES], ids=["cpu", "io"])
+def test_a_limit_that_was_given_is_only_reported(job: Job, code: str) -> None:
+    job.start(code)
+    answer = ask(job, finding={"learned": False})
+    assert answer.word["cleared"] is None
+    assert "the limit was given" in answer.markdown
+
+
+def test_what_works_below_the_suspect_clears_it(job: Job) -> None:
+    job.start(PARENT, EVALUATION)
+    answer = ask(job)
+    assert "it works" in answer.word["cleared"]
+    assert answer.process(int(job.said))["cpu"] > 0.1
+
+
+def test_an_idle_suspicion_is_cleared_by_a_moving_stack_alone(job: Job) -> None:
+    job.start(
+        f"import time\n{READY}def a():\n    time.sleep(0.4)\ndef b():\n    time.sleep(0.4)\nwhile True:\n    a(); b()"
+    )
+    wait_for(
+        lambda: ask(job, finding={"rule": "idle", "rank": None}, between=0.4).word["cleared"], "a look that differs"
+    )
+
+
+def test_an_idle_suspicion_is_not_cleared_by_a_wait_for_the_device(job: Job) -> None:
+    job.start(IN_C)
+    assert ask(job, finding={"rule": "idle", "rank": None}).word["cleared"] is not None
+    devices = [{"id": "GPU-1", "util": 100.0, "power": 71.0}]
+    answer = ask(job, finding={"rule": "idle", "rank": None}, devices=devices)
+    assert answer.word["cleared"] is None
+    assert "`GPU-1` | `100.0` | `71.0`" in answer.markdown
+    assert answer.markdown.startswith(
+        "**The command has read and written nothing, and its devices did not change, for 41s"
+    )
+
+
+def test_a_rank_that_waits_for_one_that_works_is_cleared(job: Job) -> None:
+    """A barrier while rank 0 evaluates."""
+    asleep(job.start(LOCK))
+    working = job.start(EVALUATION)  # beside the root, with its mark: as an orphan
+    both = [rank(0, job.pid), rank(1, working)]
+    answer = ask(job, ranks=both)
+    assert answer.word["cleared"].startswith("it may wait for rank 1, of which it works")
+    both[1] = rank(1, working, moved_ago=0.1)  # it steps along: nobody waits for it
+    assert ask(job, ranks=both).word["cleared"] is None
+
+
+def test_a_stopped_process(job: Job) -> None:
+    job.start(SLEEP)
+    os.kill(job.pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(job.pid) == "T", "stop")
+    answer = ask(job)
+    assert answer.word["cleared"] is None
+    assert "SIGSTOP" in answer.markdown
+    assert answer.word["why"].startswith("<string>:")
+
+
+def test_a_process_stuck_in_the_kernel(job: Job, tmp_path: Path) -> None:
+    """Without --nonblocking py-spy would wait for ever for it."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    (tmp_path / "stuck.c").write_text(VFORK)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "stuck.so", "stuck.c"], check=True, cwd=tmp_path)
+    job.start(STUCK)
+    wait_for(lambda: state_of(job.pid) == "D", "state D")
+    answer = ask(job)
+    assert answer.word["cleared"] is None
+    assert answer.word["why"] == "<string>:4 train"
+    assert "stuck in the kernel" in answer.markdown
+    assert not any("in time" in why for why in answer.missing.values())

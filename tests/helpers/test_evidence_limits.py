@@ -1,0 +1,325 @@
+"""The evidence helper where it may not look, cannot look, or is hindered: it says so, and answers in time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.helpers.evidence import children
+from ftrun.host.helpers import CODE
+from helpers.inquest import NO_PTRACE, PATHS, Asked, Job, a_job, ask, needs_spy, request
+from runs import carrying, permitted, state_of, wait_for
+
+READY = "print('ready', flush=True)\n"
+SLEEP = f"import time\n{READY}time.sleep(600)"
+BUSY = f"{READY}while True:\n    pass"
+CLOSED = f"import ctypes, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE\n{READY}time.sleep(600)"
+RENAME = "import ctypes, time\nctypes.CDLL(None).prctl(15, b'a\\xff|`\\n', 0, 0, 0)  # PR_SET_NAME\n"
+FORK = f"""import os, sys, time
+for number in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        time.sleep(600)
+{READY}time.sleep(600)"""
+REAPER = """import ctypes, os, signal, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+root = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE)
+print(root.pid, root.stdout.readline().decode(), flush=True)
+signal.pause()"""
+ORPHAN = """import os, subprocess, sys, time
+busy = [sys.executable, '-c', 'while True: pass']
+start = f'import os, subprocess; print(subprocess.Popen({busy}, stdout=2).pid, end=" ", flush=True); os._exit(0)'
+subprocess.run([sys.executable, '-c', start])
+subprocess.run(['env', '-i', sys.executable, '-c', start])
+print('are orphans', flush=True)
+time.sleep(600)"""
+COMING_AND_GOING = f"""import os, time
+{READY}while True:
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    time.sleep(0.005)"""
+DIES = f"""import os, signal, time
+burnt = os.fork()
+if burnt == 0:
+    zero = os.open('/dev/zero', os.O_RDONLY)
+    while time.process_time() < 0.8:
+        os.read(zero, 1 << 20)
+    signal.pause()
+while 'S' not in open(f'/proc/{{burnt}}/stat').read().rpartition(')')[2].split()[0]:
+    time.sleep(0.01)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGUSR1}})
+{READY}signal.sigwait({{signal.SIGUSR1}})
+os.kill(burnt, signal.SIGKILL)
+os.wait()
+open('reaped', 'w').close()
+time.sleep(600)"""
+HANGS = "#!/bin/sh\nexec sleep 600\n"
+NOBODY = 65534
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with a_job(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> tuple[str]:
+    """Our interpreter, beside which there is no py-spy."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    (folder / "python").symlink_to(os.path.realpath(sys.executable))
+    return (str(folder / "python"),)
+
+
+def need_less() -> None:
+    if os.getuid() or not permitted(*NO_PTRACE):
+        pytest.skip("capabilities cannot be given up here")
+
+
+def children_of(pid: int) -> list[bytes]:
+    """Command lines; empty for those that have ended."""
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}/cmdline").read_bytes() for child in pids]
+
+
+def asleep(pid: int) -> None:
+    wait_for(lambda: state_of(pid) == "S", "sleep")
+
+
+def test_without_py_spy_counters_decide(job: Job, bare: tuple[str]) -> None:
+    asleep(job.start(SLEEP))
+    answer = ask(job, bare, {"PATH": "/nowhere"})
+    assert answer.word["cleared"] is None
+    assert answer.word["why"].startswith("python")
+    assert answer.missing == {f"Python stacks of {job.pid}": "py-spy is not installed"}
+    assert "py-spy is not installed" in answer.markdown
+
+
+def test_without_py_spy_cpu_is_work(job: Job, bare: tuple[str]) -> None:
+    job.start(BUSY)
+    answer = ask(job, bare, {"PATH": "/nowhere"})
+    assert answer.word["cleared"].endswith("of a core")
+    assert answer.process(job.pid)["moved"] is None
+
+
+@needs_spy
+def test_ptrace_is_forbidden(job: Job) -> None:
+    need_less()
+    asleep(job.start(CLOSED, prefix=NO_PTRACE))
+    answer = ask(job, (*NO_PTRACE, sys.executable))
+    assert answer.word["cleared"] is None
+    [(what, why)] = [line for line in answer.missing.items() if line[0].startswith("Python stacks")]
+    assert what == f"Python stacks of {job.pid}"
+    assert why.startswith("not permitted: of another user, or closed to others")
+    assert answer.missing[f"I/O counters of {job.pid}"] == "not permitted"
+    assert "open files of the suspect" in answer.missing
+    assert "kernel stacks" in answer.missing
+
+
+@needs_spy
+def test_a_process_of_another_user_is_judged_by_its_cpu(job: Job, tmp_path: Path) -> None:
+    need_less()
+    shell = ("setpriv", "--reuid", str(NOBODY), "--clear-groups", "sh", "-c", "echo ready; while :; do :; done")
+    job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)
+    answer = ask(job, (*NO_PTRACE, sys.executable))
+    assert answer.word["cleared"].endswith("of a core")
+    assert answer.process(job.pid)["uid"] == NOBODY
+    assert answer.process(job.pid)["io"] is None
+    assert "not told" in answer.markdown
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> dict[str, str]:
+    """An environment with a py-spy that never answers, and that those who run it carry."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    (folder / "py-spy").write_text(HANGS)
+    (folder / "py-spy").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "TEST_HANGING": str(tmp_path)}
+
+
+def test_a_py_spy_that_never_answers_delays_nothing_beyond_the_deadline(job: Job, hanging: dict[str, str]) -> None:
+    asleep(job.start(FORK, "20"))
+    answer = ask(job, environment=hanging, timeout=6)
+    assert answer.seconds < 6
+    assert answer.word["report"]
+    assert answer.word["cleared"] is None
+    assert any("py-spy did not answer in time" in why for why in answer.missing.values())
+    wait_for(lambda: not carrying(f"TEST_HANGING={hanging['TEST_HANGING']}"), "the end of every py-spy")
+
+
+def test_a_program_that_does_not_end_is_killed_at_once() -> None:
+    [(number, said)] = children.run([["/bin/sleep", "600"]], 1, 0.1, time.monotonic() + 60)
+    assert (number, said.output, said.late) == (0, b"", True)
+    wait_for(lambda: b"sleep" not in b"".join(children_of(os.getpid())), "its end")
+
+
+def test_a_program_that_says_too_much_is_killed() -> None:
+    [(_, said)] = children.run([["/bin/cat", "/dev/zero"]], 1, 60, time.monotonic() + 60)
+    assert said.late
+
+
+def test_nothing_is_left_of_one_that_is_killed(job: Job, hanging: dict[str, str]) -> None:
+    asleep(job.start(SLEEP))
+    mark = f"TEST_HANGING={hanging['TEST_HANGING']}"
+    asked = Asked(job.folder, request(job), **hanging)
+    try:
+        wait_for(lambda: len(carrying(mark)) > 1, "py-spy")
+    finally:
+        asked.close()
+    wait_for(lambda: not carrying(mark), "the end of every py-spy")
+
+
+def test_the_last_word_comes_in_time_whatever_blocks(job: Job) -> None:
+    """Two looks that are further apart than there is time."""
+    asleep(job.start(SLEEP))
+    answer = ask(job, between=60, timeout=3)
+    assert answer.seconds < 3
+    assert answer.lines[0] == {"event": "problem", "what": "evidence: nothing was seen in time"}
+    assert answer.word == {
+        "event": "evidenced",
+        "cleared": None,
+        "why": "",
+        "cpu": 0.0,
+        "io": 0,
+        "report": None,
+    }
+
+
+def test_it_ends_when_stdin_ends(job: Job) -> None:
+    asleep(job.start(SLEEP))
+    asked = Asked(job.folder, request(job, between=60, timeout=120))
+    try:
+        assert asked.process.stdin is not None
+        asked.process.stdin.close()
+        assert asked.process.wait(30) == 0
+        assert asked.process.stdout is not None
+        assert asked.process.stdout.read() == b""
+    finally:
+        asked.close()
+
+
+def test_a_question_that_it_does_not_understand() -> None:
+    command = [sys.executable, "-I", "-c", CODE.format(name="evidence"), PATHS, '{"run_dir": 1}']
+    ended = subprocess.run(command, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert ended.returncode == 2
+    assert json.loads(ended.stdout)["event"] == "problem"
+
+
+def test_a_suspect_that_is_gone(job: Job) -> None:
+    job.start(SLEEP)
+    job.processes[0].kill()
+    job.processes[0].wait()
+    answer = ask(job)
+    assert answer.word["cleared"] is None
+    assert answer.word["why"] == ""
+    assert "its process is gone" in answer.markdown
+
+
+def test_orphans_of_the_job_are_seen_and_nobody_elses(job: Job) -> None:
+    job.start(REAPER, ORPHAN)
+    root, orphan, foreign = (int(word) for word in job.said.split()[:3])
+    try:
+        whole = {"rank": None, "pid": root}
+        answer = ask(job, root=root, finding=whole, between=1)
+        assert {p["pid"] for p in answer.document["processes"]} == {root, orphan}
+        assert "it works" in answer.word["cleared"]
+        answer = ask(job, root=root, finding=whole, spared=[orphan])
+        assert {p["pid"] for p in answer.document["processes"]} == {root}
+        assert answer.word["cleared"] is None
+    finally:
+        os.kill(foreign, signal.SIGKILL)
+
+
+def test_processes_that_come_and_go(job: Job) -> None:
+    job.start(COMING_AND_GOING)
+    answer = ask(job)
+    assert answer.process(job.pid)["gone"] is False
+    assert answer.word["report"]
+
+
+def test_what_a_child_had_done_before_it_died_is_no_work(job: Job) -> None:
+    """0.8 s of CPU and gigabytes read, which the parent inherits between the looks."""
+    job.start(DIES)
+    asked = Asked(job.folder, request(job, between=2))
+    try:
+        wait_for(
+            lambda: (
+                Path(f"/proc/{asked.process.pid}/task").exists()
+                and len(os.listdir(f"/proc/{asked.process.pid}/task")) > 2
+            ),
+            "the pause",
+        )
+        os.kill(job.pid, signal.SIGUSR1)
+        wait_for((job.folder / "reaped").exists, "the death of the child")
+        answer = asked.answer()
+    finally:
+        asked.close()
+    assert [p["gone"] for p in answer.document["processes"]] == [False, True]
+    assert answer.word["cleared"] is None
+    assert answer.word["cpu"] < 0.1
+    assert answer.word["io"] < 262_144
+
+
+@needs_spy
+def test_undecodable_names(job: Job, tmp_path: Path) -> None:
+    script = os.fsencode(tmp_path) + b"/tr\xffain `x` | <b>.py"
+    with open(script, "wb") as file:
+        file.write(f"{RENAME}{READY}time.sleep(600)".encode())
+    asleep(job.start("import os, sys\nos.execv(sys.executable, ['python', sys.argv[1]])", os.fsdecode(script)))
+    opened = os.fsencode(tmp_path) + b"/out\xff\n# no heading"
+    with open(opened, "wb") as file:
+        file.write(b"line\n" * 500 + b"```\n# the last \xff\x1b[31m line")
+    answer = ask(job, output=[os.fsdecode(opened)])
+    assert answer.word["cleared"] is None
+    assert next(iter(answer.document["output"].values())).count("\n") == 199
+    assert "\n# no heading" not in answer.markdown
+    assert "\n````text\nline" in answer.markdown
+    assert "\x1b" not in answer.markdown
+    json.dumps(answer.document, ensure_ascii=False).encode()  # no half characters
+
+
+def test_output_that_is_no_file(job: Job, tmp_path: Path) -> None:
+    asleep(job.start(SLEEP))
+    os.mkfifo(tmp_path / "fifo")
+    answer = ask(job, output=[str(tmp_path / "fifo"), str(tmp_path / "none")])
+    assert answer.missing[f"output in {tmp_path}/fifo"] == "it is no regular file"
+    assert "No such file" in answer.missing[f"output in {tmp_path}/none"]
+
+
+def test_a_report_that_cannot_be_written(job: Job, tmp_path: Path) -> None:
+    asleep(job.start(SLEEP))
+    (tmp_path / "file").write_text("")
+    answer = ask(job, run_dir=str(tmp_path / "file"))
+    assert answer.word["report"] is None
+    assert "no report" in answer.lines[0]["what"]
+
+
+def test_earlier_suspicions_are_kept_and_bounded(job: Job, tmp_path: Path) -> None:
+    asleep(job.start(SLEEP))
+    for step in range(10):
+        answer = ask(job, finding={"step": step}, between=0.01)
+    assert "at step 9," in answer.markdown
+    folder = tmp_path / "run" / "reports" / "attempt-2"
+    kept = sorted(path.name for path in folder.glob("report-*.md"))
+    assert kept == [f"report-{number}.md" for number in range(2, 10)]
+    assert "at step 8," in (folder / "report-9.md").read_text()
+    assert not list(folder.rglob("*.new"))
+
+
+@needs_spy
+def test_three_hundred_processes(job: Job) -> None:
+    job.start(FORK, "300")
+    wait_for(lambda: len(job.members()) == 301, "300 children")
+    answer = ask(job, between=0.5)
+    assert answer.seconds < 20
+    assert len(answer.document["processes"]) == 301
+    assert answer.process(job.pid)["moved"] is False

@@ -1,0 +1,234 @@
+"""torch's flight recorder: over a real gloo group, and from servers that are not what they should be."""
+
+import json
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.helpers.evidence import recorder
+from ftrun.helpers.evidence.recorder import Answer, Collective
+from helpers.inquest import a_job, ask, rank
+from runs import state_of, wait_for
+
+RANK = """import datetime, os, sys, time, torch
+import torch.distributed as dist
+from torch.distributed.elastic.control_plane import worker_main
+@worker_main()
+def main():
+    rank = int(os.environ['RANK'])
+    dist.init_process_group('gloo', init_method='file://' + os.path.abspath('store'), rank=rank, world_size=2)
+    dist.barrier()
+    print('ready', flush=True)
+    if rank == 1:
+        time.sleep(600)  # never comes
+    dist.all_reduce(torch.ones(4))
+main()"""
+LAUNCHER = """import os, subprocess, sys
+def start(rank):
+    more = {'RANK': str(rank), 'TORCH_WORKER_SERVER_SOCKET': f'rank-{rank}.sock', 'TORCH_FR_BUFFER_SIZE': '100'}
+    environment = os.environ | more | {'OMP_NUM_THREADS': '1'}
+    return subprocess.Popen([sys.executable, '-c', sys.argv[1]], env=environment, stdout=subprocess.PIPE)
+ranks = [start(0), start(1)]
+for rank in ranks:
+    while rank.stdout.readline() != b'ready\\n':
+        pass
+print(*[rank.pid for rank in ranks], flush=True)
+ranks[0].wait()"""
+
+
+@pytest.mark.torch
+def test_the_rank_that_never_comes_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed")
+    with a_job(tmp_path) as job:
+        job.start(LAUNCHER, RANK)
+        waits, late = (int(word) for word in job.said.split())
+        told = "rank 1 (last in 1, gloo:barrier) has not come to collective 2, gloo:all_reduce of default_pg, in which "
+
+        def asked() -> Any:
+            answer = ask(job, finding={"pid": waits}, ranks=[rank(0, waits), rank(1, late)], between=1)
+            assert answer.word["cleared"] is None
+            return answer if told in answer.word["why"] else None
+
+        answer = wait_for(asked, "rank 0 in its collective")
+        assert f"{told}rank 0 waits" in answer.document["collectives"]["late"]
+        assert "2 gloo:all\\_reduce of default\\_pg, not left" in answer.markdown
+        assert [group["ranks"] for group in answer.document["groups"]] == [[0], [1]]
+        assert answer.word["why"].startswith("<string>:12 main, in distributed_c10d.py:")
+
+        os.kill(late, signal.SIGSTOP)
+        wait_for(lambda: state_of(late) == "T", "stop")
+        answer = ask(job, finding={"pid": waits}, ranks=[rank(0, waits), rank(1, late)], between=3, timeout=10)
+        assert answer.seconds < 10
+        assert "timed out" in answer.document["collectives"]["ranks"]["1"]["problem"]
+        assert answer.document["collectives"]["ranks"]["0"]["problem"] is None
+
+
+class Server:
+    """Answers every connection with these bytes, and then closes it, or not."""
+
+    def __init__(self, path: str, content: bytes, closes: bool) -> None:
+        self._content, self._closes = content, closes
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(path)
+        self._socket.listen()
+        self._open: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            connection.recv(4096)
+            connection.sendall(self._content)
+            if self._closes:
+                connection.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+        for connection in self._open:
+            connection.close()
+
+
+@pytest.fixture
+def short() -> Iterator[str]:
+    """A folder whose name leaves room: that of a socket has 107 bytes."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ev-") as folder:
+        yield folder
+
+
+@pytest.fixture
+def serve(short: str) -> Iterator[Any]:
+    servers = []
+
+    def start(content: bytes, closes: bool = True, name: str = "sock") -> str:
+        servers.append(Server(f"{short}/{name}", content, closes))
+        return f"{short}/{name}"
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def ok(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + body
+
+
+ENTRY = {
+    "collective_seq_id": 7,
+    "is_p2p": False,
+    "process_group": ["0", "default_pg"],
+    "profiling_name": "nccl:all_reduce",
+    "input_sizes": [[4]],
+    "retired": False,
+    "state": "scheduled",
+}
+
+
+def test_an_answer(serve: Any) -> None:
+    answer = recorder.ask(serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode())))
+    assert answer.pid == os.getpid()
+    assert answer.last == {"default_pg": Collective(7, "nccl:all_reduce", "[[4]]", True)}
+
+
+def test_a_server_that_hooks_have_started(serve: Any, short: str, tmp_path: Path) -> None:
+    with a_job(tmp_path) as job:
+        pid = job.start("import time; print('ready', flush=True); time.sleep(600)", FTRUN_BEAT_DIR=short)
+        assert recorder.ask_all([pid], {pid: 3}) == {}
+        serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode()), name=f"torch-{pid}.sock")
+        [(number, answer)] = recorder.ask_all([pid], {pid: 3}).items()
+        assert (number, answer.last["default_pg"].number) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n",
+        ok(b""),
+        ok(b"null"),
+        ok(b"[]"),
+        ok(b'{"entries": 1}'),
+        ok(b'{"entries": [{}]}'),
+        ok(b'{"entries": [{"is_p2p": false, "process_group": []}]}'),
+        ok(b"[" * 100_000),
+    ],
+)
+def test_an_answer_that_is_none(serve: Any, content: bytes) -> None:
+    with pytest.raises((ValueError, OSError)):
+        recorder.ask(serve(content))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "this torch has no flight recorder for a handler"),
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", "HTTP 500"),
+    ],
+)
+def test_an_answer_that_is_a_refusal(serve: Any, content: bytes, problem: str) -> None:
+    assert problem in str(recorder.ask(serve(content)).problem)
+
+
+def test_a_server_that_never_ends_its_answer(serve: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(OSError, match="timed out"):
+        recorder.ask(serve(ok(b"{"), closes=False))
+    assert time.monotonic() - began < 10 * recorder.ANSWER
+
+
+def test_an_answer_that_comes_after_the_verdict_is_added_to_the_report(serve: Any, tmp_path: Path) -> None:
+    with a_job(tmp_path) as job:
+        path = serve(ok(b"{"), closes=False)
+        job.start("import time; print('ready', flush=True); time.sleep(600)", TORCH_WORKER_SERVER_SOCKET=path)
+        answer = ask(job, ranks=[rank(0, job.pid)], between=0.1)
+        assert "timed out" in answer.document["collectives"]["ranks"]["0"]["problem"]
+        assert "flight recorder" not in answer.missing
+
+
+def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str = "[[4]]") -> Answer:
+    return Answer(0, {"default_pg": Collective(number, name, sizes, is_open)})
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ({}, []),
+        ({0: at(5), 1: at(5)}, []),
+        ({0: at(5, is_open=False), 1: at(4, is_open=False)}, []),
+        ({0: Answer(0, {}, problem="no answer"), 1: at(5)}, []),
+        (
+            {0: at(5), 1: at(4, "barrier"), 2: at(5)},
+            [
+                "rank 1 (last in 4, barrier) has not come to collective 5, all_reduce of default_pg, in which "
+                "ranks 0, 2 wait"
+            ],
+        ),
+        (
+            {0: at(5), 1: at(5, "broadcast")},
+            [
+                "collective 5 of default_pg is not the same for all: rank 0 in all_reduce [[4]]; "
+                "rank 1 in broadcast [[4]]"
+            ],
+        ),
+        (
+            {0: at(1), 1: Answer(0, {"default_pg": Collective(0, "none", "", False)})},
+            ["rank 1 (last in 0, none) has not come to collective 1, all_reduce of default_pg, in which rank 0 waits"],
+        ),
+    ],
+)
+def test_who_lags(answers: dict[int, Answer], told: list[str]) -> None:
+    assert recorder.laggards(answers) == told

@@ -1,0 +1,235 @@
+"""What `npu-smi` prints is read by its separators; what it does not say is None.
+
+The texts are restated from the formats that npu_smi.py names; real outputs are read where they lie beside the house.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.npu_smi import FakeNpuSmi
+from ftrun.helpers.probe import npu_smi
+from ftrun.helpers.probe.npu_smi import Chip, Ecc, Health, Process, Reading
+
+SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "npu-smi"
+MIB = 1 << 20
+CODES = {
+    "A4025021": "ascend_monitor adda heart beat lost error",
+    "8C03A000": "node type=process-manager, sensor type=General Software, "
+    "event state=The process start failed or exit abnormally",
+    "8C084E00": "node type=adda, sensor type=Heartbeat Sensor, event state=Heartbeat Lost.",
+}
+NOTHING = (Reading(), None, Health(), None, Ecc())
+# What is to be read from a real output, by chip; of one that is not here, nothing.
+SAID: dict[str, dict[int | None, tuple[object, ...]]] = {
+    "910A__23.0.5__info_-t_ecc.txt": {0: (*NOTHING[:4], Ecc(0, 0))},
+    "910A__23.0.5__info_-t_health_OK.txt": {None: (Reading(), None, Health("ok", {}), None, Ecc())},
+    "910A__23.0.5__info_-t_usages.txt": {0: (Reading(0, 0, None, None, 0, 32768 * MIB), *NOTHING[1:])},
+    "910A__23.0.5__info_-t_usages__tabs.txt": {0: (Reading(0, 0, None, None, 0, 31129 * MIB), *NOTHING[1:])},
+    "910A__23.0.7__info_-t_health_ALARM_3codes.txt": {None: (Reading(), None, Health("Alarm", CODES), None, Ecc())},
+    "910_A3__fixture__info_-t_usages_two_chips.txt": {chip: (Reading(0), *NOTHING[1:]) for chip in (0, 1)},
+    "950__info_-t_common.txt": {None: (Reading(0, None, 298.6, 100), *NOTHING[1:])},
+    "950__info_-t_current-fault-event.txt": {
+        None: (
+            *NOTHING[:3],
+            {"81AF8000": "severity=2, node type ex=215, node id=0, sub node type ex=0, sub node id=0"},
+            Ecc(),
+        )
+    },
+    "950__info_-t_ecc.txt": {None: (*NOTHING[:4], Ecc(0, 0))},
+    "950__info_-t_health.txt": {None: (Reading(), None, Health("ok", {}), None, Ecc())},
+    "950__info_-t_power.txt": {None: (Reading(power=296.5), *NOTHING[1:])},
+    "950__info_-t_proc-mem.txt": {
+        None: (Reading(), (Process(395864, "power_test", 5118 * MIB),), Health(), None, Ecc())
+    },
+    "950__info_-t_usages.txt": {
+        None: (Reading(0, 3, None, None, round(131072 * MIB * 0.03), 131072 * MIB), *NOTHING[1:])
+    },
+}
+MAPPED = {
+    "910A__23.0.5__info_-m.txt": tuple(Chip(card, 0, card, None, "Ascend 910A", False) for card in range(8)),
+    "950__info_-m.txt": (Chip(0, 0, 0, 0, "", True),),
+}
+
+
+def everything(text: str) -> dict[int | None, tuple[object, ...]]:
+    readers: tuple[Any, ...] = (npu_smi.reading, npu_smi.processes, npu_smi.health, npu_smi.events, npu_smi.ecc)
+    return {chip: tuple(reader(lines) for reader in readers) for chip, lines in npu_smi.blocks(text).items()}
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no real outputs in {SAMPLES}")
+def test_real_outputs_say_what_they_say() -> None:
+    texts = {path.name: path.read_text() for path in SAMPLES.glob("*.txt")}
+    assert texts.keys() >= SAID.keys() | MAPPED.keys()
+    for name, text in texts.items():
+        for ending in ("\n", "\r\n"):
+            found = everything(text.replace("\n", ending))
+            assert found == SAID.get(name, dict.fromkeys(found, NOTHING)), name
+            assert npu_smi.mapping(text.replace("\n", ending)) == MAPPED.get(name, ()), name
+        assert not npu_smi.refused(text), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "chips"),
+    [
+        ("910A", (Chip(0, 0, 0, None, "Ascend 910A", False), Chip(1, 0, 1, None, "Ascend 910A", False))),
+        ("910B", (Chip(0, 0, 0, None, "Ascend 910B3", False), Chip(1, 0, 1, None, "Ascend 910B3", False))),
+        ("A3", tuple(Chip(n // 2, n % 2, n, n, "Ascend910", False) for n in range(4))),
+        ("950", (Chip(0, 0, 0, 0, "Ascend950PR", True), Chip(1, 0, 1, 1, "Ascend950PR", True))),
+    ],
+)
+def test_chips_are_listed_and_what_is_beside_them_is_not(kind: str, chips: tuple[Chip, ...], tmp_path: Path) -> None:
+    text, _ = FakeNpuSmi(tmp_path, kind, cards=2).answers()["info -m"]
+    assert npu_smi.mapping(str(text)) == chips
+
+
+def test_a_map_may_have_words_around_it_and_twice_the_same_line() -> None:
+    text = "libfoo: log level 3\nNPU ID\tChip ID\tChip Logic ID\tChip Name\n4 0 0 -\n4 0 0 Again\n"
+    assert npu_smi.mapping(text + "4 1 - Mcu\n5 x 1 B\n6 0\n\n") == (Chip(4, 0, 0, None, "", False),)
+    assert npu_smi.mapping("There is no NPU card on this server.\n") == ()
+    text = "NPU ID  Slot ID  Chip ID  Chip Phy-ID  Chip Name\n3 0 0 3 A name\n3 0 1 - Mcu\n"
+    assert npu_smi.mapping(text) == (Chip(3, 0, 3, 3, "A name", True),)
+
+
+TWO = "\tNPU ID : 3\n\tChip Count : 2\n\n{first}\n{second}\n"
+
+
+def test_two_chips_of_a_card_are_told_apart_wherever_their_number_stands() -> None:
+    after = TWO.format(
+        first="Aicore Usage Rate(%) : 7\nChip ID : 0\n", second="Aicore Usage Rate(%) : 9\nChip ID : 1\n"
+    )
+    before = TWO.format(
+        first="Chip ID : 0\nAicore Usage Rate(%) : 7\n", second="Chip ID : 1\nAicore Usage Rate(%) : 9\n"
+    )
+    for text in (after, before, before + "\n\tChip Name : mcu\n\tAicore Usage Rate(%) : 99\n"):
+        assert {chip: npu_smi.reading(lines).util for chip, lines in npu_smi.blocks(text).items()} == {0: 7, 1: 9}
+
+
+def test_a_chip_that_fails_does_not_get_the_values_of_the_next() -> None:
+    failed = "Chip ID : 0\nFailed to query npu chip: 0 info.\n"
+    text = TWO.format(first=failed, second="NPU Real-time Power(W) : 95.1\nChip ID : 1\n")
+    assert {chip: npu_smi.reading(lines).power for chip, lines in npu_smi.blocks(text).items()} == {0: None, 1: 95.1}
+
+
+def test_what_is_beside_a_chip_does_not_speak_for_it() -> None:
+    text = "NPU ID : 0\nAicore Usage Rate(%) : 7\n\nChip Name : mcu\nNPU Real-time Power(W) : 12.5\n"
+    assert reading(text) == Reading(util=7)
+
+
+def test_what_is_said_first_holds() -> None:
+    assert reading("HBM Capacity(MB) : 100\nAicore Usage Rate(%) : 7\n\nAicore Usage Rate(%) : 9\n").util == 7
+
+
+def test_where_two_chips_share_a_paragraph_nobody_knows_whose_a_line_is() -> None:
+    text = "Aicore Usage Rate(%) : 7\nChip ID : 0\nAicore Usage Rate(%) : 9\nChip ID : 1\n"
+    assert all(npu_smi.reading(lines) == Reading() for lines in npu_smi.blocks(text).values())
+
+
+def reading(text: str) -> Reading:
+    (lines,) = npu_smi.blocks(text).values()
+    return npu_smi.reading(lines)
+
+
+def test_the_busiest_engine_is_the_utilisation() -> None:
+    text = "Aicore Usage Rate(%) : 3\nAivector Usage Rate(%) : 88\nAicpu Usage Rate(%) : 99\nNPU Utilization(%) : 40"
+    assert reading(text).util == 88
+
+
+def test_a_chip_without_hbm_has_other_memory() -> None:
+    text = "DDR Capacity(MB) : 1000\nDDR Usage Rate(%) : 50\nHBM Capacity(MB) : 0\nHBM Usage Rate(%) : 7\n"
+    assert reading(text) == Reading(memory_used=500 * MIB, memory_total=1000 * MIB)
+
+
+@pytest.mark.parametrize(
+    "value", ["NA", "-", "", "xxx", "...", "-1", "nan", "inf", "1e3", "0x10", "٣", "9" * 5000, "5 %"]
+)
+def test_what_is_no_number_is_none(value: str) -> None:
+    keys = ("Aicore Usage Rate(%)", "HBM Capacity(MB)", "HBM Usage Rate(%)", "NPU Real-time Power(W)")
+    assert reading("".join(f"\t{key:<30} : {value}\r\n" for key in keys)) == Reading()
+
+
+def test_more_than_all_is_no_percentage_and_a_comma_may_be_a_point() -> None:
+    text = "Aicore Usage Rate(%) : 255\nNPU Real-time Power(W) : 178,5\nAicore curFreq(MHZ) : 1,650\n"
+    assert reading(text) == Reading(power=178.5)
+
+
+def processes(text: str) -> tuple[Process, ...] | None:
+    (lines,) = npu_smi.blocks(text).values()
+    return npu_smi.processes(lines)
+
+
+def test_processes_have_names_with_blanks_or_none() -> None:
+    text = (
+        "\tProcess id:812     Process name:a name: b         Process memory(MB):3\n"
+        "\tGet pid name failed.\n"
+        "\tProcess id:4194304 Process name:                  Process memory(MB):48208\n"
+        "\tProcess id:7 Process name:x Process memory(MB):NA\n"
+        "\tProcess id:- Process name:y Process memory(MB):1\n"
+    )
+    expected = (Process(812, "a name: b", 3 * MIB), Process(4194304, "", 48208 * MIB), Process(7, "x", None))
+    assert processes(text) == expected
+    assert processes("\tNo process in device.\n") == ()
+    assert processes("Failed to query npu chip: 0 info.\n") is None
+
+
+def health(text: str) -> Health:
+    (lines,) = npu_smi.blocks(text).values()
+    return npu_smi.health(lines)
+
+
+def test_codes_come_with_their_texts() -> None:
+    text = (
+        "\tHealth Status                  : Critical\n"
+        "\tError Code                     : 80E01801 80E18402\n"
+        "\tError Information              : HBM multi-bit ECC error\n"
+        "\n"
+        "\t                               : node type=SoC: L2\n"
+    )
+    two = {"80E01801": "HBM multi-bit ECC error", "80E18402": "node type=SoC: L2"}
+    assert health(text) == Health("Critical", two)
+    # The driver has no text for one of them, so nobody knows for which.
+    one = text.partition("\n\n")[0]
+    assert health(one) == Health("Critical", dict.fromkeys(two, "HBM multi-bit ECC error"))
+
+
+def test_a_health_that_is_not_told_is_not_good() -> None:
+    assert health("Health : OK\n") == Health("ok", None)  # of a card as a whole: no codes are told
+    assert health("Health Status : UNKNOWN\nError Code : NA\n") == Health("UNKNOWN", {})
+    assert health("Health Status : NA\nError Code : ???\n") == Health(None, None)
+    assert health('Failed to query "health" info.\n') == Health(None, None)
+
+
+def test_fault_events_have_codes() -> None:
+    def events(text: str) -> dict[str, str] | None:
+        (lines,) = npu_smi.blocks(text).values()
+        return npu_smi.events(lines)
+
+    first = "Fault Event Information : event id=0x81AF8000, severity=2, node id=0\n"
+    second = "                        : event id=0x80e01801, severity=3\n"
+    known = {"81AF8000": "severity=2, node id=0", "80E01801": "severity=3"}
+    assert events("Fault Event Count : 2\n" + first + second) == known
+    assert events("Fault Event Count : 0\nFault Event Information : NA\n") == {}
+    assert events("Fault Event Count : 1\nFault Event Information : masked\n") is None
+    assert events("This device does not support querying current-fault-event.\n") is None
+
+
+def test_only_what_cannot_be_corrected_is_an_error() -> None:
+    text = (
+        "DDR Double Bit Error Count               : 1\n"
+        "HBM Single Bit Error Count               : 50\n"
+        "HBM Double Bit Error Count               : 2\n"
+        "HBM Double Bit Aggregate Total Err Cnt   : 90\n"
+        "HBM Single Bit Isolated Pages Count      : 4\n"
+        "HBM Double Bit Isolated Pages Count      : 8\n"
+        "HBM Double Bit Next-Isolated Pages Count : 100\n"
+    )
+    (lines,) = npu_smi.blocks(text).values()
+    assert npu_smi.ecc(lines) == Ecc(3, 12)
+
+
+def test_a_refusal_is_not_a_failure() -> None:
+    assert npu_smi.refused("This device does not support querying proc-mem.\r\n")
+    assert npu_smi.refused("Error parameter of -t\nUsage: npu-smi info\n")
+    assert not npu_smi.refused("Invalid card id.\nError parameter of -i\n")
+    assert not npu_smi.refused('Failed to query "usages" info.\n')
