@@ -1,136 +1,20 @@
 """`fthang` as a user runs it: it trains, resumes, and gets into the trouble that was asked for."""
 
-import ctypes
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 
-from beat_file import HOUSE, BeatDir
-
-PR_SET_CHILD_SUBREAPER = 36
-FAST = ("--step-time", "1ms", "--after", "3", "--steps", "12", "--checkpoint-every", "2")
-
-
-class Seen(NamedTuple):
-    pid: int
-    state: str
-    parent: int
-    group: int
-    session: int
-
-
-class Runner:
-    """Starts `fthang` in a folder of its own, and ends whatever it left."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.checkpoints = folder / "checkpoints"
-        self.output = folder / "output"
-        self.beats = BeatDir(folder / "beats")
-        self.started: list[subprocess.Popen[bytes]] = []
-        self.others: set[int] = set()
-
-    def start(self, *words: str, start: int = 1, fast: bool = True) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(HOUSE / "bin" / "fthang"), *(FAST if fast else ()), *words]
-        env = self.beats.environment(MA_PROC_START_CNT=str(start), FTRUN_RUN_DIR=str(self.folder))
-        env |= {"FTRUN_RESTART_REASON": "hang"} if start > 1 else {}
-        del env["PYTHONPATH"]
-        with self.output.open("wb") as output:
-            process = subprocess.Popen(
-                command, env=env, cwd=self.folder, stdout=output, stderr=output, start_new_session=True
-            )
-        self.started.append(process)
-        return process
-
-    def run(self, *words: str, start: int = 1, fast: bool = True) -> int:
-        return self.start(*words, start=start, fast=fast).wait(60)
-
-    def lines(self) -> list[str]:
-        return self.output.read_text().splitlines()
-
-    def end(self) -> None:
-        """Each session at once, so that none can fork away; then what left its session; then reap them all."""
-        for process in self.started:
-            kill_group(process.pid)
-            process.wait()
-        for daemon in self.strangers():
-            kill_group(daemon.group)
-        for process in self.started:
-            reap(-process.pid, 0)
-        for daemon in self.strangers():
-            reap(daemon.pid, 0)
-        self.beats.close()
-
-    def strangers(self) -> list[Seen]:
-        """Children of this process that lead or belong to no session of ours: orphans come here, to the subreaper."""
-        ours = {process.pid for process in self.started} | self.others
-        return [seen for seen in processes() if seen.parent == os.getpid() and not {seen.pid, seen.session} & ours]
-
-
-def processes() -> list[Seen]:
-    """All that /proc shows, by one cheap look: a fork storm outruns a careful one."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        found.append(Seen(int(stat.parent.name), fields[0], *map(int, fields[1:4])))
-    return found
-
-
-def alive_in(session: int) -> list[Seen]:
-    return [seen for seen in processes() if seen.session == session and seen.state not in "ZX"]
-
-
-def kill_group(group: int) -> None:
-    assert group != os.getpgrp()
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def reap(pid: int, how: int) -> None:
-    """As waitpid has it (a negative one is a process group), until there is nothing to reap."""
-    try:
-        while os.waitpid(pid, how)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-
-def until(holds: Callable[[], object], limit: float = 60) -> None:
-    deadline = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.005)
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+from workload import Runner, alive_in, reap, runner, state, until
 
 
 @pytest.fixture
 def fthang(tmp_path: Path) -> Iterator[Runner]:
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-    runner = Runner(tmp_path)
-    runner.others = {seen.pid for seen in processes() if seen.parent == os.getpid()}
-    yield runner
-    runner.end()
-    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-    assert not runner.strangers()
-    assert not [seen for process in runner.started for seen in processes() if seen.session == process.pid]
+    yield from runner(tmp_path)
 
 
 def test_it_trains_and_finishes(fthang: Runner) -> None:
@@ -279,6 +163,8 @@ def test_a_fork_storm_goes_on_and_stays_bounded(fthang: Runner) -> None:
         ["orphans", "0"],
         ["orphans", "many"],
         ["sleep", "5"],
+        ["long-eval", "5"],
+        ["quiet-sleep", "0s"],
         ["none", "--steps", "0"],
         ["none", "--step-time", "5"],
         ["none", "--bogus"],
@@ -302,3 +188,14 @@ def test_checkpoints_that_cannot_be_kept_are_one_clear_line(fthang: Runner) -> N
     assert fthang.run("none") == 1
     assert len(fthang.lines()) == 1
     assert str(fthang.checkpoints) in fthang.lines()[0]
+
+
+def test_help_lists_every_kind_with_a_few_words(fthang: Runner) -> None:
+    from ftrun.hang import kinds
+
+    assert fthang.run("--help", fast=False) == 0
+    text = fthang.output.read_text()
+    trouble, healthy = text.partition("Trouble:")[2].split("Healthy")
+    for group, said in ((kinds.TROUBLE, trouble), (kinds.HEALTHY, healthy)):
+        for kind in group:
+            assert any(line.split() == [*kind.usage.split(), *kind.words.split()] for line in said.splitlines())

@@ -1,47 +1,45 @@
 """`fthang KIND`: a small real training that gets into trouble on demand, for trying ftrun without a GPU.
 
 It fits a line by gradient descent, reports its beats and checkpoints, resumes from the newest intact checkpoint, and in
-the first starts (`--times`) gets into the trouble that KIND names.
+the first starts (`--times`) does what KIND names: a hang, another trouble, or what is healthy and looks like a hang.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 import ftrun_hooks as ft
 from ftrun import __version__
-from ftrun.cli import trouble
-from ftrun.cli.hang_checkpoint import Checkpoint, newest, save
-from ftrun_hooks._duration import nanoseconds
+from ftrun.hang import kinds
+from ftrun.hang.checkpoint import BEGINNING, newest
+from ftrun.hang.run import train
+from ftrun.hang.setting import Cannot, Setting, say
 
-POINTS = [(x / 16, 3 * x / 16 - 1 + 0.1 * (-1) ** x) for x in range(-16, 17)]
-RATE = 0.1
+CANNOT = 77  # as Automake has it for a test that cannot run here
 
 
-def training(state: Checkpoint, steps: int) -> Iterator[Checkpoint]:
-    """Each step from `state` on up to `steps`; the same state gives the same steps, wherever it was resumed."""
-    slope, offset = state.weights
-    for step in range(state.step + 1, steps + 1):
-        errors = [(slope * x + offset - y, x) for x, y in POINTS]
-        slope -= RATE * sum(error * x for error, x in errors) / len(errors)
-        offset -= RATE * sum(error for error, _ in errors) / len(errors)
-        yield Checkpoint(step, (slope, offset), sum(error * error for error, _ in errors) / len(errors))
+def listed(title: str, group: tuple[kinds.Kind, ...]) -> str:
+    return "\n".join(["\b", title, *(f"  {kind.usage:<27}{kind.words}" for kind in group)])
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     try:
-        return nanoseconds(value) / 1e9
+        return kinds.seconds(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
 @click.version_option(__version__, prog_name="fthang")
-@click.command(help=f"Train a little, and get into trouble.\n\nKIND: {', '.join(trouble.USAGE)}.")
+@click.command(
+    help="Train a little, and get into trouble.",
+    epilog=f"{listed('Trouble:', kinds.TROUBLE)}\n\n"
+    f"{listed(f'Healthy, though it may look like a hang (DURATION: {kinds.DURATION}):', kinds.HEALTHY)}",
+    context_settings={"max_content_width": 120},
+)
 @click.argument("kind")
 @click.argument("arg", required=False)
 @click.option("--steps", default=50, show_default=True, type=click.IntRange(1), help="Train up to this step.")
@@ -51,6 +49,7 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("--checkpoint-dir", type=click.Path(path_type=Path, file_okay=False), help="Where checkpoints are kept.")
 @click.option("--checkpoint-every", default=5, show_default=True, type=click.IntRange(1), help="Steps between them.")
 @click.option("--no-hooks", is_flag=True, help="Tell ftrun nothing.")
+@click.option("--torch", is_flag=True, help="Train with PyTorch, and tell nothing: ftrun sees the optimizer's steps.")
 def command(
     kind: str,
     arg: str | None,
@@ -61,67 +60,52 @@ def command(
     checkpoint_dir: Path | None,
     checkpoint_every: int,
     no_hooks: bool,
+    torch: bool,
 ) -> None:
     try:
-        planned = trouble.plan(kind, arg)
+        plan = kinds.plan(kind, arg)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    if torch or plan.kind.torch:
+        need_torch()
     folder = checkpoint_dir or default_folder()
     folder.mkdir(parents=True, exist_ok=True)
     attempt = ft.attempt()
-    state = begun = newest(folder) or Checkpoint(0, (0.0, 0.0), 0.0)
+    begun = newest(folder) or BEGINNING
     say(
         f"start {attempt.start_cnt}"
         + (f" (restart after {attempt.reason}): " if attempt.is_restart else ": ")
-        + (f"resumed at step {state.step}" if state.step else "from the beginning")
+        + (f"resumed at step {begun.step}" if begun.step else "from the beginning")
     )
-    troubled = kind != "none" and attempt.start_cnt <= times
-    if troubled and kind == "nobeat":
-        never_beat(state, step_time)
-    for state in training(begun, steps):
-        time.sleep(step_time)
-        say(f"step {state.step} loss {state.loss:.6f}")
-        if not no_hooks:
-            ft.beat(state.step)
-        # A start that is bound for trouble saves nothing beyond `after`: each such start ends where the first did.
-        due = state.step % checkpoint_every == 0 or state.step == steps
-        if due and not (troubled and state.step > after):
-            path = save(folder, state)
-            if not no_hooks:
-                ft.checkpoint(state.step, path)
-        if troubled and state.step >= after:
-            say(planned.line)
-            planned.begin()
-            troubled = False
+    hooks = not (no_hooks or torch)
+    setting = Setting(plan.value, folder, steps, after, step_time, checkpoint_every, hooks, torch)
+    state = train(plan, setting, begun, kind != "none" and attempt.start_cnt <= times)
     say(f"finished at step {state.step}, loss {state.loss:.6f}")
 
 
-def never_beat(state: Checkpoint, step_time: float) -> None:
-    """Train on for ever, and tell nobody."""
-    say("hanging: nobeat")
-    for _ in training(state, sys.maxsize):
-        time.sleep(step_time)
+def need_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise Cannot("this needs PyTorch: pip install 'ftrun[torch]'") from None
 
 
 def default_folder() -> Path:
-    import os
-
     run_dir = os.environ.get("FTRUN_RUN_DIR")
     return Path(run_dir, "checkpoints") if run_dir else Path("fthang-checkpoints")
 
 
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
 def main() -> None:
-    """The program.  Exits with 0 when trained, 2 for bad usage, 1 where checkpoints cannot be kept."""
+    """The program.  Exits with 0 when trained, 2 for bad usage, 1 where checkpoints cannot be kept, 77 where this
+    machine cannot get into the trouble."""
     try:
         command(prog_name="fthang", standalone_mode=False)
     except click.ClickException as error:
         sys.exit(complaint(error.format_message(), 2))
     except click.Abort:
         sys.exit(130)
+    except Cannot as error:
+        sys.exit(complaint(str(error), CANNOT))
     except OSError as error:
         sys.exit(complaint(str(error), 1))
 

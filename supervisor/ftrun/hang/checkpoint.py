@@ -18,6 +18,9 @@ class Checkpoint(NamedTuple):
     loss: float
 
 
+BEGINNING = Checkpoint(0, (0.0, 0.0), 0.0)
+
+
 def save(folder: Path, state: Checkpoint) -> Path:
     """Its path; once this returns, the checkpoint outlives a crash of the machine.  Keeps the newest KEPT."""
     path = folder / f"checkpoint-{state.step:08d}.json"
