@@ -28,8 +28,10 @@ def page() -> str:
     for option in config.OPTIONS:
         short = f"`-{option.short}`, " if option.short else ""
         metavar = f" {option.metavar}".replace("|", "\\|") if option.metavar else ""
-        default = "" if option.flag else option.default
-        lines.append(f"| {short}`--{option.name}{metavar}` | `{option.variable}` | {default} | {option.meaning} |")
+        default = "" if option.flag and not option.no else option.default
+        name = f"--{option.name}`, `--no-{option.name}" if option.no else f"--{option.name}{metavar}"
+        repeated = "; repeatable, in the variable one a line" if option.many else ""
+        lines.append(f"| {short}`{name}` | `{option.variable}` | {default} | {option.meaning}{repeated} |")
     lines += ["", "Option > environment > config file > default. `off` disables. Durations: `500ms 90s 10m 1h 1d`.", ""]
     lines += ["## What the command sees", "", "| variable | meaning |", "| --- | --- |"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in SEEN]

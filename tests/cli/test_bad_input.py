@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ftrun import config
-from ftrun.cli.run import _with_click, split
+from ftrun.cli.run import _with_click, run, split
 from runs import FTRUN, Runs, need_mounts
 
 COMMAND = ("touch", "started")
@@ -68,6 +68,14 @@ def complaint(folder: Path, *words: str, prefix: Sequence[str] = (), environment
         (["--restart-on", ""], "it is empty"),
         (["--restart-on", "none,hang"], "'none' is none of"),
         (["--log-format", "jsn"], "did you mean 'json'?"),
+        (["--idle-timeout", "0s"], "out of range"),
+        (["--idle-io", "16K"], "--idle-io: '16K' is no amount"),
+        (["--idle-cpu", "-1"], "is no amount"),
+        (["--probe", "nvidea"], "did you mean 'nvidia'?"),
+        (["--device-timeout", "auto"], "is no duration"),
+        (["--progress", ""], "--progress: it is empty"),
+        (["--no-grace"], "--no-grace"),
+        (["--auto-beat=on"], "--auto-beat"),
         (["--run-dir", ""], "--run-dir: it is empty"),
         (["--termination-log", ""], "--termination-log: it is empty"),
         (["--log-dir", "a", "--run-dir", "b"], "exclude each other"),
@@ -202,6 +210,7 @@ WORDS = st.one_of(
     st.sampled_from(NAMES).map(lambda name: f"--{name}=1s"),
     st.sampled_from(NAMES).map(lambda name: f"--{name[:-1]}"),
     st.sampled_from(NAMES).map(lambda name: f"--{name}="),
+    st.sampled_from(NAMES).map(lambda name: f"--no-{name}"),
 )
 
 
@@ -249,6 +258,26 @@ def test_each_default_is_a_value_of_its_option(option: config.Option) -> None:
 def test_a_duration_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert 0 < config.duration(text) < 3660 * 86400
+
+
+def test_the_idle_timeout_is_that_of_modelarts_where_nobody_gave_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def limits(minutes: str, **given: str) -> tuple[float | None, bool]:
+        monkeypatch.setenv("MA_HANG_DETECT_TIME", minutes)
+        found = config.policy(config.settings({k.replace("_", "-"): v for k, v in given.items()}, {})).limits
+        return found.idle, found.idle_given
+
+    assert limits("") == (1800.0, False)
+    assert limits("5") == (300.0, False)
+    assert limits("0") == (None, False)
+    assert limits("5", idle_timeout="2m") == (120.0, True)
+    assert limits("5", idle_timeout="off") == (None, False)
+    monkeypatch.setenv("MA_HANG_DETECT_TIME", "half an hour")
+    assert run(["true"]) == 2
+    assert capsys.readouterr().err == (
+        "ftrun: MA_HANG_DETECT_TIME: 'half an hour' is no count; write a whole number such as 3\n"
+    )
 
 
 def test_variables_of_an_outer_ftrun_are_not_ours() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.values import Ledger
+from ftrun.core.values import Learned, Ledger
 from ftrun.wire import records
 from runs import FTHANG, HOUSE, Runs, alive, carrying, python, wait_for
 
@@ -157,6 +157,9 @@ def test_whatever_bytes_a_state_holds_it_is_read_or_corrupt(content: bytes) -> N
     assert records.load_state(records.dump_state(ledger, {}))[0] == ledger
 
 
+SECONDS = st.floats(0, 1e12)
+
+
 @given(
     st.builds(
         Ledger,
@@ -164,6 +167,7 @@ def test_whatever_bytes_a_state_holds_it_is_read_or_corrupt(content: bytes) -> N
         *[st.none() | st.integers(0, 2**62)] * 3,
         *[st.none() | st.text()] * 2,
         st.sampled_from(["first", "hang", "fault", "failure", "manual", "peer"]),
+        learned=st.none() | st.builds(Learned, SECONDS, SECONDS, SECONDS, st.integers(0, 10**12), SECONDS),
     )
 )
 def test_a_state_is_read_as_it_was_written(ledger: Ledger) -> None:

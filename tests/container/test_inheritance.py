@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -39,6 +40,7 @@ json.dump({
 }, sys.stdout)
 """
 OURS = (b"MA_PROC_START_CNT=", b"MA_SCHEDULE_CNT=", b"FTRUN_RUN_DIR=", b"FTRUN_BEAT_DIR=", b"FTRUN_RESTART_REASON=")
+AUTO_BEAT = re.compile(rb"=/[a-z/]*/ftrun-beats-[0-9a-f-]*/python:?")
 
 
 def probe(start: Starter, mode: Mode, *words: str | bytes, **how: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -61,7 +63,24 @@ def probe(start: Starter, mode: Mode, *words: str | bytes, **how: Any) -> tuple[
 
 
 def without_ours(environ: list[str]) -> list[str]:
-    return [entry for entry in environ if not bytes.fromhex(entry).startswith(OURS)]
+    """The rest; PYTHONPATH without the folder of the automatic beats, which comes first in it."""
+    kept = [bytes.fromhex(entry) for entry in environ if not bytes.fromhex(entry).startswith(OURS)]
+    paths = [AUTO_BEAT.sub(b"=", entry) for entry in kept]
+    return [entry.hex() for entry in paths if entry != b"PYTHONPATH="]
+
+
+@pytest.mark.parametrize("given", [None, "/a:/b", ":/a:", ""])
+def test_the_automatic_beats_come_first_on_pythonpath_or_not_at_all(
+    start: Starter, mode: Mode, given: str | None
+) -> None:
+    environment = start.environment() | ({} if given is None else {"PYTHONPATH": given})
+    show = "import os; print(os.environ.get('PYTHONPATH', '').replace(os.environ['FTRUN_BEAT_DIR'], 'BEATS'))"
+    for options, expected in (
+        ((), f"BEATS/python:{given}" if given else "BEATS/python"),
+        (("--no-auto-beat",), given or ""),
+    ):
+        code, out, _ = start(*PYTHON, "-c", show, mode=mode, options=options, environment=environment).finish()
+        assert (code, out.decode().strip()) == (0, expected)
 
 
 def test_input_and_output_byte_for_byte(start: Starter, mode: Mode) -> None:
@@ -144,8 +163,8 @@ def test_environment_under_a_plain_locale(start: Starter, mode: Mode, locale: di
     plain = {k: v for k, v in start.environment().items() if not k.startswith(("LC_", "LANG"))} | locale
     code, out, _ = start("env", "-0", mode=mode, environment=plain).finish()
     assert code == 0
-    found = sorted(entry for entry in out.split(b"\0") if entry and not entry.startswith(OURS))
-    assert found == sorted(f"{k}={v}".encode() for k, v in plain.items())
+    found = without_ours([entry.hex() for entry in out.split(b"\0") if entry])
+    assert sorted(found) == sorted(f"{k}={v}".encode().hex() for k, v in plain.items())
 
 
 def test_what_ftrun_tells(start: Starter, mode: Mode) -> None:
