@@ -85,8 +85,8 @@ class Aides:
         if self._tree.command:
             self._helpers.tell("sampler", {"ask": "tree", "root": self._tree.command, "spared": self._helpers.pids})
 
-    def ended(self, pid: int, now: float) -> None:
-        self._helpers.ended(pid, now)
+    def ended(self, pid: int, now: float, well: bool) -> None:
+        self._helpers.ended(pid, now, well)
 
     # --- what they say ----------------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ class Supervisor:
         for change in changes:
             if change.ended:
                 self._awaited.discard(change.pid)
-                self._aides.ended(change.pid, now)
+                self._aides.ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
             if change.pid != self._tree.command:
                 continue
             if change.ended and self._report is not None:

@@ -44,8 +44,9 @@ class Host:
     def turn(self) -> None:
         ready = {fd for fd, _ in self._poll.poll(10)}
         for pid in self.helpers.pids:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                self.helpers.ended(pid, self.now)
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+            if reaped:
+                self.helpers.ended(pid, self.now, status == 0)
         self.said += self.helpers.said(ready, self.now)
         self.helpers.tend(self.now)
 
@@ -126,7 +127,7 @@ def test_a_flood_is_taken_in_bits(host: Host) -> None:
 
 
 def test_one_that_dies_at_once_comes_again_ever_later(host: Host) -> None:
-    host.want("say('born')")
+    host.want("say('born'); os._exit(1)")
     delays = []
     for number in range(1, 10):
         host.heard("born", number)
@@ -138,7 +139,7 @@ def test_one_that_dies_at_once_comes_again_ever_later(host: Host) -> None:
 
 
 def test_one_that_did_well_comes_again_at_once_and_that_is_told(host: Host) -> None:
-    host.want("say('born'); sys.stdin.readline()")
+    host.want("say('born'); sys.stdin.readline(); os._exit(1)")
     for number in (1, 2, 3):
         host.heard("born", number)
         host.ahead += module.WELL + 1
@@ -153,6 +154,14 @@ def test_last_words_are_heard_from_one_that_runs_once(host: Host) -> None:
     host.want("[say(str(n)) for n in range(100)]; os._exit(3)", once=True)
     host.heard("ended")
     assert host.events() == [*map(str, range(100)), "ended"]
+    assert host.helpers.deadline is None
+    assert host.helpers.problems == []
+
+
+def test_one_that_ends_well_has_said_why_and_does_not_come_again(host: Host) -> None:
+    host.want("say('none'); os._exit(0)")
+    host.heard("none")
+    host.until(lambda: not host.helpers.pids, "its end")
     assert host.helpers.deadline is None
     assert host.helpers.problems == []
 

@@ -107,8 +107,8 @@ class Helpers:
                 found += self._read(helper, now)
         return found
 
-    def ended(self, pid: int, now: float) -> None:
-        """This child was reaped: a helper comes again, unless it was to run once."""
+    def ended(self, pid: int, now: float, well: bool = False) -> None:
+        """This child was reaped: a helper comes again, unless it was to run once, or ended `well`: it has said why."""
         for helper in [h for h in self._all if h.pid == pid]:
             helper.pid = 0  # may be somebody else's from now on
             if helper.pipes is not None:
@@ -117,6 +117,8 @@ class Helpers:
             if helper.once:
                 self._all.remove(helper)
                 self._last_words.append((helper.name, {"event": "ended"}))
+            elif well:
+                self._all.remove(helper)
             else:
                 self._later(helper, now, "it ended")
 
