@@ -2,7 +2,7 @@
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core.idle import Idle, Sample
+from ftrun.core.idle import Idle, Sample, quiet_everywhere, quiet_for
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits, judge
 from ftrun.core.policy import Policy
@@ -41,6 +41,14 @@ def test_time_in_sections_is_no_silence() -> None:
     assert found(moved._replace(credit=6.0)) is None, "one that was closed"
     assert found(moved._replace(credit=4.0)) is not None
     assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0, side=True),))) is not None
+
+
+def test_a_job_of_many_containers_is_idle_where_all_of_them_are() -> None:
+    works, quiet, unknown = Idle(), Idle(since=2.0, quiet=QUIET), Idle(since=2.0, quiet=QUIET[:2])
+    assert [quiet_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
+    assert quiet_everywhere([8.0, 5.0, 9.0]) == 5.0
+    assert quiet_everywhere([8.0, 0.0]) == 0.0
+    assert quiet_everywhere([]) == 0.0
 
 
 def sampled(job: Job, at: float, policy: Policy, cpu: float = 0.0) -> Job:

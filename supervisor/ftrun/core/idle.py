@@ -65,6 +65,17 @@ class Idle(NamedTuple):
     accelerator: bool = False
 
 
+def quiet_for(idle: Idle, now: float) -> float:
+    """Seconds that nothing was done here; none while something is, or before that is known."""
+    return 0.0 if idle.since is None or len(idle.quiet) < SAMPLES else max(0.0, now - idle.since)
+
+
+def quiet_everywhere(containers: Iterable[float]) -> float:
+    """The rule over all containers of a job, from what each says of itself by `quiet_for`: seconds, because the clocks
+    of machines have nothing to do with each other.  One that works, or says nothing, is work of the whole job."""
+    return min(containers, default=0.0)
+
+
 def observe(idle: Idle, sample: Sample, thresholds: Thresholds) -> Idle:
     """With this sample: quiet goes on, begins or ends.
 

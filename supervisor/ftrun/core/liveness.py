@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ftrun.core import learning
-from ftrun.core.idle import SAMPLES
+from ftrun.core.idle import quiet_for
 from ftrun.core.values import TOUCH, Attempt, Finding, Learned, Rank
 
 # A look at least this often in the shortest limit: a freeze that falls between two looks is not seen as such, so it
@@ -130,7 +130,7 @@ def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The whole tree does nothing.  A movement is work, also of a rank that has ended since; a section is a silence
     that was announced."""
     idle = attempt.idle
-    if limits.idle is None or idle.since is None or len(idle.quiet) < SAMPLES:
+    if limits.idle is None or idle.since is None or not quiet_for(idle, now):
         return []
     if not (limits.idle_given or idle.accelerator):
         return []
