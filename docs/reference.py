@@ -17,7 +17,7 @@ SEEN = (
     ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual or peer"),
     ("FTRUN_LAST_STEP", "the highest step that the earlier attempt reported; absent if none"),
     ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported; absent if none"),
-    ("FTRUN_LAST_SECTION", "the outermost section open when the earlier attempt ended; absent if none"),
+    ("FTRUN_LAST_SECTION", "the outermost section that the earlier attempt ended or broke in; absent if none"),
 )
 
 

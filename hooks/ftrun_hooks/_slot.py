@@ -18,9 +18,9 @@ TRIES = 64  # slots that a claim looks at; so many processes would have to claim
 class Slot:
     """`words` is the claimed slot, or None.  `settled` tells that a claim was tried: it is tried once a process.
 
-    `main` is the main thread, `mover` the one whose steps advance.  `step`, `moved_at` and
-    `credit`: beats read them faster than the mapped ones.  `long` silences wait to be digested when no movements are
-    `left` of their batch.
+    `main` is the main thread, `mover` the one whose steps advance.  `step`, `moved_at` and `credit` are those words:
+    beats read them faster than the mapped ones.  `long` silences wait to be digested when no movements are `left` of
+    their batch.
     """
 
     __slots__ = (

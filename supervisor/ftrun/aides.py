@@ -30,7 +30,6 @@ STALE: Final = 20.0  # s; what the probe said longer ago than that, or than thre
 LOOKS: Final = 256  # at devices, that one sample has
 PIDS: Final = 4096  # of the dead that the probe is told of: a pipe holds 64 KiB
 RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
-TORN: Final = 6.0  # s after the tree was alive; files and folders written in place come to rest within that
 MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say what it has
 
 
@@ -46,7 +45,6 @@ class Aides:
         self._used: dict[str, int] | None = None  # before the command used any
         self._question: Finding | None = None
         self._freeing = False
-        self._torn_until = 0.0
         self.problems: list[tuple[str, str]] = []
         idle = policy.limits.idle
         self._period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
@@ -72,10 +70,6 @@ class Aides:
             self._name_tree()
         self.problems += self._helpers.problems
         self._helpers.problems = []
-
-    def ending(self, now: float) -> None:
-        """The tree is being ended: a file that was being written in place is closed by that, and is no checkpoint."""
-        self._torn_until = now + TORN
 
     def spawned(self) -> None:
         self._command = self._tree.command or 0
@@ -107,8 +101,8 @@ class Aides:
         match name, message["event"]:
             case _, "problem":
                 self.problems.append((name, str(message["what"])))
-            case "watch", "saved" if message["renamed"] or now >= self._torn_until:
-                return ev.Saved(now, str(message["path"]), float(message["mono"]))
+            case "watch", "saved":
+                return ev.Saved(now, str(message["path"]), float(message["mono"]), bool(message["renamed"]))
             case "sampler", "sample" if message["root"] == self._tree.command:
                 seconds, cpu, io = (float(message[key]) for key in ("seconds", "cpu", "io"))
                 return ev.Sampled(now, Sample(float(message["mono"]), seconds, cpu, io, self._uses(now)))

@@ -42,6 +42,7 @@ Settings = dict[str, Value]
 
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": HOUR, "d": 24 * HOUR}
 CAUSES: Final = ("hang", "fault", "failure")
+PROBES: Final = ("auto", "nvidia", "ascend", "off")
 
 
 def duration(text: str) -> float:
@@ -154,7 +155,7 @@ OPTIONS: Final = (
     ),
     Option("idle-cpu", "CORES", "0.05", amount, "less of a core, by main threads, is no work for the idle rule"),
     Option("idle-io", "BYTES/S", "16384", amount, "less read and written is no work for the idle rule"),
-    Option("probe", "KIND", "auto", one_of("auto", "nvidia", "ascend", "off"), "which accelerators are looked at"),
+    Option("probe", "|".join(PROBES), "auto", one_of(*PROBES), "which accelerators are looked at"),
     Option("device-timeout", "DUR", "60s", or_off(duration), "devices that are not free so long after a kill: 197"),
     Option("auto-beat", "", "on", truth, "beats from unmodified PyTorch programs", flag=True, no=True),
     Option(

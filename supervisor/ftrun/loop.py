@@ -34,10 +34,10 @@ def supervise(command: Sequence[str], settings: Settings) -> int:
     """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises."""
     try:
         setup = prepare(settings)
+        supervisor = Supervisor(command, settings, setup)
     except Exception as error:
         os.write(2, f"ftrun: {error}\n".encode("utf-8", "backslashreplace"))
         return error.code if isinstance(error, SetupError) else exitcode.INTERNAL.code
-    supervisor = Supervisor(command, settings, setup)
     try:
         return supervisor.run()
     except BaseException as problem:  # whatever it is: a PID 1 that dies takes the container down without a word
@@ -191,7 +191,6 @@ class Supervisor:
 
     def _end(self, members: list[procfs.Stat], stage: str) -> None:
         now = time.monotonic()
-        self._aides.ending(now)
         self._awaited = {s.pid for s in members}
         self._recheck_at = now + RECHECK + len(members) * RECHECK_EACH
         if stage == "kill":
@@ -226,7 +225,7 @@ class Supervisor:
             case do.Release():
                 self._release()
             case do.Heal():
-                pass  # nobody here reports device faults yet; the phase's deadline bounds the wait
+                pass  # no fault that is reported yet can heal; the phase's deadline bounds the wait
             case do.Exit():
                 self._exit = effect
 

@@ -437,6 +437,40 @@ MUTATIONS = (
         "        ledger = ledger.counted(want.reason)\n",
         "",
     ),
+    Mutation(
+        "a_file_that_a_kill_cut_off_is_a_checkpoint",
+        "watching.py",
+        "if not event.renamed and _cut_off(phase, attempt, event.at):",
+        "if False:",
+    ),
+    Mutation(
+        "no_file_written_in_place_is_a_checkpoint",
+        "watching.py",
+        "return attempt.number > 1 and at < attempt.spawned_at + AT_REST",
+        "return True",
+    ),
+    Mutation(
+        "a_closed_section_is_idle_time",
+        "liveness.py",
+        " - max((rank.credit for rank in attempt.ranks), default=0.0)",
+        "",
+    ),
+    Mutation(
+        "a_finished_rank_has_never_moved",
+        "liveness.py",
+        "r.moved_at for r in attempt.ranks if r.moved_at is not None)])\n    age",
+        "r.moved_at for r in present if r.moved_at is not None)])\n    age",
+    ),
+    Mutation(
+        "an_open_section_is_idle",
+        "liveness.py",
+        "if any(not section.side for rank in present for section",
+        "if any(False for rank in present for section",
+    ),
+    Mutation(
+        "idle_without_an_accelerator", "liveness.py", "if not (limits.idle_given or idle.accelerator):", "if False:"
+    ),
+    Mutation("evidence_does_not_raise_the_idle_limit", "watching.py", "raised=2 * finding.age)", "raised=0.0)"),
     Mutation("a_file_while_healing_is_lost", "job.py", "    (Healing, ev.Saved): saved,\n", ""),
     Mutation("a_file_while_waiting_is_lost", "job.py", "    (Pending, ev.Saved): saved,\n", ""),
     # Races and rare turns

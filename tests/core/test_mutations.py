@@ -17,7 +17,15 @@ from core.mutations import MUTATIONS, Mutation
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "supervisor" / "ftrun"
 # The quick ones first: they catch most.
-QUICK = ("test_scenarios", "test_liveness", "test_policy", "test_ranks", "test_rare_turns", "test_limits")
+QUICK = (
+    "test_scenarios",
+    "test_liveness",
+    "test_policy",
+    "test_ranks",
+    "test_rare_turns",
+    "test_limits",
+    "test_idle_rule",
+)
 THOROUGH = ("test_exitcode", "test_learning", "test_table", "test_decide_properties")
 CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all
 # Each mutant has a process of its own, forked where everything but the core has been imported.

@@ -44,11 +44,12 @@ class Looked(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A checkpoint file came into being, whole, `at` that time."""
+    """A checkpoint file came into being `at` that time: renamed into place, or written there, closed and at rest."""
 
     now: float
     path: str
     at: float
+    renamed: bool = True
 
 
 class Sampled(NamedTuple):

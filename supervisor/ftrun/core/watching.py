@@ -7,8 +7,10 @@ from ftrun.core.ending import Effects, Outcome, trouble
 from ftrun.core.idle import observe
 from ftrun.core.liveness import judge, same
 from ftrun.core.policy import Policy, credited, progress
-from ftrun.core.states import Again, Done, Healing, Job, Pending, Phase, Running, Starting, Suspect
+from ftrun.core.states import Again, Done, Healing, Job, Pending, Phase, Running, Starting, Stopping, Suspect
 from ftrun.core.values import CAUSES, Attempt, Finding, Ledger, Raised
+
+AT_REST = 6.0  # s; what was written in place before a kill has come to rest, and was told, by then
 
 
 def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
@@ -60,6 +62,8 @@ def saved(job: Job, phase: Phase, event: ev.Saved, policy: Policy) -> Outcome:
     """A checkpoint file came into being: progress.  One that stems from before this start was the progress of the
     attempt before it, so that the restart which began this one stays the first in a row."""
     attempt = None if isinstance(phase, Pending | Healing | Done) else phase.attempt
+    if not event.renamed and _cut_off(phase, attempt, event.at):
+        return job, ()
     ledger, want = job.ledger._replace(hang=0, fault=0, failure=0, last_checkpoint=event.path), job.want
     if attempt is not None and event.at < attempt.spawned_at and ledger.reason in CAUSES:
         ledger = ledger.counted(ledger.reason)
@@ -68,6 +72,13 @@ def saved(job: Job, phase: Phase, event: ev.Saved, policy: Policy) -> Outcome:
         want = want._replace(consecutive=ledger.count(want.reason))
     written = _progress(job.ledger, "checkpoint", attempt.step if attempt else None, event.path)
     return Job(phase, want, ledger), (written,)
+
+
+def _cut_off(phase: Phase, attempt: Attempt | None, at: float) -> bool:
+    """Whether it may be our kill that closed a file which was being written: that is no checkpoint."""
+    if attempt is None or (isinstance(phase, Stopping) and phase.stage != "asked"):
+        return True
+    return attempt.number > 1 and at < attempt.spawned_at + AT_REST
 
 
 def looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Policy) -> Outcome:
