@@ -70,6 +70,7 @@ class Tree:
         """`size` processes, then the storm; returns when all of them have written themselves down."""
         kinds = [self.plain, self.double, self.daemon, self.group, self.ignoring, self.blocking, self.stopped]
         kinds += [self.cleared]
+        (self.folder / "pids").touch()  # read below, maybe before the first of them has written
         for index in range(size):
             if os.fork() == 0:
                 kinds[index % len(kinds)]()
