@@ -11,7 +11,10 @@ from ftrun.core import exitcode  # noqa: E402
 
 SEEN = (
     ("MA_PROC_START_CNT", "1, then one more at each start in this pod"),
-    ("MA_SCHEDULE_CNT", "how often this pod was scheduled: passed on, else SLURM_RESTART_COUNT + 1, else 1"),
+    (
+        "MA_SCHEDULE_CNT",
+        "how often this pod was scheduled: passed on, else the outer scheduler's count of restarts + 1, else 1",
+    ),
     ("FTRUN_RUN_DIR", "the run dir"),
     ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a beat"),
     ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual or peer"),
@@ -32,7 +35,8 @@ def page() -> str:
         name = f"--{option.name}`, `--no-{option.name}" if option.no else f"--{option.name}{metavar}"
         repeated = "; repeatable, in the variable one a line" if option.many else ""
         lines.append(f"| {short}`{name}` | `{option.variable}` | {default} | {option.meaning}{repeated} |")
-    lines += ["", "Option > environment > config file > default. `off` disables. Durations: `500ms 90s 10m 1h 1d`.", ""]
+    lines += ["", "Option > environment > annotations > phase > config file > default.  `off` disables.", ""]
+    lines += ["Durations: `500ms 90s 10m 1h 1d`.", ""]
     lines += ["## What the command sees", "", "| variable | meaning |", "| --- | --- |"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in SEEN]
     lines += ["", f"## Exit codes (contract version {exitcode.CONTRACT_VERSION})", ""]

@@ -15,13 +15,19 @@ from ftrun.config import Settings
 from ftrun.core import events as ev
 from ftrun.core.idle import Sample, Use
 from ftrun.core.policy import Policy
-from ftrun.core.values import Attempt, Fault, Finding, Rank
+from ftrun.core.values import Attempt, Device, Fault, Finding, Ledger, Rank
 from ftrun.host import procfs
+from ftrun.host.capture import Capture
 from ftrun.host.helpers import Helpers, Message
 from ftrun.host.tree import Tree
+from ftrun.recovery import Recovery, clock
 
 DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/dxg")  # without one there is nothing to probe
+VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"}
 PROBE_PERIOD: Final = 10.0  # s
+DRAINING: Final = 5.0  # s at the very end for what the command wrote and nobody has read yet
+ASKING: Final = 2.0  # s at most that all have to say why the command failed
+REPORTING: Final = 0.5  # s after which the probe has told what a driver knew of the end of a command
 PROBE_SILENCE: Final = 25.0  # s; a driver call that takes longer is taken for stuck
 PERIODS: Final = 10  # samples in an idle timeout
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
@@ -36,7 +42,9 @@ MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say
 class Aides:
     """`problems` are for a record: the helper's name and one line."""
 
-    def __init__(self, settings: Settings, policy: Policy, helpers: Helpers, tree: Tree, run_dir: str) -> None:
+    def __init__(
+        self, settings: Settings, policy: Policy, helpers: Helpers, tree: Tree, run_dir: str, captured: Capture
+    ) -> None:
         self._policy, self._helpers, self._tree, self._run_dir = policy, helpers, tree, run_dir
         self._devices: list[dict[str, Any]] = []
         self._seen_at = 0.0
@@ -44,18 +52,33 @@ class Aides:
         self._looks: deque[Use] = deque(maxlen=LOOKS)  # since the last sample
         self._used: dict[str, int] | None = None  # before the command used any
         self._question: Finding | None = None
-        self._freeing = False
+        self._freeing = self._healer = False
+        self._removed: frozenset[str] = frozenset()
+        self._tailing = False
+        self.tail: tuple[str, ...] = ()  # the last lines of output, where they are kept
+        self._probes = 0  # that have begun
+        self._standing: set[tuple[str, str]] = set()  # faults that were told, by device and code
         self.problems: list[tuple[str, str]] = []
         idle = policy.limits.idle
         self._period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
         if settings["progress"].value:
             helpers.want("watch", *settings["progress"].value)
+        self._captured = captured
+        if captured.streams:
+            helpers.want("output", *captured.words(run_dir), passed=captured.passed, lasting=True)
+        self._recovery = Recovery(settings, policy, helpers, tree.mark)
         self._probe = kind = settings["probe"].value
-        if kind not in ("off", "auto") or (kind == "auto" and any(map(os.path.exists, DEVICE_FILES))):
-            helpers.want("probe", kind, str(min(PROBE_PERIOD, self._period)), silence=PROBE_SILENCE)
+        self._table = settings["fault-table"].value
+        self._probing = kind not in ("off", "auto") or (kind == "auto" and any(map(os.path.exists, DEVICE_FILES)))
+        if self._probing:
+            self._start_probe()
         self._sampling = idle is not None and policy.limits.idle_given
         if self._sampling:
             self._sample()
+
+    def _start_probe(self) -> None:
+        words = [self._probe, str(min(PROBE_PERIOD, self._period)), *([self._table] if self._table else [])]
+        self._helpers.want("probe", *words, silence=PROBE_SILENCE)
 
     @property
     def deadline(self) -> float | None:
@@ -71,7 +94,11 @@ class Aides:
         self.problems += self._helpers.problems
         self._helpers.problems = []
 
+    def spawning(self, number: int) -> None:
+        self._helpers.tell("output", {"ask": "attempt", "number": number, "mono": time.monotonic()})
+
     def spawned(self) -> None:
+        self._recovery.give_up()
         self._command = self._tree.command or 0
         self._name_tree()
 
@@ -86,15 +113,23 @@ class Aides:
 
     def hear(self, ready: set[int], now: float) -> list[ev.Event]:
         """Events made of what was said; `Evidenced` without the ranks, which the caller has to look at."""
-        found = []
+        found: list[ev.Event] = []
         for name, message in self._helpers.said(ready, now):
             try:
+                if (name, message["event"]) == ("heal", "ended") and self._recovery.healing:
+                    self._tree.kill()  # the command is dead: what is in its tree now is what a killed healer left
+                found += self._recovery.hear(name, message, now, self._ascend_ids())
                 event = self._event(name, message, now)
             except (KeyError, TypeError, ValueError) as error:
                 self.problems.append((name, f"not understood: {error!r}"))
                 continue
             if event is not None:
                 found.append(event)
+        if self._healer and self._recovery.needs_probe:
+            self._healer = False
+            self._start_probe()
+        self.problems += self._recovery.problems
+        self._recovery.problems = []
         return found
 
     def _event(self, name: str, message: Message, now: float) -> ev.Event | None:
@@ -107,12 +142,19 @@ class Aides:
                 seconds, cpu, io = (float(message[key]) for key in ("seconds", "cpu", "io"))
                 return ev.Sampled(now, Sample(float(message["mono"]), seconds, cpu, io, self._uses(now)))
             case "probe", "devices":
-                self._see(message["devices"], now)
-            case "probe", "fault" if not message["gone"]:
-                return ev.Faulted(now, Fault(str(message["device"]), str(message["code"]), "unknown"))
+                return self._see(message["devices"], now)
+            case "output", "broken":
+                self._captured.broken(int(message["stream"]))
+            case "output", "tail":
+                self.tail, self._tailing = tuple(map(str, message["lines"])), False
+            case "probe", "ready":
+                self._probes += 1
+            case "probe", "fault":
+                return self._fault(message, now)
             case "probe", "free" if self._freeing:
                 self._freeing = False
-                return ev.Released(now, () if message["ok"] else tuple(_held(one) for one in message["held"]))
+                held = [] if message["ok"] else [one for one in message["held"] if one["device"] not in self._removed]
+                return ev.Released(now, tuple(map(_held, held)))
             case "probe", "none":
                 self._helpers.drop("probe")
                 self._devices = []
@@ -133,7 +175,21 @@ class Aides:
                 return ev.Evidenced(now, (), (("evidence", "none could be had"),), cleared)
         return None
 
-    def _see(self, devices: list[dict[str, Any]], now: float) -> None:
+    def _fault(self, message: Message, now: float) -> ev.Event | None:
+        """One that was there before us is not new, nor is one that a probe tells again because it is new itself."""
+        device, code, severity = str(message["device"]), str(message["code"]), str(message["severity"])
+        if message["gone"]:
+            self._standing.discard((device, code))
+            return None
+        old = bool(message.get("old"))
+        if old and (device, code) in self._standing:
+            return None
+        self._standing.add((device, code))
+        told = Fault(device, code, "ignore" if old and self._probes == 1 else severity, str(message["why"]))
+        return ev.Faulted(now, told, clock())
+
+    def _see(self, devices: list[dict[str, Any]], now: float) -> ev.Event | None:
+        known = [device["id"] for device in self._devices]
         self._looks.extend(_use(device) for device in devices if self._ours(device))
         self._devices, self._seen_at = devices, now
         if self._used is None:
@@ -141,6 +197,13 @@ class Aides:
         if devices and self._policy.limits.idle is not None and not self._sampling:
             self._sampling = True
             self._sample()
+        if known == [device["id"] for device in devices]:
+            return None
+        named = [d for d in devices if d["visible"]]  # what nobody can name nobody can use
+        return ev.Found(now, tuple(Device(str(d["id"]), VISIBLE[d["vendor"]], str(d["visible"])) for d in named))
+
+    def _ascend_ids(self) -> dict[int, str]:
+        return {int(d["index"]): str(d["id"]) for d in self._devices if d["vendor"] == "ascend"}
 
     def _sample(self) -> None:
         self._helpers.want("sampler", str(self._period), silence=2 * self._period + PROBE_SILENCE)
@@ -179,21 +242,59 @@ class Aides:
         self._question = finding
         self._helpers.want("evidence", json.dumps(question), once=True)
 
-    def release(self, pids: Sequence[int], now: float) -> ev.Released | None:
+    def release(self, pids: Sequence[int], removed: Sequence[str], now: float) -> ev.Released | None:
         """Whether the devices are free: at once where there are none, else later."""
+        self._recovery.give_up()
         if not self._helpers.runs("probe") or not self._devices or self._policy.device_timeout is None:
             return ev.Released(now)
-        self._freeing = True
+        self._freeing, self._removed = True, frozenset(removed)
         asked = {
             "ask": "free",
             "pids": [self._command, *list(pids)[-PIDS:]],
-            "used": self._used or {},
+            "used": {name: used for name, used in (self._used or {}).items() if name not in self._removed},
             "timeout": self._policy.device_timeout,
         }
         self._helpers.tell("probe", asked)
         return None
 
+    def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
+        if fault is None:
+            self._recovery.give_up()
+            return []
+        index = next((int(d["index"]) for d in self._devices if d["id"] == fault.device), None)
+        self._healer = self._probing and self._recovery.heals
+        return self._recovery.heal(fault, index, self._probing and index is not None, now)
+
+    def keep(self, ledger: Ledger, final: str | None = None) -> None:
+        self._recovery.keep(ledger, final)
+
+    def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
+        return self._recovery.consult(ledger.schedule_cnt, now)
+
+    def ask_tail(self) -> None:
+        """What the command wrote last, where that is kept; in `tail` when it has come."""
+        self.tail, self._tailing = (), self._helpers.runs("output")
+        self._helpers.tell("output", {"ask": "tail"})
+
+    def speaking(self, since: float) -> float:
+        """Until when what is still on its way may say why the command failed, at `since`: a fault of a device, its last
+        words, or what was before; in the past if nothing is."""
+        if not self._recovery.remembers or self._tailing:
+            return since + ASKING
+        return since + REPORTING if self._devices else 0.0
+
+    def part(self, verdict: dict[str, object] | None, work: dict[str, object] | None) -> None:
+        self._recovery.part(verdict, work)
+
+    @property
+    def parting(self) -> set[str]:
+        return self._recovery.waits_for
+
     def close(self) -> None:
+        """What the command wrote is passed on first."""
+        self._captured.end()
+        self._helpers.finish("output", DRAINING)
+        self._captured.close()
         self._helpers.close()
 
 

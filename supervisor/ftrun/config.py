@@ -1,12 +1,29 @@
-"""The options: one table, and for each value where it comes from: option > environment > config file > default."""
+"""The options: one table, and for each value where it comes from: option > environment > annotations > config file >
+default."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ftrun.core.idle import Thresholds
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import HOUR, Policy
+from ftrun.wire import annotations
+from ftrun.wire.texts import (
+    above_zero,
+    amount,
+    causes,
+    count,
+    duration,
+    near,
+    one_of,
+    or_auto,
+    or_off,
+    path,
+    paths,
+    truth,
+)
 
 
 class ConfigError(ValueError):
@@ -35,105 +52,22 @@ class Option(NamedTuple):
 class Value(NamedTuple):
     value: Any
     text: str
-    source: str  # "option", "environment", "config file" or "default"
+    source: str  # "option", "environment", "annotations", "config file" or "default"
 
 
 Settings = dict[str, Value]
 
-UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": HOUR, "d": 24 * HOUR}
-CAUSES: Final = ("hang", "fault", "failure")
+
+class Phase(NamedTuple):
+    """One of several commands that run in sequence; `texts` are its own options."""
+
+    name: str
+    command: tuple[str, ...]
+    texts: dict[str, str]
+
+
+RESET_FILE: Final = "/user/restore/reset/config/reset.json"
 PROBES: Final = ("auto", "nvidia", "ascend", "off")
-
-
-def duration(text: str) -> float:
-    """`500ms`, `90s`, `10m`, `1h`, `1d` as seconds."""
-    for unit in ("ms", "s", "m", "h", "d"):
-        number = text.removesuffix(unit)
-        if number != text and number.replace(".", "", 1).isdecimal() and number.isascii():
-            seconds = float(number) * UNITS[unit]
-            if not 0 < seconds < 3660 * UNITS["d"]:
-                raise ValueError(f"{text!r} is out of range: a duration is above zero (`off` disables)")
-            return seconds
-    raise ValueError(f"{text!r} is no duration; write 500ms, 90s, 10m, 1h or 1d")
-
-
-def or_off(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """`off` (as None) or what `read` takes."""
-
-    def reader(text: str) -> Any:
-        if text == "off":
-            return None
-        try:
-            return read(text)
-        except ValueError as error:
-            raise ValueError(f"{error}, or off") from None
-
-    return reader
-
-
-def or_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """`auto` as itself, or what `read` takes."""
-    return lambda text: text if text == "auto" else read(text)
-
-
-def count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError(f"{text!r} is no count; write a whole number such as 3")
-    return int(text)
-
-
-def amount(text: str) -> float:
-    if not (text.isascii() and text.replace(".", "", 1).isdecimal() and len(text) < 16):
-        raise ValueError(f"{text!r} is no amount; write a number such as 0.05 or 16384")
-    return float(text)
-
-
-def causes(text: str) -> frozenset[str]:
-    named = [word.strip() for word in text.split(",") if word.strip()]
-    if named == ["none"]:
-        return frozenset()
-    for word in named:
-        if word not in CAUSES:
-            raise ValueError(f"{word!r} is none of {', '.join(CAUSES)}, none{near(word, (*CAUSES, 'none'))}")
-    if not named:
-        raise ValueError(f"it is empty; name some of {', '.join(CAUSES)}, or none")
-    return frozenset(named)
-
-
-def one_of(*choices: str) -> Callable[[str], str]:
-    def reader(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"{text!r} is none of {', '.join(choices)}{near(text, choices)}")
-        return text
-
-    return reader
-
-
-def path(text: str) -> str:
-    if not text or "\0" in text:
-        raise ValueError("it is empty")
-    return text
-
-
-def paths(text: str) -> tuple[str, ...]:
-    """Those of a list of paths, which is one to a line: any other character may be part of one."""
-    return tuple(path(line) for line in text.split("\n") if line) or (path(""),)
-
-
-def truth(text: str) -> bool:
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off", ""):
-        return False
-    raise ValueError(f"{text!r} is neither on nor off")
-
-
-def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    import difflib  # only ever for an error
-
-    found = difflib.get_close_matches(word, list(known), 1, cutoff)
-    return f" (did you mean {found[0]!r}?)" if found else ""
-
 
 OPTIONS: Final = (
     Option("restart-on", "LIST", "hang,fault", causes, "restart in place on these: hang, fault, failure; or none"),
@@ -157,6 +91,23 @@ OPTIONS: Final = (
     Option("idle-io", "BYTES/S", "16384", amount, "less read and written is no work for the idle rule"),
     Option("probe", "|".join(PROBES), "auto", one_of(*PROBES), "which accelerators are looked at"),
     Option("device-timeout", "DUR", "60s", or_off(duration), "devices that are not free so long after a kill: 197"),
+    Option("fault-table", "FILE", "", path, "what codes of device faults mean on this site: CODE SEVERITY, one a line"),
+    Option(
+        "reset-file",
+        "PATH",
+        "",
+        path,
+        f"MindCluster's word on its chips [default: {RESET_FILE}, where its folder exists]",
+    ),
+    Option("heal", "COMMAND", "", path, "run when the tree is dead, to cure a device fault; by itself: wait for it"),
+    Option("heal-timeout", "DUR", "5m", duration, "a fault that is not gone so long after the kill: 197"),
+    Option(
+        "min-devices",
+        "N",
+        "off",
+        or_off(above_zero),
+        "go on without a device that does not heal, if N are left; {devices}",
+    ),
     Option("auto-beat", "", "on", truth, "beats from unmodified PyTorch programs", flag=True, no=True),
     Option(
         "grace", "DUR", "10s", or_off(duration), "SIGTERM to SIGKILL when ftrun ends the tree; off: SIGKILL at once"
@@ -164,6 +115,14 @@ OPTIONS: Final = (
     Option("stop-grace", "DUR", "off", or_off(duration), "the same when the outer scheduler asked"),
     Option("run-dir", "DIR", "", path, "records and state [default: a fresh folder under the temp folder]"),
     Option("log-dir", "DIR", "", path, "instead: DIR/<YYYYmmdd_HHMMSS>_restartable/ is the run dir"),
+    Option("state-dir", "DIR", "", path, "what outlives the pod: faults, schedules, verdict [default: --log-dir]"),
+    Option("node-name", "NAME", "", path, "this node [default: NODE_NAME, SLURMD_NODENAME, else the host's name]"),
+    Option("unmount", "PATH", "", paths, "unmount it at the very end", many=True),
+    Option("on-exit", "COMMAND", "", paths, "run at the very end, before ftrun exits", many=True),
+    Option(
+        "unconditional-retry", "", "off", truth, "the limit of failures ends with the command's own code", flag=True
+    ),
+    Option("annotations", "FILE", "", path, "the platform's words: a file of the Kubernetes downward API"),
     Option("termination-log", "PATH", "", path, "the verdict as JSON [default: /dev/termination-log where it exists]"),
     Option("config", "FILE", "", path, "TOML with these names as keys"),
     Option("log-format", "text|json", "text", one_of("text", "json"), "form of ftrun's own lines on stderr"),
@@ -171,16 +130,29 @@ OPTIONS: Final = (
     Option("verbose", "", "off", truth, "every record as a line on stderr", "v", flag=True),
 )
 BY_NAME: Final = {option.name: option for option in OPTIONS}
+# Not for a phase to set.
+OF_THE_JOB: Final = (
+    *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
+    *("log-format", "quiet", "verbose"),
+)
 # Variables that ftrun sets for the command (DESIGN 2.3): not options of an inner ftrun.
 SET_BY_US: Final = ("BEAT_DIR", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
 
 
-def settings(given: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
-    """Every option's value with its source; ConfigError for the first that is wrong."""
+def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Phase | None = None) -> Settings:
+    """Every option's value with its source, in `phase` if there are several; ConfigError for the first wrong one."""
     from_environment = _environment(environment)
     file = given.get("config") or from_environment.get("config")
-    from_file = read_file(file) if file else {}
-    sources = (("option", given), ("environment", from_environment), ("config file", from_file))
+    from_file = read_file(file)[0] if file else {}
+    platform = given.get("annotations") or from_environment.get("annotations") or from_file.get("annotations")
+    words = read_annotations(platform) if platform else annotations.Annotations()
+    sources = (
+        ("option", given),
+        ("environment", from_environment),
+        ("annotations", dict(words.texts)),
+        (f"phase {phase.name}" if phase else "", phase.texts if phase else {}),
+        ("config file", from_file),
+    )
     found: Settings = {}
     for option in OPTIONS:
         source, text = next(
@@ -192,11 +164,25 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str]) -> Settin
         try:
             found[option.name] = Value(option.read(text), text, source)
         except ValueError as error:
-            name = {"option": f"--{option.name}", "environment": option.variable}.get(source, f"{file}: {option.name}")
+            places = {
+                "option": f"--{option.name}",
+                "environment": option.variable,
+                "config file": f"{file}: {option.name}",
+            }
+            name = places.get(source, f"{source}: {option.name}")
             raise ConfigError(f"{name}: {error}") from None
     if found["run-dir"].value and found["log-dir"].value:
         raise ConfigError("--run-dir and --log-dir exclude each other")
-    return found
+    return found | {"annotations": found["annotations"]._replace(value=words)}
+
+
+def read_annotations(file: str) -> annotations.Annotations:
+    try:
+        # Nobody waits for the other end of a pipe.
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
+            return annotations.read(file, (stream.read(1 << 20) or b"").decode("utf-8", "replace"))
+    except OSError as error:
+        raise ConfigError(f"--annotations {file}: {error.strerror}") from None
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -216,8 +202,14 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def read_file(file: str) -> dict[str, str]:
-    """A TOML file's keys as option texts."""
+def phases(given: Mapping[str, str], environment: Mapping[str, str]) -> list[Phase]:
+    """The `[[phase]]` tables of the config file, in order."""
+    file = given.get("config") or _environment(environment).get("config")
+    return read_file(file)[1] if file else []
+
+
+def read_file(file: str) -> tuple[dict[str, str], list[Phase]]:
+    """A TOML file's keys as option texts, and its phases."""
     import tomllib
 
     try:
@@ -227,11 +219,43 @@ def read_file(file: str) -> dict[str, str]:
         raise ConfigError(f"--config {file}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--config {file}: {error}") from None
+    tables = content.pop("phase", [])
+    try:
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise ConfigError("phase is no table; write [[phase]]")
+        found = [_phase(table) for table in tables]
+        for name in {phase.name for phase in found}:
+            if sum(phase.name == name for phase in found) > 1:
+                raise ConfigError(f"two phases are called {name!r}")
+        return _texts(content, BY_NAME), found
+    except ConfigError as error:
+        raise ConfigError(f"--config {file}: {error}") from None
+
+
+def _phase(table: dict[str, Any]) -> Phase:
+    name, command = table.pop("name", None), table.pop("command", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,100}", name):
+        raise ConfigError(f"a phase has the name {name!r}; write letters, digits, and any of . _ -")
+    import shlex
+
+    try:
+        words = shlex.split(command) if isinstance(command, str) else command
+    except ValueError as error:
+        raise ConfigError(f"phase {name!r}: command: {error}") from None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"phase {name!r} has no command; write command = ['python', 'train.py']")
+    try:
+        return Phase(name, tuple(words), _texts(table, [option for option in BY_NAME if option not in OF_THE_JOB]))
+    except ConfigError as error:
+        raise ConfigError(f"phase {name!r}: {error}") from None
+
+
+def _texts(content: Mapping[str, Any], known: Iterable[str]) -> dict[str, str]:
     found = {}
     for key, value in content.items():
         name = key.replace("_", "-")
-        if name not in BY_NAME or name == "config":
-            raise ConfigError(f"--config {file}: unknown key {key!r}{near(name, BY_NAME)}")
+        if name not in known or name == "config":
+            raise ConfigError(f"unknown key {key!r}{near(name, known)}")
         if isinstance(value, list):
             value = ("\n" if BY_NAME[name].many else ",").join(str(word) for word in value)
         found[name] = str(value)
@@ -250,7 +274,7 @@ def idle_timeout(found: Settings) -> float | None:
         raise ConfigError(f"MA_HANG_DETECT_TIME: {error}") from None
 
 
-def policy(found: Settings) -> Policy:
+def policy(found: Settings, phase: str = "") -> Policy:
     """What the core needs of the settings.
 
     The start timeout is an hour where nobody gave one, and armed at the spawn only where somebody did: a command
@@ -277,4 +301,20 @@ def policy(found: Settings) -> Policy:
         ),
         grace=found["grace"].value or 0.0,
         stop_grace=found["stop-grace"].value,
+        heal_timeout=found["heal-timeout"].value,
+        min_devices=found["min-devices"].value,
+        unconditional=found["unconditional-retry"].value,
+        node=node_name(found),
+        phase=phase,
+        shared=state_dir(found) is not None,
     )
+
+
+def node_name(found: Settings) -> str:
+    names = (found["node-name"].value, os.environ.get("NODE_NAME"), os.environ.get("SLURMD_NODENAME"))
+    return next((name for name in names if name), os.uname().nodename)
+
+
+def state_dir(found: Settings) -> str | None:
+    """Where what outlives the pod is kept, if anywhere."""
+    return found["state-dir"].value or found["log-dir"].value or None

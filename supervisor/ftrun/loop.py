@@ -18,23 +18,33 @@ from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode
 from ftrun.core.job import decide
-from ftrun.core.states import Done, Job, Running, Starting, Stopping, Suspect
-from ftrun.host import procfs, reaper, signals, spawn, tty
+from ftrun.core.states import Done, Job, Launching, Running, Starting, Stopping, Suspect
+from ftrun.host import ender, procfs, reaper, signals, spawn, tty
+from ftrun.host.capture import Capture
+from ftrun.host.ender import Ender
 from ftrun.host.helpers import Helpers
 from ftrun.host.setup import Setup, SetupError, prepare
-from ftrun.wire import records
+from ftrun.postmortem import Postmortem
 
+TELLING = 5.0  # s that others have at the end to write down what they were told
 LATE = 0.1  # s; waking later than that, we were frozen
-RECHECK = 0.02  # s; while a tree is being ended: those that are not our children end without telling us
-RECHECK_EACH = 0.0001  # s; and for each member of it, so that looking stays cheaper than ending
 WATCHING = (Starting, Running, Suspect)
 
 
-def supervise(command: Sequence[str], settings: Settings) -> int:
-    """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises."""
+def supervise(
+    command: Sequence[str],
+    settings: Settings,
+    caught: signals.Signals | None = None,
+    phase: str = "",
+    last: bool = True,
+) -> int:
+    """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises.
+
+    Of several commands in sequence this is `phase`; `last`: nothing comes after it.
+    """
     try:
-        setup = prepare(settings)
-        supervisor = Supervisor(command, settings, setup)
+        setup = prepare(settings, caught or signals.Signals())
+        supervisor = Supervisor(command, settings, setup, phase, last)
     except Exception as error:
         os.write(2, f"ftrun: {error}\n".encode("utf-8", "backslashreplace"))
         return error.code if isinstance(error, SetupError) else exitcode.INTERNAL.code
@@ -49,9 +59,11 @@ def supervise(command: Sequence[str], settings: Settings) -> int:
 class Supervisor:
     """The imperative shell around `decide`: it turns what the kernel says into events, and effects into calls."""
 
-    def __init__(self, command: Sequence[str], settings: Settings, setup: Setup) -> None:
-        self._command = command
-        self._policy = policy(settings)
+    def __init__(
+        self, command: Sequence[str], settings: Settings, setup: Setup, phase: str = "", last: bool = True
+    ) -> None:
+        self._command, self._phase, self._last = command, phase, last
+        self._policy, self._words = policy(settings, phase), settings["annotations"].value
         self._journal, self._beats, self._voice, self._tree = setup.journal, setup.beats, setup.voice, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._terminal = tty.find()
@@ -60,23 +72,39 @@ class Supervisor:
         self._poll = select.poll()
         self._poll.register(self._signals.fd, select.POLLIN)
         self._poll.register(self._beats.bell, select.POLLIN)
+        self._capture = Capture((1, 2) if settings["log-dir"].value else ())
         helpers = Helpers(self._poll, self._journal.log_fd)
-        self._aides = Aides(settings, self._policy, helpers, self._tree, self._journal.path)
+        self._aides = Aides(settings, self._policy, helpers, self._tree, self._journal.path, self._capture)
         self._report: int | None = None  # the exec report of the child being launched
-        self._awaited: set[int] = set()  # while the tree is being ended: members that the last look showed
-        self._recheck_at = 0.0
-        self._killed: set[int] = set()
-        self._dead: set[int] = set()  # of the last attempt
+        self._ender = Ender(self._tree)
         self._exit: do.Exit | None = None
         self._told: str | None = None
+        self._postmortem = Postmortem(self._beats.path, self._aides)
 
     def run(self) -> int:
+        if self._signals.stop is not None:  # after the end of the command before this one
+            self._queue.append(ev.Signalled(time.monotonic(), self._signals.stop, True))
         self._queue.append(ev.Started(time.monotonic()))
+        self._settle()
+        for what in self._words.problems:
+            self._persist("problem", (("annotations", self._words.path), ("what", what)), False)
+            self._voice.say(f"{self._words.path}: {what}")
         while True:
             self._settle()
             if self._exit is not None:
-                return self._exit.code
+                break
             self._wait()
+        end = self._whole(self._exit)
+        self._setup.last_words(end, self._job.ledger)
+        self._part(end)
+        return end.code
+
+    def _whole(self, end: do.Exit) -> do.Exit:
+        """As it is for the job: a command that ended well because it was to end is not followed by the next."""
+        stop = self._signals.stop
+        if self._last or end.code or stop is None:
+            return end
+        return do.Exit(128 + stop, exitcode.STOPPED, f"stopped from outside by signal {stop}")
 
     def _settle(self) -> None:
         """Decide on every event there is, in order, and do what follows from it."""
@@ -92,8 +120,9 @@ class Supervisor:
         """Sleep until the deadline or an event, and turn what came into events."""
         deadline, phase = self._job.phase.deadline, self._job.phase
         others = [self._aides.deadline if self._report is None else None]  # the command comes before them
+        others.append(self._postmortem.deadline)
         if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices"):
-            others.append(self._recheck_at)
+            others.append(self._ender.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
         timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
         ready = {fd for fd, _ in self._poll.poll(None if timeout is None else int(timeout + 0.999))}
@@ -107,6 +136,9 @@ class Supervisor:
             if number != signal.SIGCHLD:
                 self._queue.append(ev.Signalled(now, number, number in signals.STOP))
         self._reap(now)
+        self._hear(ready, now)
+        if (exited := self._postmortem.due(now, self._job.phase)) is not None:
+            self._queue.append(exited)
         if self._beats.bell in ready or self._beats.watch in ready:
             self._beats.hush()
             if self._beats.watch in ready:
@@ -119,7 +151,6 @@ class Supervisor:
                 self._queue.append(ev.Ticked(now))
         if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices"):
             self._check_tree(now, phase.stage)
-        self._hear(ready, now)
 
     def _hear(self, ready: set[int], now: float) -> None:
         """What the helpers say; those that are due are started."""
@@ -127,7 +158,7 @@ class Supervisor:
             if isinstance(event, ev.Sampled):
                 self._look(now)  # what the ranks said last would be judged as if it held still
             self._queue.append(self._with_ranks(event))
-        if self._report is None and not isinstance(self._job.phase, Done):
+        if self._report is None:
             self._aides.tend(now)
         while self._aides.problems:
             helper, what = self._aides.problems.pop(0)
@@ -149,6 +180,7 @@ class Supervisor:
         self._report = None
         if not said:
             self._queue.append(ev.Spawned(now, self._tree.command or 0))
+            self._postmortem.spawned()
             self._aides.spawned()
             if (watch := self._beats.arm_touch()) is not None:
                 self._poll.register(watch, select.POLLIN)
@@ -162,7 +194,7 @@ class Supervisor:
         changes, more = reaper.reap()
         for change in changes:
             if change.ended:
-                self._awaited.discard(change.pid)
+                self._ender.awaited.discard(change.pid)
                 self._aides.ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
             if change.pid != self._tree.command:
                 continue
@@ -171,10 +203,12 @@ class Supervisor:
             if change.ended:
                 self._tree.command = None
                 self._look(now)  # what it reported last counts
-                exited = change.how == os.CLD_EXITED
-                self._queue.append(
-                    ev.Exited(now, code=change.status) if exited else ev.Exited(now, signal=change.status)
-                )
+                by_itself = change.how == os.CLD_EXITED
+                exited = ev.Exited(now, code=change.status) if by_itself else ev.Exited(now, signal=change.status)
+                if change.status and isinstance(self._job.phase, Launching | Starting | Running | Suspect):
+                    self._postmortem.begin(exited, change.pid)
+                else:
+                    self._queue.append(exited)
             elif change.how == os.CLD_CONTINUED:
                 self._queue.append(ev.Continued(now))
             elif change.status in signals.JOB_CONTROL:
@@ -186,18 +220,12 @@ class Supervisor:
 
     def _check_tree(self, now: float, stage: str) -> None:
         """Look at the tree again when all that the last look showed are reaped, or after a while."""
-        if not self._queue and (not self._awaited or now >= self._recheck_at):
-            self._end(self._tree.kill() if stage == "kill" else self._tree.members(), stage)
+        if not self._queue and (not self._ender.awaited or now >= self._ender.recheck_at):
+            self._told_of(self._ender.kill() if stage == "kill" else self._ender.look())
 
-    def _end(self, members: list[procfs.Stat], stage: str) -> None:
-        now = time.monotonic()
-        self._awaited = {s.pid for s in members}
-        self._recheck_at = now + RECHECK + len(members) * RECHECK_EACH
-        if stage == "kill":
-            self._killed |= self._awaited
-        if not members and self._tree.command is None and self._tree.gone():
-            self._queue.append(ev.TreeEnded(now, len(self._killed)))
-            self._dead, self._killed = self._killed, set()
+    def _told_of(self, killed: int | None) -> None:
+        if killed is not None:
+            self._queue.append(ev.TreeEnded(time.monotonic(), killed))
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 
@@ -217,15 +245,17 @@ class Supervisor:
                 if isinstance(phase, WATCHING):
                     self._aides.investigate(finding, phase.attempt, phase.attempt.ranks)
             case do.Terminate():
-                self._end(self._tree.terminate(), "term")
+                self._told_of(self._ender.terminate())
             case do.Kill():
-                self._end(self._tree.kill(), "kill")
+                self._told_of(self._ender.kill())
             case do.Inspect():
                 self._inspect()
             case do.Release():
                 self._release()
-            case do.Heal():
-                pass  # no fault that is reported yet can heal; the phase's deadline bounds the wait
+            case do.Heal(fault):
+                self._queue.extend(self._aides.heal(fault, time.monotonic()))
+            case do.Consult():
+                self._queue.extend(self._aides.consult(self._job.ledger, time.monotonic()))
             case do.Exit():
                 self._exit = effect
 
@@ -233,8 +263,11 @@ class Supervisor:
         attempt = self._job.ledger.start_cnt
         if event == "started":
             fields += (("version", __version__), ("command", list(self._command)), ("pid", os.getpid()))
+            fields += (("phase", self._phase),) if self._phase else ()
+            fields += (("annotations", dict(self._words.relayed)),) if self._words.relayed else ()
         stamp = self._journal.record(event, attempt, fields, durable)
         self._journal.save(self._job.ledger, self._state(), durable)
+        self._aides.keep(self._job.ledger)
         if self._voice.level > 1:
             self._voice.say(f"{stamp} {event} " + " ".join(f"{k}={v}" for k, v in fields), level=2)
         if self._journal.problem not in (None, self._told):
@@ -253,10 +286,19 @@ class Supervisor:
     def _spawn(self) -> None:
         self._journal.save(self._job.ledger, self._state(), False)
         self._beats.reset()
+        self._postmortem.spawning(time.monotonic())
+        self._aides.spawning(self._job.ledger.start_cnt)
         environment = self._setup.environment(self._job.ledger)
         fd = None if self._terminal is None else self._terminal.offer()
         try:
-            child = spawn.spawn(self._command, environment, self._signals.inherited, fd, os.getpid() != 1)
+            child = spawn.spawn(
+                self._setup.command(self._command, self._job.ledger),
+                environment,
+                self._signals.inherited,
+                fd,
+                os.getpid() != 1,
+                self._capture.streams,
+            )
         except (OSError, ValueError) as error:  # no more processes or memory; a NUL in a word
             self._queue.append(
                 ev.SpawnFailed(time.monotonic(), exitcode.INTERNAL.code, f"cannot start a process: {error}")
@@ -281,7 +323,7 @@ class Supervisor:
             pass  # it has just ended
 
     def _release(self) -> None:
-        released = self._aides.release(sorted(self._dead), time.monotonic())
+        released = self._aides.release(sorted(self._ender.dead), self._job.ledger.removed, time.monotonic())
         if released is not None:
             self._queue.append(released)
 
@@ -290,9 +332,34 @@ class Supervisor:
         if members:
             self._queue.append(ev.Survived(now, tuple(procfs.describe(s) for s in members[:20])))
         else:
-            self._queue.append(ev.TreeEnded(now, len(self._killed)))
+            self._queue.append(ev.TreeEnded(now, self._ender.killed))
 
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _part(self, end: do.Exit) -> None:
+        """What is left to do for others: the verdict for those who share it, and the work at the end of a container."""
+        now, grace = time.monotonic(), self._setup.parting_grace
+        work = self._setup.parting_work if self._last or end.code else None
+        self._aides.part(self._setup.verdict(end, self._job.ledger), work)
+        self._aides.keep(self._job.ledger, end.verdict)
+        until = {
+            "kept": now + TELLING,
+            "told": now + TELLING,
+            "parted": None if grace is None else now + grace + TELLING,
+        }
+        while waited := [until[what] for what in self._aides.parting]:
+            now = time.monotonic()
+            times = [time for time in (*waited, self._aides.deadline) if time is not None]
+            if any(time is not None and now >= time for time in waited):
+                self._persist("problem", (("what", f"not done at the end: {', '.join(self._aides.parting)}"),), False)
+                break
+            timeout = max(0.0, min(times) - now) * 1000 + 1 if times else None
+            ready = {fd for fd, _ in self._poll.poll(timeout)}
+            self._signals.read()
+            for change in reaper.reap()[0]:
+                if change.ended:
+                    self._aides.ended(change.pid, time.monotonic(), change.how == os.CLD_EXITED and change.status == 0)
+            self._hear(ready, time.monotonic())
 
     def abandon(self, problem: BaseException) -> int:
         """ftrun itself failed: say why, end the tree cleanly, 125."""
@@ -312,30 +379,20 @@ class Supervisor:
                 break
             if time.monotonic() >= deadline:
                 self._tree.kill()
-            time.sleep(RECHECK)
+            time.sleep(ender.RECHECK)
         message = f"ftrun itself failed: {problem!r}"
         self._exit = do.Exit(exitcode.INTERNAL.code, exitcode.INTERNAL.name, message)
         fields = (("verdict", self._exit.verdict), ("exit_code", self._exit.code), ("why", message))
         self._journal.record("ended", self._job.ledger.start_cnt, fields, True)
+        self._setup.last_words(self._exit, self._job.ledger)
+        try:
+            self._part(self._exit)
+        except Exception as another:  # maybe the same one
+            self._journal.log(f"not all was done at the end: {another!r}")
         return self._exit.code
 
     def close(self) -> None:
-        """The last words, and everything put back."""
-        if self._exit is not None:
-            ledger = self._job.ledger
-            self._setup.last_words(
-                {
-                    "schema": records.SCHEMA,
-                    "verdict": self._exit.verdict,
-                    "exit_code": self._exit.code,
-                    "start_cnt": ledger.start_cnt,
-                    "schedule_cnt": ledger.schedule_cnt,
-                    "last_step": ledger.last_step,
-                    "last_checkpoint": ledger.last_checkpoint,
-                    "run_dir": self._journal.path,
-                    "message": self._exit.message,
-                }
-            )
+        """Everything put back."""
         if self._terminal is not None:
             self._terminal.take_back()
         self._aides.close()

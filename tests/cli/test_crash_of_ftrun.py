@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.core.history import Clock, Occurrence
 from ftrun.core.values import Learned, Ledger
 from ftrun.wire import records
 from runs import FTHANG, HOUSE, Runs, alive, carrying, python, wait_for
@@ -158,6 +159,7 @@ def test_whatever_bytes_a_state_holds_it_is_read_or_corrupt(content: bytes) -> N
 
 
 SECONDS = st.floats(0, 1e12)
+CLOCKS = st.builds(Clock, SECONDS, st.text(), SECONDS)
 
 
 @given(
@@ -167,6 +169,7 @@ SECONDS = st.floats(0, 1e12)
         *[st.none() | st.integers(0, 2**62)] * 3,
         *[st.none() | st.text()] * 2,
         st.sampled_from(["first", "hang", "fault", "failure", "manual", "peer"]),
+        occurrences=st.lists(st.builds(Occurrence, *[st.text()] * 4, at=CLOCKS), max_size=3).map(tuple),
         learned=st.none() | st.builds(Learned, SECONDS, SECONDS, SECONDS, st.integers(0, 10**12), SECONDS),
     )
 )

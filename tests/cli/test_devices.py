@@ -166,9 +166,9 @@ def test_a_fault_is_on_record_and_the_job_goes_on(runs: Runs) -> None:
     fake.set(0, **BUSY)
     run = runs.start(*AGAIN, *python(FAILS.replace("2 -", "1 -")), program=SOON)
     listening(fake, run)
-    fake.xid(0, 79)
+    fake.xid(0, 63)
     fault = run.until("fault", 3)
-    assert (fault["code"], fault["device"]) == ("79", "GPU-0abcdef0-0000-4000-8000-000000000000")
+    assert (fault["code"], fault["device"]) == ("63", "GPU-0abcdef0-0000-4000-8000-000000000000")
     go(runs)
     assert run.wait() == 0, run.told()
     assert run.named("restart", "hang") == []

@@ -30,7 +30,12 @@ MUTATIONS = (
         "    if progressed is not None:\n        ledger",
         "    if False:\n        ledger",
     ),
-    Mutation("progress_resets_hangs_only", "policy.py", "_replace(hang=0, fault=0, failure=0)", "_replace(hang=0)"),
+    Mutation(
+        "progress_resets_hangs_only",
+        "policy.py",
+        "_replace(hang=0, fault=0, failure=0, reached=True)",
+        "_replace(hang=0, reached=True)",
+    ),
     Mutation("the_same_step_is_progress", "policy.py", "value > best)", "value >= best)"),
     Mutation(
         "steps_count_though_checkpoints_are_reported",
@@ -52,7 +57,10 @@ MUTATIONS = (
     Mutation("backoff_does_not_double", "policy.py", "ledger.failure - 1, 0), 30", "ledger.failure - 1, 0), 0"),
     Mutation("hang_restart_delayed", "policy.py", 'if cause != "failure":', 'if cause == "fault":'),
     Mutation(
-        "backoff_ignored", "job.py", "isinstance(want, Again) and want.delay > 0", "isinstance(want, Again) and False"
+        "backoff_ignored",
+        "restarting.py",
+        "isinstance(want, Again) and want.delay > 0",
+        "isinstance(want, Again) and False",
     ),
     Mutation(
         "an_order_costs_budget",
@@ -166,7 +174,7 @@ MUTATIONS = (
         "judged.finding, None)",
     ),
     # Records
-    Mutation("spawn_before_its_record", "job.py", "(written, do.Spawn(number))", "(do.Spawn(number), written)"),
+    Mutation("spawn_before_its_record", "restarting.py", "(written, do.Spawn(number))", "(do.Spawn(number), written)"),
     Mutation(
         "kill_before_its_record",
         "ending.py",
@@ -179,11 +187,11 @@ MUTATIONS = (
     Mutation(
         "exit_before_its_record",
         "ending.py",
-        "(written, do.Exit(code, verdict, message))",
-        "(do.Exit(code, verdict, message), written)",
+        "(written, do.Exit(*want[:3], want.node, want.device))",
+        "(do.Exit(*want[:3], want.node, want.device), written)",
     ),
     # Ends
-    Mutation("start_cnt_stands_still", "job.py", "_replace(start_cnt=number, ", "_replace("),
+    Mutation("start_cnt_stands_still", "restarting.py", "_replace(start_cnt=number, ", "_replace("),
     Mutation(
         "spawn_before_the_tree_has_ended",
         "job.py",
@@ -221,7 +229,7 @@ MUTATIONS = (
     Mutation(
         "own_code_lost_on_outer_stop",
         "job.py",
-        "job = job._replace(want=Finish(status, verdict, want.message))",
+        "job = job._replace(want=Finish(status, verdict, want.message, asked=want.asked))",
         "pass",
     ),
     Mutation("sigkill_without_grace", "ending.py", "if policy.grace <= 0:", "if True:"),
@@ -243,41 +251,53 @@ MUTATIONS = (
     Mutation(
         "unlisted_failure_escalates",
         "ending.py",
-        'elif cause == "failure" and cause not in',
-        "elif False and cause not in",
+        'if cause == "failure" and (cause not in policy.restart_on or policy.unconditional):',
+        'if cause == "failure" and policy.unconditional:',
     ),
     Mutation(
         "unlisted_failure_ends_with_0",
         "ending.py",
-        "want = Finish(own or 0, exitcode.FAILED, why)",
-        "want = Finish(0, exitcode.FAILED, why)",
+        "Finish(own or 1, exitcode.FAILED, why)",
+        "Finish(0, exitcode.FAILED, why)",
     ),
-    Mutation("restart_on_ignored", "ending.py", "elif cause not in policy.restart_on or exhausted(", "elif exhausted("),
-    Mutation("fatal_restarts", "ending.py", "if attempt.fatal is not None:", "if False:"),
-    Mutation("ctrl_c_is_a_failure", "job.py", " or event.signal in BY_TERMINAL)", ")"),
-    Mutation("a_forwarded_signal_is_a_failure", "job.py", "(event.signal in attempt.forwarded or ", "("),
+    Mutation(
+        "restart_on_ignored",
+        "ending.py",
+        "if cause in policy.restart_on and not exhausted(job.ledger, cause, policy):",
+        "if not exhausted(job.ledger, cause, policy):",
+    ),
+    Mutation(
+        "fatal_restarts",
+        "ending.py",
+        "if attempt.fatal is not None or incurable is not None:",
+        "if incurable is not None:",
+    ),
+    Mutation("ctrl_c_is_a_failure", "exiting.py", " or event.signal in BY_TERMINAL)", ")"),
+    Mutation("a_forwarded_signal_is_a_failure", "exiting.py", "(event.signal in attempt.forwarded or ", "("),
     # Faults
-    Mutation("critical_fault_restarts", "job.py", 'if fault.severity == "critical":', 'if fault.severity == "none":'),
     Mutation(
-        "a_users_fault_kills", "job.py", '("minor", "major", "critical")', '("user", "minor", "major", "critical")'
+        "critical_fault_restarts", "faulting.py", 'if fault.severity == "critical":', 'if fault.severity == "none":'
     ),
     Mutation(
-        "unknown_faults_kill", "job.py", '("minor", "major", "critical")', '("unknown", "minor", "major", "critical")'
+        "a_users_fault_kills", "values.py", '("minor", "major", "critical")', '("user", "minor", "major", "critical")'
+    ),
+    Mutation(
+        "unknown_faults_kill",
+        "values.py",
+        '("minor", "major", "critical")',
+        '("unknown", "minor", "major", "critical")',
     ),
     Mutation("a_users_fault_isolates_the_node", "ending.py", 'fault.severity == "user"', 'fault.severity == "own"'),
     Mutation(
-        "restart_without_healing",
-        "job.py",
-        "isinstance(want, Again) and want.fault is not None",
-        "isinstance(want, Again) and False",
+        "restart_without_healing", "faulting.py", "(isinstance(job.want, Again) and bool(job.want.faults))", "False"
     ),
     Mutation(
         "restart_though_not_healed",
-        "job.py",
-        "isinstance(event, ev.Healed) and event.cured",
-        "isinstance(event, ev.Healed)",
+        "restarting.py",
+        "and phase.fault is not None and event.cured:",
+        "and phase.fault is not None:",
     ),
-    Mutation("a_healer_that_hangs_is_waited_for", "job.py", "    (Healing, ev.Ticked): _healed,\n", ""),
+    Mutation("a_healer_that_hangs_is_waited_for", "job.py", "    (Healing, ev.Ticked): healed,\n", ""),
     # Learning
     Mutation("learned_from_too_little", "learning.py", "ENOUGH: Final = 100 ", "ENOUGH: Final = 10 "),
     Mutation("learned_too_late", "learning.py", "ENOUGH: Final = 100 ", "ENOUGH: Final = 101 "),
@@ -425,8 +445,8 @@ MUTATIONS = (
     Mutation(
         "a_file_is_no_progress",
         "watching.py",
-        "_replace(hang=0, fault=0, failure=0, last_checkpoint=event.path)",
-        "_replace(last_checkpoint=event.path)",
+        "job.ledger._replace(hang=0, fault=0, failure=0, reached=True)",
+        "job.ledger._replace(reached=True)",
     ),
     Mutation("steps_count_beside_files", "policy.py", "if policy.files or newest", "if newest"),
     Mutation("a_file_of_before_is_progress_of_now", "watching.py", "event.at < attempt.spawned_at and", "False and"),
@@ -476,8 +496,10 @@ MUTATIONS = (
     # Races and rare turns
     Mutation("a_tick_for_an_earlier_phase_counts", "job.py", "event.now < job.phase.deadline)", "False)"),
     Mutation("silence_is_stable", "policy.py", "    if judged:\n", "    if False:\n"),
-    Mutation("an_exit_before_the_exec_is_stable", "job.py", "Attempt(number, spawned_at=now,", "Attempt(number,"),
-    Mutation("no_patience_after_a_hang", "job.py", "patience=1 << min(ledger.hang, 10)", "patience=1"),
+    Mutation(
+        "an_exit_before_the_exec_is_stable", "restarting.py", "Attempt(number, spawned_at=now,", "Attempt(number,"
+    ),
+    Mutation("no_patience_after_a_hang", "restarting.py", "patience=1 << min(ledger.hang, 10)", "patience=1"),
     Mutation("time_away_counts_twice", "liveness.py", "max(start, reached)", "max(start, since)"),
     Mutation(
         "a_checkpoint_while_stopping_is_a_free_restart",
@@ -514,7 +536,190 @@ MUTATIONS = (
         "if attempt.moved and not seen.moved else seen",
         "if False else seen",
     ),
-    Mutation("critical_fault_while_stopping_lost", "job.py", "    (Stopping, ev.Faulted): _faulted_stopping,\n", ""),
+    Mutation("critical_fault_while_stopping_lost", "job.py", "    (Stopping, ev.Faulted): faulted_ending,\n", ""),
     Mutation("a_users_fault_is_healed", "ending.py", 'fault.severity != "user" else', "True else"),
     Mutation("a_stray_answer_condemns", "job.py", 'if phase.stage != "inspect":', "if False:"),
+    # Device faults, schedules, failures
+    Mutation("a_fault_is_counted_each_time_it_fires", "faulting.py", " and fault.mark not in attempt.known\n", "\n"),
+    Mutation("twice_in_a_day_is_enough", "history.py", "TIMES: Final = 3", "TIMES: Final = 2"),
+    Mutation("a_fault_counts_for_two_days", "history.py", "DAY: Final = 86400.0", "DAY: Final = 2 * 86400.0"),
+    Mutation(
+        "another_node_counts", "history.py", "if o != one and o[:3] == one[:3])", "if o != one and o[1:3] == one[1:3])"
+    ),
+    Mutation(
+        "another_chip_counts",
+        "history.py",
+        "if o != one and o[:3] == one[:3])",
+        "if o != one and (o[0], o[2]) == (one[0], one[2]))",
+    ),
+    Mutation(
+        "another_code_counts", "history.py", "if o != one and o[:3] == one[:3])", "if o != one and o[:2] == one[:2])"
+    ),
+    Mutation(
+        "a_clock_set_back_forgives",
+        "history.py",
+        "    return max(0.0, now.wall - then.wall)",
+        "    return 1e9 if now.wall < then.wall else now.wall - then.wall",
+    ),
+    Mutation(
+        "the_wall_clock_decides_within_a_boot", "history.py", "if then.boot and then.boot == now.boot:", "if False:"
+    ),
+    Mutation("another_boot_is_the_same", "history.py", "if then.boot and then.boot == now.boot:", "if True:"),
+    Mutation(
+        "faults_are_forgotten_when_the_past_comes",
+        "remembering.py",
+        "occurrences=noted(event.occurrences, ledger.occurrences)",
+        "occurrences=tuple(event.occurrences)",
+    ),
+    Mutation(
+        "the_past_is_forgotten",
+        "remembering.py",
+        "occurrences=noted(event.occurrences, ledger.occurrences)",
+        "occurrences=ledger.occurrences",
+    ),
+    Mutation(
+        "a_fault_breaks_no_row", "history.py", "if schedule.progressed or schedule.faulted:", "if schedule.progressed:"
+    ),
+    Mutation(
+        "progress_breaks_no_row", "history.py", "if schedule.progressed or schedule.faulted:", "if schedule.faulted:"
+    ),
+    Mutation("a_stopped_schedule_counts", "history.py", "row += schedule.failed and not schedule.faulted", "row += 1"),
+    Mutation("the_third_schedule_is_the_last", "ending.py", "or vain < TIMES:", "or vain < TIMES - 1:"),
+    Mutation(
+        "progress_now_is_not_seen", "ending.py", "if job.ledger.reached or job.ledger.faulted", "if job.ledger.faulted"
+    ),
+    Mutation(
+        "a_fault_now_is_not_seen", "ending.py", "if job.ledger.reached or job.ledger.faulted", "if job.ledger.reached"
+    ),
+    Mutation(
+        "tasks_of_a_job_count_each",
+        "remembering.py",
+        "if grouped and schedule.number == grouped[-1].number:",
+        "if False:",
+    ),
+    Mutation("another_job_in_the_folder_counts", "remembering.py", "            break\n", "            continue\n"),
+    Mutation(
+        "best_of_the_past_is_not_taken_over",
+        "remembering.py",
+        "best_step=step if _above(step, ledger.best_step) else ledger.best_step",
+        "best_step=ledger.best_step",
+    ),
+    Mutation("early_steps_count_beyond_the_past", "remembering.py", "ledger = ledger._replace(reached=False)", "pass"),
+    Mutation(
+        "a_users_fault_for_the_third_time_restarts",
+        "ending.py",
+        "if by_user and fault is not None and often(",
+        "if False and fault is not None and often(",
+    ),
+    Mutation(
+        "the_third_time_is_healed", "faulting.py", "if often(job.ledger, fault, policy) else None", "if False else None"
+    ),
+    Mutation("an_old_fault_is_blamed", "faulting.py", "or moved > attempt.fault_at + AFTERMATH", "or False"),
+    Mutation(
+        "a_hang_is_not_its_faults", "watching.py", "    fault = blamed(phase.attempt, policy)\n", "    fault = None\n"
+    ),
+    Mutation(
+        "a_fault_during_a_kill_is_not_healed",
+        "faulting.py",
+        "want=want._replace(faults=(*want.faults, fault))",
+        "want=want",
+    ),
+    Mutation(
+        "the_second_fault_is_not_healed",
+        "faulting.py",
+        "tuple(fault for fault in job.want.faults if fault.device != device)",
+        "()",
+    ),
+    Mutation(
+        "each_code_of_a_device_is_healed",
+        "faulting.py",
+        "tuple(fault for fault in job.want.faults if fault.device != device)",
+        "job.want.faults[1:]",
+    ),
+    Mutation(
+        "what_comes_again_is_known",
+        "restarting.py",
+        "attempt=phase.attempt._replace(known=())",
+        "attempt=phase.attempt",
+    ),
+    Mutation(
+        "a_device_that_was_given_up_is_healed",
+        "restarting.py",
+        "    under_way = isinstance(job.want, Again) and phase.fault in job.want.faults\n",
+        "    under_way = True\n",
+    ),
+    Mutation(
+        "a_removed_device_kills",
+        "faulting.py",
+        "fault.device in job.ledger.removed:\n        return job._replace",
+        "False:\n        return job._replace",
+    ),
+    Mutation("the_platform_is_not_asked", "faulting.py", "return job.held is not None or ", "return "),
+    Mutation(
+        "the_platform_is_waited_for_for_ever",
+        "restarting.py",
+        "    if lighter is None:\n",
+        "    if lighter is None and phase.fault is None:\n        return job, ()\n    if lighter is None:\n",
+    ),
+    Mutation(
+        "devices_are_not_asked_after_healing",
+        "restarting.py",
+        "    return free(job, phase.attempt, now, policy, written)\n",
+        "    return again(job, phase.attempt, now, policy, written)\n",
+    ),
+    Mutation(
+        "too_few_devices_are_enough",
+        "faulting.py",
+        "or len(left) < policy.min_devices",
+        "or len(left) + 1 < policy.min_devices",
+    ),
+    Mutation("the_bad_device_stays", "faulting.py", "if device.id not in removed]", "if True]"),
+    Mutation(
+        "shed_though_nobody_asked", "faulting.py", "policy.min_devices is None or ", "(policy.min_devices or 0) > 9 or "
+    ),
+    Mutation("a_fault_before_the_exec_is_lost", "job.py", "early=(*phase.early[-63:], event)", "early=()"),
+    Mutation(
+        "anothers_verdict_is_not_taken",
+        "job.py",
+        "    if event.code is not None:\n        job",
+        "    if False:\n        job",
+    ),
+    Mutation(
+        "nobody_is_asked_for_the_verdict",
+        "job.py",
+        "if policy.shared and job.want.asked:",
+        "if False:",
+    ),
+    Mutation(
+        "waiting_for_the_others_for_ever",
+        "restarting.py",
+        'Stopping(attempt, "verdict", now + ANSWER)',
+        'Stopping(attempt, "verdict")',
+    ),
+    Mutation(
+        "a_verdict_outlives_the_stop",
+        "job.py",
+        "if policy.shared and job.want.asked:",
+        "if policy.shared:",
+    ),
+    Mutation("an_incurable_failure_restarts", "exiting.py", "    if not found.recoverable:\n", "    if False:\n"),
+    Mutation(
+        "incurable_though_failures_are_not_listed",
+        "exiting.py",
+        'if found is None or "failure" not in policy.restart_on:',
+        "if found is None:",
+    ),
+    Mutation("the_same_end_twice_is_tried_again", "exiting.py", "if line is not None and line == before:", "if False:"),
+    Mutation(
+        "any_two_ends_are_the_same",
+        "exiting.py",
+        "if line is not None and line == before:",
+        "if line is not None and before is not None:",
+    ),
+    Mutation(
+        "an_end_after_a_beat_counts",
+        "exiting.py",
+        "if found is None or attempt.moved else found.line",
+        "if found is None else found.line",
+    ),
 )

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode
+from ftrun.core.history import Clock, Schedule
 from ftrun.core.idle import Thresholds
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits
@@ -36,10 +37,10 @@ from ftrun.core.states import (
     Stopping,
     Suspect,
 )
-from ftrun.core.values import Fault, Learned, Ledger, Rank, Section
+from ftrun.core.values import Device, Fault, Learned, Ledger, Rank, Section
 
 WATCHED = (Starting, Running, Suspect)
-PAUSES = st.sampled_from([0.0, 0.5, 1.0, 5.0, 30.0, 59.0, 61.0, 130.0, 1000.0])
+PAUSES = st.sampled_from([0.0, 0.5, 1.0, 5.0, 30.0, 59.0, 61.0, 130.0, 1000.0, 40000.0])
 SEVERITIES = ["ignore", "user", "minor", "major", "critical", "unknown"]
 STOPS = st.sampled_from([2, 3, 15])
 AGES = st.sampled_from([0.0, 0.5, 10.0, 39.0, 41.0, 59.0, 61.0, 300.0])
@@ -72,6 +73,14 @@ POLICIES = st.builds(
     kill_timeout=st.sampled_from([0.0, 60.0]),
     heal_timeout=st.sampled_from([0.0, 300.0]),
     evidence_timeout=st.sampled_from([0.0, 30.0]),
+    min_devices=st.sampled_from([None, None, 1, 2]),
+    unconditional=st.booleans(),
+    node=st.just("n"),
+    shared=st.booleans(),
+)
+DEVICES = tuple(Device(f"gpu{i}", "CUDA_VISIBLE_DEVICES", str(i)) for i in range(3))
+FAULTS = st.builds(
+    Fault, st.sampled_from(["gpu0", "gpu0", "gpu1"]), st.sampled_from(["X", "X", "Y"]), st.sampled_from(SEVERITIES)
 )
 
 
@@ -140,6 +149,9 @@ class Adversary(RuleBasedStateMachine):
         self.in_a_row = {"hang": 0, "fault": 0, "failure": 0}
         self.best_step: int | None = None
         self.best_checkpoint: int | None = None
+        self.held: str | None = None
+        self.sick: set[tuple[str, str]] = set()  # faults that a start has to wait for
+        self.earlier = 0  # occurrences before the attempt under way
 
     @initialize(
         policy=POLICIES,
@@ -175,9 +187,9 @@ class Adversary(RuleBasedStateMachine):
             elif kind == "failure":
                 self.exited(1, 9)
             elif kind == "fault":
-                self.faulted("major")
+                self.faulted(Fault("gpu0", "X", "major"))
             elif kind == "user":
-                self.faulted("user")
+                self.faulted(Fault("gpu0", "X", "user"))
                 self.exited(1, 9)
             else:
                 self.restart_asked("manual")
@@ -343,15 +355,39 @@ class Adversary(RuleBasedStateMachine):
     def signalled(self) -> None:
         self.happens(ev.Signalled(self.now, 10, stop=False))
 
-    @rule(severity=st.sampled_from(SEVERITIES))
-    def faulted(self, severity: str) -> None:
-        if severity in ("minor", "major", "critical"):
+    @rule(fault=FAULTS, wall=st.sampled_from([0.0, 1e9, 0.5e9]))
+    def faulted(self, fault: Fault, wall: float = 0.0) -> None:
+        """Whatever the wall clock says."""
+        if fault.severity in ("minor", "major", "critical"):
             self.allowed_to_kill = "a fault"
-        self.happens(ev.Faulted(self.now, Fault("gpu0", "X", severity)))
+            if isinstance(self.job.phase, (Launching, *WATCHED)) or isinstance(self.job.want, Again):
+                self.sick.add(fault.place)
+        self.happens(ev.Faulted(self.now, fault, Clock(wall, "boot", self.now)))
 
     @rule(cured=st.booleans())
     def healed(self, cured: bool) -> None:
+        if cured and isinstance(self.job.phase, Healing) and self.job.phase.fault is not None:
+            self.sick = {place for place in self.sick if place[0] != self.job.phase.fault.device}
         self.happens(ev.Healed(self.now, cured))
+
+    @rule(why=st.sampled_from([None, None, "it flushes"]))
+    def the_platform_says(self, why: str | None) -> None:
+        self.held = why
+        self.happens(ev.Held(self.now, why))
+
+    @rule(number=st.integers(0, 3))
+    def devices_are_found(self, number: int) -> None:
+        self.happens(ev.Found(self.now, DEVICES[:number]))
+
+    @rule(step=st.none() | STEPS, failed=st.lists(st.booleans(), max_size=4), number=st.integers(-1, 3))
+    def the_past_is_told(self, step: int | None, failed: list[bool], number: int) -> None:
+        past = [Schedule(f"k{i}", i + number - 3, "n", 0.0, step, failed=f) for i, f in enumerate(failed)]
+        self.happens(ev.Remembered(self.now, (), tuple(past)))
+        self.best_step = self.job.ledger.best_step
+
+    @rule(code=st.sampled_from([None, 195]))
+    def another_shares_its_verdict(self, code: int | None) -> None:
+        self.happens(ev.Shared(self.now, code, "hang-limit", "it hung there", "n2"))
 
     @rule(by=st.sampled_from(["manual", "peer"]))
     def restart_asked(self, by: str) -> None:
@@ -543,6 +579,9 @@ class Adversary(RuleBasedStateMachine):
             assert spawn.number == self.job.ledger.start_cnt
             assert not self.tree_alive, "a start beside the tree of the earlier attempt"
             assert not self.stop_asked, "a start after a stop from outside"
+            if isinstance(before.want, Again):
+                self._check_devices()
+                assert self.held is None, "a start that the platform does not permit"
             reason = self.job.ledger.reason
             if isinstance(before.want, Again) and reason in self.in_a_row:
                 self.in_a_row[reason] += 1
@@ -551,6 +590,23 @@ class Adversary(RuleBasedStateMachine):
                 assert self.in_a_row[reason] == before.want.consecutive
             self.tree_alive, self.allowed_to_kill, self.halted = True, None, False
             self.ranks, self.moved, self.aways, self.spawned_at = (), False, [], self.now
+            self.earlier, self.sick = len(self.job.ledger.occurrences), set()
+
+    def _check_devices(self) -> None:
+        ledger = self.job.ledger
+        assert not [place for place in self.sick if place[0] not in ledger.removed], "a start beside a fault"
+        if ledger.removed:
+            assert self.policy.min_devices is not None
+            assert len(ledger.visible) - 1 >= self.policy.min_devices
+            assert "fault" in self.policy.restart_on
+        fresh = ledger.occurrences[self.earlier :]
+        acting = [o for o in fresh if o.severity in ("minor", "major", "critical")]
+        for last in (o for o in acting if o.device not in ledger.removed):
+            same = [
+                o for o in ledger.occurrences if o[:3] == last[:3] and last.at.mono - 86400 <= o.at.mono <= last.at.mono
+            ]
+            assert len(same) < 3, "the same fault for the third time within a day"
+            assert last.severity != "critical"
 
     def _check_end(self, effects: tuple[do.Effect, ...]) -> None:
         ends = [e for e in effects if isinstance(e, do.Exit)]
@@ -570,7 +626,9 @@ class Adversary(RuleBasedStateMachine):
     def deadlines(self) -> None:
         phase = self.job.phase
         assert phase.deadline is None or math.isfinite(phase.deadline)
-        if isinstance(phase, Suspect | Healing) or (isinstance(phase, Stopping) and phase.stage in ("term", "kill")):
+        if isinstance(phase, Suspect | Healing) or (
+            isinstance(phase, Stopping) and phase.stage in ("term", "kill", "devices", "verdict")
+        ):
             assert phase.deadline is not None, "it could wait for ever"
 
     def teardown(self) -> None:
@@ -582,6 +640,7 @@ class Adversary(RuleBasedStateMachine):
             self.exited(0, 15)
             self.tree_ended(0)
             self.released(())
+            self.another_shares_its_verdict(None)
         assert isinstance(self.job.phase, Done)
 
 

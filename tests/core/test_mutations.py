@@ -25,6 +25,7 @@ QUICK = (
     "test_rare_turns",
     "test_limits",
     "test_idle_rule",
+    "test_history",
 )
 THOROUGH = ("test_exitcode", "test_learning", "test_table", "test_decide_properties")
 CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from ftrun.core import events as ev
+from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.idle import Sample
 from ftrun.core.job import TABLE, decide
 from ftrun.core.policy import Policy
@@ -25,30 +26,32 @@ from ftrun.core.states import (
     Suspect,
     Want,
 )
-from ftrun.core.values import Attempt, Fault, Finding, Learned, Ledger, Raised, Rank, Section
+from ftrun.core.values import Attempt, Device, Fault, Finding, Learned, Ledger, Raised, Rank, Section
 
 # A cell that is neither here nor in the table, or in both, fails: whoever adds a phase or an event decides on each.
 EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
-    Pending: """Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Faulted Healed
-        RestartAsked Sampled Released""",
+    Pending: """Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Healed
+        RestartAsked Sampled Released Shared""",
     # The exec answers within milliseconds: until then nothing can be judged.
-    Launching: """Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Faulted Healed
-        RestartAsked Sampled Released""",
+    Launching: """Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Healed
+        RestartAsked Sampled Released Shared""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
-    Starting: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released",
-    Running: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released",
-    Suspect: "Started Spawned SpawnFailed TreeEnded Survived Healed Released",
+    Starting: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
+    Running: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
+    Suspect: "Started Spawned SpawnFailed TreeEnded Survived Healed Released Shared",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
     Stopping: "Started Spawned SpawnFailed Evidenced Halted Continued Healed RestartAsked Sampled",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
-    Healing: """Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Faulted
-        RestartAsked Sampled Released""",
+    Healing: """Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived
+        RestartAsked Sampled Released Shared""",
     # Final.
     Done: " ".join(kind.__name__ for kind in ev.EVENTS),
 }
 
 FAULT = Fault("gpu0", "Xid48", "major")
+GPU = Device("gpu0", "CUDA_VISIBLE_DEVICES", "0")
+OCCURRENCE = Occurrence("", "gpu0", "x", "major", Clock(1.0))
 RANKS = (
     Rank(0, pid=7, claimed_at=1.0, alive_at=9.0, moved_at=8.0, step=3, checkpoint_step=2, checkpoint_path="/c"),
     Rank(1, pid=8, claimed_at=1.0, sections=(Section("a", 2.0, 5.0), Section("b", 3.0, side=True))),
@@ -73,8 +76,9 @@ PHASE_VALUES: dict[type[Phase], list[Phase]] = {
         Stopping(ATTEMPTS[0], "asked"),
         Stopping(ATTEMPTS[0], "inspect"),
         Stopping(ATTEMPTS[0], "devices", 10.0),
+        Stopping(ATTEMPTS[0], "verdict", 10.0),
     ],
-    Healing: [Healing(FAULT, 10.0)],
+    Healing: [Healing(FAULT, 10.0), Healing(FAULT, 10.0, ATTEMPTS[0]), Healing(None, 10.0, ATTEMPTS[0])],
     Done: [Done(0), Done(195)],
 }
 EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
@@ -103,13 +107,21 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         for severity in ("ignore", "user", "minor", "major", "critical", "unknown", "never heard of")
     ],
     ev.Healed: [ev.Healed(10.0, True), ev.Healed(10.0, False)],
+    ev.Held: [ev.Held(10.0), ev.Held(10.0, "it flushes")],
+    ev.Found: [ev.Found(10.0, (GPU,)), ev.Found(10.0, ())],
+    ev.Remembered: [
+        ev.Remembered(10.0, (), ()),
+        ev.Remembered(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),
+    ],
+    ev.Shared: [ev.Shared(10.0), ev.Shared(10.0, 195, "hang-limit", "it hung there")],
     ev.RestartAsked: [ev.RestartAsked(10.0, "manual"), ev.RestartAsked(10.0, "peer"), ev.RestartAsked(10.0, "?")],
 }
 WANTS: list[Want] = [
     Keep(),
     Again("hang", 1),
     Again("failure", 2, 4.0),
-    Again("fault", 1, 0.0, FAULT),
+    Again("fault", 1, 0.0, (FAULT,)),
+    Again("fault", 1, 0.0, (FAULT, FAULT._replace(device="gpu1"))),
     Finish(195, "hang-limit", "why"),
     Finish(143, "stopped", "why", own=True),
 ]
@@ -117,6 +129,7 @@ POLICIES = [
     Policy(),
     Policy(files=True, limits=Policy().limits._replace(auto=True)),
     Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0),
+    Policy(min_devices=1, shared=True, unconditional=True, device_timeout=60.0, max_restarts=1),
 ]
 CELLS = list(itertools.product(PHASES, ev.EVENTS))
 
@@ -125,8 +138,14 @@ CELLS = list(itertools.product(PHASES, ev.EVENTS))
 def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
     empty = event.__name__ in EMPTY[phase].split()
     assert empty != ((phase, event) in TABLE), "decide on this cell: a handler in TABLE, or a word in EMPTY"
-    for a_phase, an_event, want, policy in itertools.product(PHASE_VALUES[phase], EVENT_VALUES[event], WANTS, POLICIES):
-        job = Job(a_phase, want, Ledger(start_cnt=1, hang=1, reason="hang", learned=Learned(30.0, 1.0, 2.0, 100, 3.0)))
+    ledger = Ledger(start_cnt=1, hang=1, reason="hang", learned=Learned(30.0, 1.0, 2.0, 100, 3.0))
+    jobs = [
+        Job(ledger=ledger),
+        Job(ledger=ledger._replace(occurrences=(OCCURRENCE,)), held="why", devices=(GPU, GPU._replace(id="b"))),
+    ]
+    cases = itertools.product(PHASE_VALUES[phase], EVENT_VALUES[event], WANTS, POLICIES, jobs)
+    for a_phase, an_event, want, policy, a_job in cases:
+        job = a_job._replace(phase=a_phase, want=want)
         after, effects = decide(job, an_event, policy)
         assert isinstance(after.phase, PHASES)
         if empty:

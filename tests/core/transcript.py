@@ -18,11 +18,13 @@ from typing import Any
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
+from ftrun.core.failures import Ending, Thrown, Traceback
+from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import Policy
 from ftrun.core.states import Again, Done, Finish, Job, Pending, Running, Starting, Stopping
-from ftrun.core.values import Fault, Learned, Ledger, Rank, Section
+from ftrun.core.values import Device, Fault, Learned, Ledger, Rank, Section
 
 INDENT = "    "
 
@@ -117,12 +119,50 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         cleared = pairs.pop("cleared", None)
         return ev.Evidenced(now, _ranks(words[:split]), tuple((k, _value(v)) for k, v in pairs.items()), cleared)
     if kind is ev.Faulted:
-        return ev.Faulted(now, Fault(*words))
+        split = words.index(":") if ":" in words else len(words)
+        return ev.Faulted(now, Fault(*words[:split]), _clock(now, _pairs(words[split + 1 :])))
+    if kind is ev.Found:
+        return ev.Found(now, tuple(Device(word, "CUDA_VISIBLE_DEVICES", word[-1]) for word in words))
+    if kind is ev.Remembered:
+        return _remembered(now, words)
+    if kind is ev.Exited and ":" in words:
+        split = words.index(":")
+        pairs = _pairs(words[:split])
+        code, signal = (_value(pairs[name]) if name in pairs else None for name in ("code", "signal"))
+        return ev.Exited(now, code, signal, _ending(code, signal, _pairs(words[split + 1 :])))
     if kind is ev.Survived:
         return ev.Survived(now, tuple(words))
     given = {"stop": False} if kind is ev.Signalled else {}
     event: ev.Event = kind(now, **given | {key: _value(text) for key, text in _pairs(words).items()})
     return event
+
+
+def _ending(code: Any, signal: Any, pairs: dict[str, str]) -> Ending:
+    """`raised=ValueError says='bad batch' beaten oom=2`: what the command itself died of."""
+    thrown = Thrown((pairs["raised"], "Exception"), pairs.get("says", "")) if "raised" in pairs else None
+    cause = None if thrown is None else Traceback(100, thrown)
+    return Ending(code, signal, "beaten" in pairs, cause, (), _value(pairs.get("oom", "none")), 100)
+
+
+def _clock(now: float, pairs: dict[str, str]) -> Clock:
+    """By itself the clocks run together, in one boot."""
+    return Clock(float(pairs.get("wall", now)), pairs.get("boot", "b"), float(pairs.get("mono", now)))
+
+
+def _remembered(now: float, words: list[str]) -> ev.Remembered:
+    """`fault node gpu0 48 major wall=0 ; schedule 1 failed step=7`"""
+    occurrences: list[Occurrence] = []
+    schedules: list[Schedule] = []
+    for chunk in " ".join(words).split(" ; "):
+        kind, *rest = chunk.split()
+        if kind == "fault":
+            occurrences.append(Occurrence(rest[0], rest[1], rest[2], rest[3], _clock(now, _pairs(rest[4:]))))
+        else:
+            pairs = _pairs(rest[1:])
+            progressed, faulted, failed = (name in pairs for name in ("progressed", "faulted", "failed"))
+            best = (_value(pairs.get("step", "none")), _value(pairs.get("checkpoint", "none")))
+            schedules.append(Schedule(f"k{len(schedules)}", int(rest[0]), "n", 0.0, *best, progressed, faulted, failed))
+    return ev.Remembered(now, tuple(occurrences), tuple(schedules))
 
 
 def _ranks(words: list[str]) -> tuple[Rank, ...]:
@@ -194,7 +234,9 @@ def _effect(effect: do.Effect) -> str:
         case do.Investigate(finding):
             return f"investigate rule {finding.rule} of rank {_show(finding.rank)}"
         case do.Heal(fault):
-            return f"heal {fault.device} {fault.code} {fault.severity}"
+            return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "heal nothing more"
+        case do.Consult():
+            return "consult the others"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"
         case do.Terminate() | do.Kill() | do.Inspect() | do.Release():

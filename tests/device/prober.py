@@ -21,14 +21,28 @@ class Prober:
     """`before` is Python that runs first, as for shorter waits."""
 
     def __init__(
-        self, environment: Mapping[str, str], kind: str = "nvidia", period: float = 0.05, before: str = ""
+        self,
+        environment: Mapping[str, str],
+        kind: str = "nvidia",
+        period: float = 0.05,
+        before: str = "",
+        table: Path | None = None,
     ) -> None:
         self.lines: list[Line] = []
         self._rest = b""
         ours = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
         code = CODE.format(name="probe").replace("from ftrun", f"{before}\nfrom ftrun", 1)
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", code, f"{HOUSE}/supervisor", kind, str(period)],
+            [
+                sys.executable,
+                "-I",
+                "-c",
+                code,
+                f"{HOUSE}/supervisor",
+                kind,
+                str(period),
+                *([str(table)] if table else []),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

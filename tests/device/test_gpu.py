@@ -53,6 +53,7 @@ def test_the_probe_sees_it() -> None:
         assert device["memory_total"] > device["memory_used"] >= 0
         assert device["power"] > 0
         assert 0 <= device["util"] <= 100
+        assert device["visible"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")

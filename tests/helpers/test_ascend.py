@@ -41,7 +41,9 @@ def opened() -> Iterator[Open]:
 
 
 def tools() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    """Those of this process; it may have other children, of tests before."""
+    alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in alive if "npu-smi" in " ".join(child.cmdline())]
 
 
 def ended() -> None:
@@ -74,10 +76,10 @@ def test_a_busy_chip_and_an_idle_one(kind: str, name: str, second: str, fake: Fa
     busy, idle = opened(tool).devices()
     total = 65536 * MIB
     assert busy == Device(
-        "ascend", "0-0", 0, name, 97, 41, 310.2, 1650, total // 2, total, None, (os.getpid(),), None, 4, 2, "ok"
+        "ascend", "0-0", 0, name, 97, 41, 310.2, 1650, total // 2, total, None, (os.getpid(),), None, 4, 2, "ok", "0"
     )
     assert idle == Device(
-        "ascend", second, 1, name, 0, 0, 92.4, 800, idle.memory_used, total, None, (), None, 0, 0, "ok"
+        "ascend", second, 1, name, 0, 0, 92.4, 800, idle.memory_used, total, None, (), None, 0, 0, "ok", "1"
     )
     assert idle.memory_used == round(total * 0.05)
 
@@ -93,7 +95,7 @@ def test_what_is_not_told_is_none(fake: Fake, opened: Open) -> None:
     tool = fake()
     tool.set(util=None, memory_util=None, used=None, power=None, clock=None, ecc=None, isolated=None, health="NA")
     (device,) = opened(tool).devices()
-    assert device == Device("ascend", "0-0", 0, "Ascend 910B3", memory_total=65536 * MIB, remapped_rows=0)
+    assert device == Device("ascend", "0-0", 0, "Ascend 910B3", memory_total=65536 * MIB, remapped_rows=0, visible="0")
 
 
 def test_only_processes_of_this_namespace_are_told_and_until_the_driver_lets_go(fake: Fake, opened: Open) -> None:
@@ -121,6 +123,42 @@ def look(vendor: ascend.Ascend) -> list[DeviceFault]:
     return vendor.faults()
 
 
+def test_what_is_there_from_the_start_is_old(fake: Fake, opened: Open) -> None:
+    tool = fake("A3")
+    first, second = ("80E01801", "HBM multi-bit ECC error"), ("8C084E00", "Heartbeat Lost")
+    tool.set(codes=[first], health="Alarm")
+    tool.set(chip=1, codes=[first], health="Alarm")
+    vendor = opened(tool)
+    assert look(vendor) == [DeviceFault("0-0", 0, *first, old=True), DeviceFault("0-1", 1, *first, old=True)]
+    tool.set(codes=[first, second])
+    tool.set(chip=1, codes=[])
+    assert look(vendor) == [DeviceFault("0-0", 0, *second), DeviceFault("0-1", 1, *first, gone=True)]
+    tool.set(chip=1, codes=[first])
+    assert look(vendor) == [DeviceFault("0-1", 1, *first)]
+
+
+def test_what_a_chip_has_that_says_nothing_at_first_is_old(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    tool.set(lost=True, codes=[("80E01801", "bad")])
+    tool.say("info -m", FakeNpuSmi(tool.folder / "well").answers()["info -m"][0])
+    vendor = opened(tool)
+    assert look(vendor) == []
+    tool.set(lost=False)
+    assert [(fault.code, fault.old) for fault in look(vendor)] == [("80E01801", True)]
+
+
+def test_a_close_look_asks_for_codes_at_once(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    vendor = opened(tool)
+    vendor.devices()
+    tool.set(codes=[("80E01801", "bad")])
+    vendor.devices()
+    assert (vendor.faults(), vendor.present("0-0")) == ([], set())
+    vendor.devices(closely=True)
+    assert vendor.present("0-0") == {"80E01801"}
+    assert [fault.code for fault in vendor.faults()] == ["80E01801"]
+
+
 @pytest.mark.parametrize("kind", ["910A", "A3", "950"])
 def test_codes_come_and_go_each_once(kind: str, fake: Fake, opened: Open) -> None:
     tool = fake(kind)
@@ -128,15 +166,15 @@ def test_codes_come_and_go_each_once(kind: str, fake: Fake, opened: Open) -> Non
     assert look(vendor) == []
     first, second = ("80E01801", "HBM multi-bit ECC error"), ("8C084E00", "Heartbeat Lost")
     tool.set(health="Alarm", codes=[first, second])
-    assert look(vendor) == [DeviceFault("0-0", *first), DeviceFault("0-0", *second)]
+    assert look(vendor) == [DeviceFault("0-0", 0, *first), DeviceFault("0-0", 0, *second)]
     assert vendor.devices()[0].health == "Alarm"
     assert look(vendor) == []
     tool.set(codes=[second])
-    assert look(vendor) == [DeviceFault("0-0", *first, gone=True)]
+    assert look(vendor) == [DeviceFault("0-0", 0, *first, gone=True)]
     tool.set(codes=[], health="OK")
-    assert look(vendor) == [DeviceFault("0-0", *second, gone=True)]
+    assert look(vendor) == [DeviceFault("0-0", 0, *second, gone=True)]
     tool.set(codes=[first])
-    assert look(vendor) == [DeviceFault("0-0", *first)]
+    assert look(vendor) == [DeviceFault("0-0", 0, *first)]
 
 
 def test_a_chip_that_says_nothing_has_lost_no_code(fake: Fake, opened: Open) -> None:
@@ -274,7 +312,7 @@ def test_a_card_that_never_answers_is_killed_and_holds_nobody_up(fake: Fake, ope
     asked = len(tool.calls)
     first, second, third = vendor.devices()
     assert [call for call in tool.calls[asked:] if call.endswith("-i 1")] == ["info -t usages -i 1"]
-    assert second == Device("ascend", "1-0", 1, "Ascend 910B3", health="no answer")
+    assert second == Device("ascend", "1-0", 1, "Ascend 910B3", health="no answer", visible="1")
     assert (first.health, third.health) == ("ok", "ok")
     assert vendor.problems == ["npu-smi does not answer for card 1 within 2 s"]
     ended()  # SIGTERM does nothing to it
@@ -331,7 +369,7 @@ def test_a_card_that_vanishes_is_lost_and_may_come_back(fake: Fake, opened: Open
     vendor = opened(tool)
     vendor.devices()
     tool.set(card=1, lost=True)
-    assert vendor.devices()[1] == Device("ascend", "1-0", 1, "Ascend 910B3", health="not listed any more")
+    assert vendor.devices()[1] == Device("ascend", "1-0", 1, "Ascend 910B3", health=ascend.LOST, visible="1")
     tool.set(card=1, lost=False)
     back = vendor.devices()[1]
     assert (back.util, back.health) == (0, None)  # not asked yet
@@ -344,7 +382,7 @@ def test_a_chip_that_vanishes_from_its_card_leaves_the_other(fake: Fake, opened:
     vendor.devices()
     tool.set(chip=0, lost=True)
     first, second = vendor.devices()
-    assert first == Device("ascend", "0-0", 0, "Ascend910", health="not listed any more")
+    assert first == Device("ascend", "0-0", 0, "Ascend910", health=ascend.LOST, visible="0")
     assert vendor.problems == ["npu-smi says nothing of chip 0-0"]
     assert (second.util, second.power, second.health) == (33, 200.5, "ok")
 
@@ -363,7 +401,7 @@ def test_garbage_of_one_card_is_nothing_of_it(text: bytes, fake: Fake, opened: O
     for question in [question for question in tool.answers() if "-i 0" in question]:
         tool.say(question, text, 139)
     first, second = vendor.devices()
-    assert first == Device("ascend", "0-0", 0, "Ascend 910B3", health="no answer")
+    assert first == Device("ascend", "0-0", 0, "Ascend 910B3", health="no answer", visible="0")
     assert second.health == "ok"
 
 

@@ -73,6 +73,7 @@ def test_every_value(fake: FakeNvml, start: Start) -> None:
         "remapped_rows": 3,
         "ecc_errors": 5,
         "health": "ok",
+        "visible": uuid(1),
     }
     assert (idle["util"], idle["power"], idle["traffic"]) == (IDLE["util"], IDLE["power"], 0)
 
@@ -83,7 +84,9 @@ def test_a_collective_that_waits_is_busy_at_low_power(fake: FakeNvml, start: Sta
     assert (device["util"], device["power"], device["memory_util"], device["traffic"]) == (100, 118, 0, 0)
 
 
-@pytest.mark.parametrize(("action", "word"), [(0, "none"), (1, "reset"), (2, "reboot"), (3, "drain"), (9, "9")])
+@pytest.mark.parametrize(
+    ("action", "word"), [(0, "none"), (1, "reset"), (2, "reboot"), (3, "drain"), (4, "drain_reset"), (9, "9")]
+)
 def test_what_would_cure_it(fake: FakeNvml, start: Start, action: int, word: str) -> None:
     fake.set(0, **{RECOVERY: action})
     assert start().devices()[0]["recovery"] == word
@@ -97,7 +100,7 @@ def test_what_is_not_supported_is_not_said(fake: FakeNvml, start: Start) -> None
     fake.set(0, **{"error:nvmlDeviceGetTotalEccErrors": NO_PERMISSION})
     device = start().devices()[0]
     left = {key for key, value in device.items() if value is not None}
-    assert left == {"vendor", "id", "index", "name", "pids", "health"}
+    assert left == {"vendor", "id", "index", "name", "pids", "health", "visible"}
     assert device["health"] == "ok"
 
 
@@ -146,9 +149,9 @@ def test_xids_of_the_others_are_seen_while_one_is_lost(fake: FakeNvml, start: St
     for _ in range(100):  # here NVML is started anew all the time, and what comes meanwhile is lost
         fake.xid(0, 31)
         probe.devices()
-        if any(line["event"] == "fault" for line in probe.lines):
+        if any(line.get("code") == "31" for line in probe.lines):
             break
-    assert next(line["device"] for line in probe.lines if line["event"] == "fault") == uuid(0)
+    assert next(line["device"] for line in probe.lines if line.get("code") == "31") == uuid(0)
 
 
 def test_one_that_is_lost_from_the_start_has_a_number_until_it_has_a_name(fake: FakeNvml, start: Start) -> None:
@@ -206,6 +209,34 @@ def test_only_what_the_job_may_use(start: Start, environment: dict[str, str], ex
     assert ids(start(**environment).devices()) == expected
 
 
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, [uuid(0), uuid(1)]),  # CUDA may count otherwise
+        ({"CUDA_VISIBLE_DEVICES": "1, 0"}, ["1", "0"]),
+        ({"CUDA_VISIBLE_DEVICES": uuid(1)[:6]}, [uuid(1)[:6]]),
+    ],
+)
+def test_each_device_says_what_names_it(start: Start, environment: dict[str, str], expected: list[str]) -> None:
+    assert [device["visible"] for device in start(**environment).devices()] == expected
+
+
+def test_an_entry_that_names_several_devices_names_none(fake: FakeNvml, start: Start) -> None:
+    first, second = fake.divide(0, 2)
+    assert [device["visible"] for device in start(CUDA_VISIBLE_DEVICES="0,1").devices()] == [first, second, "1"]
+    assert [device["visible"] for device in start(CUDA_VISIBLE_DEVICES=second).devices()] == [second]
+
+
+def test_one_that_was_never_seen_has_a_name_only_in_the_setting(fake: FakeNvml, start: Start) -> None:
+    fake.set(1, lost=True)
+    assert [device["visible"] for device in start().devices()] == [uuid(0), None]
+    probe = start(CUDA_VISIBLE_DEVICES="1,0")
+    assert [device["visible"] for device in probe.devices()] == ["1", "0"]
+    fake.set(1, lost=False)
+    devices = probe.devices(lambda devices: health(devices) == ["ok", "ok"])
+    assert {(device["id"], device["visible"]) for device in devices} == {(uuid(1), "1"), (uuid(0), "0")}
+
+
 @pytest.mark.parametrize("setting", ["", "-1", "7"])
 def test_a_job_that_may_use_none(fake: FakeNvml, setting: str) -> None:
     with Prober(fake.environment() | {"CUDA_VISIBLE_DEVICES": setting}) as probe:
@@ -234,8 +265,8 @@ def test_an_xid_is_told_at_once_and_once(fake: FakeNvml) -> None:
     with Prober(fake.environment(), period=3600) as probe:
         probe.devices()
         fake.xid(1, 79)
-        told = {"device": uuid(1), "code": "79", "text": "Xid 79", "gone": False}
-        assert probe.event("fault") == {"event": "fault"} | told
+        told = {"device": uuid(1), "index": 1, "code": "79", "text": "Xid 79", "gone": False}
+        assert probe.event("fault") == {"event": "fault"} | told | {"severity": "critical", "why": "fell off the bus"}
         fake.xid(0, 31)
         assert probe.event("fault")["code"] == "31"
 

@@ -81,7 +81,7 @@ import sys
 sys.path[:0] = {paths!r}
 import ftrun.loop as loop
 whole = loop.policy
-loop.policy = lambda settings: whole(settings)._replace(kill_timeout=1.0)
+loop.policy = lambda *found: whole(*found)._replace(kill_timeout=1.0)
 from ftrun.cli.run import main
 main()
 """

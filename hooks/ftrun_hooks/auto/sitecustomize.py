@@ -13,6 +13,9 @@ class FtrunFinder(object):
 
     watched = "torch."
 
+    def __init__(self, last_words):  # type: (LastWords) -> None
+        self.last_words = last_words
+
     def find_spec(self, name, path=None, target=None):  # type: (str, object, object) -> object
         try:
             if name == "ftrun_hooks":
@@ -24,9 +27,59 @@ class FtrunFinder(object):
                 from ftrun_hooks import _auto
 
                 return _auto.find(self, name, path, target)
+            if name in ("multiprocessing.popen_fork", "multiprocessing.spawn"):
+                self.last_words.of_children()
         except Exception:
             self.watched = "\0"  # no module's name: the next one would fare no better
         return None
+
+
+class LastWords(object):
+    """Has `_last` write down the exception that this Python dies of.
+
+    Python calls the hook for it, unless the program has set one of its own that does not call ours; at exit it is found
+    even then, if the program comes so far.
+    """
+
+    def __init__(self, folder):  # type: (str) -> None
+        self.folder = folder
+        self.left = 0
+        self.children = False
+        self.shown_by = sys.__excepthook__
+        # Under both names: whoever asks whether a program has set a hook of its own is told the truth.
+        sys.excepthook = sys.__excepthook__ = self.hook
+        known = "atexit" in sys.modules
+        import atexit
+
+        atexit.register(self.at_exit)
+        self.unseen = None if known else sys.modules.pop("atexit")  # up to 3.9 it has to live as long as what it calls
+
+    def call(self, function, *words):  # type: (str, object) -> None
+        try:
+            from importlib.machinery import PathFinder
+
+            spec = PathFinder.find_spec("_last", [os.path.realpath(__file__).rsplit(os.sep, 2)[0]])
+            names = {"__name__": "ftrun_hooks._last"}  # type: dict[str, object]
+            exec(spec.loader.get_code(spec.name), names)  # type: ignore[union-attr]
+            names[function](self.folder, *words)  # type: ignore[operator]
+        except Exception:
+            pass
+
+    def hook(self, kind, error, trace):  # type: (type, object, object) -> None
+        if error is not None:
+            self.left = id(error)  # and not the exception: its frames hold memory
+            self.call("leave", error)
+        self.shown_by(kind, error, trace)  # type: ignore[arg-type]
+
+    def at_exit(self):  # type: () -> None
+        error = getattr(sys, "last_value", None)
+        if id(error) != self.left:
+            self.call("leave", error)
+
+    def of_children(self):  # type: () -> None
+        if not self.children:
+            self.children = True
+            self.call("in_children")
 
 
 def keep_compiled():  # type: () -> None
@@ -49,7 +102,7 @@ if __name__ == "sitecustomize" and folder in sys.path:  # else the import below 
     begun = any(type(finder).__name__ == "FtrunFinder" for finder in sys.meta_path)
     beats = os.environ.get("FTRUN_BEAT_DIR")
     if beats and sys.version_info >= (3, 8) and not begun:
-        sys.meta_path.insert(0, FtrunFinder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, FtrunFinder(LastWords(beats)))  # type: ignore[arg-type]
         if sys.dont_write_bytecode and folder.startswith(beats) and not os.path.exists(str(__spec__.cached)):
             keep_compiled()
     # What it raises, and that there is none, is for `site` to handle, as without us.

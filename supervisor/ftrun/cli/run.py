@@ -17,8 +17,11 @@ def run(words: Sequence[str]) -> int:
     """Parse, start, supervise; the exit code is that of DESIGN 2.4."""
     try:
         given, command = split(words) or _with_click(words)
+        phases = config.phases(given, os.environ)
         settings = config.settings(given, os.environ)
         config.idle_timeout(settings)
+        if phases:
+            return _in_phases(phases, given, command)
         if not command:
             raise config.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
     except config.ConfigError as error:
@@ -28,6 +31,18 @@ def run(words: Sequence[str]) -> int:
     from ftrun.loop import supervise
 
     return supervise(command, settings)
+
+
+def _in_phases(phases: Sequence[config.Phase], given: dict[str, str], command: Sequence[str]) -> int:
+    if command:
+        raise config.ConfigError(
+            f"the config file has phases with commands of their own; {command[0]!r} would never run"
+        )
+    found = [(phase, config.settings(given, os.environ, phase)) for phase in phases]
+    _as_given()
+    from ftrun.phases import run
+
+    return run(found)
 
 
 def _as_given() -> None:

@@ -50,13 +50,23 @@ class Release(NamedTuple):
 
 
 class Heal(NamedTuple):
-    fault: Fault
+    """Have this fault cured, and see that it is gone; answer with `Healed`.  None: give up what is being healed."""
+
+    fault: Fault | None
+
+
+class Consult(NamedTuple):
+    """Ask whether another ftrun of this job has reached a verdict; answer with `Shared`."""
 
 
 class Exit(NamedTuple):
+    """`node`: the one that the verdict is about, if it is not this one; `device`: of it."""
+
     code: int
     verdict: str
     message: str
+    node: str | None = None
+    device: str | None = None
 
 
-Effect = Persist | Say | Spawn | Forward | Investigate | Terminate | Kill | Inspect | Release | Heal | Exit
+Effect = Persist | Say | Spawn | Forward | Investigate | Terminate | Kill | Inspect | Release | Heal | Consult | Exit

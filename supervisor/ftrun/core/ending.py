@@ -2,6 +2,7 @@
 
 from ftrun.core import effects as do
 from ftrun.core import exitcode, words
+from ftrun.core.history import TIMES, in_vain, times
 from ftrun.core.policy import LIMIT, Policy, exhausted, wait
 from ftrun.core.states import Again, Done, Finish, Job, Stopping
 from ftrun.core.values import Attempt, Cause, Fault, Ledger
@@ -21,30 +22,65 @@ def trouble(
     so_far: Effects,
     own: int | None = None,
     fault: Fault | None = None,
+    incurable: str | None = None,
 ) -> Outcome:
-    """Restart within the budget, else escalate; `own` is the command's status if it has ended by itself."""
-    want: Again | Finish
-    if attempt.fatal is not None:
-        want = finish_with(exitcode.NON_RECOVERABLE, attempt.fatal)
-    elif cause == "failure" and cause not in policy.restart_on:
-        want = Finish(own or 0, exitcode.FAILED, why)
-    elif cause not in policy.restart_on or exhausted(job.ledger, cause, policy):
-        by_user = fault is not None and fault.severity == "user"
-        verdict = exitcode.USER_FAULT_LIMIT if by_user else LIMIT[cause]
-        want = finish_with(verdict, why)
-    else:
-        ledger = job.ledger.counted(cause)
-        job = job._replace(ledger=ledger)
-        heal = fault if fault is not None and fault.severity != "user" else None  # there is nothing to heal in that one
-        want = Again(cause, ledger.count(cause), wait(ledger, cause, policy), heal)
-    job = job._replace(want=want)
-    if (
-        isinstance(want, Finish) and want.verdict == exitcode.FAILED
-    ):  # an ordinary failure with nobody to restart it needs no words of ours
-        return stop(job, attempt, now, policy, so_far)
-    if isinstance(want, Finish):
-        so_far += (escalation(cause, want),)
-    return stop(job, attempt, now, policy, so_far, _announcement(why, want, policy))
+    """Restart within the budget, else escalate.  `own`: the command's status if it has ended by itself; `incurable`:
+    why no restart helps."""
+    verdict = _verdict(job, attempt, cause, why, policy, own, fault, incurable)
+    if verdict is not None:
+        job = job._replace(want=verdict)
+        if verdict.verdict == exitcode.FAILED and cause not in policy.restart_on:
+            return stop(job, attempt, now, policy, so_far)  # as without ftrun: needs no words of ours
+        return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), _announcement(verdict, policy))
+    ledger = job.ledger.counted(cause)
+    if cause != "failure":
+        ledger = ledger._replace(dead_end=None)  # the next failure does not follow the one before
+    heal = (fault,) if fault is not None and fault.severity != "user" else ()  # there is nothing to heal in that one
+    want = Again(cause, ledger.count(cause), wait(ledger, cause, policy), heal)
+    job = job._replace(ledger=ledger, want=want)
+    return stop(job, attempt, now, policy, so_far, f"{why}; {_announcement(want, policy)}")
+
+
+def _verdict(
+    job: Job,
+    attempt: Attempt,
+    cause: Cause,
+    why: str,
+    policy: Policy,
+    own: int | None,
+    fault: Fault | None,
+    incurable: str | None,
+) -> Finish | None:
+    """How the job ends with this, if it ends."""
+    if attempt.fatal is not None or incurable is not None:
+        return finish_with(exitcode.NON_RECOVERABLE, attempt.fatal or incurable or why)
+    by_user = fault is not None and fault.severity == "user"
+    if by_user and fault is not None and often(job.ledger, fault, policy):
+        why = f"{why}, for the {words.ordinal(TIMES)} time in 24 hours"
+        return finish_with(exitcode.USER_FAULT_LIMIT, why, fault.device)
+    if cause in policy.restart_on and not exhausted(job.ledger, cause, policy):
+        return None
+    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional):
+        return _unless_in_vain(job, Finish(own or 1, exitcode.FAILED, why))
+    return _unless_in_vain(
+        job, finish_with(exitcode.USER_FAULT_LIMIT if by_user else LIMIT[cause], why, fault and fault.device)
+    )
+
+
+def often(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
+    """Whether the last occurrence of this fault on this node was one too many within a day."""
+    same = [o for o in ledger.occurrences if o[:3] == (policy.node, *fault.place)]
+    return bool(same) and times(ledger.occurrences, same[-1]) >= TIMES
+
+
+def _unless_in_vain(job: Job, want: Finish) -> Finish:
+    """The fourth schedule in a row for nothing is not worth another, whatever it died of (ModelArts).  A device fault
+    speaks for another node."""
+    vain = in_vain(job.past)
+    if job.ledger.reached or job.ledger.faulted or vain < TIMES:
+        return want
+    why = f"{want.message}; this is the {words.ordinal(vain + 1)} schedule in a row, and it came no further"
+    return finish_with(exitcode.FAILURE_LIMIT, why)
 
 
 def escalation(cause: str, want: Finish) -> do.Persist:
@@ -52,16 +88,16 @@ def escalation(cause: str, want: Finish) -> do.Persist:
     return do.Persist("escalated", fields, durable=True)
 
 
-def finish_with(verdict: exitcode.Verdict, why: str) -> Finish:
-    return Finish(verdict.code, verdict.name, why)
+def finish_with(verdict: exitcode.Verdict, why: str, device: str | None = None) -> Finish:
+    return Finish(verdict.code, verdict.name, why, device=device)
 
 
-def _announcement(why: str, want: Again | Finish, policy: Policy) -> str:
+def _announcement(want: Again | Finish, policy: Policy) -> str:
     if isinstance(want, Finish):
-        return f"{why}; ending with {want.code} ({want.verdict})"
+        return f"{want.message}; ending with {want.code} ({want.verdict})"
     of = f" of {policy.max_restarts}" if policy.max_restarts is not None else ""
     after = f" in {words.seconds(want.delay)}" if want.delay else ""
-    return f"{why}; restart {want.consecutive}{of} without progress{after}"
+    return f"restart {want.consecutive}{of} without progress{after}"
 
 
 def stop(
@@ -81,17 +117,24 @@ def stop(
     return job._replace(phase=Stopping(attempt, "term", now + policy.grace)), (*so_far, written, *said, do.Terminate())
 
 
-def finish(job: Job, code: int, verdict: str, message: str) -> Outcome:
+def finish(job: Job, want: Finish) -> Outcome:
     """Budgets are for one run: whoever starts us again after a verdict has decided to give it new ones."""
-    ledger: Ledger = job.ledger._replace(hang=0, fault=0, failure=0)
-    written = do.Persist(
-        "ended", (("verdict", verdict), ("exit_code", code), ("why", message)), verdict not in ORDINARY
-    )
-    return Job(Done(code), Finish(code, verdict, message), ledger), (written, do.Exit(code, verdict, message))
+    ledger = job.ledger._replace(hang=0, fault=0, failure=0)
+    fields = (("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))
+    written = do.Persist("ended", fields, want.verdict not in ORDINARY)
+    job = job._replace(phase=Done(want.code), want=want, ledger=ledger)
+    return job, (written, do.Exit(*want[:3], want.node, want.device))
+
+
+def isolate(job: Job, why: str, so_far: Effects = (), cause: str = "fault", device: str | None = None) -> Outcome:
+    """The tree is dead, and this node is of no use."""
+    want = finish_with(exitcode.NODE_FAULT, why, device)
+    job, effects = finish(job, want)
+    return job, (*so_far, escalation(cause, want), do.Say(why), *effects)
 
 
 def stopped_by(signal: int) -> Finish:
-    return Finish(128 + signal, exitcode.STOPPED, f"stopped from outside by signal {signal}", own=True)
+    return Finish(128 + signal, exitcode.STOPPED, f"stopped from outside by signal {signal}", own=True, asked=True)
 
 
 def after(now: float, duration: float | None) -> float | None:

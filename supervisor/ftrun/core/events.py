@@ -1,9 +1,13 @@
 """What happened, in the past tense.  Every event carries the monotonic time at which it was seen."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.idle import Sample
-from ftrun.core.values import Fault, Rank
+from ftrun.core.values import Device, Fault, Rank
+
+if TYPE_CHECKING:  # PID 1 loads it when there is a failure to explain
+    from ftrun.core.failures import Ending
 
 
 class Started(NamedTuple):
@@ -87,9 +91,12 @@ class Continued(NamedTuple):
 
 
 class Exited(NamedTuple):
+    """The command ended; `ending` is what is known of why, where it failed by itself."""
+
     now: float
     code: int | None = None
     signal: int | None = None
+    ending: "Ending | None" = None
 
 
 class TreeEnded(NamedTuple):
@@ -117,11 +124,48 @@ class Signalled(NamedTuple):
 class Faulted(NamedTuple):
     now: float
     fault: Fault
+    clock: Clock = Clock(0.0)
 
 
 class Healed(NamedTuple):
+    """The fault under way is gone; or it is not, and `why`."""
+
     now: float
     cured: bool
+    why: str | None = None
+
+
+class Held(NamedTuple):
+    """Whether the platform permits a start: `why` it does not."""
+
+    now: float
+    why: str | None = None
+
+
+class Found(NamedTuple):
+    """The devices that the command may use."""
+
+    now: float
+    devices: tuple[Device, ...]
+
+
+class Remembered(NamedTuple):
+    """What the state dir knows of this job: of all nodes, and of the schedules before this one."""
+
+    now: float
+    occurrences: tuple[Occurrence, ...]
+    schedules: tuple[Schedule, ...]
+
+
+class Shared(NamedTuple):
+    """The verdict that another ftrun of this job has reached; `code` None: there is none."""
+
+    now: float
+    code: int | None = None
+    verdict: str = ""
+    why: str = ""
+    node: str | None = None
+    device: str | None = None
 
 
 class RestartAsked(NamedTuple):
@@ -150,6 +194,10 @@ Event = (
     | Signalled
     | Faulted
     | Healed
+    | Held
+    | Found
+    | Remembered
+    | Shared
     | RestartAsked
 )
 EVENTS: tuple[type[Event], ...] = (
@@ -171,5 +219,9 @@ EVENTS: tuple[type[Event], ...] = (
     Signalled,
     Faulted,
     Healed,
+    Held,
+    Found,
+    Remembered,
+    Shared,
     RestartAsked,
 )

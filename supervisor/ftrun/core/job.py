@@ -11,14 +11,24 @@ from typing import Any
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode
-from ftrun.core.ending import Effects, Outcome, after, escalation, finish, finish_with, stop, stopped_by, trouble
+from ftrun.core.ending import Effects, Outcome, after, finish, isolate, stop, stopped_by
+from ftrun.core.exiting import exit_record, exited
+from ftrun.core.faulting import (
+    faulted,
+    faulted_ending,
+    has_to_wait,
+    heal,
+)
 from ftrun.core.policy import Policy
+from ftrun.core.remembering import remember
+from ftrun.core.restarting import again, consult, faulted_healing, free, healed, held, launch
 from ftrun.core.states import (
+    PHASES,
     Again,
+    Done,
     Finish,
     Healing,
     Job,
-    Keep,
     Launching,
     Pending,
     Phase,
@@ -27,7 +37,7 @@ from ftrun.core.states import (
     Stopping,
     Suspect,
 )
-from ftrun.core.values import CAUSES, Attempt, Cause
+from ftrun.core.values import CAUSES, Attempt
 from ftrun.core.watching import (
     continued,
     credit,
@@ -43,8 +53,6 @@ from ftrun.core.watching import (
     watch,
 )
 
-ANSWER = 5.0  # s; a probe that looks until the device timeout has so long to say what it saw
-BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: they reach the command's group past us
 Handler = Callable[[Job, Any, Any, Policy], Outcome]
 
 
@@ -59,23 +67,13 @@ def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
 
 
 def _begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outcome:
-    return _launch(job, event.now, "started")
+    return launch(job, event.now, "started")
 
 
 def _launch_due(job: Job, phase: Pending, event: ev.Ticked | ev.Overslept, policy: Policy) -> Outcome:
-    return _launch(job, event.now, "restart")
-
-
-def _launch(job: Job, now: float, record: str) -> Outcome:
-    again = job.want if isinstance(job.want, Again) else None
-    number = job.ledger.start_cnt + 1
-    ledger = job.ledger._replace(start_cnt=number, reason=again.reason if again else job.ledger.reason)
-    fields: tuple[tuple[str, object], ...] = (("reason", ledger.reason), ("start_cnt", number))
-    if again:
-        fields += (("consecutive", again.consecutive),)
-    written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
-    attempt = Attempt(number, spawned_at=now, patience=1 << min(ledger.hang, 10))
-    return Job(Launching(attempt), Keep(), ledger), (written, do.Spawn(number))
+    if has_to_wait(job):
+        return heal(job, None, event.now, policy)
+    return launch(job, event.now, "restart")
 
 
 def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> Outcome:
@@ -84,57 +82,33 @@ def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> O
     if isinstance(job.want, Finish):
         asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
         return job._replace(phase=asked), (written,)
-    return watch(job, attempt, event.now, policy, (written,))
+    return _with_early(watch(job, attempt, event.now, policy, (written,)), phase, policy)
+
+
+def _with_early(outcome: Outcome, phase: Launching, policy: Policy) -> Outcome:
+    """The faults that had to wait for the exec, in the phase that came after it."""
+    job, effects = outcome
+    for early in phase.early:
+        job, more = decide(job, early, policy)
+        effects += more
+    return job, effects
+
+
+def _exited_launching(job: Job, phase: Launching, event: ev.Exited, policy: Policy) -> Outcome:
+    """Before we heard that it has executed."""
+    return _with_early(exited(job, phase, event, policy), phase, policy)
+
+
+def _faulted_launching(job: Job, phase: Launching, event: ev.Faulted, policy: Policy) -> Outcome:
+    return job._replace(phase=phase._replace(early=(*phase.early[-63:], event))), ()
 
 
 def _spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
     verdict = next((v.name for v in exitcode.TABLE if v.code == event.code), exitcode.INTERNAL.name)
-    return finish(job, event.code, verdict, event.why)
+    return finish(job, Finish(event.code, verdict, event.why))
 
 
 # --- watching -------------------------------------------------------------------------------------------------------
-
-
-def _exited(job: Job, phase: Launching | Starting | Running | Suspect, event: ev.Exited, policy: Policy) -> Outcome:
-    """The command ended by itself; what it left behind is ended too, then its status decides."""
-    attempt, status = phase.attempt, exitcode.own(event.code, event.signal)
-    job, attempt, written = credit(job, attempt, event.now, policy)
-    written += (_exit_record(event),)
-    by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal in BY_TERMINAL)
-    if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
-        verdict = exitcode.SUCCEEDED if status == 0 else exitcode.STOPPED if by_request else exitcode.FAILED
-        job = job._replace(want=Finish(status, verdict, _ending(event)))
-        return stop(job, attempt, event.now, policy, written)
-    cause: Cause = "fault" if attempt.fault and "fault" in policy.restart_on else "failure"
-    return trouble(job, attempt, cause, _ending(event), event.now, policy, written, status, attempt.fault)
-
-
-def _exit_record(event: ev.Exited) -> do.Persist:
-    field = ("code", event.code) if event.signal is None else ("signal", event.signal)
-    return do.Persist("exited", (field,))
-
-
-def _ending(event: ev.Exited) -> str:
-    if event.signal is not None:
-        return f"signal {event.signal} ended the command"
-    return f"the command exited with {event.code}"
-
-
-def _faulted(job: Job, phase: Starting | Running | Suspect, event: ev.Faulted, policy: Policy) -> Outcome:
-    """A fault alone kills nothing that can go on: warnings, unknown codes and the user's own are only written down."""
-    fault, attempt = event.fault, phase.attempt
-    acts = fault.severity in ("minor", "major", "critical")
-    written: Effects = (do.Persist("fault", tuple(fault._asdict().items()), durable=acts),)
-    if fault.severity == "user":
-        return job._replace(phase=phase._replace(attempt=attempt._replace(fault=fault))), written
-    if not acts:
-        return job, written
-    why = f"device {fault.device} reports {fault.code} ({fault.severity})"
-    if fault.severity == "critical":
-        want = finish_with(exitcode.NODE_FAULT, why)
-        written += (escalation("fault", want),)
-        return stop(job._replace(want=want), attempt, event.now, policy, written, why)
-    return trouble(job, attempt, "fault", why, event.now, policy, written, fault=fault)
 
 
 def _restart_asked(job: Job, phase: Starting | Running | Suspect, event: ev.RestartAsked, policy: Policy) -> Outcome:
@@ -177,19 +151,21 @@ def _asked_to_stop(event: ev.Signalled) -> do.Persist:
 def _signalled_idle(job: Job, phase: Pending | Healing, event: ev.Signalled, policy: Policy) -> Outcome:
     if not event.stop:
         return job, ()
-    stopped = stopped_by(event.signal)
-    return finish(job, stopped.code, stopped.verdict, stopped.message)
+    job = job._replace(want=stopped_by(event.signal))
+    if policy.shared:
+        return consult(job, Attempt(job.ledger.start_cnt), event.now, ())
+    return again(job, None, event.now, policy)
 
 
 # --- stopping -------------------------------------------------------------------------------------------------------
 
 
 def _exited_stopping(job: Job, phase: Stopping, event: ev.Exited, policy: Policy) -> Outcome:
-    written, want = _exit_record(event), job.want
+    written, want = exit_record(event), job.want
     if isinstance(want, Finish) and want.own:
         status = exitcode.own(event.code, event.signal)
         verdict = exitcode.SUCCEEDED if status == 0 else exitcode.STOPPED
-        job = job._replace(want=Finish(status, verdict, want.message))
+        job = job._replace(want=Finish(status, verdict, want.message, asked=want.asked))
     if phase.stage != "asked":
         return job, (written,)
     return stop(job, phase.attempt, event.now, policy, (written,))
@@ -203,17 +179,7 @@ def _looked_stopping(job: Job, phase: Stopping, event: ev.Looked, policy: Policy
     if isinstance(want, Again) and want.reason in CAUSES and ledger.count(want.reason) == 0:
         # That was progress: the restart under way is the first in a row.
         ledger, want = ledger.counted(want.reason), want._replace(consecutive=1)
-    return Job(phase._replace(attempt=attempt), want, ledger), written
-
-
-def _faulted_stopping(job: Job, phase: Stopping, event: ev.Faulted, policy: Policy) -> Outcome:
-    """A GPU that falls off the bus often shows first as a hang: the critical fault outweighs the restart."""
-    critical, fields = event.fault.severity == "critical", tuple(event.fault._asdict().items())
-    written: Effects = (do.Persist("fault", fields, durable=critical),)
-    if not critical or not (isinstance(job.want, Again) or job.want[:2] == exitcode.HANG_LIMIT[1::-1]):
-        return job, written
-    want = finish_with(exitcode.NODE_FAULT, f"device {event.fault.device} reports {event.fault.code} (critical)")
-    return job._replace(want=want), (*written, escalation("fault", want))
+    return job._replace(phase=phase._replace(attempt=attempt), want=want, ledger=ledger), written
 
 
 def _overdue(job: Job, phase: Stopping, event: ev.Ticked, policy: Policy) -> Outcome:
@@ -224,7 +190,9 @@ def _overdue(job: Job, phase: Stopping, event: ev.Ticked, policy: Policy) -> Out
         return job._replace(phase=phase._replace(stage="inspect", deadline=None)), (do.Inspect(),)
     if phase.stage == "devices":  # a probe that is stuck in its driver must not keep the job from going on
         unknown = do.Persist("problem", (("what", "nobody says whether the devices are free; going on"),))
-        return _again(job, event.now, policy, (unknown,))
+        return again(job, phase.attempt, event.now, policy, (unknown,))
+    if phase.stage == "verdict":
+        return again(job, phase.attempt, event.now, policy)
     return job, ()
 
 
@@ -237,24 +205,28 @@ def _overslept_ending(job: Job, phase: Stopping | Healing, event: ev.Overslept, 
 def _survived(job: Job, phase: Stopping, event: ev.Survived, policy: Policy) -> Outcome:
     if phase.stage != "inspect":
         return job, ()
-    why = "SIGKILL did not end: " + "; ".join(event.processes)
-    want = finish_with(exitcode.NODE_FAULT, why)
-    job, effects = finish(job, *want[:3])
-    return job, (escalation("unkillable", want), do.Say(why), *effects)
+    return isolate(job, "SIGKILL did not end: " + "; ".join(event.processes), cause="unkillable")
 
 
 def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
-    if phase.stage == "devices":
+    if phase.stage in ("devices", "verdict"):
         return job, ()  # said before
     written: Effects = (do.Persist("killed", (("processes", event.killed),)),) if event.killed else ()
-    want = job.want
-    if isinstance(want, Finish):
-        job, effects = finish(job, want.code, want.verdict, want.message)
-        return job, written + effects
-    if policy.device_timeout is not None:
-        freeing = phase._replace(stage="devices", deadline=event.now + policy.device_timeout + ANSWER)
-        return job._replace(phase=freeing), (*written, do.Release())
-    return _again(job, event.now, policy, written)
+    if isinstance(job.want, Finish):
+        if policy.shared and job.want.asked:
+            return consult(job, phase.attempt, event.now, written)
+        return again(job, None, event.now, policy, written)
+    if has_to_wait(job):
+        return heal(job, phase.attempt, event.now, policy, written)
+    return free(job, phase.attempt, event.now, policy, written)
+
+
+def _shared(job: Job, phase: Stopping, event: ev.Shared, policy: Policy) -> Outcome:
+    if phase.stage != "verdict":
+        return job, ()
+    if event.code is not None:
+        job = job._replace(want=Finish(event.code, event.verdict, event.why, False, event.node, event.device))
+    return again(job, phase.attempt, event.now, policy)
 
 
 def _released(job: Job, phase: Stopping, event: ev.Released, policy: Policy) -> Outcome:
@@ -262,37 +234,19 @@ def _released(job: Job, phase: Stopping, event: ev.Released, policy: Policy) -> 
     if phase.stage != "devices":
         return job, ()
     if not event.held:
-        return _again(job, event.now, policy, ())
-    why = "devices are not free after the kill: " + "; ".join(event.held)
-    want = finish_with(exitcode.NODE_FAULT, why)
-    job, effects = finish(job, *want[:3])
-    return job, (escalation("fault", want), do.Say(why), *effects)
+        return again(job, phase.attempt, event.now, policy)
+    return isolate(job, "devices are not free after the kill: " + "; ".join(event.held))
 
 
-def _again(job: Job, now: float, policy: Policy, written: Effects) -> Outcome:
-    """The tree is dead and the devices are free: start again, at once or after what has to come first."""
-    want = job.want
-    if isinstance(want, Finish):
-        job, effects = finish(job, want.code, want.verdict, want.message)
-        return job, written + effects
-    if isinstance(want, Again) and want.fault is not None:
-        record = do.Persist("healing", tuple(want.fault._asdict().items()))
-        healing = Healing(want.fault, now + policy.heal_timeout)
-        return job._replace(phase=healing), (*written, record, do.Heal(want.fault))
-    if isinstance(want, Again) and want.delay > 0:
-        return job._replace(phase=Pending(now + want.delay)), written
-    job, effects = _launch(job, now, "restart")
-    return job, written + effects
+# --- in every phase -------------------------------------------------------------------------------------------------
 
 
-def _healed(job: Job, phase: Healing, event: ev.Healed | ev.Ticked, policy: Policy) -> Outcome:
-    """Cured: start again.  Not cured, or not in time: isolate."""
-    if isinstance(event, ev.Healed) and event.cured:
-        return _launch(job, event.now, "restart")
-    why = f"device {phase.fault.device} did not heal from {phase.fault.code}"
-    want = finish_with(exitcode.NODE_FAULT, why)
-    job, effects = finish(job, *want[:3])
-    return job, (escalation("fault", want), do.Say(why), *effects)
+def _found(job: Job, phase: Phase, event: ev.Found, policy: Policy) -> Outcome:
+    return job._replace(devices=event.devices), ()
+
+
+def _remembered(job: Job, phase: Phase, event: ev.Remembered, policy: Policy) -> Outcome:
+    return remember(job, event, policy.phase), ()
 
 
 WATCHED: dict[type[ev.Event], Handler] = {
@@ -303,9 +257,9 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.Sampled: sampled,
     ev.Halted: halted,
     ev.Continued: continued,
-    ev.Exited: _exited,
+    ev.Exited: exited,
     ev.Signalled: _signalled,
-    ev.Faulted: _faulted,
+    ev.Faulted: faulted,
     ev.RestartAsked: _restart_asked,
 }
 TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
@@ -314,11 +268,13 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Pending, ev.Overslept): _launch_due,
     (Pending, ev.Signalled): _signalled_idle,
     (Pending, ev.Saved): saved,
+    (Pending, ev.Faulted): faulted_ending,
     (Launching, ev.Spawned): _spawned,
     (Launching, ev.SpawnFailed): _spawn_failed,
-    (Launching, ev.Exited): _exited,
+    (Launching, ev.Exited): _exited_launching,
     (Launching, ev.Saved): saved,
     (Launching, ev.Signalled): _signalled,
+    (Launching, ev.Faulted): _faulted_launching,
     **{(phase, event): cell for phase in (Starting, Running, Suspect) for event, cell in WATCHED.items()},
     (Suspect, ev.Ticked): unproven,
     (Suspect, ev.Looked): looked_again,
@@ -332,10 +288,15 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Stopping, ev.TreeEnded): _tree_ended,
     (Stopping, ev.Survived): _survived,
     (Stopping, ev.Released): _released,
-    (Stopping, ev.Faulted): _faulted_stopping,
-    (Healing, ev.Healed): _healed,
-    (Healing, ev.Ticked): _healed,
+    (Stopping, ev.Faulted): faulted_ending,
+    (Stopping, ev.Shared): _shared,
+    (Healing, ev.Healed): healed,
+    (Healing, ev.Ticked): healed,
     (Healing, ev.Overslept): _overslept_ending,
     (Healing, ev.Signalled): _signalled_idle,
     (Healing, ev.Saved): saved,
+    (Healing, ev.Faulted): faulted_healing,
+    **{(phase, ev.Held): held for phase in PHASES if phase is not Done},
+    **{(phase, ev.Found): _found for phase in PHASES if phase is not Done},
+    **{(phase, ev.Remembered): _remembered for phase in PHASES if phase is not Done},
 }

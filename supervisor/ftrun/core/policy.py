@@ -26,6 +26,11 @@ class Policy(NamedTuple):
     kill_timeout: float = 60.0  # what SIGKILL has not ended by then cannot be killed
     device_timeout: float | None = None  # for devices to be free after a kill; None: nobody sees to that
     heal_timeout: float = 300.0
+    min_devices: int | None = None  # so many have to be left where one that does not heal is taken out
+    unconditional: bool = False  # the limit of failures hands the command's own code to the outer scheduler
+    node: str = ""
+    phase: str = ""  # of several that run in sequence: each has a past of its own
+    shared: bool = False  # other ftruns of this job may have a verdict already
     evidence_timeout: float = 30.0
 
 
@@ -73,7 +78,7 @@ def credited(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger
     """The ledger with what this attempt reached; progress starts every count anew."""
     newest = attempt.checkpoint
     if progressed is not None:
-        ledger = ledger._replace(hang=0, fault=0, failure=0)
+        ledger = ledger._replace(hang=0, fault=0, failure=0, reached=True)
     if _beyond(attempt.step, ledger.best_step):
         ledger = ledger._replace(best_step=attempt.step)
     if newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint):

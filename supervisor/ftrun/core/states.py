@@ -2,7 +2,9 @@
 
 from typing import Literal, NamedTuple
 
-from ftrun.core.values import Attempt, Fault, Finding, Ledger, Reason
+from ftrun.core.events import Faulted
+from ftrun.core.history import Schedule
+from ftrun.core.values import Attempt, Device, Fault, Finding, Ledger, Reason
 
 
 class Pending(NamedTuple):
@@ -12,10 +14,11 @@ class Pending(NamedTuple):
 
 
 class Launching(NamedTuple):
-    """Forked, not yet executed."""
+    """Forked, not yet executed; `early` are faults that have to wait for that."""
 
     attempt: Attempt
     deadline: float | None = None
+    early: tuple[Faulted, ...] = ()
 
 
 class Starting(NamedTuple):
@@ -42,16 +45,21 @@ class Suspect(NamedTuple):
 
 class Stopping(NamedTuple):
     """The tree is being ended: `asked` from outside, by SIGTERM (`term`), by SIGKILL (`kill`), or what SIGKILL left
-    is being named (`inspect`); or it has ended, and its devices are to become free (`devices`)."""
+    is being named (`inspect`); or it has ended, and its devices are to become free (`devices`), or others are asked
+    for the verdict (`verdict`)."""
 
     attempt: Attempt
-    stage: Literal["asked", "term", "kill", "inspect", "devices"]
+    stage: Literal["asked", "term", "kill", "inspect", "devices", "verdict"]
     deadline: float | None = None
 
 
 class Healing(NamedTuple):
-    fault: Fault
+    """The tree is dead; a fault is being cured, or (None) the platform does not permit a start.  The devices of
+    `attempt` have still to become free."""
+
+    fault: Fault | None
     deadline: float | None = None
+    attempt: Attempt | None = None
 
 
 class Done(NamedTuple):
@@ -68,27 +76,38 @@ class Keep(NamedTuple):
 
 
 class Again(NamedTuple):
-    """Start it again once the tree is dead; `fault`: heal first."""
+    """Start it again once the tree is dead; `faults`: heal them first."""
 
     reason: Reason
     consecutive: int = 0
     delay: float = 0.0
-    fault: Fault | None = None
+    faults: tuple[Fault, ...] = ()
 
 
 class Finish(NamedTuple):
-    """End.  `own`: with the command's own status where it still gives one; `code` is what holds without one."""
+    """End.  `own`: with the command's own status where it still gives one; `code` is what holds without one.
+    `node`: the one that the verdict is about, if it is not this one; `device`: of it.  `asked`: from
+    outside."""
 
     code: int
     verdict: str
     message: str
     own: bool = False
+    node: str | None = None
+    device: str | None = None
+    asked: bool = False
 
 
 Want = Keep | Again | Finish
 
 
 class Job(NamedTuple):
+    """`held`: why the platform permits no start.  `devices`: those that the command may use.  `past`: the schedules
+    of this job before this one."""
+
     phase: Phase = Pending()
     want: Want = Keep()
     ledger: Ledger = Ledger()
+    held: str | None = None
+    devices: tuple[Device, ...] = ()
+    past: tuple[Schedule, ...] = ()

@@ -2,6 +2,7 @@
 
 from typing import Final, Literal, NamedTuple
 
+from ftrun.core.history import Occurrence
 from ftrun.core.idle import Idle
 
 Cause = Literal["hang", "fault", "failure"]
@@ -71,6 +72,29 @@ class Fault(NamedTuple):
     device: str
     code: str
     severity: str
+    why: str = ""
+
+    @property
+    def acts(self) -> bool:
+        """Whether it ends the attempt by itself: never a warning, an unknown code, or the user's own."""
+        return self.severity in ("minor", "major", "critical")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.device, self.code
+
+    @property
+    def mark(self) -> tuple[str, str, str]:
+        """What makes it the same fault again within an attempt."""
+        return self.device, self.code, self.severity
+
+
+class Device(NamedTuple):
+    """One that the command may use: `word` names it in the environment variable `variable`."""
+
+    id: str
+    variable: str = ""
+    word: str = ""
 
 
 class Attempt(NamedTuple):
@@ -91,7 +115,9 @@ class Attempt(NamedTuple):
     raised: tuple[Raised, ...] = ()
     idle: Idle = Idle()
     patience: int = 1
+    known: tuple[tuple[str, str, str], ...] = ()  # faults that were counted: one that fires again and again is one
     fault: Fault | None = None  # user-induced, seen while training still moved
+    fault_at: float = 0.0
 
     @property
     def moved(self) -> bool:
@@ -144,6 +170,12 @@ class Ledger(NamedTuple):
     last_section: str | None = None
     reason: Reason = "first"  # why the attempt under way was started
     learned: Learned | None = None
+    occurrences: tuple[Occurrence, ...] = ()
+    removed: tuple[str, ...] = ()  # ids of devices that the command does without
+    visible: tuple[str, ...] = ()  # if so: a variable, and the words for it of those that are left
+    reached: bool = False  # this schedule got beyond all earlier ones
+    faulted: bool = False  # a device fault acted on this schedule
+    dead_end: str | None = None  # the last line of what killed the attempt before, if it came to no beat
 
     def count(self, cause: Cause) -> int:
         return {"hang": self.hang, "fault": self.fault, "failure": self.failure}[cause]

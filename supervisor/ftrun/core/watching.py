@@ -4,6 +4,7 @@ from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import learning, words
 from ftrun.core.ending import Effects, Outcome, trouble
+from ftrun.core.faulting import blamed
 from ftrun.core.idle import observe
 from ftrun.core.liveness import judge, same
 from ftrun.core.policy import Policy, credited, progress
@@ -64,14 +65,15 @@ def saved(job: Job, phase: Phase, event: ev.Saved, policy: Policy) -> Outcome:
     attempt = None if isinstance(phase, Pending | Healing | Done) else phase.attempt
     if not event.renamed and _cut_off(phase, attempt, event.at):
         return job, ()
-    ledger, want = job.ledger._replace(hang=0, fault=0, failure=0, last_checkpoint=event.path), job.want
+    ledger, want = job.ledger._replace(hang=0, fault=0, failure=0, reached=True), job.want
+    ledger = ledger._replace(last_checkpoint=event.path)
     if attempt is not None and event.at < attempt.spawned_at and ledger.reason in CAUSES:
         ledger = ledger.counted(ledger.reason)
     if isinstance(want, Again) and want.reason in CAUSES:
         ledger = ledger.counted(want.reason)
         want = want._replace(consecutive=ledger.count(want.reason))
     written = _progress(job.ledger, "checkpoint", attempt.step if attempt else None, event.path)
-    return Job(phase, want, ledger), (written,)
+    return job._replace(want=want, ledger=ledger), (written,)
 
 
 def _cut_off(phase: Phase, attempt: Attempt | None, at: float) -> bool:
@@ -193,12 +195,10 @@ def _hang(
     job: Job, phase: Suspect, now: float, policy: Policy, evidence: tuple[tuple[str, object], ...], so_far: Effects
 ) -> Outcome:
     fields = _fields(phase.finding) + evidence
-    return trouble(
-        job,
-        phase.attempt,
-        "hang",
-        words.finding(phase.finding) + words.evidence(dict(evidence)),
-        now,
-        policy,
-        (*so_far, do.Persist("hang", fields, durable=True)),
-    )
+    so_far += (do.Persist("hang", fields, durable=True),)
+    why = words.finding(phase.finding) + words.evidence(dict(evidence))
+    fault = blamed(phase.attempt, policy)
+    if fault is None:
+        return trouble(job, phase.attempt, "hang", why, now, policy, so_far)
+    why = f"{why}, after device {fault.device} reported {fault.code}"
+    return trouble(job, phase.attempt, "fault", why, now, policy, so_far, fault=fault)

@@ -19,6 +19,11 @@ def seconds(value: float) -> str:
     return f"{hours}h {minutes}m" if minutes else f"{hours}h"
 
 
+def ordinal(number: int) -> str:
+    last = number % 10 if number % 100 not in (11, 12, 13) else 0
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
+
+
 def rank(number: int | None) -> str:
     if number is None:
         return "the command"

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from ftrun.wire import helpers as wire
 
 FIRST_DELAY: Final = 1.0  # s before it is started again; doubles up to
 LONGEST_DELAY: Final = 60.0
+LASTING_DELAYS: Final = (0.05, 1.0)  # s; the same for one that the command may be waiting for
 WELL: Final = 300.0  # s of life after which the next death is a first one again
 READ: Final = 65536  # bytes a turn
 Message = dict[str, Any]
@@ -31,12 +33,16 @@ sys.exit(main(sys.argv[2:]))"""
 class Helper:
     """One program that is to run: always, or `once`."""
 
-    def __init__(self, name: str, words: Sequence[str], once: bool, silence: float | None) -> None:
+    def __init__(
+        self, name: str, words: Sequence[str], once: bool, silence: float | None, passed: Sequence[int], lasting: bool
+    ) -> None:
         self.name, self.words, self.once, self.silence = name, words, once, silence
+        self.passed, self.lasting = passed, lasting
         self.pid = 0
         self.pipes: tuple[int, int] | None = None  # what it says; what it is told, and ends with us
         self.rest = b""
-        self.delay = FIRST_DELAY
+        self.first, self.longest = LASTING_DELAYS if lasting else (FIRST_DELAY, LONGEST_DELAY)
+        self.delay = self.first
         self.heard_at = self.started_at = 0.0
         self.due: float | None = 0.0  # to be started; None: it runs, or is not wanted any more
 
@@ -50,19 +56,28 @@ class Helpers:
         self._last_words: list[tuple[str, Message]] = []
         self.problems: list[tuple[str, str]] = []
 
-    def want(self, name: str, *words: str, once: bool = False, silence: float | None = None) -> None:
+    def want(
+        self,
+        name: str,
+        *words: str,
+        once: bool = False,
+        silence: float | None = None,
+        passed: Sequence[int] = (),
+        lasting: bool = False,
+    ) -> None:
         """From the next `tend` on `ftrun.helpers.<name>` runs with these words; one of that name that ran is ended.
 
         `silence`: saying nothing for so many seconds, it is stuck: it is killed and started again.
+        `passed`: descriptors of ours that it has from 3 on.  `lasting`: it ends by itself, after its stdin.
         """
         self.drop(name)
-        self._all.append(Helper(name, words, once, silence))
+        self._all.append(Helper(name, words, once, silence, passed, lasting))
 
     def drop(self, name: str) -> None:
         """It is not wanted any more."""
         for helper in [h for h in self._all if h.name == name]:
             self._all.remove(helper)
-            self._stop(helper)
+            self._stop(helper, kill=not helper.lasting)
 
     def runs(self, name: str) -> bool:
         return any(helper.name == name and helper.pipes is not None for helper in self._all)
@@ -81,7 +96,7 @@ class Helpers:
         """Start those that are due, kill those that are stuck; the pids of the new ones."""
         for helper in self._all:
             if helper.pipes is not None and helper.silence is not None and now >= helper.heard_at + helper.silence:
-                if helper.delay == FIRST_DELAY:
+                if helper.delay == helper.first:
                     self.problems.append((helper.name, f"silent for {now - helper.heard_at:.0f} s: killed"))
                 self._stop(helper)  # started again when it is reaped, which may take as long as its driver likes
         due = [helper for helper in self._all if helper.due is not None and helper.due <= now]
@@ -122,10 +137,18 @@ class Helpers:
             else:
                 self._later(helper, now, "it ended")
 
+    def finish(self, name: str, seconds: float) -> bool:
+        """For the very end, since it waits: let a lasting one do what is left to do; whether it has within so long.
+
+        One that dies over it is started again, one that needs longer is left alone.
+        """
+        until = time.monotonic() + seconds
+        return all(self._finished(helper, until) for helper in self._all if helper.name == name)
+
     def close(self) -> None:
         for helper in self._all:
             pid = helper.pid
-            self._stop(helper)
+            self._stop(helper, kill=not helper.lasting)
             if pid:
                 try:
                     os.waitpid(pid, os.WNOHANG)
@@ -138,13 +161,40 @@ class Helpers:
         hooks = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__file__ or "")))
         command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.words]
         try:
-            helper.pid, *pipes = spawn.helper(command, self._log)
+            helper.pid, *pipes = spawn.helper(command, self._log, helper.passed, helper.lasting)
         except OSError as error:
             self._later(helper, now, str(error.strerror))
             return False
         helper.pipes = pipes[0], pipes[1]
         self._poll.register(pipes[0], select.POLLIN)
         return True
+
+    def _finished(self, helper: Helper, until: float) -> bool:
+        while (now := time.monotonic()) < until:
+            if not helper.pid and not self._start(helper, now):
+                return False
+            if helper.pipes is not None:
+                self._hear_out(helper, until)
+            status = _reaped(helper.pid, until)
+            if status is None:
+                return False
+            helper.pid = 0
+            if status == 0:
+                helper.due = None
+                return True
+        return False
+
+    def _hear_out(self, helper: Helper, until: float) -> None:
+        """End its stdin, and wait for the end of what it says."""
+        assert helper.pipes is not None
+        (output, told), helper.pipes = helper.pipes, None
+        self._poll.unregister(output)
+        os.close(told)
+        poll = select.poll()
+        poll.register(output, select.POLLIN)
+        while poll.poll(1000 * max(0.0, until - time.monotonic())) and os.read(output, READ):
+            pass
+        os.close(output)
 
     def _read(self, helper: Helper, now: float) -> list[tuple[str, Message]]:
         assert helper.pipes is not None
@@ -160,20 +210,34 @@ class Helpers:
 
     def _later(self, helper: Helper, now: float, why: str) -> None:
         if now - helper.started_at > WELL:
-            helper.delay = FIRST_DELAY
-        if helper.delay == FIRST_DELAY:
+            helper.delay = helper.first
+        if helper.delay == helper.first:
             self.problems.append((helper.name, f"{why}; it is started again"))
         helper.due = now + helper.delay
-        helper.delay = min(2 * helper.delay, LONGEST_DELAY)
+        helper.delay = min(2 * helper.delay, helper.longest)
 
-    def _stop(self, helper: Helper) -> None:
+    def _stop(self, helper: Helper, kill: bool = True) -> None:
         if helper.pipes is not None:
             self._poll.unregister(helper.pipes[0])
             for end in helper.pipes:
                 os.close(end)
             helper.pipes = None
-        if helper.pid:
+        if helper.pid and kill:
             try:
                 os.kill(helper.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass  # reaped by whoever gives everything up
+
+
+def _reaped(pid: int, until: float) -> int | None:
+    """Its status, as `waitpid` has it; None: it still runs, or cannot die."""
+    while True:
+        try:
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return -1
+        if reaped:
+            return status
+        if time.monotonic() >= until:
+            return None
+        time.sleep(0.002)

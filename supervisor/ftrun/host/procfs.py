@@ -24,14 +24,21 @@ class Stat(NamedTuple):
         return self.state in "XxZ" and self.threads <= 1
 
 
-def read(path: str, limit: int = 65536) -> bytes | None:
-    """At most `limit` bytes, or None where there is nothing that we may read."""
+def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
+    """At most `limit` bytes, or None where there is nothing that we may read.
+
+    The kernel hands out a list of its own about a page at a time; `at_once`: this one is a single record.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        return os.read(fd, limit)
+        content = piece = os.read(fd, limit)
+        while piece and not at_once and len(content) < limit:
+            piece = os.read(fd, limit - len(content))
+            content += piece
+        return content
     except OSError:
         return None
     finally:
@@ -39,7 +46,7 @@ def read(path: str, limit: int = 65536) -> bytes | None:
 
 
 def stat(pid: int) -> Stat | None:
-    text = read(f"/proc/{pid}/stat", 4096)
+    text = read(f"/proc/{pid}/stat", 4096, at_once=True)
     if not text:
         return None
     # The name may hold spaces and brackets: it ends at the last one.

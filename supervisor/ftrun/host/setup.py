@@ -2,12 +2,14 @@
 
 import os
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ftrun.config import Settings
+from ftrun.config import Settings, node_name
+from ftrun.core import effects as do
 from ftrun.core import exitcode
 from ftrun.core.values import Ledger
-from ftrun.host import beats, procfs, signals, spawn, tree
+from ftrun.host import beats, devices, procfs, signals, spawn, tree
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.voice import Voice
 from ftrun.wire import records
@@ -15,6 +17,8 @@ from ftrun_hooks import layout
 
 TERMINATION_LOG = "/dev/termination-log"
 SWEEP_TIMEOUT = 60.0  # s
+GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"  # ModelArts; -1, or none: waits
+SCHEDULES = (("MA_SCHEDULE_CNT", 0), ("SLURM_RESTART_COUNT", 1), ("JOBSET_RESTART_ATTEMPT", 1))
 
 
 class SetupError(Exception):
@@ -34,6 +38,7 @@ class Setup(NamedTuple):
     ledger: Ledger
     termination_log: str | None
     auto_beat: bool
+    settings: Settings
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """Ours plus DESIGN 2.3; what has no value is absent."""
@@ -47,6 +52,8 @@ class Setup(NamedTuple):
             "FTRUN_LAST_CHECKPOINT": ledger.last_checkpoint,
             "FTRUN_LAST_SECTION": ledger.last_section,
         }
+        if ledger.visible:
+            told[ledger.visible[0]] = ",".join(ledger.visible[1:])
         environment = {name: value for name, value in os.environ.items() if name not in told}
         if self.auto_beat:
             ours, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
@@ -54,22 +61,71 @@ class Setup(NamedTuple):
             environment["PYTHONPATH"] = f"{ours}:{given}" if given else ours
         return environment | {name: str(value) for name, value in told.items() if value is not None}
 
-    def last_words(self, fields: dict[str, object]) -> None:
-        if self.termination_log is not None:
-            write_message(self.termination_log, records.message(fields))
+    def command(self, words: Sequence[str], ledger: Ledger) -> list[str]:
+        """With `{devices}` as the number of those that it has, where it may have to do with fewer."""
+        if self.settings["min-devices"].value is None:
+            return list(words)
+        number = str(len(ledger.visible[1:]) or devices.count())
+        return [word.replace("{devices}", number) for word in words]
+
+    def verdict(self, end: do.Exit, ledger: Ledger) -> dict[str, object] | None:
+        """What other ftruns of this job have to know, if this end is of ftrun's own."""
+        if end.verdict not in {known.name for known in exitcode.TABLE}:
+            return None
+        return {
+            "schema": records.SCHEMA,
+            "verdict": end.verdict,
+            "exit_code": end.code,
+            "node": end.node or node_name(self.settings),
+            "device": end.device,
+            "why": end.message,
+            "schedule_cnt": ledger.schedule_cnt,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+
+    @property
+    def parting_grace(self) -> float | None:
+        """Seconds that the work at the end of the container is waited for; None: as long as it takes (ModelArts)."""
+        text = os.environ.get(GRACE, "")
+        return (float(text) or None) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+    @property
+    def parting_work(self) -> dict[str, object] | None:
+        commands, unmount = self.settings["on-exit"].value, self.settings["unmount"].value
+        if not commands and not unmount:
+            return None
+        return {"commands": list(commands or ()), "unmount": list(unmount or ()), "grace": self.parting_grace}
+
+    def last_words(self, end: do.Exit, ledger: Ledger) -> None:
+        """The termination message, where the platform reads one."""
+        if self.termination_log is None:
+            return
+        said = {
+            "schema": records.SCHEMA,
+            "verdict": end.verdict,
+            "exit_code": end.code,
+            "start_cnt": ledger.start_cnt,
+            "schedule_cnt": ledger.schedule_cnt,
+            "node": end.node or node_name(self.settings),
+            "last_step": ledger.last_step,
+            "last_checkpoint": ledger.last_checkpoint,
+            "run_dir": self.journal.path,
+            "message": end.message,
+        }
+        write_message(self.termination_log, records.message(said))
 
 
-def prepare(settings: Settings) -> Setup:
+def prepare(settings: Settings, caught: signals.Signals) -> Setup:
     """SetupError with one line for whatever is missing.  What an earlier, killed ftrun left running on this run dir is
     ended first."""
-    caught = signals.Signals()
     quiet, verbose = settings["quiet"].value, settings["verbose"].value
     voice = Voice(0 if quiet else 2 if verbose else 1, settings["log-format"].value == "json")
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
         journal = Journal(_run_dir(settings))
     except (RunDirError, OSError) as error:
-        raise SetupError(exitcode.USAGE.code if given else exitcode.INTERNAL.code, str(error)) from None
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise SetupError(exitcode.USAGE.code if given else exitcode.INTERNAL.code, why) from None
     if os.getpid() != 1 and not spawn.become_subreaper():
         voice.say("cannot become a subreaper: daemons of the command may outlive a restart")
     before = journal.load()
@@ -81,8 +137,10 @@ def prepare(settings: Settings) -> Setup:
         raise SetupError(exitcode.INTERNAL.code, str(error)) from None
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
-    ledger = _resumed(before, _schedule_cnt())
-    return Setup(journal, beat_files, voice, tree.Tree(marker), caught, ledger, log, settings["auto-beat"].value)
+    ledger = _resumed(before, _schedule_cnt(settings))
+    return Setup(
+        journal, beat_files, voice, tree.Tree(marker), caught, ledger, log, settings["auto-beat"].value, settings
+    )
 
 
 def _run_dir(settings: Settings) -> str:
@@ -90,18 +148,33 @@ def _run_dir(settings: Settings) -> str:
         return os.path.abspath(settings["run-dir"].text)
     if settings["log-dir"].value:
         folder = settings["log-dir"].text
-        return os.path.abspath(f"{folder}/{time.strftime('%Y%m%d_%H%M%S')}_restartable")
+        return fresh(os.path.abspath(folder))
     temporary = os.environ.get("TMPDIR") or "/tmp"
     return os.path.abspath(f"{temporary}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}")
 
 
-def _schedule_cnt() -> int:
-    """How often this pod was scheduled: as the platform says it, else from Slurm's count of requeues, else 1."""
-    for variable, offset in (("MA_SCHEDULE_CNT", 0), ("SLURM_RESTART_COUNT", 1)):
+def fresh(folder: str) -> str:
+    """A new run dir in `folder`, called by the time as Cerebras does it; two in one second get different names."""
+    os.makedirs(folder, 0o755, exist_ok=True)
+    now = time.time()
+    while True:
+        path = f"{folder}/{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}_restartable"
+        try:
+            os.mkdir(path, 0o700)
+            return path
+        except FileExistsError:
+            now += 1
+
+
+def _schedule_cnt(settings: Settings) -> int:
+    """How often this pod was scheduled: as the platform says it, else from the outer scheduler's count of restarts,
+    else 1."""
+    for variable, offset in SCHEDULES:
         text = os.environ.get(variable, "")
         if text.isascii() and text.isdecimal() and len(text) < 10:
             return max(1, int(text) + offset)
-    return 1
+    attempts: int | None = settings["annotations"].value.attempts
+    return 1 if attempts is None else attempts + 1
 
 
 def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int) -> Ledger:
@@ -112,6 +185,7 @@ def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int)
     ledger, _ = before
     if ledger.schedule_cnt != schedule_cnt:
         ledger = ledger._replace(schedule_cnt=schedule_cnt, start_cnt=0, hang=0, fault=0, failure=0)
+        ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=(), dead_end=None)
     # An attempt that was cut off by the end of ftrun or of the container failed, whoever's fault that was.
     return ledger._replace(reason="first" if ledger.start_cnt == 0 else "failure")
 

@@ -39,7 +39,9 @@ def _nothing(number: int, frame: object) -> None:
 
 
 class Signals:
-    """Owns every catchable signal from its creation to `release`."""
+    """Owns every catchable signal from its creation to `release`.  `stop`: the first of those read that asks to end."""
+
+    stop: int | None = None
 
     def __init__(self) -> None:
         mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
@@ -57,9 +59,11 @@ class Signals:
     def read(self) -> bytes:
         """The signals that came since the last call, one byte each, oldest first."""
         try:
-            return os.read(self.fd, 4096)
+            numbers = os.read(self.fd, 4096)
         except BlockingIOError:
             return b""
+        self.stop = self.stop or next((number for number in numbers if number in STOP), None)
+        return numbers
 
     def release(self) -> None:
         """From here on nothing is caught: for the very end."""

@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
 from ftrun.host import signals
@@ -37,11 +38,13 @@ def spawn(
     inherited: signals.Inherited,
     terminal: int | None = None,
     die_with_us: bool = True,
+    streams: Mapping[int, int] = MappingProxyType({}),
 ) -> Child:
     """Start `command` in a process group of its own, in the foreground of `terminal` if there is one.
 
     Does not wait for the exec.  Only descriptors that ftrun itself inherited are passed on: all its own are
     close-on-exec.  With `die_with_us` the child gets SIGKILL when ftrun dies (as PID 1 the kernel sees to that).
+    `streams`: descriptors of ours that it gets in place of the standard streams of these numbers.
     """
     report, failed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     if die_with_us:
@@ -52,7 +55,7 @@ def spawn(
     try:
         pid = os.fork()
         if pid == 0:
-            _become(command, environment, inherited, terminal, parent if die_with_us else None, failed)
+            _become(command, environment, inherited, terminal, parent if die_with_us else None, failed, streams)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(failed)
@@ -70,6 +73,7 @@ def _become(
     terminal: int | None,
     parent: int | None,
     failed: int,
+    streams: Mapping[int, int],
 ) -> NoReturn:
     """The child between fork and exec; never returns into the parent's code."""
     try:
@@ -81,6 +85,9 @@ def _become(
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
+        for number, fd in streams.items():
+            os.dup2(fd, number)
+            os.set_blocking(number, True)  # an earlier attempt may have left it otherwise
         signals.restore(inherited)
         if not command[0]:
             raise FileNotFoundError(errno.ENOENT, "an empty word")
@@ -101,10 +108,11 @@ class Piped(NamedTuple):
     held: int
 
 
-def helper(command: Sequence[str], log: int) -> Piped:
-    """Start a program of ours with `log` as its stderr, and nothing else of ours.
+def helper(command: Sequence[str], log: int, passed: Sequence[int] = (), lasting: bool = False) -> Piped:
+    """Start a program of ours with `log` as its stderr and `passed` from 3 on, and nothing else of ours.
 
-    It gets no key of the terminal and, where we are not PID 1, SIGKILL when we die.  OSError if it cannot be started.
+    It gets no key of the terminal and, where we are not PID 1, SIGKILL when we die.  A `lasting` one does not: it sees
+    its stdin end and does what is left to do, deaf to signals that may be sent to all.  OSError if it cannot start.
     """
     if os.getpid() != 1:
         import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
@@ -120,7 +128,7 @@ def helper(command: Sequence[str], log: int) -> Piped:
     try:
         pid = os.fork()
         if pid == 0:
-            _help(command, (end, said, log), parent)
+            _help(command, (end, said, log, *passed), parent, lasting)
     except OSError:
         os.close(output)
         os.close(held)
@@ -134,19 +142,19 @@ def helper(command: Sequence[str], log: int) -> Piped:
     return Piped(pid, output, held)
 
 
-def _help(command: Sequence[str], streams: Sequence[int], parent: int) -> NoReturn:
+def _help(command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool) -> NoReturn:
     """The child between fork and exec."""
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()
-        if parent != 1:
+        if parent != 1 and not lasting:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         # Ours may have taken the numbers of the standard streams, where those were closed at our start.
-        for number, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD, 3) for stream in streams]):
+        for number, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD, len(streams)) for stream in streams]):
             os.dup2(fd, number)
-        os.closerange(3, 1 << 20)
-        signals.restore(signals.Inherited(frozenset(), frozenset()))
-        if os.getppid() == parent:
+        os.closerange(len(streams), 1 << 20)
+        signals.restore(signals.Inherited(frozenset(), frozenset(signals.CAUGHT if lasting else ())))
+        if lasting or os.getppid() == parent:
             os.execv(command[0], list(command))
     finally:
         os._exit(127)

@@ -24,6 +24,12 @@ class Tree:
         inherited = (procfs.stat(pid) for pid in procfs.children(self._me))
         self._spared = {(s.pid, s.start) for s in inherited if s is not None}
 
+    @property
+    def mark(self) -> dict[str, str]:
+        """The marker, for the environment of what is ours."""
+        name, _, value = os.fsdecode(self._marker).partition("=")
+        return {name: value}
+
     def spare(self, pid: int) -> None:
         """A helper of ours: not part of the command's tree, nor is anything below it."""
         if found := procfs.stat(pid):

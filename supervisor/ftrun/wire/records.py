@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ftrun.core.history import Clock, Occurrence
 from ftrun.core.values import Learned, Ledger
 
 SCHEMA: Final = 1
@@ -11,7 +12,10 @@ MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
 
 _COUNTS: Final = ("start_cnt", "schedule_cnt", "hang", "fault", "failure")
 _STEPS: Final = ("best_step", "best_checkpoint", "last_step")
-_TEXTS: Final = ("last_checkpoint", "last_section")
+_TEXTS: Final = ("last_checkpoint", "last_section", "dead_end")
+_TRUTHS: Final = ("reached", "faulted")
+_LISTS: Final = ("removed", "visible")
+_NESTED: Final = ("learned", "occurrences")
 _REASONS: Final = ("first", "hang", "fault", "failure", "manual", "peer")
 
 
@@ -34,8 +38,11 @@ def line(time: str, mono: float, event: str, attempt: int, fields: Iterable[tupl
 
 
 def dump_state(ledger: Ledger, extra: dict[str, object]) -> bytes:
-    learned = None if ledger.learned is None else ledger.learned._asdict()
-    state = {"schema": SCHEMA, **ledger._asdict(), "learned": learned, **extra}
+    nested = {
+        "learned": None if ledger.learned is None else ledger.learned._asdict(),
+        "occurrences": [occurrence(one) for one in ledger.occurrences],
+    }
+    state = {"schema": SCHEMA, **ledger._asdict(), **nested, **extra}
     return json.dumps(state, indent=1).encode("ascii") + b"\n"
 
 
@@ -57,8 +64,40 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
             raise Corrupt(f"{name} is {found.get(name)!r}")
     if found.get("reason") not in _REASONS:
         raise Corrupt(f"reason is {found.get('reason')!r}")
+    for name in _TRUTHS:
+        if type(found.get(name)) is not bool:
+            raise Corrupt(f"{name} is {found.get(name)!r}")
     learned = _learned(found.pop("learned", None))
-    return Ledger(**{name: found.pop(name) for name in Ledger._fields if name != "learned"}, learned=learned), found
+    for name in _LISTS:
+        words = found.get(name)
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise Corrupt(f"{name} is {words!r}")
+        found[name] = tuple(words)
+    occurrences = found.pop("occurrences", None)
+    if not isinstance(occurrences, list):
+        raise Corrupt("no list of faults")
+    kept = tuple(map(load_occurrence, occurrences))
+    flat = {name: found.pop(name) for name in Ledger._fields if name not in _NESTED}
+    return Ledger(**flat, learned=learned, occurrences=kept), found
+
+
+def occurrence(one: Occurrence) -> dict[str, object]:
+    """As it is kept: flat."""
+    at = one.at._asdict()
+    return {name: value for name, value in one._asdict().items() if name != "at"} | at
+
+
+def load_occurrence(found: object) -> Occurrence:
+    """Corrupt if it is none."""
+    if not isinstance(found, dict):
+        raise Corrupt(f"a fault is {found!r}")
+    texts = [found.get(name) for name in ("node", "device", "code", "severity", "boot")]
+    times: list[Any] = [found.get(name) for name in ("wall", "mono")]
+    told = all(type(time) in (int, float) and abs(time) <= 1e12 for time in times)
+    if not told or not all(type(text) is str for text in texts):
+        raise Corrupt(f"a fault is {found!r}")
+    node, device, code, severity, boot = map(str, texts)
+    return Occurrence(node, device, code, severity, Clock(float(found["wall"]), boot, float(found["mono"])))
 
 
 def _learned(found: object) -> Learned | None:

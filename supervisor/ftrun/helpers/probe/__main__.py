@@ -1,18 +1,24 @@
-"""Says how the accelerators are: `python -m ftrun.helpers.probe KIND PERIOD`, started by PID 1.
+"""Says how the accelerators are: `python -m ftrun.helpers.probe KIND PERIOD [TABLE]`, started by PID 1.
 
-KIND is auto, nvidia or ascend; PERIOD is in seconds.  JSON lines come out on stdout, ASCII:
+KIND is auto, nvidia or ascend; PERIOD is in seconds; TABLE is a site's file of fault codes, which wins over ours
+(core/faults.py).  JSON lines come out on stdout, ASCII:
     {"event": "ready", "vendors": [V, ...]}      those that are probed
     {"event": "none", "why": TEXT}               instead: there is nothing to probe, and it ends
     {"event": "devices", "mono": T, "devices": [{...}, ...]}      every PERIOD; fields as in `Device`; T:
                                                  time.monotonic() at the end of the look
-    {"event": "fault", "device": ID, "code": C, "text": TEXT, "gone": B}      within about TURN
-    {"event": "free", "ok": true}                the answer to a request, as is
+    {"event": "fault", "device": ID, "index": N, "code": C, "text": TEXT, "gone": B, "severity": S, "why": TEXT}
+                                                 within about TURN of the driver's telling it, or of the look that finds
+                                                 it; with "old": true if the first look at a device found it so
+    {"event": "free", "ok": true}                the answer to a request, as are the following
     {"event": "free", "ok": false, "held": [{"device": ID, "pids": [...], "memory_used": N, "health": H}, ...]}
+    {"event": "clear", "ok": true}
+    {"event": "clear", "ok": false, "why": TEXT}
     {"event": "problem", "what": TEXT}           one line for a person, each at most once
 Requests come in on stdin, a JSON object a line:
     {"ask": "devices"}                           look now
     {"ask": "free", "pids": [...], "used": {ID: BYTES, ...}, "timeout": S}    say when the devices are free (free.py),
                                                  or after S seconds that they are not; a later one takes its place
+    {"ask": "clear", "device": ID, "code": C, "timeout": S}    the same of a fault that is to be over (clear.py)
 It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
 
 A call to a driver may block for ever.  All of them are made here, by the one thread that also says `devices`: as long
@@ -20,6 +26,7 @@ as those lines come, the driver answers, and when they stay away that is what PI
 """
 
 import json
+import math
 import os
 import select
 import signal
@@ -29,17 +36,21 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from ftrun.helpers.probe.device import Device, Unavailable, Vendor
+from ftrun.core.faults import Table, look_up
+from ftrun.helpers.probe import tables
+from ftrun.helpers.probe.clear import unclear
+from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable, Vendor
 from ftrun.helpers.probe.free import held
 
 KINDS: Final = ("nvidia", "ascend")
-# s between questions for faults, since only requests can be waited for; and between looks while devices are to become
-# free.
+# s between questions for faults, since only requests can be waited for; and at least between looks while devices are to
+# become free.
 TURN: Final = 0.2
+CLEARING: Final = 0.5  # s between looks while a fault is to be over
 LINE_LIMIT: Final = 1 << 20  # bytes of a request
 
 
-class Asked(NamedTuple):
+class Freeing(NamedTuple):
     """A request to say when the devices are free."""
 
     pids: Collection[int]
@@ -47,16 +58,25 @@ class Asked(NamedTuple):
     until: float
 
 
+class Clearing(NamedTuple):
+    """A request to say when a fault is over; the codes that have come on its device since, and not gone."""
+
+    device: str
+    code: str
+    until: float
+    new: set[str]
+
+
 def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; we end with PID 1
     try:
-        kind, period = argv
+        kind, period, *rest = argv
         vendors, why = _open(kind)
         if not vendors:
             _say("none", why="; ".join(why))
             return 0
         _say("ready", vendors=list(vendors))
-        Probe(list(vendors.values()), float(period)).run()
+        Probe(vendors, {name: _table(name, *rest) for name in vendors}, float(period)).run()
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except Exception as error:
@@ -79,13 +99,26 @@ def _open(kind: str) -> tuple[dict[str, Vendor], list[str]]:
     return found, why
 
 
-class Probe:
-    """Looks every `period` seconds, and when asked to."""
+def _table(vendor: str, path: str = "") -> Table:
+    ours = tables.ours(vendor)
+    try:
+        return ours | tables.site(path) if path else ours
+    except (OSError, ValueError) as error:
+        _say("problem", what=f"the table of faults {path} is not used: {error}")
+        return ours
 
-    def __init__(self, vendors: Sequence[Vendor], period: float) -> None:
-        self._vendors, self._period = vendors, period
+
+class Probe:
+    """Looks every `period` seconds, when asked to, and soon after a fault: more may have changed."""
+
+    def __init__(self, vendors: Mapping[str, Vendor], tables: Mapping[str, Table], period: float) -> None:
+        self._vendors, self._tables, self._period = vendors, tables, period
+        self._pace = max(vendor.pace for vendor in vendors.values())
         self._due = 0.0  # of the next look that is told
-        self._asked: Asked | None = None
+        self._next = math.inf  # of the next that is not
+        self._looked = -math.inf
+        self._freeing: Freeing | None = None
+        self._clearing: Clearing | None = None
         self._ours: set[int] = set()  # pids that were seen on a device while they lived
         self._told: set[str] = set()  # problems
         self._rest = b""
@@ -104,9 +137,9 @@ class Probe:
                 self._take(content)
             self._faults()
             now = time.monotonic()
-            if now >= self._due or self._asked:
+            if now >= min(self._due, self._next):
                 self._look(told=now >= self._due)
-            wait = TURN if self._asked else max(0.0, min(TURN, self._due - time.monotonic()))
+            wait = max(0.0, min(TURN, min(self._due, self._next) - time.monotonic()))
 
     def _take(self, content: bytes) -> None:
         *lines, self._rest = (self._rest + content).split(b"\n")
@@ -119,38 +152,72 @@ class Probe:
                     self._due = 0.0
                 elif request["ask"] == "free":
                     until = time.monotonic() + float(request["timeout"])
-                    self._asked = Asked(frozenset(map(int, request["pids"])), dict(request["used"]), until)
+                    self._freeing = Freeing(frozenset(map(int, request["pids"])), dict(request["used"]), until)
+                    self._next = 0.0
+                elif request["ask"] == "clear":
+                    until = time.monotonic() + float(request["timeout"])
+                    self._clearing = Clearing(str(request["device"]), str(request["code"]), until, set())
+                    self._next = 0.0
                 else:
                     raise ValueError(request["ask"])
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 self._problem(f"a request that is none: {error!r}")
 
     def _faults(self) -> None:
-        for vendor in self._vendors:
+        for name, vendor in self._vendors.items():
             for fault in vendor.faults():
-                _say("fault", **fault._asdict())
-            for what in getattr(vendor, "problems", ()):
+                self._fault(fault, self._tables[name])
+            for what in vendor.problems:
                 self._problem(what)
 
+    def _fault(self, fault: DeviceFault, table: Table) -> None:
+        line = fault._asdict() | look_up(table, fault.code)._asdict()
+        _say("fault", **{key: value for key, value in line.items() if key != "old" or fault.old})
+        self._next = min(self._next, self._looked + max(TURN, self._pace))
+        if self._clearing and fault.device == self._clearing.device and not fault.old:
+            (self._clearing.new.discard if fault.gone else self._clearing.new.add)(fault.code)
+
     def _look(self, told: bool) -> None:
-        devices = [device for vendor in self._vendors for device in vendor.devices()]
+        closely = self._clearing is not None
+        devices = [device for vendor in self._vendors.values() for device in vendor.devices(closely)]
+        self._looked, self._next = time.monotonic(), math.inf
+        self._faults()
         now = time.monotonic()
         self._ours |= {pid for device in devices for pid in device.pids if _alive(pid)}
         if told:
             self._due = now + self._period
             _say("devices", mono=now, devices=[device._asdict() for device in devices])
-        if self._asked:
-            self._judge(self._asked, devices, now)
+        if self._freeing and self._judge_free(self._freeing, devices, now):
+            self._freeing = None
+        if self._clearing and self._judge_clear(self._clearing, devices, now):
+            self._clearing = None
+        if self._freeing or self._clearing:
+            self._next = min(self._next, now + max(TURN if self._freeing else CLEARING, self._pace))
 
-    def _judge(self, asked: Asked, devices: Sequence[Device], now: float) -> None:
+    def _judge_free(self, asked: Freeing, devices: Sequence[Device], now: float) -> bool:
+        """Whether that was the last word."""
         still = held(devices, asked.pids, asked.used, self._ours, _alive)
         if not still:
             _say("free", ok=True)
         elif now >= asked.until:
             _say("free", ok=False, held=[one._asdict() for one in still])
         else:
-            return
-        self._asked = None
+            return False
+        return True
+
+    def _judge_clear(self, asked: Clearing, devices: Sequence[Device], now: float) -> bool:
+        """Whether that was the last word."""
+        device = next((device for device in devices if device.id == asked.device), None)
+        vendor = device.vendor if device else ""
+        present = self._vendors[vendor].present(asked.device) if device else ()
+        why = unclear(device, asked.code, present, asked.new, self._tables.get(vendor, {}))
+        if not why:
+            _say("clear", ok=True)
+        elif now >= asked.until:
+            _say("clear", ok=False, why=why)
+        else:
+            return False
+        return True
 
     def _problem(self, what: str) -> None:
         if what not in self._told:

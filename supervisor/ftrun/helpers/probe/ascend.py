@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from ftrun.helpers.probe import npu_smi
@@ -36,6 +36,7 @@ AT_ONCE: Final = 8  # cards: all of most nodes, so that a driver that holds all 
 ENDING: Final = 0.01  # s between two looks whether a tool has ended that has closed its output
 CLOSING: Final = 0.5  # s for killed ones to end
 LONGEST: Final = 1 << 20  # bytes of an answer
+PACE: Final = 1.0  # s: each look starts several processes a card
 HEALTH_EVERY: Final = 3  # looks
 ECC_EVERY: Final = 30  # looks
 LOST: Final = "not listed any more"
@@ -103,6 +104,8 @@ def ids(text: str) -> list[int]:
 class Ascend:
     """A Vendor.  Nothing here blocks for longer than a few TIMEOUTs, whatever the driver does."""
 
+    pace = PACE
+
     def __init__(self, asking: "Asking", everything: Sequence[Chip], chips: Sequence[Chip]) -> None:
         self._asking, self._chips = asking, chips
         self._cards = list(dict.fromkeys(chip.card for chip in chips))
@@ -117,8 +120,8 @@ class Ascend:
         self._news: list[DeviceFault] = []
         self.problems: list[str] = []  # of the last look, a line each
 
-    def devices(self) -> list[Device]:
-        types = self._due()
+    def devices(self, closely: bool = False) -> list[Device]:
+        types = self._due(closely)
         answers = self._asking.ask([self._questions(card, types) for card in self._cards])
         self._refused |= {(_card(words), words[2]) for words, text in answers.items() if npu_smi.refused(text)}
         found = [self._device(chip, answers) for chip in self._chips]
@@ -141,13 +144,16 @@ class Ascend:
         news, self._news = self._news, []
         return news
 
+    def present(self, device: str) -> Collection[str]:
+        return {code for chip in self._chips if place(chip) == device for code in self._known(chip)}
+
     def close(self) -> None:
         self._asking.close()
 
-    def _due(self) -> list[str]:
+    def _due(self, closely: bool) -> list[str]:
         """The types of information to ask for in this look."""
         types = ["usages", "common", "proc-mem"]
-        if self._looks % HEALTH_EVERY == 0:
+        if closely or self._looks % HEALTH_EVERY == 0:
             types += ["health", "current-fault-event"]
         if self._looks % ECC_EVERY == 0:
             types += ["ecc"]
@@ -180,7 +186,7 @@ class Ascend:
             self._ecc[chip] = ecc
         if not any(value is not None for value in (*reading, processes, *health, events, *ecc)):
             self._health.pop(chip, None)
-            return Device(VENDOR, place(chip), chip.logic, chip.name or VENDOR, health=SILENT)
+            return Device(VENDOR, place(chip), chip.logic, chip.name or VENDOR, health=SILENT, visible=str(chip.logic))
         errors, isolated = self._ecc.get(chip, npu_smi.Ecc())
         return Device(
             VENDOR,
@@ -192,6 +198,7 @@ class Ascend:
             remapped_rows=isolated,
             ecc_errors=errors,
             health=self._health.get(chip),
+            visible=str(chip.logic),
         )
 
     def _visible(self, chip: Chip, processes: Sequence[npu_smi.Process] | None) -> tuple[int, ...]:
@@ -213,12 +220,17 @@ class Ascend:
         return found.get(None, ()) if "-c" in words or chip.card in self._alone else ()
 
     def _note(self, chip: Chip, told: Mapping[str, dict[str, str] | None]) -> None:
-        """Keep what was told; what differs is news."""
+        """Keep what was told; what differs is news, and old where nothing had been told."""
+        first = not any(known == chip for known, _ in self._codes)
         before = self._known(chip)
         self._codes |= {(chip, kind): codes for kind, codes in told.items() if codes is not None}
         after = self._known(chip)
-        self._news += [DeviceFault(place(chip), code, text) for code, text in after.items() if code not in before]
-        self._news += [DeviceFault(place(chip), code, text, True) for code, text in before.items() if code not in after]
+        self._news += [
+            DeviceFault(place(chip), chip.logic, code, text, gone, old=first)
+            for codes, others, gone in ((after, before, False), (before, after, True))
+            for code, text in codes.items()
+            if code not in others
+        ]
 
     def _known(self, chip: Chip) -> dict[str, str]:
         return self._codes.get((chip, "current-fault-event"), {}) | self._codes.get((chip, "health"), {})

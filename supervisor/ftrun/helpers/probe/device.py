@@ -1,6 +1,6 @@
 """What a probe says of accelerators, whatever their vendor."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -23,19 +23,28 @@ class Device(NamedTuple):
     memory_total: int | None = None
     traffic: float | None = None
     pids: tuple[int, ...] = ()
-    recovery: str | None = None  # what the driver says would cure it: none, reset, reboot, drain
+    recovery: str | None = None  # what the driver says would cure it: none, reset, reboot, drain, drain_reset, imex
     remapped_rows: int | None = None
     ecc_errors: int | None = None  # uncorrectable ones since the driver was loaded
     health: str | None = None  # ok, or the driver's word for what it is instead
+    visible: str | None = None  # what names it in this process's CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES
+
+    @property
+    def silent(self) -> bool:
+        """Whether it answers nothing.  Memory that is not told, as unified memory, is no silence."""
+        return self.memory_used is None and self.health not in (None, "ok")
 
 
 class DeviceFault(NamedTuple):
-    """`code` as the vendor writes it: an Xid number, an Ascend code in hexadecimal.  `gone`: no longer reported."""
+    """`code` as the vendor writes it: an Xid number, an Ascend code in hexadecimal; or a state that the driver says the
+    device is in, `recovery:<word>` or `lost`.  `gone`: no longer so.  `old`: so when the device was first looked at."""
 
     device: str
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name
     code: str
     text: str = ""
     gone: bool = False
+    old: bool = False
 
 
 class Unavailable(Exception):
@@ -45,10 +54,19 @@ class Unavailable(Exception):
 class Vendor(Protocol):
     """Calls may block for ever in a driver: this runs in a process of its own, and its silence is noticed."""
 
-    def devices(self) -> Sequence[Device]:
-        """All that this job may use, as they are now.  One that fell off the bus is there with its `health`."""
+    pace: float  # s at least between looks while something is waited for
+    problems: list[str]  # a line each
+
+    def devices(self, closely: bool = False) -> Sequence[Device]:
+        """All that this job may use, as they are now.  One that fell off the bus is there with its `health`.
+
+        `closely`: with what is otherwise asked seldom, for faults.
+        """
 
     def faults(self) -> Sequence[DeviceFault]:
         """What is new since the last call."""
+
+    def present(self, device: str) -> Collection[str]:
+        """The codes that this one had when it was last heard."""
 
     def close(self) -> None: ...

@@ -36,10 +36,9 @@ def held(
     found = []
     for device in devices:
         holders = tuple(pid for pid in device.pids if pid in pids or (pid in ours and not alive(pid)))
-        silent = device.memory_used is None and device.health not in (None, "ok")
         shared = any(pid not in pids and alive(pid) for pid in device.pids)
         known = device.id in used
-        if holders or (known and (silent or (not shared and _more(device, used[device.id])))):
+        if holders or (known and (device.silent or (not shared and _more(device, used[device.id])))):
             found.append(Held(device.id, holders, device.memory_used, device.health))
     there = {device.id for device in devices}
     return found + [Held(name, (), None, "not listed any more") for name in used if name not in there]

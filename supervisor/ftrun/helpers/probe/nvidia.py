@@ -11,11 +11,12 @@ their health is that of the GPU they are a part of.
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
-from ftrun.helpers.probe.visible import Gpu, Mig, Unit, numbered, units, visible
+from ftrun.helpers.probe.standing import Standing, Words
+from ftrun.helpers.probe.visible import Gpu, Mig, Unit, entries, numbered, units, visible
 
 VENDOR: Final = "nvidia"
 LIBRARY: Final = "libnvidia-ml.so.1"
@@ -27,7 +28,7 @@ TRAFFIC: Final = 2.0
 AT_ONCE: Final = 64  # faults told in one turn
 ALL_INSTANCES: Final = 0xFFFFFFFF  # an event concerns the whole GPU
 # What the values of NVML_GPU_RECOVERY_ACTION ask for.
-RECOVERY: Final = ("none", "reset", "reboot", "drain", "drain", "imex", "reset", "reboot")
+RECOVERY: Final = ("none", "reset", "reboot", "drain", "drain_reset", "imex", "reset", "reboot")
 
 
 class Found(NamedTuple):
@@ -71,12 +72,18 @@ def open(environment: Mapping[str, str]) -> "Nvidia":
 class Nvidia:
     """A Vendor."""
 
+    pace = 0.0
+
     def __init__(self, nvml: Any, environment: Mapping[str, str]) -> None:
         self._nvml = nvml
         self.setting = environment.get("CUDA_VISIBLE_DEVICES")
         self._by_speed = environment.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"
         self._found: dict[str, Found] = {}
         self._names: dict[int, tuple[str, str]] = {}  # UUID and name by index, for when it is lost
+        self._entries: dict[str, str] = {}  # of the setting, by the id that the device had at first
+        words = Words(*(str(nvml.NVMLError(e)) for e in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)))
+        self._standing = Standing(words)
+        self._news: list[DeviceFault] = []
         self._traffic: dict[str, tuple[float, float | None]] = {}  # when it was measured
         self._events: Any = None
         self._wrong: str | None = None  # with NVML as a whole
@@ -84,7 +91,7 @@ class Nvidia:
         self._pause = AGAIN
         self.problems: list[str] = []
 
-    def devices(self) -> Sequence[Device]:
+    def devices(self, closely: bool = False) -> Sequence[Device]:
         if self._again is not None and time.monotonic() >= self._again:
             self.close()
             try:
@@ -94,6 +101,7 @@ class Nvidia:
         if not self._found:
             return [Device(VENDOR, VENDOR, -1, "", health=self._wrong)] if self._wrong else []
         looks = [self._look(found) for found in self._found.values()]
+        self._news += self._standing.look(looks)
         if any(device.health != "ok" for device in looks):
             self._soon()
         else:
@@ -101,8 +109,11 @@ class Nvidia:
         return looks
 
     def faults(self) -> Sequence[DeviceFault]:
-        """Xids.  Waits at most a millisecond: NVML offers nothing to poll, and does not say what a wait of 0 means."""
-        told: list[DeviceFault] = []
+        """Xids, and what the looks found.
+
+        Waits at most a millisecond: NVML offers nothing to poll, and does not say what a wait of 0 means.
+        """
+        told, self._news = self._news, []
         while self._events is not None and len(told) < AT_ONCE:
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 1)
@@ -112,8 +123,11 @@ class Nvidia:
                     self.problems.append(f"Xids are not seen: {error}")
                 break
             code = str(event.eventData)
-            told += [DeviceFault(found.id, code, f"Xid {code}") for found in self._concerned(event)]
+            told += [DeviceFault(found.id, found.number, code, f"Xid {code}") for found in self._concerned(event)]
         return told
+
+    def present(self, device: str) -> Collection[str]:
+        return self._standing.of(device)
 
     def close(self) -> None:
         if self._events is not None:
@@ -174,7 +188,8 @@ class Nvidia:
     def _choose(self, listed: Sequence[tuple[Gpu, Found, Mapping[Mig, Any]]]) -> None:
         """Ours are those that are visible at the first time; later the same, whatever their numbers are then."""
         gpus = [gpu for gpu, _, _ in listed]
-        if not self._found:
+        first = not self._found
+        if first:
             chosen = visible(self.setting, gpus)
             if numbered(self.setting) and self._by_speed and len({found.name for _, found, _ in listed}) > 1:
                 self.problems.append(
@@ -185,6 +200,9 @@ class Nvidia:
             chosen = units(gpus)
         of = {gpu: (found, migs) for gpu, found, migs in listed}
         now = [self._unit(unit, *of[unit[0]]) for unit in chosen]
+        if first and self.setting is not None:
+            named = entries(self.setting, gpus)
+            self._entries = {found.id: named[unit] for found, unit in zip(now, chosen, strict=True)}
         before, self._found = self._found, {}
         for found in now:
             if not before or found.id in before or f"gpu{found.number}" in before:
@@ -222,7 +240,7 @@ class Nvidia:
     def _look(self, found: Found) -> Device:
         nvml = self._nvml
         if found.handle is None:
-            return Device(VENDOR, found.id, found.number, found.name, health=found.wrong)
+            return Device(VENDOR, found.id, found.number, found.name, health=found.wrong, visible=self._visible(found))
         handle, ask = found.handle, _Asked(nvml)
         of_gpu = ask if found.instance is None else _Asked(nvml)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -250,7 +268,14 @@ class Nvidia:
             remapped_rows=rows and rows[0] + rows[1],
             ecc_errors=ecc,
             health=ask.wrong or of_gpu.grave or "ok",
+            visible=self._visible(found),
         )
+
+    def _visible(self, found: Found) -> str | None:
+        """CUDA may count otherwise than NVML, so a number is a name only where the setting has it."""
+        unnamed = f"gpu{found.number}"
+        entry = self._entries.get(found.id) or self._entries.get(unnamed)
+        return entry or (None if found.id == unnamed else found.id)
 
     def _measured(self, ask: "_Asked", found: Found) -> float | None:
         at, traffic = self._traffic.get(found.id, (-TRAFFIC, None))

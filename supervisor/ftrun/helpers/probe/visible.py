@@ -39,16 +39,19 @@ def units(gpus: Sequence[Gpu]) -> list[Unit]:
 
 def visible(setting: str | None, gpus: Sequence[Gpu]) -> list[Unit]:
     """What this value of CUDA_VISIBLE_DEVICES (None: unset) leaves of `gpus`, which are in order."""
-    if setting is None:
-        return units(gpus)
-    found: list[Unit] = []
-    for entry in setting.split(","):
-        named = _named(entry.strip(), gpus)
+    return units(gpus) if setting is None else list(entries(setting, gpus))
+
+
+def entries(setting: str, gpus: Sequence[Gpu]) -> dict[Unit, str]:
+    """The same, in order, each with the entry of this value that names it, or "" where that names others, too."""
+    found: dict[Unit, str] = {}
+    for entry in map(str.strip, setting.split(",")):
+        named = _named(entry, gpus)
         if any(unit in found for unit in named):
-            return []
+            return {}
         if not named:
             break
-        found += named
+        found |= dict.fromkeys(named, entry if len(named) == 1 else "")
     return found
 
 

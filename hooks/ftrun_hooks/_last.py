@@ -1,0 +1,205 @@
+"""The last words of a Python that dies of an exception: a small file in the beat folder, for the supervisor to read.
+
+`raised-<CLOCK_MONOTONIC in ns, 20 digits>-<pid>`, renamed into place, at most `SIZE` bytes: lines of `key value`, `end`
+the last of them.  Times are in ns, `parents` goes up from the parent, `kinds` are the exception's class and its bases.
+What begins with `root-` tells of the exception that is at the bottom of its chain; `chain` says how it got there.
+
+Loaded by itself, without the package: what kills a program may be that it cannot import what the package needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+RAISED = "raised-"
+SIZE = 4096
+FILES = 256  # so many are kept; where there are more, the middle ones go: the first and the last tell most
+ANCESTORS = 16
+CHAIN = 64
+ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120}  # bytes; for error and root each
+
+
+def leave(folder: str, error: BaseException | None) -> None:
+    """Write down what this process dies of.  An exit on purpose is none, but for one that follows an exception."""
+    try:
+        if isinstance(error, SystemExit):
+            error = None if error.code in (None, 0) or error.__suppress_context__ else error.__context__
+        if error is not None and not isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)):
+            _write(folder, _record(error))
+    except Exception:
+        pass
+
+
+def in_children(folder: str) -> None:
+    """The same in what multiprocessing starts: it catches what is raised there, so that no hook of Python's sees it."""
+    from multiprocessing import context, process, util
+
+    def begin(_: object = None) -> None:
+        if sys.version_info < (3, 11):
+            # Runs while the exception goes past.  From 3.13 on that comes too late.
+            util.Finalize(None, lambda: leave(folder, sys.exc_info()[1]), exitpriority=1 << 30)
+            return
+        child: Any = process.current_process()
+        inner = child.run
+
+        def run() -> Any:
+            try:
+                return inner()
+            except BaseException as error:
+                leave(folder, error)
+                if error.__traceback__ is not None:
+                    error.__traceback__ = error.__traceback__.tb_next  # no line of ours in what is printed
+                raise
+
+        child.run = run
+
+    util.register_after_fork(leave, begin)
+    spawned: Any = context.SpawnProcess
+    if "_after_fork" in vars(spawned):  # from 3.10 on those that are not forked call nothing that is registered
+        spawned._after_fork = staticmethod(begin)
+
+
+def _record(error: BaseException) -> list[str]:
+    pid = os.getpid()
+    lines = ["pid %d" % pid, "at %d" % time.monotonic_ns(), "started %d" % _started()]
+    lines.append("parents " + " ".join(map(str, _parents())))
+    rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
+    if rank.isdigit():
+        lines.append("rank " + rank[:9])
+    lines.append("program " + _cut(os.path.basename((getattr(sys, "argv", None) or [""])[0]), 80))
+    lines += _described(error, "")
+    try:
+        root, how = _root(error)
+    except Exception:  # attributes of the program's own making
+        root, how = error, ""
+    if root is not error:
+        lines.append("chain " + how)
+        lines += _described(root, "root-")
+    return lines
+
+
+def _described(error: BaseException, prefix: str) -> list[str]:
+    kinds: list[str] = []
+    for kind in type(error).__mro__:
+        if kind is not object and len(" ".join(kinds)) < ROOM["kinds"] - 120:
+            module = "" if kind.__module__ == "builtins" else str(kind.__module__) + "."
+            kinds.append(_cut(module + kind.__qualname__, 120))
+    message, more = _message(error)
+    where, own = _places(error)
+    found = {"kinds": " ".join(kinds), "message": message, "more": more, "where": where, "own": own}
+    return [prefix + key + " " + _cut(value, ROOM[key]) for key, value in found.items() if value]
+
+
+def _message(error: BaseException) -> tuple[str, str]:
+    """The first line, and some more of the rest."""
+    try:
+        lines = [line.strip() for line in str(error)[:8192].splitlines()]
+    except Exception:
+        return "", ""
+    first, *rest = [line for line in lines if line] or [""]
+    return first, " | ".join(rest)
+
+
+def _places(error: BaseException) -> tuple[str, str]:
+    """Where it was raised, and how far the program's own code had come: `file.py:88 in f`."""
+    library = os.path.dirname(os.__file__) + os.sep
+    last: Any = None
+    own: Any = None
+    step = error.__traceback__
+    while step is not None:
+        last = step
+        path = step.tb_frame.f_code.co_filename
+        if not (path.startswith(("<", library)) or "-packages" + os.sep in path):
+            own = step
+        step = step.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        return "%s:%s" % (os.path.basename(str(error.filename)), error.lineno), _place(own)
+    return _place(last), _place(own)
+
+
+def _place(step: Any) -> str:
+    if step is None:
+        return ""
+    code = step.tb_frame.f_code
+    return "%s:%s in %s" % (os.path.basename(code.co_filename), step.tb_lineno, code.co_name)
+
+
+def _root(error: BaseException) -> tuple[BaseException, str]:
+    """The first of the chain.  `cause`: the program says that this led to the rest; `context`: it was being handled."""
+    how, seen = "cause", [error]
+    while len(seen) < CHAIN:
+        below, link = error.__cause__, "cause"
+        if below is None:  # of torch's compilers, which suppress both; of a group
+            below = getattr(error, "inner_exception", None) or getattr(error, "exceptions", (None,))[0]
+        if below is None and not error.__suppress_context__:
+            below, link = error.__context__, "context"
+        if not isinstance(below, BaseException) or any(below is other for other in seen):
+            break
+        if type(below).__name__.endswith("RemoteTraceback"):
+            break  # the text of another process; what was raised there is `error` itself
+        if link == "context":
+            how = link
+        seen.append(below)
+        error = below
+    return error, how
+
+
+def _stat(pid: object) -> list[bytes]:
+    """/proc/<pid>/stat from its third field on: the name before may hold anything."""
+    with open("/proc/%s/stat" % pid, "rb") as file:
+        return file.read(4096).rpartition(b")")[2].split()
+
+
+def _started() -> int:
+    """When this process began, on the clock of the beats; 0 where nobody says."""
+    try:
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0, time.monotonic_ns() - int(age * 1e9))
+    except Exception:
+        return 0
+
+
+def _parents() -> list[int]:
+    pids = [os.getppid()]
+    try:
+        while pids[-1] > 1 and len(pids) < ANCESTORS:
+            pids.append(int(_stat(pids[-1])[1]))
+    except Exception:
+        pass
+    return pids
+
+
+def _cut(text: str, room: int) -> str:
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[:room])
+    return plain.encode("utf-8", "backslashreplace")[:room].decode("utf-8", "ignore")
+
+
+def _write(folder: str, lines: list[str]) -> None:
+    content = "\n".join([*lines, "end", ""]).encode()
+    kept = sorted(name for name in os.listdir(folder) if name.startswith(RAISED))
+    for name in kept[FILES // 2 : len(kept) - FILES // 2 + 1]:
+        _remove(os.path.join(folder, name))
+    name = "%s%020d-%d" % (RAISED, time.monotonic_ns(), os.getpid())
+    fresh = os.path.join(folder, "." + name)
+    try:
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, content)
+        finally:
+            os.close(file)
+        os.rename(fresh, os.path.join(folder, name))
+    except OSError:  # full
+        _remove(fresh)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:  # somebody else did
+        pass

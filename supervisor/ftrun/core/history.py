@@ -1,0 +1,80 @@
+"""What outlives an attempt, a container and a schedule: device faults by node, and what each schedule came to.
+
+The one place where a wall clock decides, because 24 hours may outlive a boot.  Within a boot the monotonic clock is
+asked instead, so that a clock that is set back or forward changes nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+DAY: Final = 86400.0  # s
+TIMES: Final = 3  # the same fault so often within a day, or so many schedules in a row for nothing (ModelArts)
+KEPT: Final = 256  # occurrences
+
+
+class Clock(NamedTuple):
+    """A time.  `wall`: seconds since the epoch; `mono`: CLOCK_BOOTTIME of the boot that is called `boot` (empty: not
+    known)."""
+
+    wall: float
+    boot: str = ""
+    mono: float = 0.0
+
+
+class Occurrence(NamedTuple):
+    node: str
+    device: str
+    code: str
+    severity: str
+    at: Clock
+
+
+class Schedule(NamedTuple):
+    """One life of a container: the outer scheduler's `number`; `key` is its own.
+
+    `progressed`: it got beyond all before it.  `faulted`: a device fault acted on it.  `failed`: it ended in trouble;
+    not so one that succeeded, was stopped from outside, or of which nobody heard again.
+    """
+
+    key: str
+    number: int
+    node: str
+    wall: float
+    best_step: int | None = None
+    best_checkpoint: int | None = None
+    progressed: bool = False
+    faulted: bool = False
+    failed: bool = False
+    phase: str = ""
+
+
+def age(then: Clock, now: Clock) -> float:
+    """Seconds; zero for what lies in the future: a clock that was set back makes no fault undone."""
+    if then.boot and then.boot == now.boot:
+        return max(0.0, now.mono - then.mono)
+    return max(0.0, now.wall - then.wall)
+
+
+def times(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
+    """How often the same code came on the same device of the same node within the day that ends with `one`, itself
+    included."""
+    same = (o for o in occurrences if o != one and o[:3] == one[:3])
+    return 1 + sum(age(o.at, one.at) <= DAY for o in same)
+
+
+def noted(occurrences: Iterable[Occurrence], others: Iterable[Occurrence]) -> tuple[Occurrence, ...]:
+    """Both, each once, the others last: in the order in which they were heard of, whatever a clock says; the last
+    `KEPT`."""
+    new = dict.fromkeys(others)
+    return (*(one for one in dict.fromkeys(occurrences) if one not in new), *new)[-KEPT:]
+
+
+def in_vain(schedules: Iterable[Schedule]) -> int:
+    """How many of these, in a row up to the last, failed without a device fault, and came no further than the first of
+    them: attempts are counted as restarts in place are (ModelArts: three reschedules, and it fails the fourth time)."""
+    row = 0
+    for schedule in schedules:
+        if schedule.progressed or schedule.faulted:
+            row = 0
+        row += schedule.failed and not schedule.faulted
+    return row

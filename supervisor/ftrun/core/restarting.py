@@ -1,0 +1,91 @@
+"""Between two attempts: what a start has to wait for, once the tree is dead."""
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core import words
+from ftrun.core.ending import Effects, Outcome, finish
+from ftrun.core.faulting import cured, faulted_ending, given_up, has_to_wait, heal, not_healed
+from ftrun.core.policy import Policy
+from ftrun.core.states import Again, Finish, Healing, Job, Keep, Launching, Pending, Phase, Stopping
+from ftrun.core.values import Attempt
+
+ANSWER = 5.0  # s; a helper that is asked something until a deadline has so long to say what it saw
+
+
+def launch(job: Job, now: float, record: str) -> Outcome:
+    again = job.want if isinstance(job.want, Again) else None
+    number = job.ledger.start_cnt + 1
+    ledger = job.ledger._replace(start_cnt=number, reason=again.reason if again else job.ledger.reason)
+    fields: tuple[tuple[str, object], ...] = (("reason", ledger.reason), ("start_cnt", number))
+    if again:
+        fields += (("consecutive", again.consecutive),)
+    written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
+    attempt = Attempt(number, spawned_at=now, patience=1 << min(ledger.hang, 10))
+    job = job._replace(phase=Launching(attempt), want=Keep(), ledger=ledger)
+    return job, (written, do.Spawn(number))
+
+
+def consult(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
+    """Who is stopped from outside may be so because another of this job has reached a verdict."""
+    return job._replace(phase=Stopping(attempt, "verdict", now + ANSWER)), (*written, do.Consult())
+
+
+def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+    """No restart before the devices are free."""
+    if attempt is None or policy.device_timeout is None:
+        return again(job, attempt, now, policy, written)
+    freeing = Stopping(attempt, "devices", now + policy.device_timeout + ANSWER)
+    return job._replace(phase=freeing), (*written, do.Release())
+
+
+def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+    """The tree is dead and the devices are free: end, or start again, at once or after what has to come first."""
+    want = job.want
+    if isinstance(want, Finish):
+        job, effects = finish(job, want)
+        return job, written + effects
+    if has_to_wait(job):
+        return heal(job, attempt, now, policy, written)
+    if isinstance(want, Again) and want.delay > 0:
+        return job._replace(phase=Pending(now + want.delay)), written
+    job, effects = launch(job, now, "restart")
+    return job, written + effects
+
+
+def healed(job: Job, phase: Healing, event: ev.Healed | ev.Ticked, policy: Policy) -> Outcome:
+    """Cured: on to the next start.  Not cured, or not in time: without the device, or isolate."""
+    if isinstance(event, ev.Healed) and phase.fault is None:
+        return job, ()  # said before
+    if isinstance(event, ev.Healed) and phase.fault is not None and event.cured:
+        return _on(cured(job, phase.fault.device), _afresh(phase), event.now, policy)
+    why = event.why if isinstance(event, ev.Healed) else f"not within {words.seconds(policy.heal_timeout)}"
+    lighter = given_up(job, phase, policy)
+    if lighter is None:
+        return not_healed(job, phase, why)
+    return _on(lighter[0], phase, event.now, policy, (lighter[1],))
+
+
+def _afresh(phase: Healing) -> Healing:
+    """What was cured and comes again is a new fault."""
+    return phase if phase.attempt is None else phase._replace(attempt=phase.attempt._replace(known=()))
+
+
+def _on(job: Job, phase: Healing, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+    if has_to_wait(job):
+        return heal(job, phase.attempt, now, policy, written)
+    return free(job, phase.attempt, now, policy, written)
+
+
+def faulted_healing(job: Job, phase: Healing, event: ev.Faulted, policy: Policy) -> Outcome:
+    job, written = faulted_ending(job, phase, event, policy)
+    under_way = isinstance(job.want, Again) and phase.fault in job.want.faults
+    if not isinstance(job.phase, Healing) or phase.fault is None or under_way:
+        return job, written
+    return _on(job, phase, event.now, policy, written)  # the job does without that device
+
+
+def held(job: Job, phase: Phase, event: ev.Held, policy: Policy) -> Outcome:
+    job = job._replace(held=event.why)
+    if isinstance(phase, Healing) and phase.fault is None and event.why is None:
+        return _on(job, phase, event.now, policy)
+    return job, ()

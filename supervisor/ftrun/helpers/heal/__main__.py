@@ -1,0 +1,89 @@
+"""Runs what heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
+
+The one word is {"command": TEXT, "timeout": S, "environment": {NAME: TEXT, ...}}: `sh -c TEXT` is run with that added
+to the environment, in a session of its own; its output goes to stderr.  JSON lines come out on stdout, ASCII:
+    {"event": "healed", "ok": true, "why": null}
+    {"event": "healed", "ok": false, "why": TEXT}        "it ended with 3", "it did not end within 5m", ...
+    {"event": "problem", "what": TEXT}                   one line for a person
+`healed` is the last; by then nothing of the command is left, what it left in the background included.  When stdin ends
+before, all of it is killed just the same, and nothing is said.  It ends with 0, or with 1 after a `problem`.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from ftrun.core import words
+from ftrun.helpers.evidence.processes import below
+from ftrun.helpers.heal.children import Children, why
+from ftrun.helpers.lines import Lines, run
+from ftrun.host import procfs, spawn, tree
+from ftrun.host.procfs import Stat
+
+LAST: Final = 10.0  # s in which SIGKILL ends all but what is stuck in the kernel
+TURN: Final = 0.1  # s between looks for what forked meanwhile
+
+
+class Remedy(NamedTuple):
+    command: str
+    timeout: float
+    environment: dict[str, str]
+
+
+def main(argv: Sequence[str]) -> int:
+    return run(partial(_run, argv))
+
+
+def _run(argv: Sequence[str], lines: Lines) -> None:
+    remedy = parse(argv[0])
+    spawn.become_subreaper()  # a daemon's parent is gone: it comes to us, and is ended
+    children = Children(lines)
+    failure = _apply(remedy, children)
+    listening = not lines.ended
+    stuck = _end_all(children)
+    if stuck:
+        failure = f"{failure or 'it ended'}; SIGKILL does not end {'; '.join(map(procfs.describe, stuck[:4]))}"
+    if listening:
+        lines.say("healed", ok=failure is None, why=failure)
+
+
+def parse(text: str) -> Remedy:
+    """ValueError, TypeError or KeyError where it is no remedy."""
+    found = json.loads(text)
+    environment = {str(name): str(value) for name, value in dict(found["environment"]).items()}
+    return Remedy(str(found["command"]), float(found["timeout"]), environment)
+
+
+def _apply(remedy: Remedy, children: Children) -> str | None:
+    """Why it has not healed."""
+    try:
+        pid = children.start(["sh", "-c", remedy.command], remedy.environment, with_us=True)
+    except (OSError, ValueError) as error:
+        return f"it cannot be started: {error}"
+    code = children.wait(pid, time.monotonic() + remedy.timeout)
+    return f"it did not end within {words.seconds(remedy.timeout)}" if code is None else why(code)
+
+
+def _end_all(children: Children) -> list[Stat]:
+    """What SIGKILL did not end.  Orphans are ours: no child of ours is left only if nothing is."""
+    until = time.monotonic() + LAST
+    while children.reap():
+        tree.kill(_ours)
+        if time.monotonic() >= until:
+            return _ours()
+        children.listen(TURN)
+    return []
+
+
+def _ours() -> list[Stat]:
+    everyone = procfs.everyone()
+    pids = below(os.getpid(), everyone) - {os.getpid()}
+    return [process for process in everyone if process.pid in pids and not process.ended]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

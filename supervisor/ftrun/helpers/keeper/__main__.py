@@ -1,0 +1,164 @@
+"""Keeps what outlives the pod: `python -m ftrun.helpers.keeper FOLDER`, started by PID 1.
+
+In the folder, which several keepers may share and which may be on a network disk: `history.json`, `verdict.json`, and
+`history.lock`.  JSON lines come out on stdout, ASCII:
+    {"event": "kept", "history": {"faults": [...], "schedules": [...]}}      at the start, and for each `keep`: what is
+                                                       known now (history.py has the fields), the oldest first; faults
+                                                       of the last 2 days or of this boot, at most 256; 64 schedules
+    {"event": "told", "verdict": {...} | null}         for each `verdict`: the one that stands; null: it was none
+    {"event": "shared", "verdict": {...} | null}       for each `shared`
+    {"event": "problem", "what": TEXT}                 one line for a person, each at most once
+Requests come in on stdin, a JSON object a line:
+    {"ask": "keep", "faults": [...], "schedule": {...} | null}      add these: a fault once, the schedule joined with
+                                                       the one of the same `key` (best_* the maximum; progressed and
+                                                       faulted once true stay so; the rest as it is here)
+    {"ask": "verdict", "verdict": {...}, "since": T}   write it, unless there is one of the same schedule_cnt that is
+                                                       not older than T, in s since the epoch (may be left out: 0)
+    {"ask": "shared", "schedule_cnt": N, "since": T}   the verdict of that schedule, if not older than T
+What was answered is on disk, unless a `problem` said that it cannot be: then it is in memory, and on disk as soon as
+that works again.  A file that is not ours is set aside as `NAME.corrupt-<n>`, one that cannot be read is left alone.
+When stdin ends it finishes what it was asked and ends with 0; with 1 after a problem that it did not expect.  It may
+block on a dead disk: nobody waits for it.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from ftrun.helpers.keeper import history, verdict
+from ftrun.helpers.keeper.folder import Folder
+from ftrun.helpers.keeper.history import Foreign, History
+from ftrun.helpers.keeper.verdict import Verdict
+from ftrun.helpers.lines import Lines, Request, run
+from ftrun.host import procfs
+
+HISTORY: Final = "history.json"
+VERDICT: Final = "verdict.json"
+LIMIT: Final = 8 << 20  # bytes; what we write has at most half of it
+
+
+def main(argv: Sequence[str]) -> int:
+    return run(partial(_run, argv))
+
+
+def _run(argv: Sequence[str], lines: Lines) -> None:
+    os.umask(0o022)  # the outer scheduler reads the verdict, as whoever it is (Slurm's epilog)
+    keeper = Keeper(os.path.abspath(argv[0]), lines)
+    lines.say("kept", history=keeper.keep([], None))
+    while not lines.ended:
+        for request in lines.requests():
+            keeper.answer(request)
+
+
+class Keeper:
+    def __init__(self, path: str, lines: Lines) -> None:
+        self._folder, self._lines = Folder(path, lines.problem), lines
+        self._known = History()
+        self._unsaved = History()
+        self._boot = (procfs.read("/proc/sys/kernel/random/boot_id", 64) or b"").decode("ascii", "replace").strip()
+
+    def answer(self, request: Request) -> None:
+        try:
+            match request["ask"]:
+                case "keep":
+                    self._lines.say("kept", history=self.keep(request["faults"], request["schedule"]))
+                case "verdict":
+                    stands = self.tell(request["verdict"], float(request.get("since", 0)))
+                    self._lines.say("told", verdict=stands)
+                case "shared":
+                    stands = self.shared(request["schedule_cnt"], float(request["since"]))
+                    self._lines.say("shared", verdict=stands)
+                case other:
+                    raise ValueError(other)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            self._lines.problem(f"a request that is none: {error!r}")
+
+    # --- the history ------------------------------------------------------------------------------------------------
+
+    def keep(self, faults: Sequence[Any], schedule: Any) -> dict[str, Any]:
+        """All that is known, with these."""
+        schedules = [] if schedule is None else [schedule]
+        good = [fault for fault in faults if self._right(fault, history.FAULT)]
+        fine = [one for one in schedules if self._right(one, history.SCHEDULE)]
+        self._unsaved = history.merge(self._unsaved, good, fine)
+        try:
+            with self._folder.locked():
+                before = self._read_history()
+                self._known = self._with_unsaved()
+                content = history.dump(self._known)
+                if content != before and (before is not None or self._known != History()):
+                    self._folder.write(HISTORY, content)
+            self._unsaved = History()
+        except OSError as error:
+            self._lost(HISTORY, error)
+            self._known = self._with_unsaved()
+        return history.told(self._known, time.time(), self._boot)
+
+    def _right(self, entry: object, shape: history.Shape) -> bool:
+        if (reason := history.wrong(entry, shape)) is not None:
+            self._lines.problem(f"a request with an entry that is none: {reason}")
+        return reason is None
+
+    def _with_unsaved(self) -> History:
+        return history.merge(self._known, self._unsaved.faults, self._unsaved.schedules)
+
+    def _read_history(self) -> bytes | None:
+        """What the file holds is known from now on; where there is none, what was known before still is."""
+        try:
+            content = self._folder.read(HISTORY, LIMIT)
+            if content is not None:
+                self._known, dropped = history.parse(content)
+                self._lines.dropped(f"{self._folder.path}/{HISTORY}", dropped)
+            return content
+        except (Foreign, RecursionError) as reason:
+            self._folder.set_aside(HISTORY, reason)
+            return None
+
+    # --- the verdict ------------------------------------------------------------------------------------------------
+
+    def tell(self, mine: object, since: float) -> Verdict | None:
+        """The verdict that stands: the first."""
+        if not isinstance(mine, dict) or not verdict.whole(mine):
+            raise ValueError("not a verdict")
+        try:
+            with self._folder.locked():
+                first = self._read_verdict(aside=True)
+                if first is not None and verdict.holds(first, mine["schedule_cnt"], since):
+                    return first
+                self._folder.write(VERDICT, verdict.dump(mine))
+        except OSError as error:
+            self._lost(VERDICT, error)
+        return mine
+
+    def shared(self, schedule_cnt: object, since: float) -> Verdict | None:
+        try:
+            found = self._read_verdict(aside=False)
+        except OSError as error:
+            self._lines.problem(f"{self._folder.path}/{VERDICT} cannot be read ({error.strerror})")
+            return None
+        return found if found is not None and verdict.holds(found, schedule_cnt, since) else None
+
+    def _read_verdict(self, aside: bool) -> Verdict | None:
+        try:
+            content = self._folder.read(VERDICT, verdict.LIMIT)
+            if content is None:
+                return None
+            found = verdict.parse(content)
+            if found is None:
+                raise Foreign("it is no whole verdict")
+            return found
+        except Foreign as reason:
+            if aside:
+                self._folder.set_aside(VERDICT, reason)
+            return None
+
+    def _lost(self, name: str, error: OSError) -> None:
+        what = f"{self._folder.path}/{name} cannot be written ({error.strerror}); what has to outlive this pod does not"
+        self._lines.problem(what)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""Says what MindCluster wants: `python -m ftrun.helpers.platform PATH PERIOD [TABLE]`, started by PID 1.
+
+PATH is `reset.json` (reset.py), looked at every PERIOD seconds; TABLE a site's file of fault codes (core/faults.py).
+JSON lines come out on stdout, ASCII:
+    {"event": "platform", "flushing": B, "graceful": B, "restart_process": B, "faults": [F, ...], "clear": B,
+     "update_time": N, "retry_time": N}              at first, and each time anything of it changes
+        F: {"rank": N, "logic": N, "code": C, "severity": S, "status": "fault" | "unrecovered" | "failed"}, one for each
+        code of each rank of this container (ranks.py; of all ranks, where nothing says which are); `fault` without a
+        code has the code "reset.json".  The platform wants the training to end on any of them, whatever the severity.
+        `clear`: nothing hinders a start: no flushing, and no rank of this container has such a status
+    {"event": "ready"}                               after the first look
+    {"event": "problem", "what": TEXT}               one line for a person, each at most once
+At the start all is clear; without a file it stays so, which is said as late as that one vanished.  A file that is torn,
+or cannot be read, changes nothing, and is a problem once it stays so for PATIENCE seconds; one that vanishes for so
+long is clear.  It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
+"""
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import ftrun
+from ftrun.core import faults
+from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.platform import reset
+from ftrun.helpers.platform.ranks import local_ranks
+
+LIMIT: Final = 1 << 20  # bytes: of a ConfigMap, and of a table
+PATIENCE: Final = 3.0  # s
+TABLE: Final = os.path.join(os.path.dirname(ftrun.__file__ or ""), "faults", "ascend.txt")
+
+
+def main(argv: Sequence[str]) -> int:
+    return run(partial(_run, argv))
+
+
+def _run(argv: Sequence[str], lines: Lines) -> None:
+    path, period, *site = argv
+    platform = Platform(path, _table([TABLE, *site], lines), lines)
+    platform.look()
+    lines.say("ready")
+    while not lines.ended:
+        lines.pause(float(period))
+        platform.look()
+
+
+class Platform:
+    def __init__(self, path: str, table: faults.Table, lines: Lines) -> None:
+        self._path, self._table, self._lines = path, table, lines
+        self._local = local_ranks(os.environ)
+        self._known: dict[str, Any] | None = None  # said; what an earlier life of ours said may be over
+        self._since: float | None = None  # it has not been there, or not been whole
+
+    def look(self) -> None:
+        found, trouble = self._read()
+        if found is None or trouble is not None:
+            now = time.monotonic()
+            self._since = now if self._since is None else self._since
+            if now < self._since + PATIENCE:
+                return
+        else:
+            self._since = None
+        if trouble is not None:
+            self._lines.problem(f"{self._path} is not understood ({trouble}); what it said before holds")
+            return
+        found = found or dict(reset.NOTHING)
+        if found != self._known:
+            self._known = found
+            self._lines.say("platform", **found)
+
+    def _read(self) -> tuple[dict[str, Any] | None, Exception | None]:
+        """What it says, None where it is not there; why it cannot be told."""
+        try:
+            content = read(self._path)
+            found, dropped = reset.parse(content, self._local, self._severity)
+        except (FileNotFoundError, NotADirectoryError):
+            return None, None
+        except (OSError, ValueError, RecursionError) as error:
+            return None, error
+        self._lines.dropped(self._path, dropped)
+        return found, None
+
+    def _severity(self, code: str) -> str:
+        return faults.look_up(self._table, code).severity
+
+
+def _table(paths: Sequence[str], lines: Lines) -> faults.Table:
+    """Later files win over earlier ones; one that is wrong is a problem and is left out."""
+    table: dict[str, faults.Entry] = {}
+    for path in paths:
+        try:
+            table |= faults.parse(read(path).decode())
+        except (OSError, ValueError) as error:
+            lines.problem(f"{path}: {error}; its codes are not known")
+    return table
+
+
+def read(path: str) -> bytes:
+    """All of a regular file, or of what a link leads to.  ValueError where it is none, or has more than LIMIT bytes."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("it is no regular file")
+        content = b""
+        while len(content) <= LIMIT and (chunk := os.read(fd, LIMIT + 1 - len(content))):
+            content += chunk
+    finally:
+        os.close(fd)
+    if len(content) > LIMIT:
+        raise ValueError(f"it is larger than {LIMIT} bytes")
+    return content
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""What `reset.json` says, as values.
+
+MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
+RankList (RankId, LogicId, Status, Policy, InitialPolicy, ErrorCode, ErrorCodeHex), UpdateTime, RetryTime,
+FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  Two components
+write it, and any field may be missing or null:
+- ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
+  else, LogicId 0 and no code.  The agent in the container kills on it, and waits until it is over before it starts.
+- the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
+  reset, then `recovered` or `failed`; codes in ErrorCodeHex (`80C98002,8C204E00`), ErrorCode is left empty.  All chips
+  that are reset together are listed, those without a fault without a code.  The agent kills on `unrecovered` and starts
+  when all are `recovered`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from ftrun.core import faults
+
+FAULT: Final = "fault"
+UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on such a chip
+NO_CODE: Final = "reset.json"
+TOLD: Final = 256  # faults: a line has room for 64 KiB
+CODE: Final = 64  # characters
+NOTHING: Final[Mapping[str, Any]] = {
+    "flushing": False,
+    "graceful": False,
+    "restart_process": False,
+    "faults": [],
+    "clear": True,
+    "update_time": 0,
+    "retry_time": 0,
+}
+
+
+def parse(
+    content: bytes, local: Collection[int] | None, severity: Callable[[str], str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The fields of `platform`, and why entries were dropped.  ValueError or RecursionError: it is torn, or no such
+    file."""
+    found = json.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError("it is no object")
+    listed = _get(found, "RankList", list, [])
+    flushing = _get(found, "FaultFlushing", bool, False)
+    told: list[dict[str, Any]] = []
+    dropped, clear = [], not flushing
+    for number, entry in enumerate(listed):
+        try:
+            rank, logic, status, codes = _rank(entry)
+        except ValueError as reason:
+            dropped.append(f"RankList[{number}]: {reason}")
+            continue
+        if status not in UNDER_WAY or (local is not None and rank not in local):
+            continue
+        clear = False
+        if status == FAULT:
+            codes = codes or [NO_CODE]
+        told += [
+            {"rank": rank, "logic": logic, "code": code, "severity": severity(code), "status": status} for code in codes
+        ]
+    state = {
+        "flushing": flushing,
+        "graceful": bool(_get(found, "GracefulExit", int, 0)),
+        "restart_process": _get(found, "RestartFaultProcess", bool, False),
+        "faults": told[:TOLD],
+        "clear": clear,
+        "update_time": _get(found, "UpdateTime", int, 0),
+        "retry_time": _get(found, "RetryTime", int, 0),
+    }
+    return state, dropped
+
+
+def _get(found: Mapping[str, Any], name: str, kind: type, absent: Any) -> Any:
+    value = found.get(name)
+    if value is None:
+        return absent
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is {json.dumps(value)[:40]}")
+    return value
+
+
+def _rank(entry: object) -> tuple[int, int, str, list[str]]:
+    """ValueError where it says no rank and status."""
+    if not isinstance(entry, dict):
+        raise ValueError("it is no object")
+    rank, status = _get(entry, "RankId", int, None), _get(entry, "Status", str, None)
+    if rank is None or isinstance(rank, bool) or status is None:
+        raise ValueError("it has no RankId, or no Status")
+    numbers = _get(entry, "ErrorCode", list, [])
+    if not all(type(code) is int and code >= 0 for code in numbers):
+        raise ValueError(f"ErrorCode is {json.dumps(numbers)[:40]}")
+    texts = entry.get("ErrorCodeHex") or ""
+    texts = [texts] if isinstance(texts, str) else texts  # a list where others write the file
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"ErrorCodeHex is {json.dumps(texts)[:40]}")
+    words = [word for text in texts for word in re.split(r"[\s,;\[\]\"']+", text)]
+    codes = [faults.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + words if code]
+    return rank, _get(entry, "LogicId", int, 0), status, list(dict.fromkeys(codes))

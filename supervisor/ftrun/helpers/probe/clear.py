@@ -1,0 +1,33 @@
+"""Whether a fault is over: what is decided before the work is started again on its device."""
+
+from collections.abc import Collection
+
+from ftrun.core.faults import Table, look_up, normal
+from ftrun.helpers.probe.device import Device
+from ftrun.helpers.probe.standing import LOST, RECOVERY
+
+GRAVE = ("major", "critical")
+
+
+def unclear(device: Device | None, code: str, present: Collection[str], new: Collection[str], table: Table) -> str:
+    """Why this code is not over on this device; empty: it is.
+
+    `present` are the codes that it has now, `new` those that came since somebody asked and have not gone: an Xid never
+    goes, so only a later one speaks against the device.  Nor must the driver ask for anything to be done.
+    """
+    if device is None:
+        return "not listed any more"
+    if device.silent:
+        return str(device.health)
+    reported = {normal(one) for one in present}
+    if LOST in reported:
+        return LOST
+    if normal(code) in reported:
+        return f"{code} is still reported"
+    grave = sorted(one for one in new if one not in present and look_up(table, one).severity in GRAVE)
+    if grave:
+        return f"{grave[0]} came since"
+    recovery = device.recovery
+    if recovery not in (None, "none") and look_up(table, f"{RECOVERY}{recovery}").severity != "ignore":
+        return f"the driver asks for: {recovery}"
+    return ""

@@ -1,0 +1,135 @@
+"""Phases: several commands in sequence, each supervised as if it were alone, the next only if the earlier succeeded.
+
+What is done and what is under way is kept in `phases.json`, so that a container that is started again goes on where it
+was.  Each task of a job has a note of its own, if the platform numbers them: they may share the folder.  Cerebras'
+multi-phase configurations are the model: each phase has its own counts and its own run dir.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from ftrun.config import Phase, Settings, Value, state_dir
+from ftrun.core import exitcode
+from ftrun.host import procfs
+from ftrun.host.setup import fresh
+from ftrun.host.signals import Signals
+from ftrun.loop import supervise
+
+FILE: Final = "phases{}.json"
+SCHEMA: Final = 1
+TASKS: Final = ("SLURM_PROCID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "NODE_RANK")
+
+
+class Stage(NamedTuple):
+    """How far a phase is.  `run_dir` is a name in the folder, empty before it began."""
+
+    name: str
+    run_dir: str = ""
+    succeeded: bool = False
+
+
+def run(phases: Sequence[tuple[Phase, Settings]]) -> int:
+    """The exit code of the first that does not succeed, else 0."""
+    try:
+        note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases])
+    except OSError as error:
+        _say(f"ftrun: {error.filename}: {error.strerror}")
+        given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
+        return exitcode.USAGE.code if given else exitcode.INTERNAL.code
+    caught = Signals()
+    for index, (phase, settings) in enumerate(phases):
+        if note.stages[index].succeeded:
+            continue
+        run_dir = note.begin(index)
+        own = settings | {"run-dir": Value(run_dir, run_dir, "phase")}
+        code = supervise(phase.command, own, caught, phase.name, index == len(phases) - 1)
+        if code != 0:
+            return code
+        note.succeeded(index)
+    note.end()
+    return 0
+
+
+class Note:
+    """How far the phases are, on disk.  A disk that takes no note stops no phase.  OSError: it cannot even be read."""
+
+    def __init__(self, folder: str, names: Sequence[str]) -> None:
+        task = next((text for name in TASKS if (text := os.environ.get(name, "")).isalnum()), "")
+        self._folder, self._file = folder, FILE.format(f"-{task}" if task else "")
+        self.stages = self._read(names)
+
+    def begin(self, index: int) -> str:
+        """Its run dir."""
+        name = self.stages[index].run_dir
+        path = f"{self._folder}/{name}" if name else self._fresh()
+        self._now(index, run_dir=os.path.basename(path))
+        return path
+
+    def succeeded(self, index: int) -> None:
+        self._now(index, succeeded=True)
+
+    def end(self) -> None:
+        """Whoever starts the job once more wants it once more."""
+        try:
+            os.unlink(f"{self._folder}/{self._file}")
+        except OSError as error:
+            self._lost(error)
+
+    def _fresh(self) -> str:
+        try:
+            return fresh(self._folder)
+        except OSError:
+            return f"{self._folder}/{time.strftime('%Y%m%d_%H%M%S')}_restartable"  # who opens it says why it cannot
+
+    def _read(self, names: Sequence[str]) -> list[Stage]:
+        """Where an earlier container left it, if it ran these phases."""
+        content = procfs.read(f"{self._folder}/{self._file}")
+        try:
+            found: Any = None if content is None else json.loads(content)
+            stages = [Stage(str(o["name"]), _name(o["run_dir"]), o["succeeded"] is True) for o in found["phases"]]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            stages = []
+        if [stage.name for stage in stages] == list(names):
+            return stages
+        if content is not None:
+            aside = f"{self._file}.other-{time.time_ns()}"
+            os.rename(f"{self._folder}/{self._file}", f"{self._folder}/{aside}")
+            _say(f"[ftrun] {self._folder}/{self._file} is not of these phases; kept as {aside}, they begin anew")
+        return [Stage(name) for name in names]
+
+    def _now(self, index: int, **changed: Any) -> None:
+        self.stages[index] = self.stages[index]._replace(**changed)
+        content = {"schema": SCHEMA, "phases": [stage._asdict() for stage in self.stages]}
+        path = f"{self._folder}/{self._file}"
+        try:
+            with open(f"{path}.new", "w", encoding="ascii") as stream:
+                stream.write(json.dumps(content) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.rename(f"{path}.new", path)
+        except OSError as error:
+            self._lost(error)
+
+    def _lost(self, error: OSError) -> None:
+        _say(f"[ftrun] {self._folder}/{self._file}: {error.strerror}; it may be done again in the next container")
+
+
+def _folder(settings: Settings) -> str:
+    given = state_dir(settings) or settings["run-dir"].value
+    temporary = os.environ.get("TMPDIR") or "/tmp"
+    folder = os.path.abspath(given or f"{temporary}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}")
+    os.makedirs(folder, 0o700, exist_ok=True)
+    return folder
+
+
+def _name(run_dir: object) -> str:
+    """Of a run dir in the folder; none for any other."""
+    return run_dir if isinstance(run_dir, str) and re.fullmatch(r"\d{8}_\d{6}_restartable", run_dir, re.ASCII) else ""
+
+
+def _say(text: str) -> None:
+    os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))

@@ -1,0 +1,49 @@
+"""Why the command failed: from what its processes left, what the kernel counted and what helpers know."""
+
+from ftrun.aides import Aides
+from ftrun.core.events import Exited
+from ftrun.core.states import Phase
+from ftrun.core.values import Attempt
+from ftrun.host import cgroup
+
+
+class Postmortem:
+    """One at a time, of the attempt that was spawned last."""
+
+    def __init__(self, beat_dir: str, aides: Aides) -> None:
+        self._beat_dir, self._aides = beat_dir, aides
+        self._exited: Exited | None = None
+        self._pid = 0
+        self._since = 0.0
+        self._oom_kills: int | None = None  # when it began
+
+    def spawning(self, now: float) -> None:
+        self._since = now
+
+    def spawned(self) -> None:
+        self._oom_kills = cgroup.oom_kills()
+
+    def begin(self, exited: Exited, pid: int) -> None:
+        self._exited, self._pid = exited, pid
+        self._aides.ask_tail()
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self._exited is None else self._aides.speaking(self._exited.now)
+
+    def due(self, now: float, phase: Phase) -> Exited | None:
+        """The event, with all that is known, when all have spoken that may know the cause, or have had their time."""
+        exited = self._exited
+        if exited is None or now < self._aides.speaking(exited.now):
+            return None
+        from ftrun.core.failures import Ending, first_cause
+        from ftrun.host import tracebacks
+
+        self._exited = None
+        attempt = getattr(phase, "attempt", None) or Attempt(0)
+        beaten = any(rank.moved_at is not None or rank.alive_at is not None for rank in attempt.ranks)
+        cause = first_cause(tracebacks.read(self._beat_dir, self._since), exited.now)
+        counted, before = cgroup.oom_kills(), self._oom_kills
+        kills = None if counted is None or before is None else counted - before
+        ending = Ending(exited.code, exited.signal, beaten, cause, self._aides.tail, kills, self._pid, exited.now)
+        return exited._replace(ending=ending)

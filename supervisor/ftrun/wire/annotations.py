@@ -1,0 +1,113 @@
+"""The platform's words: a file of the Kubernetes downward API, as settings of ours.
+
+One `key="value"` a line, the value quoted as Go does it (Kubernetes, "Downward API").  The keys are those of ModelArts
+(`fault-tolerance/...`, "Recovering a Training Job") and of MindCluster (`fault-retry-times`, `recover-strategy`).  Who
+writes them is the platform, at a time when nobody watches: a value that is none is told and left out.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+RETRY: Final = "fault-tolerance/job-retry-num"
+UNCONDITIONAL: Final = "fault-tolerance/job-unconditional-retry"
+HANG: Final = "fault-tolerance/hang-retry"
+POD: Final = "fault-tolerance/pod-retry-num"
+TIMES: Final = "fault-retry-times"
+STRATEGY: Final = "recover-strategy"
+ATTEMPTS: Final = (  # how often the outer scheduler has started this job again
+    "jobset.sigs.k8s.io/restart-attempt",
+    "volcano.sh/job-retry-count",
+    "batch.kubernetes.io/job-index-failure-count",
+)
+STRATEGIES: Final = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+
+
+class Annotations(NamedTuple):
+    """`texts` are option texts; `relayed` is for the outer scheduler or the framework, not for us; `problems` a line
+    each.  `attempts`: restarts by the outer scheduler, if it says so."""
+
+    path: str = ""
+    texts: tuple[tuple[str, str], ...] = ()
+    relayed: tuple[tuple[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+    attempts: int | None = None
+
+
+def read(path: str, content: str) -> Annotations:
+    """Never raises: what is not understood is a problem."""
+    problems: list[str] = []
+    found = _pairs(content, problems)
+
+    def get(key: str, reader: Callable[[str], Any], what: str) -> Any:
+        try:
+            return reader(found[key]) if key in found else None
+        except ValueError:
+            problems.append(f"{key} is {found[key][:60]!r}: not {what}; as if it were not there")
+            return None
+
+    retry = get(RETRY, _number(1, 128), "a number from 1 to 128")
+    hang = get(HANG, _truth, "true or false")
+    unconditional = get(UNCONDITIONAL, _truth, "true or false")
+    pod = get(POD, _number(1, 1 << 30), "a number above 0")
+    times = get(TIMES, _number(0, 1 << 30), "a number")
+    strategy = get(STRATEGY, _strategies, f"a list of {', '.join(STRATEGIES)}") or ()
+    attempts = [get(key, _number(0, 1 << 30), "a number") for key in ATTEMPTS]
+    if RETRY not in found and (hang or unconditional or pod):
+        problems.append(f"{RETRY} is missing: the platform does not restart this job")
+    causes = [
+        cause for cause, on in (("hang", hang), ("fault", retry), ("failure", "recover-in-place" in strategy)) if on
+    ]
+    if hang is False and not causes:
+        causes = ["fault"]  # what is left without it of what we do by ourselves
+    texts = [("restart-on", ",".join(causes))] if causes else []
+    if unconditional or times:
+        texts.append(("unconditional-retry", "on"))
+    read_well = ((RETRY, retry), (POD, pod), (TIMES, times), (STRATEGY, strategy or None))
+    relayed = [(key, found[key]) for key, value in read_well if value is not None]
+    told = next((count for count in attempts if count is not None), None)
+    return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), told)
+
+
+def _pairs(content: str, problems: list[str]) -> dict[str, str]:
+    found, others = {}, []
+    for line in content.splitlines():
+        key, equals, text = line.strip().partition("=")
+        if not key or (not equals and key.startswith("#")):
+            continue
+        if not equals:
+            others.append(key)
+        elif text.startswith('"'):
+            try:
+                found[key] = str(json.loads(text))
+            except ValueError:  # Go quotes some characters as JSON does not; none of them is in a value of ours
+                found[key] = text.strip('"')
+        else:
+            found[key] = text
+    if others:
+        problems.append(
+            f"{others[0][:60]!r} is no annotation" + f", nor are {len(others) - 1} others" * (len(others) > 1)
+        )
+    return found
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text[:12]) <= most):
+            raise ValueError(text)
+        return int(text)
+
+    return read
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _strategies(text: str) -> tuple[str, ...]:
+    named = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not named or not set(named) <= set(STRATEGIES):
+        raise ValueError(text)
+    return named

@@ -1,0 +1,105 @@
+"""Texts of options to values; each reader raises ValueError with one line for a person."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+HOUR: Final = 3600.0
+UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": HOUR, "d": 24 * HOUR}
+CAUSES: Final = ("hang", "fault", "failure")
+
+
+def duration(text: str) -> float:
+    """`500ms`, `90s`, `10m`, `1h`, `1d` as seconds."""
+    for unit in ("ms", "s", "m", "h", "d"):
+        number = text.removesuffix(unit)
+        if number != text and number.replace(".", "", 1).isdecimal() and number.isascii():
+            seconds = float(number) * UNITS[unit]
+            if not 0 < seconds < 3660 * UNITS["d"]:
+                raise ValueError(f"{text!r} is out of range: a duration is above zero (`off` disables)")
+            return seconds
+    raise ValueError(f"{text!r} is no duration; write 500ms, 90s, 10m, 1h or 1d")
+
+
+def or_off(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`off` (as None) or what `read` takes."""
+
+    def reader(text: str) -> Any:
+        if text == "off":
+            return None
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, or off") from None
+
+    return reader
+
+
+def or_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`auto` as itself, or what `read` takes."""
+    return lambda text: text if text == "auto" else read(text)
+
+
+def count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"{text!r} is no count; write a whole number such as 3")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    if not (text.isascii() and text.replace(".", "", 1).isdecimal() and len(text) < 16):
+        raise ValueError(f"{text!r} is no amount; write a number such as 0.05 or 16384")
+    return float(text)
+
+
+def causes(text: str) -> frozenset[str]:
+    named = [word.strip() for word in text.split(",") if word.strip()]
+    if named == ["none"]:
+        return frozenset()
+    for word in named:
+        if word not in CAUSES:
+            raise ValueError(f"{word!r} is none of {', '.join(CAUSES)}, none{near(word, (*CAUSES, 'none'))}")
+    if not named:
+        raise ValueError(f"it is empty; name some of {', '.join(CAUSES)}, or none")
+    return frozenset(named)
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def reader(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{text!r} is none of {', '.join(choices)}{near(text, choices)}")
+        return text
+
+    return reader
+
+
+def above_zero(text: str) -> int:
+    number = count(text)
+    if number == 0:
+        raise ValueError("'0' is none; write a number above zero")
+    return number
+
+
+def path(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("it is empty")
+    return text
+
+
+def paths(text: str) -> tuple[str, ...]:
+    """Those of a list of paths, which is one to a line: any other character may be part of one."""
+    return tuple(path(line) for line in text.split("\n") if line) or (path(""),)
+
+
+def truth(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError(f"{text!r} is neither on nor off")
+
+
+def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    import difflib  # only ever for an error
+
+    found = difflib.get_close_matches(word, list(known), 1, cutoff)
+    return f" (did you mean {found[0]!r}?)" if found else ""

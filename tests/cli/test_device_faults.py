@@ -1,0 +1,635 @@
+"""Device faults, end to end: what kills and what does not, what is counted, and what the job can do without."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.npu_smi import FakeNpuSmi
+from device.nvml import NOT_LOADED, uuid
+from device.ward import (
+    NODE,
+    QUICK,
+    REBOOT,
+    SOON,
+    TRAINS,
+    Ward,
+    faulted,
+    helper,
+    history,
+    kill_helper,
+    rank,
+    reasons,
+    remembers,
+    told,
+)
+from runs import Run, Runs, python, wait_for
+
+AICORE = ("80C98002", "node type=AI Core, sensor type=RAS State, event state=Software Error")
+FATAL = ("80E0020B", "node type=HBM, event state=too hot")
+RESETS = ("40F84E00", "node type=L2BUFF, event state=bus")
+ALL = [uuid(index) for index in range(4)]
+
+
+@pytest.fixture
+def ward(runs: Runs) -> Ward:
+    return Ward(runs)
+
+
+@pytest.fixture
+def four(runs: Runs) -> Ward:
+    return Ward(runs, 4)
+
+
+@pytest.fixture
+def state(runs: Runs) -> Path:
+    return runs.folder / "state"
+
+
+def kept(state: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((state / "verdict.json").read_bytes())
+    return found
+
+
+# --- what kills nothing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "severity"), [("31", "user"), ("13", "user"), ("63", "ignore"), ("999", "unknown")])
+def test_a_fault_that_is_no_reason_to_kill_is_only_written_down(ward: Ward, code: str, severity: str) -> None:
+    run = ward.start()
+    ward.gpus.xid(0, int(code))
+    assert faulted(run, code)["severity"] == severity
+    ward.hears(run)  # it still trains
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert len(ward.starts) == 1
+    assert not run.named("hang", "healing", "restart")
+
+
+def test_a_command_that_fails_of_a_users_fault_is_started_again_and_the_third_time_given_up_with_196(
+    ward: Ward,
+) -> None:
+    run = ward.start()
+    for start in (1, 2, 3):
+        if start > 1:
+            ward.hears(run)
+        ward.gpus.xid(0, 13)
+        faulted(run, "13", start)
+        ward.end(1, start=start)
+        if start < 3:
+            run.until("spawned", start + 1)
+    assert run.wait() == 196, run.told()
+    assert reasons(run) == ["fault", "fault"]
+    assert not run.named("healing"), "there is nothing to heal"
+    assert ward.runs.verdict["verdict"] == "user-fault-limit"
+    assert uuid(0) in ward.runs.verdict["message"]
+
+
+def test_a_hang_after_a_users_fault_is_its_fault(ward: Ward) -> None:
+    run = ward.start("--hang-timeout", "1s")
+    ward.gpus.xid(0, 31)
+    faulted(run, "31")
+    ward.put("still-1")
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert reasons(run) == ["fault"]
+    assert run.named("hang")
+
+
+def test_a_failure_without_a_fault_is_none_of_a_device(ward: Ward) -> None:
+    run = ward.start()
+    ward.end(7)
+    assert run.wait() == 7, run.told()
+    assert not run.named("restart")
+
+
+# --- three times in a day ---------------------------------------------------------------------------------------------
+
+
+def fires(ward: Ward, run: Run, *codes: int) -> None:
+    """One after another, each in an attempt of its own that has got further than all before."""
+    for code in codes:
+        number = len(run.named("spawned"))
+        ward.gpus.xid(0, code)
+        run.until("spawned", number + 1)
+        ward.hears(run)
+
+
+def test_the_same_fault_a_third_time_ends_with_197_though_training_got_on_in_between(ward: Ward, state: Path) -> None:
+    ward.put("on")
+    run = ward.start("--state-dir", str(state))
+    fires(ward, run, 46, 109, 46)
+    ward.gpus.xid(0, 46)
+    assert run.wait() == 197, run.told()
+    assert reasons(run) == ["fault"] * 3
+    assert {r["consecutive"] for r in run.named("restart")} == {1}
+    assert "time in 24 hours" in ward.runs.verdict["message"]
+    verdict = kept(state)
+    assert (verdict["verdict"], verdict["exit_code"]) == ("node-fault", 197)
+    assert (verdict["node"], verdict["device"], verdict["schedule_cnt"]) == (NODE, uuid(0), 1)
+
+
+def test_one_fault_that_fires_again_and_again_is_one(ward: Ward) -> None:
+    run = ward.start("--heal", "sleep 0.3")
+    for _ in range(5):
+        ward.gpus.xid(0, 46)
+    run.until("spawned", 2)
+    ward.hears(run)
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert len(run.named("healing")) == 1
+
+
+@pytest.mark.parametrize("again", ["the container", "ftrun"])
+def test_faults_are_counted_over_restarts_of(ward: Ward, state: Path, again: str) -> None:
+    for number in (1, 2, 3):
+        folder = ward.folder / (f"run-{number}" if again == "the container" else "run")
+        run = ward.start("--state-dir", str(state), run_dir=folder, heard=False)
+        before = len(run.named("spawned"))
+        remembers(run, state)
+        ward.hears(run)
+        heard = len(told(run, "46"))
+        ward.gpus.xid(0, 46)
+        if number == 3:
+            assert run.wait() == 197, run.told()
+            assert "time in 24 hours" in ward.runs.verdict["message"]
+            return
+        faulted(run, "46", heard + 1)
+        run.until("spawned", max(before, 1) + 1)
+        os.kill(run.pid, signal.SIGTERM if number == 1 else signal.SIGKILL)
+        assert run.wait() in (143, 137), run.told()
+
+
+@pytest.mark.parametrize(
+    ("ages", "code"),
+    [
+        ((3600.0, 3500.0), 197),
+        ((90000.0, 3500.0), 0),
+        ((-1800.0, -1700.0), 197),
+        ((-36 * 3600.0, -35 * 3600.0), 197),
+    ],
+    ids=["an hour ago", "one 25 hours ago", "in the future", "a day and a half in the future"],
+)
+def test_faults_of_an_earlier_boot_count_by_the_clock(
+    ward: Ward, state: Path, ages: tuple[float, ...], code: int
+) -> None:
+    history(state, *ages)
+    run = ward.start("--state-dir", str(state), heard=False)
+    remembers(run, state)
+    ward.hears(run)
+    ward.gpus.xid(0, 46)
+    wait_for(lambda: run.named("escalated", "restart"), "what it comes to")
+    ward.end()
+    assert run.wait() == code, run.told()
+
+
+def test_within_a_boot_no_clock_makes_a_fault_undone(ward: Ward, state: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    history(state, 30 * 86400.0, -30 * 86400.0, boot=boot)
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    content = json.loads((state / "history.json").read_bytes())
+    for number, fault in enumerate(content["faults"]):
+        fault["mono"] = now - 5 - number
+    (state / "history.json").write_text(json.dumps(content))
+    run = ward.start("--state-dir", str(state), heard=False)
+    remembers(run, state)
+    ward.hears(run)
+    ward.gpus.xid(0, 46)
+    assert run.wait() == 197, run.told()
+
+
+def test_faults_of_another_node_are_none_of_ours(ward: Ward, state: Path) -> None:
+    history(state, 60.0, 50.0, node="n8")
+    run = ward.start("--state-dir", str(state), heard=False)
+    remembers(run, state)
+    ward.hears(run)
+    ward.gpus.xid(0, 46)
+    run.until("spawned", 2)
+    ward.end()
+    assert run.wait() == 0, run.told()
+
+
+def test_a_verdict_names_the_device_that_it_is_about_and_none_of_another_node(four: Ward, state: Path) -> None:
+    history(state, -60.0, node="n8", code="109")
+    run = four.start("--state-dir", str(state), heard=False)
+    remembers(run, state)
+    four.hears(run)
+    four.gpus.xid(2, 79)
+    assert run.wait() == 197, run.told()
+    assert (kept(state)["node"], kept(state)["device"]) == (NODE, uuid(2))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 9}', '{"schema": 1, "faults": 3, "schedules": []}'])
+def test_a_history_that_is_none_is_kept_aside_and_the_job_goes_on(ward: Ward, state: Path, content: str) -> None:
+    state.mkdir()
+    (state / "history.json").write_text(content)
+    run = ward.start("--state-dir", str(state), heard=False)
+    remembers(run, state)
+    ward.hears(run)
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert (state / "history.json.corrupt-1").read_text() == content
+    assert any(record["helper"] == "keeper" for record in run.named("problem"))
+
+
+def test_a_killed_keeper_loses_no_fault(ward: Ward, state: Path) -> None:
+    run = ward.start("--state-dir", str(state), heard=False)
+    remembers(run, state)
+    ward.hears(run)
+    kill_helper(run, "keeper")
+    fires(ward, run, 46)
+    wait_for(lambda: helper(run, "keeper"), "the keeper again")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert [fault["code"] for fault in json.loads((state / "history.json").read_bytes())["faults"]] == ["46"]
+
+
+# --- what does not heal -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["79", "recovery:reboot", "lost"])
+def test_a_critical_fault_ends_with_197_at_once(ward: Ward, state: Path, what: str) -> None:
+    run = ward.start("--state-dir", str(state), "--heal", "touch healed")
+    if what == "79":
+        ward.gpus.xid(0, 79)
+    else:
+        ward.gpus.set(0, **(REBOOT if what == "recovery:reboot" else {"lost": True}))
+    assert run.wait() == 197, run.told()
+    assert faulted(run, what)["severity"] == "critical"
+    assert not run.named("healing", "restart")
+    assert not (ward.folder / "healed").exists()
+    verdict = ward.runs.verdict
+    assert (verdict["verdict"], verdict["exit_code"], verdict["node"]) == ("node-fault", 197, NODE)
+    assert uuid(0) in verdict["message"]
+    assert what in verdict["message"]
+    assert (kept(state)["node"], kept(state)["device"], kept(state)["exit_code"]) == (NODE, uuid(0), 197)
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (None, ",".join(ALL[:1] + ALL[2:])),
+        ("0,1,2,3", "0,2,3"),
+        ("3,1,0", "3,0"),
+        (",".join(ALL[:3]), ",".join([ALL[0], ALL[2]])),
+        ("GPU-1,GPU-3,GPU-0", "GPU-3,GPU-0"),
+    ],
+    ids=["unset", "numbers", "some", "names", "short names"],
+)
+def test_a_job_that_can_do_without_goes_on_without_the_device(four: Ward, given: str | None, left: str) -> None:
+    four.runs.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    more: dict[str, Any] = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+    run = four.start("--min-devices", "2", words=("--workers={devices}",), **more)
+    four.gpus.xid(1, 79)
+    run.until("spawned", 2)
+    wait_for(lambda: len(four.starts) == 2, "the second start")
+    four.end()
+    assert run.wait() == 0, run.told()
+    first, second = four.starts
+    assert first["env"].get("CUDA_VISIBLE_DEVICES") == given
+    assert second["env"]["CUDA_VISIBLE_DEVICES"] == left
+    assert second["argv"] == [f"--workers={left.count(',') + 1}"]
+    assert second["reason"] == "fault"
+    (removed,) = run.named("removed")
+    assert (removed["device"], removed["left"]) == (uuid(1), left.count(",") + 1)
+
+
+def test_a_device_that_nobody_could_name_is_not_among_those_left(four: Ward) -> None:
+    four.gpus.set(3, lost=True)
+    run = four.start("--min-devices", "2", words=("{devices}",))
+    four.gpus.xid(1, 79)
+    run.until("spawned", 2)
+    wait_for(lambda: len(four.starts) == 2, "the second start")
+    four.end()
+    assert run.wait() == 0, run.told()
+    left = four.starts[1]["env"]["CUDA_VISIBLE_DEVICES"].split(",")
+    assert set(left) <= set(ALL)
+    assert four.starts[1]["argv"] == [str(len(left))]
+
+
+def test_below_the_floor_it_ends_with_197(four: Ward) -> None:
+    run = four.start("--min-devices", "3")
+    four.gpus.xid(1, 79)
+    run.until("spawned", 2)
+    four.hears(run)
+    four.gpus.xid(2, 79)
+    assert run.wait() == 197, run.told()
+    assert len(run.named("spawned")) == 2
+    assert uuid(2) in four.runs.verdict["message"]
+
+
+def test_a_device_that_does_not_heal_is_done_without(four: Ward) -> None:
+    run = four.start("--min-devices", "3", "--heal", "exit 1")
+    four.gpus.xid(1, 46)
+    run.until("spawned", 2)
+    wait_for(lambda: len(four.starts) == 2, "the second start")
+    four.end()
+    assert run.wait() == 0, run.told()
+    assert uuid(1) not in four.starts[1]["env"]["CUDA_VISIBLE_DEVICES"]
+
+
+def test_what_a_removed_device_reports_disturbs_nobody_any_more(four: Ward) -> None:
+    run = four.start("--min-devices", "2")
+    four.gpus.xid(1, 79)
+    run.until("spawned", 2)
+    four.hears(run)
+    four.gpus.set(1, lost=True)
+    faulted(run, "lost")
+    four.gpus.xid(1, 46)
+    four.hears(run)
+    four.end()
+    assert run.wait() == 0, run.told()
+    assert len(run.named("spawned")) == 2
+    assert len(run.named("removed")) == 1
+
+
+def test_a_device_that_falls_off_and_says_it_in_many_ways_is_removed_once(four: Ward) -> None:
+    run = four.start("--min-devices", "2")
+    four.gpus.set(1, lost=True)
+    four.gpus.xid(1, 79)
+    four.gpus.xid(1, 46)
+    run.until("spawned", 2)
+    four.hears(run)
+    four.end()
+    assert run.wait() == 0, run.told()
+    assert len(run.named("removed")) == 1
+    assert len(run.named("spawned")) == 2
+
+
+def test_memory_of_a_removed_device_is_not_waited_for(four: Ward) -> None:
+    run = four.start("--min-devices", "2", "--device-timeout", "3s")
+    four.gpus.set(1, memory_used=40 << 30)
+    four.gpus.xid(1, 79)
+    run.until("spawned", 2)
+    four.end()
+    assert run.wait() == 0, run.told()
+
+
+def test_a_killed_ftrun_still_knows_what_it_has_removed(four: Ward) -> None:
+    run = four.start("--min-devices", "2", words=("{devices}",))
+    four.gpus.xid(1, 79)
+    run.until("spawned", 2)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    before = len(four.starts)
+    again = four.start("--min-devices", "2", words=("{devices}",), heard=False)
+    wait_for(lambda: len(four.starts) > before, "the third start")
+    started = four.starts[-1]
+    four.end()
+    assert again.wait() == 0, again.told()
+    assert started["env"]["CUDA_VISIBLE_DEVICES"] == ",".join([ALL[0], *ALL[2:]])
+    assert started["argv"] == ["3"]
+
+
+# --- the site's own table ---------------------------------------------------------------------------------------------
+
+
+def test_a_sites_table_wins_over_ours(ward: Ward) -> None:
+    table = ward.put("table.txt", "79 ignore as it is here\n999 major ours\n")
+    run = ward.start("--fault-table", str(table), "--heal", "touch healed")
+    ward.gpus.xid(0, 79)
+    assert faulted(run, "79")["severity"] == "ignore"
+    ward.hears(run)
+    ward.gpus.xid(0, 999)
+    run.until("spawned", 2)
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert [record["code"] for record in run.named("healing")] == ["999"]
+
+
+@pytest.mark.parametrize("content", ["79 ignored\n", "\0\xff", None], ids=["a wrong word", "no text", "no file"])
+def test_a_table_that_is_none_is_told_and_ours_holds(ward: Ward, content: str | None) -> None:
+    path = ward.folder / "table.txt" if content is None else ward.put("table.txt", content)
+    run = ward.start("--fault-table", str(path))
+    ward.gpus.xid(0, 79)
+    assert run.wait() == 197, run.told()
+    assert any(str(path) in record["what"] for record in run.named("problem"))
+
+
+# --- Ascend -----------------------------------------------------------------------------------------------------------
+
+
+class Ascend(Ward):
+    """Chips, asked by npu-smi."""
+
+    def __init__(self, runs: Runs, cards: int = 1) -> None:
+        self.runs, self.folder = runs, runs.folder
+        self.chips = FakeNpuSmi(runs.folder / "smi", cards=cards)
+        runs.environment |= self.chips.environment()
+        runs.environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
+
+    def start(self, *options: str, words: tuple[str, ...] = (), heard: bool = True, **more: Any) -> Run:
+        options = ("--probe", "ascend", *QUICK, *options)
+        run = self.runs.start(*options, *python(TRAINS, *words), program=SOON, **more)
+        if heard:
+            run.until("first_beat")
+            card = max(card for card, _ in self.chips.chips)
+            wait_for(lambda: self.chips.calls.count(f"info -t usages -i {card}") > 1, "two looks at the last card")
+        return run
+
+
+def test_a_users_fault_of_a_chip_kills_nothing(runs: Runs) -> None:
+    ward = Ascend(runs)
+    run = ward.start()
+    ward.chips.set(codes=[AICORE], health="Warning")
+    assert faulted(run, "80C98002")["severity"] == "user"
+    ward.end(1, start=1)
+    run.until("spawned", 2)
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert reasons(run) == ["fault"]
+
+
+def test_a_chip_that_heals_is_waited_for_until_its_code_is_gone(runs: Runs) -> None:
+    ward = Ascend(runs)
+    run = ward.start()
+    ward.chips.set(codes=[RESETS], health="Alarm")
+    faulted(run, RESETS[0])
+    run.until("healing")
+    calls = len(ward.chips.calls)
+    wait_for(lambda: len(ward.chips.calls) > calls + 6, "that it is looked at")
+    assert not run.named("restart")
+    ward.chips.set(codes=[], health="OK")
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+
+
+def test_a_chip_that_does_not_heal_is_done_without(runs: Runs) -> None:
+    ward = Ascend(runs, 2)
+    run = ward.start("--min-devices", "1", words=("{devices}",), ASCEND_RT_VISIBLE_DEVICES="0,1")
+    ward.chips.set(0, codes=[FATAL], health="Critical")
+    run.until("spawned", 2)
+    wait_for(lambda: len(ward.starts) == 2, "the second start")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert ward.starts[1]["env"]["ASCEND_RT_VISIBLE_DEVICES"] == "1"
+    assert ward.starts[1]["argv"] == ["1"]
+
+
+# --- MindCluster ------------------------------------------------------------------------------------------------------
+
+
+def platform(runs: Runs, *options: str, heard: bool = True, **more: Any) -> tuple[Ward, Run]:
+    """Without a probe: only the platform speaks."""
+    ward = Ward.__new__(Ward)
+    ward.runs, ward.folder = runs, runs.folder
+    ward.reset()
+    words = ("--probe", "off", *QUICK, "--reset-file", str(runs.folder / "reset.json"), *options)
+    run = runs.start(*words, *python(TRAINS), program=SOON, **more)
+    if heard:
+        run.until("first_beat")
+        wait_for(lambda: helper(run, "platform"), "the platform's helper")
+    return ward, run
+
+
+def test_a_fault_that_the_platform_reports_ends_the_tree_and_its_permission_starts_it(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(codes="DEADBEEF"), FaultFlushing=True)
+    fault = run.until("fault")
+    run.until("healing")
+    killed = [r["mono"] for r in run.named("exited", "killed")]
+    assert max(killed) - fault["mono"] < 1
+    ward.reset(rank(status="recovered"), FaultFlushing=True)
+    run.until("healing", 2)
+    assert run.named("healing")[1]["why"] == "it flushes faults"
+    assert not run.named("restart")
+    ward.reset(rank(status="recovered"))
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert reasons(run) == ["fault"]
+
+
+def test_a_rank_without_a_code_ends_the_tree_as_well(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(3, "fault"))
+    run.until("healing")
+    ward.reset()
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert told(run, "reset.json")[0]["device"] == "rank3"
+
+
+def test_ranks_of_other_containers_are_none_of_ours(runs: Runs) -> None:
+    ward, run = platform(runs, RANK="0", LOCAL_RANK="0")
+    ward.reset(rank(5, "fault"), rank(0, "fault", "DEADBEEF"))
+    assert run.until("fault")["code"] == "DEADBEEF"
+    run.until("healing")
+    ward.reset(rank(5, "fault"), rank(0, "recovered"))
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+
+
+@pytest.mark.parametrize("codes", ["80C98002", "80818200"], ids=["user", "ignore"])
+def test_a_code_that_is_no_reason_to_kill_is_none_in_the_platforms_mouth(runs: Runs, codes: str) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(codes=codes))
+    run.until("fault")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert not run.named("healing", "restart")
+
+
+def test_a_torn_file_changes_nothing(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(codes="DEADBEEF"))
+    run.until("healing")
+    ward.put("reset.json", '{"RankList": [{"RankId": 0, "Sta')
+    wait_for(lambda: any("not understood" in r["what"] for r in run.named("problem")), "a problem")
+    assert not run.named("restart")
+    ward.reset()
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+
+
+def test_a_file_that_vanishes_is_a_permission(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(codes="DEADBEEF"))
+    run.until("healing")
+    (ward.folder / "reset.json").unlink()
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+
+
+@pytest.mark.parametrize("flushing", [False, True])
+def test_a_platform_that_never_permits_a_start_ends_with_197(runs: Runs, flushing: bool) -> None:
+    ward, run = platform(runs, "--heal-timeout", "2s")
+    ward.reset(rank(codes="DEADBEEF"), FaultFlushing=flushing)
+    run.until("healing")
+    if flushing:
+        ward.reset(FaultFlushing=True)
+    assert run.wait() == 197, run.told()
+    assert runs.verdict["verdict"] == "node-fault"
+    assert len(run.named("spawned")) == 1
+
+
+def test_flushing_alone_kills_nothing(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(FaultFlushing=True)
+    ward.put("on")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert len(run.named("spawned")) == 1
+
+
+def test_a_killed_platform_helper_knows_in_its_next_life_what_has_changed(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(codes="DEADBEEF"), FaultFlushing=True)
+    run.until("healing")
+    kill_helper(run, "platform")
+    (ward.folder / "reset.json").unlink()
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+
+
+def test_a_killed_platform_helper_tells_no_fault_twice(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(codes="DEADBEEF"))
+    run.until("healing")
+    kill_helper(run, "platform")
+    wait_for(lambda: any(r["helper"] == "platform" for r in run.named("problem")), "that it ended")
+    wait_for(lambda: helper(run, "platform"), "the helper again")
+    ward.reset()
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert len(told(run, "DEADBEEF")) == 1
+
+
+def test_a_chip_that_the_platform_gives_up_is_not_healed_any_longer(runs: Runs) -> None:
+    ward = Ascend(runs, 2)
+    ward.reset()
+    reset = ("--reset-file", str(runs.folder / "reset.json"))
+    run = ward.start(*reset, "--min-devices", "1", "--heal", "touch healing; sleep 3600; true")
+    ward.chips.set(0, codes=[RESETS], health="Alarm")
+    wait_for((runs.folder / "healing").exists, f"the healing: {run.order}")
+    ward.reset(rank(codes=FATAL[0]), rank(1, "recovered"))
+    run.until("removed")
+    wait_for(lambda: not helper(run, "heal"), "the healer's end", 20)
+    ward.reset()
+    run.until("spawned", 2)
+    wait_for(lambda: helper(run, "probe"), "the probe")
+    assert not [pid for pid in runs.living() if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+    wait_for(lambda: len(ward.starts) == 2, "the second start")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert ward.starts[1]["env"]["ASCEND_RT_VISIBLE_DEVICES"] == "1"
+
+
+def test_a_driver_that_is_gone_over_a_healing_is_no_cure(ward: Ward) -> None:
+    run = ward.start("--heal", "true", "--heal-timeout", "4s")
+    ward.gpus.set("-", **{"error:nvmlInitWithFlags": NOT_LOADED})
+    ward.gpus.xid(0, 46)
+    assert run.wait() == 197, run.told()
+    assert len(run.named("spawned")) == 1

@@ -1,0 +1,301 @@
+"""End to end: a command that fails is started again where that can help, and ends at once with 94 where it cannot."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runs import DEADLINE, FTRUN, HOUSE, Run, Runs
+
+FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")
+CURED = "if ft.attempt().is_restart: sys.exit(0)\n"
+
+
+def program(runs: Runs, code: str, name: str = "train.py") -> list[str]:
+    """A script in a file, with the hooks as `ft`."""
+    head = f"import sys; sys.path.insert(0, {str(HOUSE / 'hooks')!r}); import ftrun_hooks as ft\n"
+    (runs.folder / name).write_text(head + code)
+    return [sys.executable, str(runs.folder / name)]
+
+
+def exits(run: Run) -> list[dict[str, object]]:
+    return [{k: r[k] for k in ("code", "signal", "rule", "oom_kills") if k in r} for r in run.named("exited")]
+
+
+INCURABLE = {
+    "usage": ("sys.exit(2)", "exited with 2"),
+    "import": ("import no_such_module", "No module named 'no_such_module' (train.py:2 in <module>)"),
+    "syntax": ("def train(:\n", "SyntaxError: invalid syntax"),
+    "assertion": ("assert 1 == 2, 'odd'", "AssertionError: odd (train.py:2 in <module>)"),
+}
+
+
+@pytest.mark.parametrize("rule", INCURABLE)
+def test_what_no_restart_cures_ends_at_once_with_94(runs: Runs, rule: str) -> None:
+    code, said = INCURABLE[rule]
+    run = runs.run(*FAILURE, *program(runs, code))
+    assert run.wait() == 94, run.told()
+    assert "restart" not in run.order
+    assert [found["rule"] for found in exits(run)] == [rule]
+    assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("non-recoverable", 94)
+    assert said in runs.verdict["message"]
+
+
+@pytest.mark.parametrize("rule", INCURABLE)
+def test_where_failures_are_not_restarted_the_commands_own_code_comes_through(runs: Runs, rule: str) -> None:
+    run = runs.run(*program(runs, INCURABLE[rule][0]))
+    assert run.wait() == (2 if rule == "usage" else 1), run.told()
+    assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", run.wait())
+    assert "restart" not in run.order
+    assert "[ftrun]" not in run.stderr
+
+
+def test_the_status_2_after_beats_is_no_matter_of_usage(runs: Runs) -> None:
+    run = runs.run(*FAILURE, *program(runs, CURED + "ft.beat(1); sys.exit(2)"))
+    assert run.wait() == 0, run.told()
+    assert [r["reason"] for r in run.named("restart")] == ["failure"]
+
+
+def test_an_assertion_fails_again_however_far_training_came(runs: Runs) -> None:
+    run = runs.run(*FAILURE, *program(runs, "ft.beat(7); assert False, 'loss is nan'"))
+    assert run.wait() == 94, run.told()
+    assert "loss is nan" in runs.verdict["message"]
+
+
+def test_the_same_line_twice_before_the_first_beat_ends_with_94(runs: Runs) -> None:
+    run = runs.run(*FAILURE, *program(runs, "raise ValueError('no such data set')"))
+    assert run.wait() == 94, run.told()
+    assert len(run.named("restart")) == 1
+    assert "ValueError: no such data set" in runs.verdict["message"]
+    assert "as the start before" in runs.verdict["message"]
+
+
+def test_the_same_line_after_beats_is_tried_three_times(runs: Runs) -> None:
+    run = runs.run(*FAILURE, *program(runs, "ft.beat(1); raise ValueError('lost the data set')"))
+    assert run.wait() == 93, run.told()
+    assert [r["consecutive"] for r in run.named("restart")] == [1, 2, 3]
+    assert "ValueError: lost the data set" in runs.verdict["message"]
+
+
+def test_another_line_at_each_start_is_tried_three_times(runs: Runs) -> None:
+    run = runs.run(*FAILURE, *program(runs, "raise ValueError(f'port {ft.attempt().start_cnt} is taken')"))
+    assert run.wait() == 93, run.told()
+    assert len(run.named("restart")) == 3
+
+
+def test_a_start_that_came_to_a_beat_is_between_two_that_did_not(runs: Runs) -> None:
+    code = "n = ft.attempt().start_cnt\nif n == 4: sys.exit(0)\nif n == 2: ft.beat(1)\nraise ValueError('out of luck')"
+    run = runs.run(*FAILURE, *program(runs, code))
+    assert run.wait() == 0, run.told()
+    assert len(run.named("restart")) == 3
+
+
+def test_a_hang_is_between_two_that_died_of_the_same(runs: Runs) -> None:
+    code = "import time; n = ft.attempt().start_cnt\nif n == 4: sys.exit(0)\nif n == 2: time.sleep(3600)\n"
+    options = ("--restart-on", "hang,failure", "--start-timeout", "2s", *FAILURE[2:])
+    run = runs.run(*options, *program(runs, code + "raise ValueError('out of luck')"))
+    assert run.wait() == 0, run.told()
+    assert [r["reason"] for r in run.named("restart")] == ["failure", "hang", "failure"]
+
+
+def test_what_died_before_a_kill_of_ftrun_is_remembered_after_it(runs: Runs) -> None:
+    """A container that is started again goes on with the row of failures."""
+    words = program(runs, "raise ValueError('no such data set')")
+    killed = runs.start("--restart-on", "failure", "--backoff", "1h", *words)
+    killed.until("exited")
+    killed.process.kill()
+    killed.wait()
+    run = runs.run(*FAILURE, *words)
+    assert run.wait() == 94, run.told()
+    assert run.named("started")[-1]["start_cnt"] == 2
+
+
+def test_progress_starts_the_count_of_failures_anew(runs: Runs) -> None:
+    run = runs.run(*FAILURE, *program(runs, "n = ft.attempt().start_cnt; ft.beat(n); sys.exit(7 * (n < 7))"))
+    assert run.wait() == 0, run.told()
+    assert {r["consecutive"] for r in run.named("restart")} == {1}
+
+
+@pytest.mark.parametrize("restart_on", ["failure", "hang"])
+def test_a_program_that_says_so_itself_is_not_restarted(runs: Runs, restart_on: str) -> None:
+    code = "ft.beat(1); ft.fail('the loss is nan', recoverable=False); sys.exit(7)"
+    run = runs.run("--restart-on", restart_on, *program(runs, code))
+    assert run.wait() == 94, run.told()
+    assert runs.verdict["message"] == "the loss is nan"
+    assert "restart" not in run.order
+
+
+def test_a_failure_that_is_called_recoverable_is_one_like_any_other(runs: Runs) -> None:
+    run = runs.run(*FAILURE, *program(runs, CURED + "ft.fail('a node is slow', recoverable=True); sys.exit(7)"))
+    assert run.wait() == 0, run.told()
+
+
+# --- how it is known --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["{}", "{}; exit $?", "{} || exit 1", "{} | cat >&2; exit 3"])
+def test_a_shell_around_the_program_hides_nothing(runs: Runs, script: str) -> None:
+    words = program(runs, "assert False, 'odd'")
+    run = runs.run(*FAILURE, "sh", "-c", script.format(" ".join(words)))
+    assert run.wait() == 94, run.told()
+    assert "AssertionError: odd (train.py:2 in <module>)" in runs.verdict["message"]
+
+
+def test_an_optional_import_of_the_boot_script_is_not_what_the_training_died_of(runs: Runs) -> None:
+    optional = program(runs, "import no_such_module", "optional.py")
+    words = program(runs, CURED + "ft.beat(1); raise RuntimeError('a broken connection')")
+    run = runs.run(*FAILURE, "sh", "-c", f"{' '.join(optional)} || true; {' '.join(words)}")
+    assert run.wait() == 0, run.told()
+    assert len(run.named("restart")) == 1
+
+
+@pytest.mark.parametrize("end", ["exit 7", "kill -9 $$"])
+def test_an_optional_import_does_not_speak_for_a_program_that_is_not_python(runs: Runs, end: str) -> None:
+    optional = program(runs, "import no_such_module", "optional.py")
+    script = f"[ $MA_PROC_START_CNT = 1 ] || exit 0; {' '.join(optional)} 2>/dev/null || true; sleep 5; {end}"
+    run = runs.run(*FAILURE, "sh", "-c", script)
+    assert run.wait() == 0, run.told()
+    assert len(run.named("restart")) == 1
+
+
+def test_without_hooks_a_failure_is_restarted_and_usage_is_not(runs: Runs) -> None:
+    """Nobody tells of the import then: three starts too many, and no job that ends too early."""
+    run = runs.run("--no-auto-beat", *FAILURE, *program(runs, "import no_such_module"))
+    assert run.wait() == 93, run.told()
+    assert len(run.named("restart")) == 3
+    run = runs.run("--no-auto-beat", *FAILURE, *program(runs, "sys.exit(2)"), run_dir=runs.folder / "other")
+    assert run.wait() == 94, run.told()
+
+
+@pytest.mark.parametrize("said", ["train: model.cpp:7: main: Assertion `rows == 3' failed.", "no such luck"])
+def test_where_the_output_is_kept_its_last_lines_tell_of_what_is_not_python(runs: Runs, said: str) -> None:
+    logs = ["--log-dir", str(runs.folder / "logs")]  # beside which `Runs` would give a run dir
+    command = ["sh", "-c", 'echo "$0" >&2; kill -ABRT $$', said]
+    words = [*FTRUN, *logs, *FAILURE, *command]
+    done = subprocess.run(words, env=runs.environment, capture_output=True, timeout=DEADLINE)
+    assert done.returncode == (94 if "Assertion" in said else 93), done.stderr
+    assert said.encode() in done.stderr, "it is passed on"
+
+
+def test_a_program_with_an_excepthook_of_its_own_is_understood(runs: Runs) -> None:
+    code = "sys.excepthook = lambda *_: print('mine')\nassert False, 'odd'"
+    run = runs.run(*FAILURE, *program(runs, code))
+    assert run.wait() == 94, run.told()
+    assert run.stdout == "mine\n"
+    assert "AssertionError: odd" in runs.verdict["message"]
+
+
+def test_the_rank_that_failed_first_is_named_and_not_those_that_lost_it(runs: Runs) -> None:
+    code = """
+import multiprocessing as mp, os, time
+def rank(number, failed):
+    os.environ['RANK'] = str(number)
+    if number == 1:
+        time.sleep(0.2); failed.set(); assert False, 'odd'
+    failed.wait(); time.sleep(1); raise ConnectionResetError('by peer')
+if __name__ == '__main__':
+    fork = mp.get_context('fork'); failed = fork.Event()
+    ranks = [fork.Process(target=rank, args=(n, failed)) for n in range(2)]
+    for one in ranks: one.start()
+    for one in ranks: one.join()
+    sys.exit(1)
+"""
+    run = runs.run(*FAILURE, *program(runs, code))
+    assert run.wait() == 94, run.told()
+    assert "rank 1: AssertionError: odd" in runs.verdict["message"]
+    assert "ConnectionReset" not in runs.verdict["message"]
+
+
+@pytest.mark.torch
+def test_of_two_ranks_under_torchrun_the_one_that_failed_is_named(runs: Runs) -> None:
+    pytest.importorskip("torch")
+    code = "import os, time\nif os.environ['RANK'] == '1': assert False, 'odd'\ntime.sleep(3600)\n"
+    _, script = program(runs, code)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
+    run = runs.run(*FAILURE, *torchrun, OMP_NUM_THREADS="1")
+    assert run.wait() == 94, run.told()
+    assert "rank 1: AssertionError: odd (train.py:3" in runs.verdict["message"]
+    assert "ChildFailedError" not in runs.verdict["message"]
+    assert "restart" not in run.order
+
+
+def test_a_wild_message_is_one_line_that_fits(runs: Runs) -> None:
+    code = "assert False, '\\x1b[31m\\u2028' + 'x' * 100_000 + '\\nsecond line'"
+    run = runs.run(*FAILURE, *program(runs, code))
+    assert run.wait() == 94, run.told()[-3000:]
+    message = runs.verdict["message"]
+    assert "AssertionError: " in message
+    assert "second line" not in message
+    assert message.isprintable()
+    ours = [line for line in run.stderr.splitlines() if "[ftrun]" in line]
+    assert len(ours) == 1
+    assert len(ours[0]) < 1000
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("option", "code", "verdict"), [("off", 93, "failure-limit"), ("on", 7, "failed")])
+def test_with_unconditional_retry_the_limit_is_the_commands_own_code(
+    runs: Runs, option: str, code: int, verdict: str
+) -> None:
+    words = program(runs, "ft.beat(1); sys.exit(7)")
+    run = runs.run(*FAILURE, *words, FTRUN_UNCONDITIONAL_RETRY=option)
+    assert run.wait() == code, run.told()
+    assert len(run.named("restart")) == 3
+    assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == (verdict, code)
+    assert run.named("escalated")[0]["exit_code"] == code
+
+
+def test_unconditional_retry_does_not_make_usage_worth_a_retry(runs: Runs) -> None:
+    run = runs.run(*FAILURE, "--unconditional-retry", *program(runs, "sys.exit(2)"))
+    assert run.wait() == 94, run.told()
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+LIMIT = 192 << 20  # bytes
+PARENT = Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def little_memory(runs: Runs) -> Iterator[list[str]]:
+    """A prefix: what follows it runs in a control group with little memory."""
+    first = (PARENT / "cgroup.controllers").exists()
+    group = (PARENT if first else PARENT / "memory") / f"ftrun-{runs.marker[9:21]}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    try:
+        limits = ("memory.max", "memory.swap.max") if first else ("memory.limit_in_bytes", "memory.swappiness")
+        try:
+            (group / limits[0]).write_text(str(LIMIT))
+            (group / "cgroup.procs").open("a").close()
+        except OSError as error:
+            pytest.skip(f"{group} takes no limit: {error.strerror}")
+        if (group / limits[1]).exists():
+            (group / limits[1]).write_text("0")
+        yield ["sh", "-ec", f'echo $$ >{group}/cgroup.procs\nexec "$@"', "sh"]
+    finally:
+        runs.end()
+        group.rmdir()
+
+
+def test_what_the_kernel_killed_for_memory_is_told_apart(runs: Runs, little_memory: list[str]) -> None:
+    code = CURED + "ft.beat(1)\nblocks = []\nwhile True: blocks.append(b'x' * (16 << 20))\n"
+    run = runs.run(*FAILURE, *program(runs, code), prefix=little_memory)
+    assert run.wait() == 0, run.told()
+    killed, well = exits(run)
+    assert killed == {"signal": 9, "rule": "kernel-memory", "oom_kills": 1}
+    assert well == {"code": 0}
+    assert "the kernel killed 1 of its processes for memory" in run.stderr
+
+
+def test_a_kill_that_is_not_for_memory_is_not_called_so(runs: Runs) -> None:
+    code = CURED + "import os; ft.beat(1); os.kill(os.getpid(), 9)"
+    run = runs.run(*FAILURE, *program(runs, code))
+    assert run.wait() == 0, run.told()
+    assert exits(run)[0] == {"signal": 9, "rule": "killed"}

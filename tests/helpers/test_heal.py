@@ -1,0 +1,126 @@
+"""Healing: one command, its word, and nothing of it left."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.talker import Talker
+from runs import carrying, wait_for
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """An entry of the environment that all that is run here carries; whatever a failed test left is ended."""
+    name = f"HEAL_{os.urandom(6).hex()}"
+    yield name
+    for pid in carrying(f"{name}=1"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def heal(command: str, timeout: float = 60, **more: Any) -> Talker:
+    environment = more.pop("environment", {})
+    return Talker("heal", json.dumps({"command": command, "timeout": timeout, "environment": environment}), **more)
+
+
+def healed(healer: Talker) -> tuple[bool, str | None]:
+    line = healer.event("healed")
+    assert set(line) == {"event", "ok", "why"}
+    return line["ok"], line["why"]
+
+
+def test_it_says_that_it_worked_and_what_was_said_is_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    with heal("echo out; echo err >&2; echo $DEVICE; cat", environment={"DEVICE": "npu-3"}, log=log) as healer:
+        assert healed(healer) == (True, None)
+        assert healer.ended() == 0
+        assert healer.lines == [{"event": "healed", "ok": True, "why": None}]
+    assert log.read_text().split() == ["out", "err", "npu-3"]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("exit 3", "it ended with 3"),
+        ("kill -9 $$", "it was ended by SIGKILL"),
+        ("no-such-program", "it ended with 127"),
+        ("sleep 600", "it did not end within 0.3s"),
+        ("trap '' TERM INT HUP; while :; do sleep 600; done", "it did not end within 0.3s"),
+        ("kill -STOP $$", "it did not end within 0.3s"),
+        ("a\0b", "it cannot be started"),
+    ],
+)
+def test_it_says_how_it_failed(command: str, why: str) -> None:
+    with heal(command, timeout=0.3 if "within" in why else 60) as healer:
+        ok, said = healed(healer)
+        assert not ok
+        assert said is not None
+        assert said.startswith(why)
+        assert healer.ended() == 0
+
+
+def test_a_timeout_ends_everything_below(tmp_path: Path, mark: str) -> None:
+    ready = tmp_path / "ready"
+    command = f"(setsid sh -c 'trap \"\" TERM; sleep 600 & touch {ready}; sleep 600; :' &) ; sleep 600"
+    with heal(command, timeout=2, environment={mark: "1"}) as healer:
+        wait_for(ready.exists, "it is under way")
+        assert len(carrying(f"{mark}=1")) >= 3
+        assert healed(healer) == (False, "it did not end within 2s")
+        assert carrying(f"{mark}=1") == []
+
+
+def test_daemons_that_it_leaves_are_ended_before_it_is_said(tmp_path: Path, mark: str) -> None:
+    ready = tmp_path / "ready"
+    daemon = f"setsid sh -c 'sleep 600 & touch {ready}; wait' >/dev/null 2>&1 &"
+    with heal(f"({daemon}); while ! test -e {ready}; do sleep 0.01; done", environment={mark: "1"}) as healer:
+        assert healed(healer) == (True, None)
+        assert carrying(f"{mark}=1") == []
+
+
+def test_one_that_forks_all_the_time_is_ended(mark: str) -> None:
+    fork = "f() { (f) & }; g() { while :; do (sleep 0.01 &) ; done; }; g & g & sleep 600"
+    with heal(fork, timeout=0.5, environment={mark: "1"}) as healer:
+        assert healed(healer) == (False, "it did not end within 0.5s")
+        assert carrying(f"{mark}=1") == []
+
+
+def test_when_stdin_ends_it_is_ended_too(tmp_path: Path, mark: str) -> None:
+    ready = tmp_path / "ready"
+    with heal(f"setsid sleep 600 & touch {ready}; sleep 600", environment={mark: "1"}) as healer:
+        wait_for(ready.exists, "it is under way")
+        assert healer.end() == 0
+        assert healer.lines == []
+        assert carrying(f"{mark}=1") == []
+
+
+def test_the_command_dies_with_a_killed_helper(tmp_path: Path, mark: str) -> None:
+    ready = tmp_path / "ready"
+    with heal(f"touch {ready}; while :; do read line < /dev/zero; done", environment={mark: "1"}) as healer:
+        wait_for(ready.exists, "it is under way")
+        healer.process.kill()
+        wait_for(lambda: carrying(f"{mark}=1") == [], "it is gone")
+
+
+def test_signals_are_as_a_command_expects_them() -> None:
+    with heal("grep SigIgn /proc/self/status; kill -INT $$; exit 5") as healer:
+        assert healed(healer) == (False, "it was ended by SIGINT")
+
+
+def test_ctrl_c_is_not_for_it(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with heal(f"touch {tmp_path}/ready; while ! test -e {go}; do sleep 0.01; done") as healer:
+        wait_for((tmp_path / "ready").exists, "it is under way")
+        healer.process.send_signal(signal.SIGINT)
+        go.touch()
+        assert healed(healer) == (True, None)
+
+
+@pytest.mark.parametrize("word", ["", "[]", "{}", '{"command": "true", "timeout": "x", "environment": {}}'])
+def test_a_word_that_is_none_is_a_problem(word: str) -> None:
+    with Talker("heal", word) as healer:
+        assert "it failed" in healer.event("problem")["what"]
+        assert healer.ended() == 1

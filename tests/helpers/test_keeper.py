@@ -1,0 +1,501 @@
+"""What outlives the pod: no ask is lost, whoever else writes, is killed, or fills the disk."""
+
+import fcntl
+import json
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.helpers.keeper import history
+from helpers.talker import Talker
+from runs import MOUNTS, need_mounts, wait_for
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+DAY = 24 * 3600.0
+Entry = dict[str, Any]
+
+
+def fault(number: int = 0, **other: Any) -> Entry:
+    made = {"node": "n1", "device": "npu-0", "code": f"C{number}", "severity": "major", "wall": time.time()}
+    return made | {"boot": BOOT, "mono": float(number)} | other
+
+
+def schedule(key: str = "job/1", **other: Any) -> Entry:
+    made = {"key": key, "count": 1, "node": "n1", "wall": 1.5, "best_step": None, "best_checkpoint": None}
+    return made | {"progressed": False, "faulted": False} | other
+
+
+def verdict(schedule_cnt: int = 1, **other: Any) -> Entry:
+    made = {"schema": 1, "verdict": "node-fault", "exit_code": 197, "node": "n1", "device": None, "why": "it is broken"}
+    return made | {"schedule_cnt": schedule_cnt, "time": datetime.now(UTC).isoformat()} | other
+
+
+def put(folder: Path, *faults: object, schedules: object = (), **other: Any) -> Path:
+    path = folder / "history.json"
+    path.write_text(json.dumps({"schema": 1, "faults": faults, "schedules": schedules} | other))
+    return path
+
+
+def kept(folder: Path) -> Entry:
+    found: Entry = json.loads((folder / "history.json").read_bytes())
+    return found
+
+
+def codes(entries: Entry) -> list[str]:
+    return [entry["code"] for entry in entries["faults"]]
+
+
+def keep(keeper: Talker, *faults: object, schedule: object = None) -> Entry:
+    keeper.ask(ask="keep", faults=faults, schedule=schedule)
+    return dict(keeper.event("kept")["history"])
+
+
+def start(folder: Path, **more: Any) -> tuple[Talker, Entry]:
+    keeper = Talker("keeper", str(folder), **more)
+    return keeper, dict(keeper.event("kept")["history"])
+
+
+NONE: Entry = {"faults": [], "schedules": []}
+
+
+def test_it_makes_a_folder_that_the_scheduler_can_read_and_says_what_is_known(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    keeper, known = start(folder)
+    with keeper:
+        assert known == NONE
+        assert not (folder / "history.json").exists()
+        assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o755, 0o755]
+        assert keep(keeper, fault(1), schedule=schedule()) == {"faults": [kept(folder)["faults"][0]]} | {
+            "schedules": [schedule()]
+        }
+        assert (folder / "history.json").stat().st_mode & 0o777 == 0o644
+        assert keeper.end() == 0
+        assert keeper.problems == []
+    assert sorted(os.listdir(folder)) == ["history.json", "history.lock"]
+    again, known = start(folder)
+    with again:
+        assert codes(known) == ["C1"]
+        assert known["schedules"] == [schedule()]
+
+
+def test_a_fault_is_kept_once_and_a_schedule_joined_with_what_was_known_of_it(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper:
+        seen = fault(1)
+        keep(keeper, seen, schedule=schedule(best_step=7, faulted=True))
+        keep(keeper, seen, fault(2), seen, schedule=schedule("job/2", count=2))
+        known = keep(keeper, schedule=schedule(best_step=3, best_checkpoint=2, progressed=True, node="n2"))
+    assert codes(known) == ["C1", "C2"]
+    joined = schedule(best_step=7, best_checkpoint=2, progressed=True, faulted=True, node="n2")
+    assert known["schedules"] == [joined, schedule("job/2", count=2)]
+
+
+def test_what_others_wrote_stays(tmp_path: Path) -> None:
+    other = fault(9, node="n2", boot="another boot", note={"by": "a later version"})
+    put(tmp_path, other, schedules=[schedule("else/1", colour="red")], later=[1, {"x": None}])
+    keeper, known = start(tmp_path)
+    with keeper:
+        assert known == {"faults": [other], "schedules": [schedule("else/1", colour="red")]}
+        keep(keeper, fault(1), schedule=schedule("else/1"))
+        assert keeper.problems == []
+    found = kept(tmp_path)
+    assert found["later"] == [1, {"x": None}]
+    assert found["faults"][0] == other
+    assert found["schedules"] == [schedule("else/1", colour="red")]
+
+
+def test_faults_of_two_days_or_of_this_boot_are_told_and_older_ones_kept(tmp_path: Path) -> None:
+    """Whoever sets the clock forward for an hour takes nothing from the others."""
+    now = time.time()
+    ages = {"old": fault(boot="b", wall=now - 3 * DAY), "old here": fault(wall=now - 300 * DAY), "new": fault(boot="b")}
+    ages |= {"ahead": fault(boot="b", wall=now + 9 * DAY)}
+    put(tmp_path, *[entry | {"code": code} for code, entry in ages.items()])
+    keeper, known = start(tmp_path)
+    with keeper:
+        assert codes(known) == ["old here", "new", "ahead"]
+        keep(keeper, fault(1))
+    assert codes(kept(tmp_path)) == [*ages, "C1"]
+
+
+def test_no_more_is_told_than_pid_1_takes_and_the_last_are(tmp_path: Path) -> None:
+    put(tmp_path, *[fault(n) for n in range(1500)], schedules=[schedule(f"job/{n}") for n in range(90)])
+    keeper, known = start(tmp_path)
+    with keeper:
+        assert codes(known) == [f"C{n}" for n in range(1244, 1500)]
+        assert [one["key"] for one in known["schedules"]] == [f"job/{n}" for n in range(26, 90)]
+        long = [fault(n, device="x" * 1500) for n in range(100)]
+        for at in range(0, 100, 20):
+            known = keep(keeper, *long[at : at + 20])
+        assert 10 < len(known["faults"]) < 40
+        assert known["faults"][-1]["code"] == "C99"
+        assert max(len(json.dumps(line)) for line in keeper.lines) < 65536
+
+
+def test_a_storm_on_one_device_does_not_push_out_what_is_known_of_others(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper:
+        keep(keeper, fault(1, node="n7"))
+        for at in range(0, 2000, 100):
+            known = keep(keeper, *[fault(n, code="S") for n in range(at, at + 100)])
+    assert [entry["node"] for entry in known["faults"]].count("n7") == 1
+    assert [entry["mono"] for entry in known["faults"][1:]] == [float(n) for n in range(1992, 2000)]
+
+
+def test_two_keepers_at_once_lose_nothing(tmp_path: Path) -> None:
+    def many(name: str) -> None:
+        keeper, _ = start(tmp_path)
+        with keeper:
+            for number in range(200):
+                keep(keeper, fault(number, node=name), schedule=schedule(f"{name}/{number % 20}", best_step=number))
+            assert keeper.problems == []
+            assert keeper.end() == 0
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(many, name) for name in ("a", "b")]:
+            done.result()
+    found = kept(tmp_path)
+    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(200)}
+    steps = {one["key"]: one["best_step"] for one in found["schedules"]}
+    assert steps == {f"{name}/{number}": 180 + number for name in "ab" for number in range(20)}
+    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
+
+
+# Killed before the `left`th call to the system; and a disk that takes only part of what is written at a time.
+DIES = """
+import os, signal
+left = {left}
+def mortal(call):
+    def counted(*given, **more):
+        global left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*given, **more)
+    return counted
+write = os.write
+os.write = lambda fd, content: write(fd, content[: len(content) // 3 + 99] if fd > 2 else content)
+for name in ("open", "write", "fsync", "rename", "unlink"):
+    setattr(os, name, mortal(getattr(os, name)))
+"""
+
+
+def test_a_kill_before_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    outcomes = set()
+    for left in range(1, 200):
+        folder = tmp_path / str(left)
+        folder.mkdir()
+        put(folder, fault(1))
+        with Talker("keeper", str(folder), before=DIES.format(left=left)) as keeper:
+            keeper.ask(ask="keep", faults=[fault(2)], schedule=None)
+            code = keeper.end()
+        outcomes.add(tuple(codes(kept(folder))))
+        again, known = start(folder)
+        with again:
+            assert again.problems == []
+            assert codes(known) == codes(kept(folder))
+            keep(again, fault(3))
+        assert sorted(os.listdir(folder)) == ["history.json", "history.lock"]
+        if code == 0:
+            break
+    assert code == 0
+    assert outcomes == {("C1",), ("C1", "C2")}
+
+
+def test_a_kill_at_any_instant_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    put(tmp_path, *[fault(-n, more="x" * 1500) for n in range(800)])
+    told = last = 800
+    grew = 0
+    for turn in range(500):  # on a slow machine many a keeper is killed before it has begun
+        if turn >= 25 and grew > 2:
+            break
+        keeper, _known = start(tmp_path)
+        with keeper:
+            assert keeper.problems == []
+            last, before = len(kept(tmp_path)["faults"]), last
+            assert before <= last <= told
+            grew += last > before
+            for told in range(last + 1, last + 6):
+                keeper.ask(ask="keep", faults=[fault(told)], schedule=None)
+            assert keeper.read(chance.uniform(0, 0.05))
+            keeper.process.kill()
+    assert grew > 2
+    assert len(os.listdir(tmp_path)) <= 3
+    keeper, _known = start(tmp_path)
+    with keeper:
+        keep(keeper, fault(99))
+    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"schema": 1, "faults": [',
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"[" * 100_000,
+        b'{"schema": true, "faults": [], "schedules": []}',
+        b'{"schema": 2, "faults": [], "schedules": []}',
+        b'{"schema": 1, "faults": {}, "schedules": []}',
+        b'{"schema": 1, "faults": []}',
+        b" " * (9 << 20),
+    ],
+)
+def test_a_file_that_is_not_ours_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "history.json").write_bytes(content)
+    (tmp_path / "history.json.corrupt-1").write_text("an earlier one")
+    keeper, known = start(tmp_path)
+    with keeper:
+        assert known == NONE
+        assert len(keeper.problems) == 1
+        assert "history.json.corrupt-2" in keeper.problems[0]
+        keep(keeper, fault(1))
+    assert (tmp_path / "history.json.corrupt-2").read_bytes() == content
+    assert (tmp_path / "history.json.corrupt-1").read_text() == "an earlier one"
+    assert codes(kept(tmp_path)) == ["C1"]
+
+
+def test_what_was_known_survives_a_file_that_others_broke(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper:
+        keep(keeper, fault(1))
+        (tmp_path / "history.json").write_text("broken")
+        assert codes(keep(keeper, fault(2))) == ["C1", "C2"]
+        os.unlink(tmp_path / "history.json")
+        keep(keeper)
+    assert codes(kept(tmp_path)) == ["C1", "C2"]
+
+
+@pytest.mark.parametrize("name", [*history.FAULT, "object", "length"])
+def test_a_bad_entry_is_dropped_and_the_others_stay(tmp_path: Path, name: str) -> None:
+    bad: dict[str, object] = {"object": 3, "length": fault(7) | {"more": "x" * 5000}}
+    missing = {key: value for key, value in fault(7).items() if key != name}
+    typed = fault(7) | {name: [1] if name in ("wall", "mono") else True}
+    put(tmp_path, fault(1), *([bad[name]] if name in bad else [missing, typed]), fault(2))
+    keeper, known = start(tmp_path)
+    with keeper:
+        assert codes(known) == ["C1", "C2"]
+        assert len(keeper.problems) == 1
+        assert "faults[1]" in keeper.problems[0]
+        keep(keeper, fault(3))
+    assert codes(kept(tmp_path)) == ["C1", "C2", "C3"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 1.5}, {"best_step": "7"}, {"progressed": 1}, {"wall": float("nan")}, {"count": True}, {"key": None}],
+)
+def test_a_bad_schedule_is_dropped(tmp_path: Path, wrong: Entry) -> None:
+    put(tmp_path, schedules=[schedule("a"), schedule("b") | wrong, schedule("c")])
+    keeper, known = start(tmp_path)
+    with keeper:
+        assert [one["key"] for one in known["schedules"]] == ["a", "c"]
+        assert "schedules[1]" in keeper.problems[0]
+        assert keep(keeper, schedule=schedule("d") | wrong)["schedules"] == known["schedules"]
+
+
+@pytest.mark.parametrize("name", ["history.json", "verdict.json"])
+def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    put(tmp_path, fault(8)).rename(elsewhere)
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    makes: list[Callable[[Path], None]] = [os.mkfifo, lambda path: path.symlink_to(elsewhere), os.mkdir]
+    for number, make in enumerate(makes, 1):
+        make(folder / name)
+        keeper, known = start(folder)
+        with keeper:
+            assert "C8" not in codes(known)
+            assert codes(keep(keeper, fault(number)))[-1] == f"C{number}"
+            keeper.ask(ask="verdict", verdict=verdict())
+            assert keeper.event("told")["verdict"]["exit_code"] == 197
+            assert any(f"{name}.corrupt-{number}" in what for what in keeper.problems)
+        assert (folder / name).is_file()
+        assert not (folder / name).is_symlink()
+        (folder / name).unlink()
+    assert codes(json.loads(elsewhere.read_bytes())) == ["C8"]
+
+
+def test_a_link_or_a_pipe_where_it_writes_first_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "history.json.new").symlink_to(tmp_path / "target")
+    keeper, _ = start(tmp_path)
+    with keeper:
+        keep(keeper, fault(1))
+        os.mkfifo(tmp_path / "history.json.new")
+        keep(keeper, fault(2))
+    assert (tmp_path / "target").read_text() == "precious"
+    assert codes(kept(tmp_path)) == ["C1", "C2"]
+
+
+def test_where_nothing_can_be_written_it_says_so_once_and_answers_from_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    keeper, known = start(tmp_path / "file" / "state")
+    with keeper:
+        assert known == NONE
+        keep(keeper, fault(1), schedule=schedule(best_step=1))
+        assert codes(keep(keeper, fault(2))) == ["C1", "C2"]
+        keeper.ask(ask="verdict", verdict=verdict())
+        assert keeper.event("told")["verdict"]["exit_code"] == 197
+        keeper.ask(ask="shared", schedule_cnt=1, since=0)
+        assert keeper.event("shared")["verdict"] is None
+        assert sum("history.json cannot be written" in what for what in keeper.problems) == 1
+        (tmp_path / "file").unlink()  # the disk is back: what could not be written then is now
+        keep(keeper, fault(3))
+    assert codes(kept(tmp_path / "file" / "state")) == ["C1", "C2", "C3"]
+    assert kept(tmp_path / "file" / "state")["schedules"] == [schedule(best_step=1)]
+
+
+def test_what_cannot_be_written_to_can_be_read(tmp_path: Path) -> None:
+    need_mounts()
+    put(tmp_path, fault(1))
+    read_only = f"mount --bind {tmp_path} {tmp_path}; mount -o remount,ro,bind {tmp_path}"
+    keeper, known = start(tmp_path, prefix=[*MOUNTS, "sh", "-ec", f'{read_only}\nexec "$@"', "sh"])
+    with keeper:
+        assert codes(known) == ["C1"]
+        assert codes(keep(keeper, fault(2))) == ["C1", "C2"]
+        assert codes(keep(keeper)) == ["C1", "C2"]
+        assert len(keeper.problems) == 2  # of the lock, and of the file
+        assert all("Read-only" in what for what in keeper.problems)
+    assert codes(kept(tmp_path)) == ["C1"]
+
+
+def fill_up(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        deque(iter(lambda: file.write(b"x" * 4096), 0))
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    need_mounts()
+    fill = f"mount -t tmpfs -o size=64k x {tmp_path}; echo hello > {tmp_path}/full"
+    prefix = [*MOUNTS, "sh", "-ec", f'{fill}\nexec "$@"', "sh"]
+    keeper, _ = start(tmp_path, prefix=prefix)
+    with keeper:
+        keep(keeper, fault(1))
+        root = Path(f"/proc/{keeper.process.pid}/root{tmp_path}")
+        fill_up(root / "full")
+        assert codes(keep(keeper, *[fault(n) for n in range(2, 60)]))[:2] == ["C1", "C2"]
+        assert "No space left" in keeper.problems[0]
+        assert codes(kept(root)) == ["C1"]
+        assert "history.json.new" not in os.listdir(root)
+        (root / "full").unlink()
+        keep(keeper)
+        assert len(codes(kept(root))) == 59
+
+
+def test_a_lock_that_somebody_holds_for_ever_is_not_waited_for_so_long(tmp_path: Path) -> None:
+    with open(tmp_path / "history.lock", "wb") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        patience = "import ftrun.helpers.keeper.folder as folder; folder.PATIENCE = 0.2"
+        keeper, _ = start(tmp_path, before=patience)
+        with keeper:
+            keep(keeper, fault(1))
+            assert len(keeper.problems) == 1
+            assert "without a lock" in keeper.problems[0]
+    assert codes(kept(tmp_path)) == ["C1"]
+    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
+
+
+def test_it_waits_for_the_lock_of_another(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper, open(tmp_path / "history.lock", "r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        keeper.ask(ask="keep", faults=[fault(1)], schedule=None)
+        assert keeper.read(0.3)
+        assert not (tmp_path / "history.json").exists()
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+        keeper.event("kept")
+        assert codes(kept(tmp_path)) == ["C1"]
+        assert keeper.problems == []
+
+
+def test_when_stdin_ends_it_finishes_what_it_was_asked(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper:
+        for number in range(30):
+            keeper.ask(ask="keep", faults=[fault(number)], schedule=None)
+        assert keeper.end() == 0
+        assert sum(line["event"] == "kept" for line in keeper.lines) == 31
+    assert len(kept(tmp_path)["faults"]) == 30
+
+
+def test_the_first_verdict_of_a_schedule_stands(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    other, _ = start(tmp_path)
+    with keeper, other:
+        first = verdict(more="kept")
+        keeper.ask(ask="verdict", verdict=first)
+        assert keeper.event("told")["verdict"] == first
+        other.ask(ask="verdict", verdict=verdict(exit_code=195))
+        assert other.event("told")["verdict"] == first
+        other.ask(ask="shared", schedule_cnt=1, since=time.time() - 60)
+        assert other.event("shared")["verdict"] == first
+        assert json.loads((tmp_path / "verdict.json").read_bytes()) == first
+        second = verdict(2, exit_code=93)
+        other.ask(ask="verdict", verdict=second)
+        assert other.event("told")["verdict"] == second
+        keeper.ask(ask="shared", schedule_cnt=1, since=0)
+        assert keeper.event("shared")["verdict"] is None
+        keeper.ask(ask="shared", schedule_cnt=2, since=0)
+        assert keeper.event("shared")["verdict"] == second
+
+
+def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper:
+        keeper.ask(ask="verdict", verdict=verdict(time="2020-01-01T00:00:00Z"))
+        keeper.event("told")
+        keeper.ask(ask="shared", schedule_cnt=1, since=time.time() - 60)
+        assert keeper.event("shared")["verdict"] is None
+        mine = verdict(exit_code=93)
+        keeper.ask(ask="verdict", verdict=mine, since=time.time() - 60)
+        assert keeper.event("told")["verdict"] == mine
+
+
+@pytest.mark.parametrize("name", ["schema", "verdict", "exit_code", "node", "why", "schedule_cnt", "time"])
+def test_half_a_verdict_is_none(tmp_path: Path, name: str) -> None:
+    half = {key: value for key, value in verdict().items() if key != name}
+    (tmp_path / "verdict.json").write_text(json.dumps(half))
+    keeper, _ = start(tmp_path)
+    with keeper:
+        keeper.ask(ask="shared", schedule_cnt=1, since=0)
+        assert keeper.event("shared")["verdict"] is None
+        keeper.ask(ask="verdict", verdict=half)
+        assert "not a verdict" in keeper.event("problem")["what"]
+        keeper.ask(ask="verdict", verdict=verdict())
+        keeper.event("told")
+    assert (tmp_path / "verdict.json.corrupt-1").exists()
+
+
+def test_requests_that_are_none_change_nothing(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper:
+        bad = ["nonsense", "[]", '{"ask": 1}', '{"ask": "tea"}', '{"ask": "keep"}', "[" * 5000]
+        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "verdict", "verdict": 1}']
+        bad += ['{"ask": "shared", "schedule_cnt": 1, "since": "x"}', '{"ask": "keep", "faults": [1], "schedule": 2}']
+        keeper.write("\n".join([*bad, *bad, ""]).encode())
+        assert codes(keep(keeper, fault(1))) == []  # the answer to the last of them
+        keeper.event("kept", lambda line: codes(line["history"]) == ["C1"])
+        assert 6 <= len(keeper.problems) <= len(bad) + 1
+
+
+def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
+    keeper, _ = start(tmp_path)
+    with keeper:
+        assert keeper.process.stdout is not None
+        keeper.process.stdout.close()
+        keeper.process.stdout = None
+        keeper.ask(ask="keep", faults=[fault(1)], schedule=None)
+        wait_for(lambda: keeper.process.poll() is not None, "it ends")
+        assert keeper.process.returncode == 0
+    assert codes(kept(tmp_path)) == ["C1"]

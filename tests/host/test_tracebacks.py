@@ -1,0 +1,118 @@
+"""The reader of what Python processes died of: bounded, and astonished by nothing."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from ftrun.core.failures import Thrown
+from ftrun.host import beats, tracebacks
+
+WHOLE = (
+    "pid 7\nat 2500000000\nstarted 1500000000\nparents 6 5 1\nrank 3\nprogram train.py\n"
+    "kinds ValueError Exception BaseException\nmessage bad batch\nmore of 3\n"
+    "where lib.py:9 in g\nown train.py:88 in f\n"
+    "chain cause\nroot-kinds KeyError LookupError\nroot-message 1\nend\n"
+)
+
+
+def put(folder: Path, content: str | bytes = WHOLE, at: int = 2_500_000_000, pid: int = 7) -> Path:
+    path = folder / f"raised-{at:020}-{pid}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def read(folder: Path, since: float = 0.0) -> list[tuple[int, str]]:
+    return [(found.pid, found.thrown.message) for found in tracebacks.read(str(folder), since)]
+
+
+def test_a_whole_one(tmp_path: Path) -> None:
+    put(tmp_path)
+    (found,) = tracebacks.read(str(tmp_path), 2.5)
+    assert found.thrown == Thrown(
+        ("ValueError", "Exception", "BaseException"), "bad batch", "of 3", "lib.py:9 in g", "train.py:88 in f"
+    )
+    assert (found.pid, found.parents, found.started, found.at, found.rank) == (7, (6, 5, 1), 1.5, 2.5, 3)
+    assert (found.program, found.root, found.said) == ("train.py", Thrown(("KeyError", "LookupError"), "1"), True)
+
+
+def test_one_of_an_attempt_before_is_none_of_this(tmp_path: Path) -> None:
+    put(tmp_path)
+    assert read(tmp_path, 2.6) == []
+
+
+MAD = {
+    "empty": "",
+    "torn": WHOLE[:60],
+    "without an end": WHOLE.replace("end\n", ""),
+    "without a pid": WHOLE.replace("pid 7\n", ""),
+    "no number": WHOLE.replace("pid 7", "pid seven"),
+    "no number of ours": WHOLE.replace("pid 7", "pid ٧"),
+    "a huge number": WHOLE.replace("at 2", "at 2" + "0" * 5000),
+    "of nothing": WHOLE.replace("kinds ValueError Exception BaseException\n", ""),
+    "too long": WHOLE.replace("bad batch", "x" * 4096),
+    "no text": b"\xff\0" * 1000,
+}
+
+
+@pytest.mark.parametrize("content", MAD.values(), ids=MAD.keys())
+def test_what_is_torn_or_mad_is_passed_over(tmp_path: Path, content: str | bytes) -> None:
+    put(tmp_path, content)
+    put(tmp_path, WHOLE, 3_000_000_000, 8)
+    assert read(tmp_path) == [(7, "bad batch")]
+
+
+def test_no_noise_makes_it_raise(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    for _ in range(500):
+        content = bytearray(WHOLE.encode())
+        for _ in range(chance.randrange(1, 9)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        put(tmp_path, bytes(content))
+        assert len(read(tmp_path)) <= 1
+
+
+def test_no_escape_reaches_a_terminal(tmp_path: Path) -> None:
+    put(tmp_path, WHOLE.replace("bad batch", "\x1b[31mred\r\u202e"))
+    assert read(tmp_path) == [(7, "?[31mred??")]
+
+
+def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    path = put(tmp_path)
+    away = path.rename(tmp_path / "elsewhere")
+    path.symlink_to(away)
+    os.mkfifo(tmp_path / f"raised-{1:020}-1")
+    (tmp_path / f"raised-{2:020}-2").mkdir()
+    assert read(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["gone", "a link", "a file"])
+def test_a_folder_that_is_none(tmp_path: Path, what: str) -> None:
+    put(tmp_path)
+    folder = tmp_path / "beats"
+    if what == "a link":
+        folder.symlink_to(tmp_path)
+    if what == "a file":
+        folder.write_text("")
+    assert read(folder) == []
+    assert len(read(tmp_path)) == 1
+
+
+def test_of_many_the_first_and_the_last(tmp_path: Path) -> None:
+    for number in range(100):
+        put(tmp_path, WHOLE.replace("pid 7", f"pid {number}"), number, number)
+    assert [pid for pid, _ in read(tmp_path)] == [*range(32), *range(68, 100)]
+
+
+def test_a_restart_forgets_them() -> None:
+    made = beats.create()
+    try:
+        before = sorted(os.listdir(made.path))
+        put(Path(made.path))
+        put(Path(made.path)).rename(f"{made.path}/.raised-1-1")
+        put(Path(made.path))
+        made.reset()
+        assert sorted(os.listdir(made.path)) == before
+    finally:
+        beats.remove(made.path)

@@ -1,0 +1,265 @@
+"""A Slurm of our own: two nodes on this host, whoever we are; nothing of it outside of its folder but ports."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from runs import DEADLINE, HOUSE, carrying, wait_for
+
+FILES = HOUSE / "docs" / "schedulers" / "slurm"
+NODES = ("n1", "n2")
+USER = pwd.getpwuid(os.getuid()).pw_name
+DAEMONS = ("munged", "slurmctld", "slurmd")
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "SPECIAL_EXIT"}
+PATH = os.pathsep.join([str(Path(sys.executable).parent), str(HOUSE / "bin"), os.environ["PATH"], "/usr/sbin", "/sbin"])
+
+# `include` takes the file for users as it is.  What follows it wins: an epilog is not told SLURM_CONF, and none is in
+# /etc.  cred_expire is what a requeue waits for, 120 s by default, and 5 s is the least.
+CONF = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={sockets}/munge,cred_expire=5
+CryptoType=crypto/munge
+MpiDefault=none
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
+StateSaveLocation={folder}/controller
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmdSpoolDir={sockets}/%n
+SlurmdParameters=config_overrides
+ReturnToService=2
+include {files}/slurm.conf
+EpilogSlurmctld={folder}/epilog
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=1000 Weight=1
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMemory=1000 Weight=2
+PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
+"""
+
+# Slurm takes a shepherd that nobody has reaped for one that lives, and waits; PID 1 of a container may take seconds.
+REAPER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+daemon = os.spawnvp(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda *_: os.kill(daemon, signal.SIGTERM))
+while os.wait()[0] != daemon: pass
+"""
+
+
+def missing() -> str:
+    """What is not installed here, for the reason of a skip."""
+    names = (*DAEMONS, "sbatch", "scontrol")
+    return ", ".join(name for name in names if shutil.which(name, path=PATH) is None)
+
+
+class Cluster:
+    """Up while it is entered.  Its nodes are taken in order: n1 first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.marker = f"TEST_SLURM={uuid.uuid4().hex}"  # in the environment of all that it starts
+        named = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "SBATCH_"))}
+        named.pop("NODE_NAME", None)  # of a pod that the tests run in
+        self.environment = named | {"PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+        self.environment |= dict([self.marker.split("=")])
+        self._stack = ExitStack()
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._begin()
+        except BaseException:
+            print(self.told(), file=sys.stderr)
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _begin(self) -> None:
+        # Sockets have their own folder: their paths may have 107 characters.
+        sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp")))
+        sockets.chmod(0o755)  # munged wants it to be everybody's to enter
+        self._stack.callback(self._end_what_is_left)
+        (self.folder / "controller").mkdir()
+        host = socket.gethostname().partition(".")[0]
+        words = {"folder": self.folder, "sockets": sockets, "files": FILES, "host": host}
+        conf = CONF.format(**words, user=USER, ports=free_ports(1 + len(NODES)))
+        (self.folder / "slurm.conf").write_text(conf)
+        epilog = self.folder / "epilog"
+        epilog.write_text(f"#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {FILES}/epilog.sh\n")
+        epilog.chmod(0o755)
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        files = {"key": key, "pid": self.folder / "munged.pid", "seed": self.folder / "munge.seed"}
+        options = [f"--{name}-file={path}" for name, path in files.items()]
+        self._daemon("munged", "munged", "--foreground", "--force", f"--socket={sockets}/munge", *options)
+        self._until((sockets / "munge").exists, "the socket of munged")
+        self._daemon("slurmctld", "slurmctld", "-D")
+        for node in NODES:
+            (sockets / node).mkdir()
+            self._daemon(f"slurmd.{node}", sys.executable, "-c", REAPER, "slurmd", "-D", "-N", node)
+        self._until(self._idle, "idle nodes")
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            assert all(daemon.poll() is None for daemon in self._daemons), "a daemon has ended"
+            return condition()
+
+        wait_for(look, what)
+
+    def _daemon(self, name: str, *words: str) -> None:
+        """Started; ended, and waited for, in the end."""
+        with (self.folder / f"{name}.out").open("wb") as out:
+            daemon = subprocess.Popen(
+                words, env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        self._daemons.append(daemon)
+        self._stack.callback(end, daemon)
+
+    def _end_what_is_left(self) -> None:
+        """Of jobs: their shepherds outlive slurmd."""
+
+        def none_left() -> bool:
+            for pid in carrying(self.marker):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            return not carrying(self.marker)
+
+        wait_for(none_left, "nothing of the cluster")
+
+    def _idle(self) -> bool:
+        return self.ask("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES)
+
+    def ask(self, *words: str) -> str:
+        """What a command of Slurm says; nothing if it fails."""
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=DEADLINE)
+        return done.stdout if done.returncode == 0 else ""
+
+    def node(self, name: str) -> dict[str, str]:
+        return fields(self.ask("scontrol", "show", "node", name))
+
+    def clear(self) -> None:
+        """No jobs, and all nodes good again."""
+        self.ask("scancel", "--user", USER)
+        wait_for(lambda: not self.ask("squeue", "-h"), "that no job is left")
+        for node in NODES:
+            if "DRAIN" in self.node(node)["State"]:
+                self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        wait_for(self._idle, "idle nodes")
+
+    def told(self) -> str:
+        """The end of what the daemons said."""
+        return "\n".join(f"--- {path.name}\n{tail(path)}" for path in sorted(self.folder.glob("*.out")))
+
+
+class Submit:
+    """Starts jobs by the script for users, as it is; their files are in `folder`."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.jobs: list[Job] = []
+
+    def __call__(self, *command: str, nodes: str = "1", **environment: str) -> Job:
+        words = ["sbatch", "--parsable", f"--nodes={nodes}", str(FILES / "job.sh"), *command]
+        environment = self.cluster.environment | {"TMPDIR": str(self.folder)} | environment
+        done = subprocess.run(words, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=DEADLINE)
+        assert done.returncode == 0, done.stderr
+        self.jobs.append(Job(self.cluster, done.stdout.strip(), self.folder))
+        return self.jobs[-1]
+
+
+class Job:
+    """One that was submitted."""
+
+    def __init__(self, cluster: Cluster, number: str, folder: Path) -> None:
+        self.cluster, self.number, self.folder = cluster, number, folder
+        self.state_dir = folder / f"ftrun-{number}"
+        self.requeued: list[str] = []  # the exit code before each
+
+    @property
+    def output(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self.folder.glob(f"*-{self.number}.out"))
+
+    def show(self) -> dict[str, str]:
+        return fields(self.cluster.ask("scontrol", "show", "job", self.number))
+
+    def says(self, words: str) -> None:
+        """Once its output has these words."""
+        wait_for(lambda: words in self.output, words)
+
+    def end(self) -> dict[str, str]:
+        """Its last state, after all requeues; none of them waits for its time."""
+
+        def ended() -> bool:
+            time.sleep(0.1)  # a look is a process
+            shown = self.show()
+            if shown.get("JobState") == "PENDING" and len(self.requeued) < int(shown["Restarts"]):
+                self.requeued.append(shown["ExitCode"])
+                assert len(self.requeued) < 9, "it is requeued without end"
+                # Not `now`: slurmd refuses what starts in the second in which the job ended before.
+                self.cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now+1")
+            return shown.get("JobState") in ENDED
+
+        wait_for(ended, f"the end of job {self.number}")
+        return self.show()
+
+    def told(self) -> str:
+        shown = " ".join(f"{name}={value}" for name, value in self.show().items())
+        state = "\n".join(f"--- {path.name}\n{tail(path)}" for path in sorted(self.state_dir.glob("*.json")))
+        return f"{shown}\n{self.output}\n{state}"
+
+
+def fields(text: str) -> dict[str, str]:
+    """`Name=value ...` as scontrol shows it; a Reason has words."""
+    found = dict(re.findall(r"(?:^|\s)([\w:/]+)=(\S*)", text))
+    return found | dict(re.findall(r"^ +(Reason)=(.*)$", text, re.MULTILINE))
+
+
+def end(daemon: subprocess.Popen[bytes]) -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(20)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+
+
+def free_ports(number: int) -> list[int]:
+    """So many that nobody uses at this moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def tail(path: Path, lines: int = 40) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

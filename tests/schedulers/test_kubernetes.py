@@ -1,0 +1,484 @@
+"""docs/schedulers/kubernetes: Kubernetes takes the files, and they do with each code of ftrun what its table says."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from ftrun import config
+from ftrun.core import exitcode
+from ftrun.host.setup import TERMINATION_LOG
+from ftrun.wire import annotations, records
+from ftrun.wire.texts import duration
+from runs import HOUSE, Runs, python, wait_for
+from runs import runs as runs
+from schedulers.k8s import apiserver, schema
+
+FOLDER = HOUSE / "docs" / "schedulers" / "kubernetes"
+NEWEST = kubernetes_validate.latest_version()
+CODES = {verdict.code for verdict in exitcode.TABLE}
+FAIL, RESCHEDULE = "fail", "reschedule"
+Yaml = dict[str, Any]
+
+
+def documents(name: str) -> list[Yaml]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+def manifest(name: str) -> Yaml:
+    (found,) = documents(name)
+    return found
+
+
+MANIFESTS = {name: manifest(f"{name}.yaml") for name in ("job", "indexed-job", "jobset", "volcano")}
+JOBSET, VOLCANO = MANIFESTS["jobset"], MANIFESTS["volcano"]
+JOBS = {
+    "job": MANIFESTS["job"]["spec"],
+    "indexed-job": MANIFESTS["indexed-job"]["spec"],
+    "jobset": JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"],
+}
+PODS = {name: spec["template"] for name, spec in JOBS.items()} | {"volcano": VOLCANO["spec"]["tasks"][0]["template"]}
+CONTAINERS = {name: pod["spec"]["containers"][0] for name, pod in PODS.items()}
+every_pod = pytest.mark.parametrize("name", PODS)
+every_job = pytest.mark.parametrize("name", JOBS)
+every_verdict = pytest.mark.parametrize("verdict", exitcode.TABLE, ids=lambda verdict: verdict.name)
+
+
+def wanted(verdict: exitcode.Verdict) -> str:
+    return RESCHEDULE if "reschedule" in verdict.outer else FAIL
+
+
+# --- what Kubernetes takes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "indexed-job.yaml", "state.yaml", "cordon.yaml"])
+def test_what_kubernetes_knows_is_valid(name: str) -> None:
+    for document in documents(name):
+        kubernetes_validate.validate(document, NEWEST, strict=True)
+
+
+def test_the_templates_in_custom_resources_are_valid() -> None:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": JOBS["jobset"]}
+    kubernetes_validate.validate(job, NEWEST, strict=True)
+    pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": PODS["volcano"]}
+    kubernetes_validate.validate(pod, NEWEST, strict=True)
+
+
+@pytest.mark.parametrize(("name", "facts"), [("jobset", schema.JOBSET), ("volcano", schema.VOLCANO)])
+def test_custom_resources_are_valid(name: str, facts: schema.Schema) -> None:
+    jsonschema.Draft202012Validator.check_schema(facts)
+    jsonschema.validate(MANIFESTS[name], facts)
+
+
+def test_the_checks_find_a_slip() -> None:
+    job, jobset, volcano = (copy.deepcopy(MANIFESTS[name]) for name in ("job", "jobset", "volcano"))
+    job["spec"]["podFailurePolicy"]["rules"][0]["onExitCode"] = {}
+    jobset["spec"]["failurePolicy"]["rules"][0]["action"] = "FailJob"
+    volcano["spec"]["policies"][0]["event"] = "PodFailed"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, NEWEST, strict=True)
+    for slip, facts in ((jobset, schema.JOBSET), (volcano, schema.VOLCANO)):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(slip, facts)
+
+
+# --- what happens for each exit code -----------------------------------------------------------------------------
+
+
+def job_rule(name: str, code: int) -> tuple[int, str] | None:
+    """The first rule that this code of the container matches: its index and its action."""
+    for index, rule in enumerate(JOBS[name]["podFailurePolicy"]["rules"]):
+        codes = rule.get("onExitCodes")
+        if codes and (code in codes["values"]) == (codes["operator"] == "In"):
+            return index, rule["action"]
+    return None
+
+
+def jobset_rule(message: str) -> str | None:
+    """The action of the first rule for a Job that failed by its podFailurePolicy with this message."""
+    for rule in JOBSET["spec"]["failurePolicy"]["rules"]:
+        reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
+        by_reason = not reasons or "PodFailurePolicy" in reasons
+        if by_reason and (not patterns or any(re.search(pattern, message) for pattern in patterns)):
+            return str(rule["action"])
+    return None
+
+
+def exit_message(code: int, index: int) -> str:
+    """As matchPodFailurePolicy of Kubernetes' Job controller (pkg/controller/job/pod_failure_policy.go) makes it."""
+    return f"Container train for pod jobs/train-0-x failed with exit code {code} matching FailJob rule at index {index}"
+
+
+def volcano_rule(code: int) -> tuple[dict[str, Any], str]:
+    """applyPolicies of Volcano's controller: the first rule, by code or by event."""
+    rules = VOLCANO["spec"]["policies"]
+    found = next(r for r in rules if r.get("exitCode") == code or r.get("event") == "PodFailed")
+    return found, found["action"]
+
+
+@every_verdict
+@pytest.mark.parametrize("name", ["job", "indexed-job"])
+def test_a_job_does_with_each_code_what_the_table_says(name: str, verdict: exitcode.Verdict) -> None:
+    found = job_rule(name, verdict.code)
+    failed = "FailIndex" if name == "indexed-job" else "FailJob"
+    assert found is not None, f"{verdict.code} has no rule in {name}.yaml"
+    assert found[1] == {FAIL: failed, RESCHEDULE: "Count"}[wanted(verdict)]
+
+
+@every_verdict
+def test_a_jobset_does_with_each_code_what_the_table_says(verdict: exitcode.Verdict) -> None:
+    found = job_rule("jobset", verdict.code)
+    assert found is not None, f"{verdict.code} has no rule in the Job of jobset.yaml"
+    assert found[1] == "FailJob"  # at once, with a message that names the code
+    action = jobset_rule(exit_message(verdict.code, found[0]))
+    assert action == {FAIL: "FailJobSet", RESCHEDULE: "RestartJobSet"}[wanted(verdict)]
+
+
+@every_verdict
+def test_volcano_does_with_each_code_what_the_table_says(verdict: exitcode.Verdict) -> None:
+    rule, action = volcano_rule(verdict.code)
+    assert "exitCode" in rule, f"{verdict.code} has no rule in volcano.yaml"
+    assert action == {FAIL: "TerminateJob", RESCHEDULE: "RestartJob"}[wanted(verdict)]
+
+
+def test_the_commands_own_codes_are_retried_in_all_of_them() -> None:
+    own = set(range(1, 256)) - CODES
+    assert {job_rule(name, code) for name in JOBS for code in own} == {None}  # counted against the limit
+    assert {jobset_rule(exit_message(code, 0)) for code in own} == {None}  # RestartJobSet
+    assert {volcano_rule(code)[1] for code in own} == {"RestartJob"}
+    assert {pod["metadata"]["annotations"]["fault-tolerance/job-unconditional-retry"] for pod in PODS.values()} == {
+        "true"
+    }
+
+
+@every_job
+def test_a_disruption_costs_no_retry(name: str) -> None:
+    rules = JOBS[name]["podFailurePolicy"]["rules"]
+    found = [(index, rule["action"]) for index, rule in enumerate(rules) if "onPodConditions" in rule]
+    ((index, action),) = found
+    if name != "jobset":
+        assert action == "Ignore"
+        return
+    message = f"Pod jobs/train-0-x has condition DisruptionTarget matching {action} rule at index {index}"
+    assert jobset_rule(message) == "RestartJobSetAndIgnoreMaxRestarts"
+
+
+@every_job
+def test_rules_keep_the_limits_of_the_api_server(name: str) -> None:
+    job = JOBS[name]
+    rules = job["podFailurePolicy"]["rules"]
+    assert len(rules) <= 20
+    for rule in rules:
+        assert rule["action"] in ("FailJob", "FailIndex", "Ignore", "Count")
+        assert ("onExitCodes" in rule) != ("onPodConditions" in rule)
+        if rule["action"] == "FailIndex":
+            assert "backoffLimitPerIndex" in job
+        if codes := rule.get("onExitCodes"):
+            assert codes["values"] == sorted(set(codes["values"]))
+            assert 0 < len(codes["values"]) <= 255
+            assert codes["operator"] == "In"
+            assert 0 not in codes["values"]
+            assert codes["containerName"] == CONTAINERS[name]["name"]
+    if "backoffLimitPerIndex" in job:
+        assert job["completionMode"] == "Indexed"
+
+
+def test_volcano_reads_one_code_a_rule_and_the_first_container() -> None:
+    codes = [rule["exitCode"] for rule in VOLCANO["spec"]["policies"] if "exitCode" in rule]
+    assert len(codes) == len(set(codes))
+    assert len(PODS["volcano"]["spec"]["containers"]) == 1
+    assert VOLCANO["spec"]["minAvailable"] == VOLCANO["spec"]["tasks"][0]["replicas"]
+
+
+def test_patterns_are_plain_for_re2() -> None:
+    rules = JOBSET["spec"]["failurePolicy"]["rules"]
+    for pattern in (p for rule in rules for p in rule["onJobFailureMessagePatterns"]):
+        assert re.fullmatch(r"[A-Za-z0-9 ()|]+", pattern)
+
+
+# --- what a pod gives ftrun --------------------------------------------------------------------------------------
+
+
+@every_pod
+def test_options_exist_and_their_values_are_taken(name: str) -> None:
+    words = CONTAINERS[name]["args"]
+    ours = words[: words.index("--")]
+    assert ours
+    for word in ours:
+        option, _, value = word.removeprefix("--").partition("=")
+        assert option in config.BY_NAME, word
+        config.BY_NAME[option].read(value)
+
+
+@every_pod
+def test_a_pod_says_where_it_runs_and_which_schedule_it_is(name: str) -> None:
+    container = CONTAINERS[name]
+    paths = {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in container["env"]}
+    assert paths == {
+        "NODE_NAME": "spec.nodeName",
+        "JOBSET_RESTART_ATTEMPT": {
+            "jobset": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']",
+            "volcano": "metadata.annotations['volcano.sh/job-retry-count']",
+        }.get(name, "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"),
+    }
+    assert PODS[name]["metadata"]["labels"] == {"ftrun/on-node-fault": "cordon"}
+    assert PODS[name]["spec"]["restartPolicy"] == "Never"
+
+
+@every_pod
+def test_paths_of_the_options_are_mounted(name: str) -> None:
+    pod, container = PODS[name]["spec"], CONTAINERS[name]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+    given = dict(word.split("=", 1) for word in container["args"] if word.startswith("--") and "=" in word)
+    folder, _, file = given["--annotations"].rpartition("/")
+    assert mounts[folder]["downwardAPI"]["items"] == [{"path": file, "fieldRef": {"fieldPath": "metadata.annotations"}}]
+    claim = mounts[given["--state-dir"]]["persistentVolumeClaim"]["claimName"]
+    assert claim == manifest("state.yaml")["metadata"]["name"]
+    assert given["--progress"].rpartition("/")[0] in mounts
+    assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
+    assert container["terminationMessagePath"] == TERMINATION_LOG
+    assert container["terminationMessagePolicy"] == "File"
+    assert duration(given["--stop-grace"]) < pod["terminationGracePeriodSeconds"]
+
+
+@every_pod
+def test_the_number_of_reschedules_stands_twice_and_is_the_same(name: str) -> None:
+    retries = int(PODS[name]["metadata"]["annotations"]["fault-tolerance/job-retry-num"])
+    assert 1 <= retries <= 128
+    assert (
+        retries
+        == {
+            "jobset": lambda: JOBSET["spec"]["failurePolicy"]["maxRestarts"],
+            "volcano": lambda: (
+                VOLCANO["spec"]["maxRetry"] - 1
+            ),  # it fails when the count of restarts has reached maxRetry
+        }.get(name, lambda: JOBS[name]["backoffLimitPerIndex"])()
+    )
+
+
+def podinfo(name: str) -> str:
+    """What the kubelet makes of the annotations, in a downward API volume."""
+    return "".join(f"{key}={json.dumps(value)}\n" for key, value in PODS[name]["metadata"]["annotations"].items())
+
+
+@every_pod
+def test_ftrun_understands_the_annotations(name: str) -> None:
+    found = annotations.read("annotations", podinfo(name))
+    assert found.problems == ()
+    assert dict(found.texts)["restart-on"] == "hang,fault"
+
+
+@every_pod
+def test_ftrun_starts_with_what_the_manifest_gives_it(name: str, runs: Runs) -> None:
+    words = CONTAINERS[name]["args"]
+    ours = [word.replace("=/", f"={runs.folder}/") for word in words[: words.index("--")]]
+    (runs.folder / "etc" / "podinfo").mkdir(parents=True)
+    (runs.folder / "etc" / "podinfo" / "annotations").write_text(podinfo(name))
+    for folder in ("state", "checkpoints"):
+        (runs.folder / folder).mkdir()
+    run = runs.run(*ours, "--", "sh", "-c", "echo $MA_SCHEDULE_CNT; exit 7", NODE_NAME="n1", JOBSET_RESTART_ATTEMPT="2")
+    assert run.process.returncode == 7, run.told()
+    assert run.stdout == "3\n"
+    assert runs.verdict["node"] == "n1"
+
+
+# --- the termination message -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\u00e4\u4e2d\U0001f600" * 30_000, '"\\\n\0' * 50_000])
+def test_the_termination_message_is_never_too_long(text: str) -> None:
+    fields: dict[str, object] = {"verdict": "failure-limit", "exit_code": 93, "why": text, "last_checkpoint": text}
+    content = records.message(fields)
+    assert len(content) <= 4096
+    assert json.loads(content) | fields == fields
+    assert json.loads(content)["exit_code"] == 93
+    assert b"\n" not in content
+
+
+def test_the_termination_message_of_a_run_with_very_long_texts(runs: Runs) -> None:
+    run = runs.run("--", *python("ft.fail('\u4e2d\"\\n' * 100_000, recoverable=False)"))
+    assert run.process.returncode == exitcode.NON_RECOVERABLE.code, run.told()
+    content = (runs.folder / "termination-log").read_bytes()
+    assert len(content) <= 4096
+    assert json.loads(content)["verdict"] == "non-recoverable"
+
+
+# --- isolating the node ------------------------------------------------------------------------------------------
+
+
+def check(folder: Path, node: str | None = "n1") -> tuple[int, str]:
+    environment = {"PATH": os.environ["PATH"]} | ({} if node is None else {"NODE_NAME": node})
+    done = subprocess.run(
+        [FOLDER / "npd-check.sh", folder], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.strip()
+
+
+def verdict(**more: object) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "schema": 1,
+        "verdict": "node-fault",
+        "exit_code": 197,
+        "node": "n1",
+        "device": "3",
+        "why": 'Xid 79 on "GPU 3"',
+        "schedule_cnt": 1,
+        "time": "2026-01-02T03:04:05.678Z",
+    }
+    return fields | more
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_nodes_own_verdict_is_a_problem(tmp_path: Path, indent: int | None) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "verdict.json").write_text(json.dumps(verdict(), indent=indent))
+    code, said = check(tmp_path)
+    assert code == 1
+    assert said.startswith(str(tmp_path / "train"))
+    assert "Xid 79" in said
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(verdict(node="n2")),
+        json.dumps(verdict(node="n10")),
+        json.dumps(verdict(verdict="hang-limit", exit_code=195)),
+        json.dumps(verdict(verdict="failed", why=json.dumps(verdict()))),  # a text that quotes one
+        json.dumps(verdict(node="n2", why='"node": "n1"')),
+        '{"verdict": "node-fa',
+        "",
+    ],
+)
+def test_any_other_verdict_is_none_of_this_node(tmp_path: Path, content: str) -> None:
+    (tmp_path / "verdict.json").write_text(content)
+    assert check(tmp_path) == (0, "")
+
+
+def test_without_verdicts_the_node_is_fine_and_without_a_name_nobody_can_tell(tmp_path: Path) -> None:
+    assert check(tmp_path) == (0, "")
+    assert check(tmp_path / "none") == (0, "")
+    assert check(tmp_path, node=None)[0] == 2
+
+
+def test_node_problem_detector_takes_its_rule() -> None:
+    """As its pkg/custompluginmonitor/types reads it: known fields, a permanent rule has its condition, no rule waits
+    longer than all may."""
+    found = json.loads((FOLDER / "npd-config.json").read_text())
+    assert found.keys() == {"plugin", "pluginConfig", "source", "metricsReporting", "conditions", "rules"}
+    assert found["plugin"] == "custom"
+    assert found["pluginConfig"].keys() == {
+        "invoke_interval",
+        "timeout",
+        "max_output_length",
+        "concurrency",
+        "enable_message_change_based_condition_update",
+    }
+    (rule,) = found["rules"]
+    assert rule.keys() == {"type", "condition", "reason", "path", "args", "timeout"}
+    assert rule["type"] == "permanent"
+    assert rule["condition"] in [condition["type"] for condition in found["conditions"]]
+    assert duration(rule["timeout"]) <= duration(found["pluginConfig"]["timeout"])
+    assert (FOLDER / Path(rule["path"]).name).stat().st_mode & 0o111
+    assert all(word in (FOLDER / "isolate.md").read_text() for word in (rule["condition"], *rule["args"]))
+
+
+@pytest.fixture
+def api() -> Iterator[apiserver.Cluster]:
+    if shutil.which("kubectl") is None:
+        pytest.skip("there is no kubectl here")
+    with apiserver.serving() as found:
+        yield found
+
+
+@pytest.fixture
+def cordon(api: apiserver.Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    named = {"cluster": {"server": api.url}, "user": {}, "context": {"cluster": "c", "user": "c"}}
+    kubeconfig = {"apiVersion": "v1", "kind": "Config", "current-context": "c"} | {
+        f"{kind}s": [{"name": "c", kind: value}] for kind, value in named.items()
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+    environment = os.environ | {"KUBECONFIG": str(tmp_path / "kubeconfig"), "HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        ["sh", FOLDER / "cordon.sh"], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    yield process
+    os.killpg(process.pid, 9)
+    process.wait()
+
+
+def test_the_node_of_a_197_is_cordoned(api: apiserver.Cluster, cordon: subprocess.Popen[bytes]) -> None:
+    """By the real kubectl: what is there at its start, what comes later, and after the server ended the watch."""
+    for name in ("n1", "n2", "n3", "n4", "n5"):
+        api.node(name)
+
+    def cordoned() -> list[str]:
+        nodes = [o for path, o in api.objects.items() if "/nodes/" in path]
+        return sorted(o["metadata"]["name"] for o in nodes if o["spec"].get("unschedulable"))
+
+    def done(pod: str) -> bool:
+        found = api.objects[f"/api/v1/namespaces/jobs/pods/{pod}"]
+        return bool(found["metadata"]["labels"]["ftrun/on-node-fault"] == "cordoned")
+
+    wait_for(lambda: api.watchers, "a watch")
+    api.put("running", "n4", None)
+    api.put("hung", "n4", json.dumps(verdict(verdict="hang-limit", exit_code=195, node="n4")))
+    api.put("shared", "n4", json.dumps(verdict()))  # ended with the verdict of n1
+    api.put("forged", "n4", 'x\nn5 jobs forged "{\\"verdict\\": \\"node-fault\\", \\"node\\": \\"n5\\"}"')
+    api.put("quoted", "n4", json.dumps(verdict(verdict="failed", node="n4", why=json.dumps(verdict(node="n4")))))
+    api.put("culprit", "n1", json.dumps(verdict()))
+    wait_for(lambda: done("culprit"), "the node of the culprit")
+    assert cordoned() == ["n1"]
+    assert api.node("n1")["metadata"]["annotations"] == {"ftrun/node-fault": "jobs/culprit"}
+
+    api.node("n1")["spec"] = {}  # repaired
+    api.end_watches()
+    wait_for(lambda: len(api.watchers) > 1, "another watch")
+    api.put("nameless", "n2", json.dumps({"verdict": "node-fault", "exit_code": 197}))
+    wait_for(lambda: done("nameless"), "the node of a message that names none")
+    assert cordoned() == ["n2"]
+
+    (role,) = [d for d in documents("cordon.yaml") if d["kind"] == "ClusterRole"]
+    allowed = {(verb, resource) for r in role["rules"] for resource in r["resources"] for verb in r["verbs"]}
+    assert api.used <= allowed
+
+
+# --- the other files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", sorted(FOLDER.glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_are_sound(script: Path) -> None:
+    subprocess.run(["sh", "-n", script], check=True)
+    if shutil.which("shellcheck"):
+        done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+        assert done.stdout == ""
+
+
+def test_the_image_has_what_it_installs_and_starts_ftrun_without_a_shell() -> None:
+    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    words = [line.split() for line in lines if line and not line.startswith("#")]
+    copied = [source for line in words if line[0] == "COPY" for source in line[1:-1]]
+    assert all((HOUSE / source).exists() for source in copied)
+    assert {"pyproject.toml", "README.md", "supervisor", "hooks"} == set(copied)  # what a wheel is made of
+    (entry,) = [line for line in lines if line.startswith("ENTRYPOINT")]
+    (program,) = json.loads(entry.removeprefix("ENTRYPOINT"))
+    (venv,) = re.findall(r"-m venv (\S+)", "\n".join(lines))
+    assert program == f"{venv}/bin/ftrun"
+
+
+def test_the_readme_tells_every_code_and_every_file() -> None:
+    text = (FOLDER / "README.md").read_text()
+    assert all(re.search(rf"\b{code}\b", text) for code in CODES)
+    assert all(path.name in text for path in FOLDER.iterdir() if path.name != "README.md")

@@ -1,0 +1,409 @@
+"""docs/schedulers/local.py: every recovery policy of `002_*.txt`, by its name there, with real containers."""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ftrun.core import exitcode
+from runs import FTHANG, HOUSE, PID1, carrying, permitted, wait_for
+
+LOCAL = HOUSE / "docs" / "schedulers" / "local.py"
+SOON = ("--grace", "1s", "--backoff", "10ms", "--probe", "off")
+HANGS = (*SOON, "--hang-timeout", "1s", "--max-restarts", "1")
+MARK = "LOCAL_SCHEDULER_TEST"
+# A training that outlives what is done to its device in its first seconds; where it is created again, it is short.
+LONG = "n=200; [ $MA_SCHEDULE_CNT$MA_PROC_START_CNT = 11 ] || n=10; for i in $(seq $n); do sleep 0.1; done"
+
+
+class Done(NamedTuple):
+    code: int
+    told: str
+    root: Path
+    err: str
+
+    @property
+    def schedules(self) -> list[str]:
+        """What was told of the containers, a line each."""
+        return [line for line in self.told.splitlines() if "schedule " in line.partition(":")[0]]
+
+    @property
+    def summary(self) -> str:
+        return next(line for line in self.told.splitlines() if line.startswith("the job has"))
+
+    def log(self, container: str) -> str:
+        return (self.root / container / "output.log").read_text()
+
+
+class Scheduler:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.root, self.mark = folder, folder / "root", uuid.uuid4().hex
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_"))}
+        self.environment |= {MARK: self.mark}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str, **environment: str) -> "subprocess.Popen[str]":
+        self.started.append(
+            subprocess.Popen(
+                [sys.executable, str(LOCAL), *words],
+                env=self.environment | environment,
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return self.started[-1]
+
+    def __call__(self, ours: str, script: str, *ftruns: str, **environment: str) -> Done:
+        """To the end: our options, a shell script as the training, and ftrun's options."""
+        words = ["--root", str(self.root), *ours.split(), "--", *ftruns, "sh", "-c", script]
+        process = self.start(*words, **environment)
+        out, err = process.communicate(timeout=90)
+        return Done(process.returncode, out, self.root, err)
+
+    def living(self) -> list[int]:
+        return carrying(f"{MARK}={self.mark}")
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for pid in self.living():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def schedule(tmp_path: Path) -> Iterator[Scheduler]:
+    made = Scheduler(tmp_path)
+    yield made
+    left = made.living()
+    made.close()
+    assert not left
+
+
+def training(*words: str) -> str:
+    return f"exec {shlex.join([*FTHANG, *words])} --step-time 2ms --checkpoint-dir $FTRUN_STATE_DIR/checkpoints"
+
+
+# --- the recovery policies --------------------------------------------------------------------------------------------
+
+
+def test_in_place_recovery(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 1 --fault node-a passing", LONG, *SOON)
+    assert done.code == 0, done.told + done.err
+    assert done.schedules == ["schedule 1 on node-a: MA_SCHEDULE_CNT=1, restarts in place: 1 x fault; ended with 0"], (
+        "the same container, and no reschedule used"
+    )
+    assert "after 0 of 1 reschedules" in done.summary
+
+
+def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_when_healing_fails(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 1 --fault node-a lasting", LONG, *SOON, "--heal-timeout", "2s")
+    assert done.code == 0, done.told + done.err
+    assert done.schedules[0].endswith("197 node-fault: isolating node-a, job-level rescheduling 1 of 1")
+    assert done.schedules[1].startswith("schedule 2 on node-b: MA_SCHEDULE_CNT=2")
+
+
+def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_at_the_third_time(schedule: Scheduler) -> None:
+    script = LONG.replace("= 11 ]", "-lt 20 ]")
+    done = schedule("--job-retry-num 1 --fault node-a recurring", script, *SOON)
+    assert done.code == 0, done.told + done.err
+    assert done.schedules[0].endswith("197 node-fault: isolating node-a, job-level rescheduling 1 of 1")
+    assert done.schedules[1].startswith("schedule 2 on node-b")
+    history = json.loads((done.root / "shared" / "pod-0" / "history.json").read_bytes())
+    assert [(fault["node"], fault["code"]) for fault in history["faults"]] == [("node-a", "80E01801")] * 3
+
+
+def test_in_place_recovery_degrades_to_unconditional_rescheduling_for_the_user_s_own_fault(schedule: Scheduler) -> None:
+    """The third time of a fault that the input causes: another schedule, and the node stays."""
+    last = 'grep -oE \'"event": "(restart|fault)"\' "$FTRUN_RUN_DIR/events.jsonl" | tail -n 1'
+    seen = f"{last} | grep -q fault"  # in this start
+    script = f"[ $MA_SCHEDULE_CNT -gt 1 ] && exit 0; until {seen}; do sleep 0.05; done; exit 3"
+    done = schedule("--job-retry-num 1 --fault node-a user", script, *SOON)
+    assert done.code == 0, done.told + done.err
+    assert done.schedules[0].endswith("ended with 196 user-fault-limit: job-level rescheduling 1 of 1")
+    assert done.schedules[1].startswith("schedule 2 on node-a")
+    assert "isolated" not in done.summary
+
+
+def test_unconditional_job_level_rescheduling(schedule: Scheduler) -> None:
+    script = f"[ $MA_SCHEDULE_CNT -gt 2 ] && {training('none')}; {training('crash', '7')}"
+    done = schedule("--job-retry-num 3 --unconditional", script, *SOON)
+    assert done.code == 0, done.told + done.err
+    assert [line.partition("MA_SCHEDULE_CNT=")[2] for line in done.schedules] == [
+        "1, restarts in place: none; ended with 7 of the command: job-level rescheduling 1 of 3",
+        "2, restarts in place: none; ended with 7 of the command: job-level rescheduling 2 of 3",
+        "3, restarts in place: none; ended with 0",
+    ]
+    assert "resumed at step 10" in done.log("node-a/schedule-3"), "from the checkpoint"
+
+
+def test_unconditional_job_level_rescheduling_degrades_to_failed_at_the_fourth_time_for_nothing(
+    schedule: Scheduler,
+) -> None:
+    done = schedule("--job-retry-num 128 --unconditional", "exit 7", *SOON)
+    assert done.code == exitcode.FAILURE_LIMIT.code, done.told + done.err
+    assert done.schedules[3].endswith("ended with 93 failure-limit: the job fails")
+    assert "after 3 of 128 reschedules" in done.summary
+
+
+def test_isolated_job_level_rescheduling(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 1 --fault node-a critical", LONG, *SOON)
+    assert done.code == 0, done.told + done.err
+    assert done.schedules == [
+        "schedule 1 on node-a: MA_SCHEDULE_CNT=1, restarts in place: none; ended with 197 node-fault: "
+        "isolating node-a, job-level rescheduling 1 of 1",
+        "schedule 2 on node-b: MA_SCHEDULE_CNT=2, restarts in place: none; ended with 0",
+    ]
+    assert done.summary.endswith("isolated: node-a; exit code 0")
+    assert json.loads((done.root / "shared" / "pod-0" / "verdict.json").read_bytes())["node"] == "node-a"
+
+
+def test_isolated_job_level_rescheduling_needs_a_healthy_node(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 9 --nodes a,b", "exit 197", *SOON)
+    assert done.code == 197
+    assert done.schedules[1].endswith("isolating b, the job fails: too few healthy nodes are left")
+
+
+def test_isolated_job_level_rescheduling_of_the_node_that_the_verdict_names(schedule: Scheduler) -> None:
+    """With several pods the one that ends first need not be the one at fault."""
+    verdict = '{"exit_code": 197, "node": "b", "schedule_cnt": 1}'
+    script = f"[ $MA_SCHEDULE_CNT -gt 1 ] && exit 0; [ $VC_TASK_INDEX = 1 ] && exec sleep 60; echo '{verdict}' > $V"
+    done = schedule(
+        "--job-retry-num 1 --nodes a,b,c --pods 2",
+        f"V=$FTRUN_STATE_DIR/verdict.json; {script}; exit 197",
+        *SOON,
+    )
+    assert done.code == 0, done.told + done.err
+    assert done.schedules[0].startswith("pod-0 schedule 1 on a")
+    assert done.schedules[0].endswith("197 node-fault: isolating b, job-level rescheduling 1 of 1")
+    assert sorted(line[:23] for line in done.schedules[2:]) == ["pod-0 schedule 2 on a: ", "pod-1 schedule 2 on c: "]
+
+
+# Two pods: the second one is in trouble in its first schedule; the first waits until the second is done.
+PODS = """
+if [ $VC_TASK_INDEX = 0 ]; then until [ -e $FTRUN_STATE_DIR/../done ]; do sleep 0.05; done; exit 0; fi
+[ $MA_SCHEDULE_CNT -gt {} ] || exit 197; touch $FTRUN_STATE_DIR/../done
+"""
+
+
+def test_pod_level_rescheduling(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 1 --pod-retry-num 1 --pods 2", PODS.format(1), *SOON)
+    assert done.code == 0, done.told + done.err
+    first, second, third = done.schedules[0], *sorted(done.schedules[1:])
+    assert first.startswith("pod-1 schedule 1 on node-b")
+    assert first.endswith("isolating node-b, pod-level rescheduling 1 of 1")
+    assert second.startswith("pod-0 schedule 1 on node-a: MA_SCHEDULE_CNT=1"), "the container that was healthy stays"
+    assert third.startswith("pod-1 schedule 2 on node-c: MA_SCHEDULE_CNT=2")
+    assert "0 of 1 reschedules, 1 of 1 of pods" in done.summary
+
+
+def test_pod_level_rescheduling_degrades_to_unconditional_job_level_rescheduling(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 1 --pod-retry-num 1 --pods 2 --nodes a,b,c,d", PODS.format(2), *SOON)
+    assert done.code == 0, done.told + done.err
+    assert done.schedules[1].startswith("pod-1 schedule 2 on c")
+    assert done.schedules[1].endswith(
+        "isolating c, no pod-level rescheduling any more, job-level rescheduling 1 of 1"
+    ), "the faulty node has been isolated before"
+    assert done.schedules[2].startswith("pod-0 schedule 1 on a")
+    assert done.schedules[2].endswith("by the scheduler")
+    assert sorted(line[:23] for line in done.schedules[3:]) == ["pod-0 schedule 2 on a: ", "pod-1 schedule 3 on d: "]
+
+
+def test_restart_upon_suspension(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 1 --hang-retry", training("sleep"), *HANGS)
+    assert done.code == 0, done.told + done.err
+    assert done.schedules == ["schedule 1 on node-a: MA_SCHEDULE_CNT=1, restarts in place: 1 x hang; ended with 0"], (
+        "the same container, and no reschedule used"
+    )
+
+
+def test_restart_upon_suspension_degrades_to_rescheduling_and_then_to_failed(schedule: Scheduler) -> None:
+    """ModelArts ends the job after the restarts in place; where it may be rescheduled, that comes first."""
+    done = schedule("--job-retry-num 1 --hang-retry", training("sleep", "--times", "9"), *HANGS)
+    assert done.code == exitcode.HANG_LIMIT.code, done.told + done.err
+    assert [line.partition("MA_SCHEDULE_CNT=")[2] for line in done.schedules] == [
+        "1, restarts in place: 1 x hang; ended with 195 hang-limit: job-level rescheduling 1 of 1",
+        "2, restarts in place: 1 x hang; ended with 195 hang-limit: the job fails: all 1 reschedules are used up",
+    ]
+    assert "resumed at step 10" in done.log("node-a/schedule-2")
+
+
+def test_without_restart_upon_suspension_a_hang_ends_the_container(schedule: Scheduler) -> None:
+    script = f"[ $MA_SCHEDULE_CNT -gt 1 ] && {training('none')}; {training('sleep')}"
+    done = schedule("--job-retry-num 1", script, *HANGS)
+    assert done.code == 0, done.told + done.err
+    assert done.schedules[0].endswith(
+        "restarts in place: none; ended with 195 hang-limit: job-level rescheduling 1 of 1"
+    )
+    assert "resumed at step 10" in done.log("node-a/schedule-2")
+
+
+# --- which code does what, and how often ------------------------------------------------------------------------------
+
+
+def test_the_rules_are_those_of_the_exit_codes() -> None:
+    rules = runpy.run_path(str(LOCAL))["RULES"]
+    then = {"reschedule": "reschedule", "isolate the node, reschedule": "isolate", "fail": "fail", "fail now": "fail"}
+    then["reschedule, do not isolate"] = "reschedule"
+    assert rules == {v.code: (v.name, then[v.outer]) for v in exitcode.TABLE}
+
+
+# Verdicts that a command can be made to end with; the others are below.
+FINAL = [(v.code, v.name) for v in (exitcode.FAILURE_LIMIT, exitcode.NON_RECOVERABLE, exitcode.INTERNAL)]
+
+
+def test_the_page_says_what_the_scheduler_does() -> None:
+    local = runpy.run_path(str(LOCAL))
+    page = (LOCAL.parent / "README.md").read_text()
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    told = {int(row[0]): (row[1], row[2], row[-1]) for row in rows if row[0].isdecimal() and row[0] != "0"}
+    assert told == {v.code: (v.name, v.outer, local["RULES"][v.code][1]) for v in exitcode.TABLE}
+    assert set(local["FAULTS"]) <= {row[0] for row in rows}
+    requeued = re.search(r"^RequeueExit=(\d+)-(\d+)$", (LOCAL.parent / "slurm" / "slurm.conf").read_text(), re.M)
+    assert requeued is not None
+    codes = [int(row[0]) for row in rows if len(row) > 3 and "requeued" in row[3]]
+    assert codes == list(range(int(requeued[1]), int(requeued[2]) + 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "schedules", "end"),
+    [
+        ("--job-retry-num 1 --unconditional", 0, 1, "0"),
+        ("", 195, 1, "the job fails: no --job-retry-num"),
+        ("", 7, 1, "7 of the command: the job fails"),
+        ("--job-retry-num 1", 7, 1, "7 of the command: the job fails"),
+        ("--job-retry-num 1 --unconditional", 7, 2, "the job fails: all 1 reschedules are used up"),
+        (
+            "--job-retry-num 1 --unconditional",
+            143,
+            2,
+            "143 of the command: the job fails: all 1 reschedules are used up",
+        ),
+        ("--job-retry-num 2", 195, 3, "195 hang-limit: the job fails: all 2 reschedules are used up"),
+        ("--job-retry-num 1", 196, 2, "196 user-fault-limit: the job fails: all 1 reschedules are used up"),
+        ("--job-retry-num 1", 197, 2, "isolating node-b, the job fails: all 1 reschedules are used up"),
+        *(("--job-retry-num 1 --unconditional", code, 1, f"{code} {name}: the job fails") for code, name in FINAL),
+    ],
+)
+def test_a_container_that_ends_with(schedule: Scheduler, options: str, code: int, schedules: int, end: str) -> None:
+    plain = [sys.executable, "-c", "import os; os._exit(int(os.environ['CODE']))"]
+    process = schedule.start("--root", str(schedule.root), *options.split(), "--", *SOON, *plain, CODE=str(code))
+    out, err = process.communicate(timeout=90)
+    done = Done(process.returncode, out, schedule.root, err)
+    assert done.code == code
+    assert len(done.schedules) == schedules, out + err
+    assert done.schedules[-1].endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--job-retry-num 0 --unconditional -- true", "any retry needs --job-retry-num"),
+        ("--job-retry-num 129 -- true", "a retry number is from 1 to 128"),
+        ("--pod-retry-num -1 -- true", "a retry number is from 1 to 128"),
+        ("--hang-retry -- true", "any retry needs --job-retry-num"),
+        ("--pods 4 -- true", "--pods: 1 to 3"),
+        ("--nodes a,a -- true", "--nodes: each needs a name of its own"),
+        ("--fault node-a flood -- true", "--fault: a KIND is one of critical"),
+        ("--root / -- true", "--root: it is not empty"),
+        ("", "required: -- WORDS"),
+    ],
+)
+def test_bad_usage_starts_nothing(schedule: Scheduler, words: str, said: str) -> None:
+    process = schedule.start(*words.split())
+    out, err = process.communicate(timeout=90)
+    assert (process.returncode, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("--hang-timeout soon true", "2 usage"),
+        ("/etc/passwd", "126 not-executable"),
+        ("./nothing-of-this-name", "127 not-found"),
+    ],
+)
+def test_what_cannot_start_is_final(schedule: Scheduler, words: str, end: str) -> None:
+    ours = ("--root", str(schedule.root), "--job-retry-num", "3", "--unconditional", "--")
+    process = schedule.start(*ours, *SOON, *words.split())
+    out, err = process.communicate(timeout=90)
+    done = Done(process.returncode, out, schedule.root, err)
+    assert len(done.schedules) == 1, out + err
+    assert done.schedules[0].endswith(f"ended with {end}: the job fails")
+
+
+def test_the_platform_s_words_reach_ftrun(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 8 --hang-retry --unconditional --pod-retry-num 3", "true", *SOON)
+    assert sorted((done.root / "node-a" / "schedule-1" / "annotations").read_text().splitlines()) == [
+        'fault-tolerance/hang-retry="true"',
+        'fault-tolerance/job-retry-num="8"',
+        'fault-tolerance/job-unconditional-retry="true"',
+        'fault-tolerance/pod-retry-num="3"',
+    ]
+    records = (done.root / "node-a" / "schedule-1" / "run" / "events.jsonl").read_text()
+    assert "problem" not in records, "it understood them"
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+def test_ftrun_is_the_first_process_of_a_pid_namespace(schedule: Scheduler) -> None:
+    if not permitted(*PID1):
+        pytest.skip("unshare --pid --fork --mount-proc is not permitted here")
+    done = schedule("", "echo parent $PPID", *SOON)
+    assert done.told.splitlines()[0].endswith("a container is a PID namespace")
+    assert "parent 1" in done.log("node-a/schedule-1")
+
+
+def unshare(schedule: Scheduler, script: str) -> str:
+    """A PATH on which `unshare` is this script."""
+    programs = schedule.folder / "programs"
+    programs.mkdir()
+    (programs / "unshare").write_text(f"#!/bin/sh\n{script}\necho unshare: not permitted >&2; exit 1\n")
+    (programs / "unshare").chmod(0o755)
+    return f"{programs}:{schedule.environment['PATH']}"
+
+
+def test_who_may_not_make_namespaces_makes_a_user_namespace_first(schedule: Scheduler) -> None:
+    if not permitted(*PID1, "--user", "--map-root-user"):
+        pytest.skip("user namespaces are not permitted here")
+    path = unshare(schedule, f'case "$*" in *--user*) exec {shutil.which("unshare")} "$@";; esac')
+    done = schedule("", "echo parent $PPID", *SOON, PATH=path)
+    assert done.told.splitlines()[0].endswith("a container is a PID and a user namespace")
+    assert (done.code, done.log("node-a/schedule-1").count("parent 1\n")) == (0, 1)
+
+
+def test_where_no_namespace_is_permitted_it_is_a_plain_child_and_says_so(schedule: Scheduler) -> None:
+    done = schedule("--job-retry-num 1", "exit $((197 * (MA_SCHEDULE_CNT < 2)))", *SOON, PATH=unshare(schedule, ""))
+    assert done.code == 0
+    assert "a plain child, as no PID namespace can be made here (unshare: not permitted)" in done.told
+    assert done.schedules[1].startswith("schedule 2 on node-b")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_container_outlives_the_scheduler(schedule: Scheduler, number: signal.Signals) -> None:
+    if not permitted(*PID1):
+        pytest.skip("unshare --pid --fork --mount-proc is not permitted here")
+    ready = schedule.folder / "ready"
+    script = "trap '' TERM; touch $READY$VC_TASK_INDEX; while :; do sleep 1; done"
+    words = ("--root", str(schedule.root), "--pods", "2", "--", *SOON, "--stop-grace", "100ms", "sh", "-c", script)
+    process = schedule.start(*words, READY=str(ready))
+    wait_for(lambda: Path(f"{ready}0").exists() and Path(f"{ready}1").exists(), "both containers")
+    process.send_signal(number)
+    assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
+    wait_for(lambda: not schedule.living(), "the end of all")

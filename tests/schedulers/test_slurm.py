@@ -1,0 +1,190 @@
+"""What docs/schedulers/slurm says, by a real Slurm: which jobs run again, and where; which fail; what is drained."""
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.npu_smi import FakeNpuSmi
+from runs import DEADLINE, carrying, python
+from schedulers import slurm
+from schedulers.slurm import NODES, Cluster, Job, Submit
+
+SOON = {"FTRUN_HANG_TIMEOUT": "1s", "FTRUN_GRACE": "off", "FTRUN_BACKOFF": "10ms"}
+# Without restarts in place, so that the first hang of a schedule is its last.
+AT_ONCE = SOON | {"FTRUN_RESTART_ON": "none"}
+HANG = "exec fthang sleep --step-time 2ms --steps 20 --checkpoint-dir kept"
+
+
+def shell(script: str) -> tuple[str, ...]:
+    return ("sh", "-c", f"echo schedule $MA_SCHEDULE_CNT on $SLURMD_NODENAME; {script}")
+
+
+def verdict(job: Job) -> dict[str, Any]:
+    path = job.state_dir / "verdict.json"
+    assert path.stat().st_mode & 0o044 == 0o044, "the epilog runs as SlurmUser"
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def drained(submit: Submit) -> list[str]:
+    return [name for name in NODES if "DRAIN" in submit.cluster.node(name)["State"]]
+
+
+def test_a_hang_limit_is_requeued_and_resumes_from_its_checkpoint(submit: Submit) -> None:
+    script = f"{HANG} --after 8 --times $((9 * (2 - MA_SCHEDULE_CNT)))"
+    job = submit(*shell(script), **SOON, FTRUN_MAX_RESTARTS="1")
+    ended = job.end()
+    assert (ended["JobState"], ended["Restarts"], ended["ExitCode"]) == ("COMPLETED", "1", "0:0")
+    assert job.requeued == ["195:0"]
+    first, second = job.output.split("schedule 2 on ")
+    assert first.count("schedule 1 on n1") == 2  # the start and the restart in place
+    assert "resumed at step 5" in second
+    assert "finished at step 20" in second
+    assert (verdict(job)["verdict"], verdict(job)["schedule_cnt"]) == ("hang-limit", 1)
+    assert drained(submit) == []
+
+
+def breaking(folder: Path) -> Path:
+    """Where an npu-smi is that says, on n1 and once there is a file `broken`, that the chip computes wrongly."""
+    well, sick = FakeNpuSmi(folder / "well"), FakeNpuSmi(folder / "sick")
+    sick.set(health="Alarm", codes=[("80818C00", "a core computes wrongly")])
+    tool = folder / "bin" / "npu-smi"
+    tool.parent.mkdir()
+    broken = f'[ "$SLURMD_NODENAME" = n1 ] && [ -e {folder}/broken ]'
+    tool.write_text(f'#!/bin/sh\n{broken} && exec {sick.folder}/npu-smi "$@"\nexec {well.folder}/npu-smi "$@"\n')
+    tool.chmod(0o755)
+    return tool.parent
+
+
+def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Submit, tmp_path: Path) -> None:
+    """A chip fails beyond repair while the job runs."""
+    script = "test $SLURMD_NODENAME = n1 || exit 0; until grep -q health well/calls; do sleep 0.1; done; touch broken; "
+    options = {"FTRUN_PROBE": "ascend", "FTRUN_GRACE": "off", "FTRUN_IDLE_TIMEOUT": "20s"}  # looks come with the last
+    path = f"{breaking(tmp_path)}:{submit.cluster.environment['PATH']}"
+    job = submit(*shell(f"{script} exec sleep 3600"), **options, PATH=path)
+    ended = job.end()
+    assert (ended["JobState"], ended["Restarts"], ended["NodeList"]) == ("COMPLETED", "1", "n2")
+    assert job.requeued == ["197:0"]
+    assert "schedule 1 on n1" in job.output
+    assert "schedule 2 on n2" in job.output
+    assert (verdict(job)["verdict"], verdict(job)["node"]) == ("node-fault", "n1")
+    assert drained(submit) == ["n1"]
+    reason = submit.cluster.node("n1")["Reason"]
+    assert reason.startswith(f"ftrun: job {job.number}: ")
+    assert "80818C00" in reason
+
+
+@pytest.mark.parametrize(
+    ("said", "job", "taken"),
+    [
+        pytest.param({}, {}, ["n1"], id="its own node"),
+        pytest.param({"node": "n2"}, {"SLURM_JOB_NODELIST": "n[1-2]"}, ["n2"], id="one of its nodes"),
+        pytest.param({"node": "n2"}, {}, [], id="a node of others"),
+        pytest.param({"node": "n[1-2]"}, {}, [], id="a range"),
+        pytest.param({"node": ""}, {}, [], id="no node"),
+        pytest.param({"schedule_cnt": 2}, {}, [], id="another schedule"),
+        pytest.param({"schedule_cnt": 2}, {"SLURM_JOB_RESTART_COUNT": "1"}, ["n1"], id="the second schedule"),
+        pytest.param({"exit_code": 195}, {}, [], id="another verdict"),
+        pytest.param({}, {"SLURM_JOB_EXIT_CODE2": "195:0"}, [], id="another exit code"),
+        pytest.param(None, {}, [], id="no verdict"),
+    ],
+)
+def test_the_epilog_takes_only_a_node_of_the_job(
+    submit: Submit, tmp_path: Path, said: dict[str, object] | None, job: dict[str, str], taken: list[str]
+) -> None:
+    """Whatever is in the file, which is the user's."""
+    found = {"schema": 1, "verdict": "node-fault", "exit_code": 197, "node": "n1", "device": None}
+    found |= {"why": 'chip "0"\n$(id); "node": "n2" Ω', "schedule_cnt": 1, "time": "2026-01-01T00:00:00Z"}
+    if said is not None:
+        (tmp_path / "ftrun-7").mkdir()
+        (tmp_path / "ftrun-7" / "verdict.json").write_text(json.dumps(found | said))
+    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "197:0", "SLURM_JOB_WORK_DIR": str(tmp_path)}
+    told |= {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_RESTART_COUNT": "0"}
+    subprocess.run([submit.cluster.folder / "epilog"], env=told | job, timeout=DEADLINE)
+    assert drained(submit) == taken
+    for name in taken:
+        reason = submit.cluster.node(name)["Reason"]
+        assert reason.startswith("ftrun: job 7: chip ")
+        assert not set('"$\\') & set(reason)
+
+
+def test_three_failed_restarts_fail_the_job(submit: Submit) -> None:
+    job = submit(*shell("exec fthang crash 3 --after 3 --times 9"), **SOON, FTRUN_RESTART_ON="failure")
+    ended = job.end()
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "93:0", "0")
+    assert job.output.count("schedule 1") == 4
+    assert verdict(job)["verdict"] == "failure-limit"
+
+
+def test_what_no_restart_can_cure_fails_the_job(submit: Submit) -> None:
+    job = submit(*python("ft.beat(1); ft.fail('the data are gone', recoverable=False)"), FTRUN_RESTART_ON="failure")
+    ended = job.end()
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "94:0", "0")
+    assert (verdict(job)["verdict"], "the data are gone" in verdict(job)["why"]) == ("non-recoverable", True)
+
+
+HANGS = f"{HANG} --times 9"
+GIVES_UP = "exec " + shlex.join(python("ft.beat(1); ft.fail('lost', recoverable=False)"))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "state"), [(HANGS, 195, "COMPLETED"), (GIVES_UP, 94, "FAILED")], ids=["hang", "fail"]
+)
+def test_two_tasks_end_with_one_verdict(submit: Submit, trouble: str, code: int, state: str) -> None:
+    """Rank 1 is in trouble.  Slurm then ends rank 0, which has ignored SIGTERM: it ends with the verdict, too.  Of two
+    codes Slurm takes the higher one, and a 143 would be neither."""
+    script = (
+        "test $MA_SCHEDULE_CNT = 2 && exit; "
+        "if test $SLURM_PROCID = 0; then trap '' TERM; touch ready; while :; do sleep 1; done; fi; "
+        f"until test -e ready; do sleep 0.1; done; {trouble}"
+    )
+    job = submit(*shell(script), nodes="2", **AT_ONCE, FTRUN_STOP_GRACE="1s")
+    ended = job.end()
+    again = state == "COMPLETED"
+    assert (ended["JobState"], ended["ExitCode"]) == (state, "0:0" if again else f"{code}:0")
+    assert job.requeued == [f"{code}:0"] * again
+    for rank, node in enumerate(NODES):
+        assert f"{node}: task {rank}: Exited with exit code {code}" in job.output
+        assert (f"schedule 2 on {node}" in job.output) == again
+    assert (verdict(job)["exit_code"], verdict(job)["node"]) == (code, "n2")
+
+
+def test_the_fourth_schedule_in_a_row_without_progress_fails_the_job(submit: Submit) -> None:
+    job = submit(*shell("exec sleep 3600"), FTRUN_START_TIMEOUT="1s", FTRUN_GRACE="off", FTRUN_RESTART_ON="none")
+    ended = job.end()
+    assert job.requeued == ["195:0"] * 3
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "93:0", "3")
+    assert (verdict(job)["verdict"], verdict(job)["schedule_cnt"]) == ("failure-limit", 4)
+
+
+def test_training_is_warned_and_ends_in_its_own_time(submit: Submit) -> None:
+    """As by --signal=B:USR1@60, and then by the time limit, scancel or a preemption."""
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('warned', flush=True))\n"
+        "def save(*_):\n    time.sleep(1)\n    print('saved', flush=True)\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('trains', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    job = submit(*python(code), nodes="2")
+    job.says("trains\ntrains\n")
+    submit.cluster.ask("scancel", "--batch", "--signal=USR1", job.number)
+    job.says("warned\nwarned\n")  # once each
+    submit.cluster.ask("scancel", job.number)
+    assert job.end()["JobState"] == "CANCELLED"
+    assert (job.output.count("warned"), job.output.count("saved")) == (2, 2)
+
+
+def test_a_cluster_that_does_not_come_up_leaves_nothing(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "CONF", slurm.CONF + "Nonsense=1\n")
+    broken = Cluster(tmp_path)
+    with pytest.raises(AssertionError, match="a daemon has ended"), broken:
+        pass
+    assert carrying(broken.marker) == []
