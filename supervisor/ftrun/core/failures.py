@@ -114,7 +114,7 @@ def first_cause(tracebacks: list[Traceback], ended: float | None = None) -> Trac
     itself, counts.
     """
     last: dict[int, Traceback] = {}
-    for one in sorted(tracebacks, key=lambda t: (t.at, t.pid, t.thrown)):
+    for one in sorted(tracebacks, key=lambda t: (t.at, t.pid, repr(t))):
         last[one.pid] = one  # a process may show several, and dies of one
     found = sorted(last.values(), key=lambda t: (t.at, t.pid))
     if not found or (ended is not None and ended - found[-1].at > FRESH):
