@@ -260,7 +260,7 @@ class Aides:
     def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
         if fault is None:
             self._recovery.give_up()
-            return []
+            return self._recovery.permitted(now)
         index = next((int(d["index"]) for d in self._devices if d["id"] == fault.device), None)
         self._healer = self._probing and self._recovery.heals
         return self._recovery.heal(fault, index, self._probing and index is not None, now)

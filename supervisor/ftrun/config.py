@@ -173,7 +173,22 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Ph
             raise ConfigError(f"{name}: {error}") from None
     if found["run-dir"].value and found["log-dir"].value:
         raise ConfigError("--run-dir and --log-dir exclude each other")
+    if found["fault-table"].value:
+        _check_table(found["fault-table"].value)
     return found | {"annotations": found["annotations"]._replace(value=words)}
+
+
+def _check_table(file: str) -> None:
+    """A site's table is right as a whole, or nothing is started; whoever needs it reads it again."""
+    from ftrun.core import faults
+
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            faults.parse(stream.read(1 << 20).decode())
+    except OSError as error:
+        raise ConfigError(f"--fault-table {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"--fault-table {file}: {error}") from None
 
 
 def read_annotations(file: str) -> annotations.Annotations:
@@ -304,6 +319,7 @@ def policy(found: Settings, phase: str = "") -> Policy:
         heal_timeout=found["heal-timeout"].value,
         min_devices=found["min-devices"].value,
         unconditional=found["unconditional-retry"].value,
+        asks_platform=reset_file(found) is not None,
         node=node_name(found),
         phase=phase,
         shared=state_dir(found) is not None,
@@ -313,6 +329,12 @@ def policy(found: Settings, phase: str = "") -> Policy:
 def node_name(found: Settings) -> str:
     names = (found["node-name"].value, os.environ.get("NODE_NAME"), os.environ.get("SLURMD_NODENAME"))
     return next((name for name in names if name), os.uname().nodename)
+
+
+def reset_file(found: Settings) -> str | None:
+    """MindCluster's, where it is given or where its folder says that there will be one."""
+    given: str | None = found["reset-file"].value
+    return given or (RESET_FILE if os.path.isdir(os.path.dirname(RESET_FILE)) else None)
 
 
 def state_dir(found: Settings) -> str | None:

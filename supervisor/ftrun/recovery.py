@@ -8,12 +8,12 @@ import os
 import time
 from typing import Any, Final
 
-from ftrun.config import RESET_FILE, Settings, state_dir
+from ftrun.config import Settings, reset_file, state_dir
 from ftrun.core import events as ev
 from ftrun.core import exitcode
 from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.policy import Policy
-from ftrun.core.values import Fault, Ledger
+from ftrun.core.values import Device, Fault, Ledger
 from ftrun.host import procfs
 from ftrun.host.helpers import Helpers, Message
 from ftrun.wire import records
@@ -21,6 +21,7 @@ from ftrun.wire import records
 LOOK: Final = 0.5  # s between looks at the platform's file
 SPARE: Final = 10.0  # s before the core gives up, in which the healers have to say what they know
 NO_CODE: Final = "reset.json"  # in place of a code: the platform tells none (ClusterD)
+ASCEND: Final = "ASCEND_RT_VISIBLE_DEVICES"
 DRIFT: Final = 30.0  # s by which the clocks of two nodes may differ
 SENT: Final = 64  # faults that the keeper is told of: a pipe holds 64 KiB
 Event = ev.Event
@@ -43,6 +44,8 @@ class Recovery:
         self._asked_at = 0.0
         self._waits: set[str] = set()  # for whose word: heal, probe, platform
         self._platform: set[tuple[str, str]] = set()  # faults that the platform reports, by device and code
+        self._hold: str | None = None  # why the platform permits no start
+        self._held_for: set[str] = set()  # devices that this is about
         self._kept: object = None  # of the ledger, by the keeper
         self._ledger: Ledger | None = None
         self._again: set[Occurrence] = set()  # told once more
@@ -54,10 +57,8 @@ class Recovery:
         if self._folder is not None:
             helpers.want("keeper", self._folder)
         self.remembers = self._folder is None  # all that there is to remember
-        reset = settings["reset-file"].value
-        if reset is not None or os.path.isdir(os.path.dirname(RESET_FILE)):
-            table = [self._table] if self._table else []
-            helpers.want("platform", reset or RESET_FILE, str(LOOK), *table)
+        if (reset := reset_file(settings)) is not None:
+            helpers.want("platform", reset, str(LOOK), *([self._table] if self._table else []))
 
     # --- what they say ----------------------------------------------------------------------------------------------
 
@@ -103,15 +104,24 @@ class Recovery:
             found[device, code] = Fault(
                 device, code, severity, f"the platform has rank {one['rank']} as {one['status']}"
             )
-        held = None
-        if not message["clear"]:
-            held = "it flushes faults" if message["flushing"] else "a rank of this container has status fault"
-        events: list[Event] = [ev.Held(now, held)]
+        self._hold = None if message["clear"] else "a rank of this container has status fault"
+        self._held_for = {fault.device for fault in found.values()}
+        if message["flushing"]:
+            self._hold, self._held_for = "it flushes faults", set()
+        events: list[Event] = self.permitted(now)
+        if not ids and (words := os.environ.get(ASCEND)):  # no probe says which there are
+            events.append(ev.Found(now, tuple(Device(f"npu{word}", ASCEND, word) for word in words.split(","))))
         events += [ev.Faulted(now, fault, clock()) for place, fault in found.items() if place not in self._platform]
         self._platform = set(found)
         if self._fault is not None and "platform" in self._waits and self._fault.place not in found:
             events += self._answered("platform", True, None, now)
         return events
+
+    def permitted(self, now: float) -> list[Event]:
+        """Whether the platform permits a start: what it has against devices that the job does without is no matter."""
+        removed = self._ledger.removed if self._ledger is not None else ()
+        without = bool(self._held_for) and self._held_for <= set(removed)
+        return [ev.Held(now, None if without else self._hold)]
 
     def _remember(self, history: dict[str, Any], now: float) -> list[Event]:
         if self._verdict is not None:

@@ -403,12 +403,15 @@ def test_a_sites_table_wins_over_ours(ward: Ward) -> None:
 
 
 @pytest.mark.parametrize("content", ["79 ignored\n", "\0\xff", None], ids=["a wrong word", "no text", "no file"])
-def test_a_table_that_is_none_is_told_and_ours_holds(ward: Ward, content: str | None) -> None:
-    path = ward.folder / "table.txt" if content is None else ward.put("table.txt", content)
-    run = ward.start("--fault-table", str(path))
-    ward.gpus.xid(0, 79)
-    assert run.wait() == 197, run.told()
-    assert any(str(path) in record["what"] for record in run.named("problem"))
+def test_with_a_table_that_is_none_nothing_is_started(runs: Runs, content: str | None) -> None:
+    path = runs.folder / "table.txt"
+    if content is not None:
+        path.write_text(content)
+    run = runs.run("--fault-table", str(path), "touch", "started")
+    assert run.wait() == 2
+    assert run.stderr.startswith(f"ftrun: --fault-table {path}: ")
+    assert run.stderr.count("\n") == 1
+    assert not (runs.folder / "started").exists()
 
 
 # --- Ascend -----------------------------------------------------------------------------------------------------------
@@ -633,3 +636,26 @@ def test_a_driver_that_is_gone_over_a_healing_is_no_cure(ward: Ward) -> None:
     ward.gpus.xid(0, 46)
     assert run.wait() == 197, run.told()
     assert len(run.named("spawned")) == 1
+
+
+def test_the_first_start_waits_for_the_platform_too(runs: Runs) -> None:
+    ward = Ascend(runs)
+    reset = ward.reset(rank(status="recovered"), FaultFlushing=True)
+    run = runs.start("--reset-file", str(reset), "--probe", "off", "touch", "started")
+    run.until("healing")
+    assert not (runs.folder / "started").exists()
+    ward.reset()
+    assert run.wait() == 0, run.told()
+    assert run.order[:3] == ["healing", "started", "spawned"]
+
+
+def test_without_a_probe_the_platform_s_fault_takes_a_device_out(runs: Runs) -> None:
+    ward = Ascend(runs)
+    reset = ward.reset()
+    words = ("sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES {devices} >>seen; test $MA_PROC_START_CNT = 2 || sleep 3600")
+    options = ("--reset-file", str(reset), "--probe", "off", "--min-devices", "2", "--grace", "off")
+    run = runs.start(*options, *words, ASCEND_RT_VISIBLE_DEVICES="0,1,2")
+    run.until("spawned")
+    ward.reset(rank(codes="80818C00", logic=1))
+    assert run.wait() == 0, run.told()
+    assert (runs.folder / "seen").read_text() == "0,1,2 3\n0,2 2\n"

@@ -722,4 +722,11 @@ MUTATIONS = (
         "if found is None or attempt.moved else found.line",
         "if found is None else found.line",
     ),
+    Mutation("the_first_start_asks_nobody", "job.py", "    if policy.asks_platform:\n", "    if False:\n"),
+    Mutation(
+        "the_first_start_waits_for_ever",
+        "job.py",
+        "job._replace(phase=Pending(event.now + ANSWER)), ()",
+        "job._replace(phase=Pending()), ()",
+    ),
 )

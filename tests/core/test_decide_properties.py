@@ -75,7 +75,9 @@ POLICIES = st.builds(
     evidence_timeout=st.sampled_from([0.0, 30.0]),
     min_devices=st.sampled_from([None, None, 1, 2]),
     unconditional=st.booleans(),
+    asks_platform=st.booleans(),
     node=st.just("n"),
+    phase=st.just(""),
     shared=st.booleans(),
 )
 DEVICES = tuple(Device(f"gpu{i}", "CUDA_VISIBLE_DEVICES", str(i)) for i in range(3))
@@ -400,6 +402,9 @@ class Adversary(RuleBasedStateMachine):
         before = self.job
         progressed = self._note(before, event)
         self.job, effects = decide(before, event, self.policy)
+        fields = [field for effect in effects if isinstance(effect, do.Persist) for field in effect.fields]
+        if isinstance(event, ev.Evidenced) and ("why", event.cleared) in fields and not self._learned(before):
+            self.aways.append((self.spawned_at, event.now))  # not where it spoke of another silence than the suspected
         if isinstance(before.phase, Done):
             assert (self.job, effects) == (before, ()), "Done is final"
             return
@@ -436,8 +441,6 @@ class Adversary(RuleBasedStateMachine):
         else:
             stable = self.policy.stable_after
             progressed = stable is not None and self._lived() >= stable
-        if isinstance(event, ev.Evidenced) and heard and event.cleared and not self._learned(before):
-            self.aways.append((self.spawned_at, event.now))
         if not heard and not ended:
             return False
         self.best_step = max([*steps, -1 if self.best_step is None else self.best_step])

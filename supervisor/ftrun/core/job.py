@@ -21,7 +21,7 @@ from ftrun.core.faulting import (
 )
 from ftrun.core.policy import Policy
 from ftrun.core.remembering import remember
-from ftrun.core.restarting import again, consult, faulted_healing, free, healed, held, launch
+from ftrun.core.restarting import ANSWER, again, consult, faulted_healing, free, healed, held, launch
 from ftrun.core.states import (
     PHASES,
     Again,
@@ -29,6 +29,7 @@ from ftrun.core.states import (
     Finish,
     Healing,
     Job,
+    Keep,
     Launching,
     Pending,
     Phase,
@@ -67,13 +68,24 @@ def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
 
 
 def _begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outcome:
+    """At once; where the platform has a say, when it has said so, or has had its time."""
+    if policy.asks_platform:
+        return job._replace(phase=Pending(event.now + ANSWER)), ()
     return launch(job, event.now, "started")
 
 
 def _launch_due(job: Job, phase: Pending, event: ev.Ticked | ev.Overslept, policy: Policy) -> Outcome:
     if has_to_wait(job):
         return heal(job, None, event.now, policy)
-    return launch(job, event.now, "restart")
+    return launch(job, event.now, "started" if isinstance(job.want, Keep) else "restart")
+
+
+def _held_pending(job: Job, phase: Pending, event: ev.Held, policy: Policy) -> Outcome:
+    """The platform's first word."""
+    job = job._replace(held=event.why)
+    if not isinstance(job.want, Keep) or phase.deadline is None:
+        return job, ()
+    return _launch_due(job, phase, ev.Ticked(event.now), policy)
 
 
 def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> Outcome:
@@ -297,6 +309,7 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Healing, ev.Saved): saved,
     (Healing, ev.Faulted): faulted_healing,
     **{(phase, ev.Held): held for phase in PHASES if phase is not Done},
+    (Pending, ev.Held): _held_pending,
     **{(phase, ev.Found): _found for phase in PHASES if phase is not Done},
     **{(phase, ev.Remembered): _remembered for phase in PHASES if phase is not Done},
 }

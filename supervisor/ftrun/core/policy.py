@@ -28,6 +28,7 @@ class Policy(NamedTuple):
     heal_timeout: float = 300.0
     min_devices: int | None = None  # so many have to be left where one that does not heal is taken out
     unconditional: bool = False  # the limit of failures hands the command's own code to the outer scheduler
+    asks_platform: bool = False  # it permits, or does not, the first start too
     node: str = ""
     phase: str = ""  # of several that run in sequence: each has a past of its own
     shared: bool = False  # other ftruns of this job may have a verdict already

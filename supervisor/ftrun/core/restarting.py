@@ -48,7 +48,7 @@ def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written
         return heal(job, attempt, now, policy, written)
     if isinstance(want, Again) and want.delay > 0:
         return job._replace(phase=Pending(now + want.delay)), written
-    job, effects = launch(job, now, "restart")
+    job, effects = launch(job, now, "started" if isinstance(want, Keep) else "restart")
     return job, written + effects
 
 
