@@ -27,7 +27,8 @@ TREE = """
 import os, time
 for _ in range({size} - 1):
     if os.fork() == 0:
-        time.sleep(3600)
+        time.sleep(3600)  # until it is killed
+open("tree-" + os.environ["MA_PROC_START_CNT"], "w").close()  # it is there
 time.sleep(3600 if int(os.environ["MA_PROC_START_CNT"]) <= {runs} else 0)
 """
 
@@ -40,12 +41,13 @@ def main() -> None:
         environment = os.environ | fake.environment() | {"PYTHONPATH": f"{ROOT}/supervisor:{ROOT}/hooks"}
         options = ["--run-dir", f"{folder}/run", "--probe", "nvidia", "--max-restarts", "off", "--quiet"]
         command = [sys.executable, "-c", TREE.format(size=size, runs=len(XIDS))]
-        ftrun = subprocess.Popen([sys.executable, "-m", "ftrun.cli.run", *options, *command], env=environment)
+        words = [sys.executable, "-m", "ftrun.cli.run", *options, *command]
+        ftrun = subprocess.Popen(words, env=environment, cwd=folder)
         records = Path(folder) / "run" / "events.jsonl"
         ready(fake, records)
         for number, xid in enumerate(XIDS):
-            until(records, "spawned", number + 1)
-            time.sleep(0.5)  # the tree has to be there
+            while not (Path(folder) / f"tree-{number + 1}").exists():
+                time.sleep(0.005)
             fired = time.monotonic()
             fake.xid(0, xid)
             fault = until(records, "fault", lambda r, xid=xid: r["code"] == str(xid))
