@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """A small outer scheduler for one machine: it does around ftrun what ModelArts does around a training container.
 
-    python docs/schedulers/local.py --job-retry-num 3 --nodes node-a,node-b -- --hang-timeout 60s python train.py
-    python docs/schedulers/local.py --demo
+    local.py --job-retry-num 3 --nodes node-a,node-b -- --hang-timeout 60s python train.py; local.py --demo
 
 Nodes are folders, a container is a PID namespace whose first process is ftrun, and what follows `--` is ftrun's command
 line.  It reads nothing but exit codes, and after a 197 the node that `verdict.json` names:
@@ -13,8 +12,7 @@ line.  It reads nothing but exit codes, and after a 197 the node that `verdict.j
     93, 94, 125, 126, 127, 2      the job has failed
     any other                     the job has failed; with --unconditional: job-level rescheduling
 
-What ftrun does in the container (in-place recovery, restart upon suspension) uses up none of the reschedules.  Pods are
-independent here: that the others start again in place with one that was created again needs ftrun on several nodes.
+What ftrun does in the container uses up none of the reschedules.  Pods are independent here.
 """
 
 from __future__ import annotations
@@ -384,15 +382,18 @@ def interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupted)
     if list(words) == ["--demo"]:
         return demo()
     wish = asked(words)
     root = (wish.root or Path(tempfile.mkdtemp(prefix="scheduler-"))).absolute()
-    code = Job(wish._replace(root=root)).run()
-    print(f"logs and records: {root}")
-    return code
+    try:
+        return Job(wish._replace(root=root)).run()
+    except OSError as error:  # a root that cannot be
+        sys.exit(f"local.py: {error.filename}: {error.strerror}")
+    finally:
+        print(f"logs and records: {root}")
 
 
 if __name__ == "__main__":

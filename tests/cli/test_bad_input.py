@@ -284,3 +284,15 @@ def test_the_idle_timeout_is_that_of_modelarts_where_nobody_gave_one(
 def test_variables_of_an_outer_ftrun_are_not_ours() -> None:
     outer = {"FTRUN_BEAT_DIR": "/x", "FTRUN_RUN_DIR": "/dev/null", "FTRUN_LAST_STEP": "3", "FTRUN_PORT": "tcp://1:2"}
     assert config.settings({}, outer)["run-dir"].value is None
+
+
+def test_help_that_cannot_be_written_is_told_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [str(Path(__file__).parents[2] / "bin" / "ftrun"), "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (found.returncode, found.stderr) == (2, "ftrun: stdout: No space left on device\n")

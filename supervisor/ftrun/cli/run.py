@@ -106,6 +106,9 @@ def _with_click(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         raise config.ConfigError(error.format_message().replace("\n", " ")) from None
     except click.Abort:
         raise config.ConfigError("aborted") from None
+    except OSError as error:  # of stdout, for --help and --version
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to flush at the exit
+        raise config.ConfigError(f"stdout: {error.strerror}") from None
     if isinstance(parsed, int):  # --help and --version have printed
         sys.exit(parsed)
     given, command = parsed
