@@ -1,10 +1,12 @@
-"""Makes reference.md from the code: `python docs/reference.py`.  A test compares the two."""
+"""Makes the reference from the code: `python docs/reference.py`.  A test compares the two."""
 
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "supervisor"), str(ROOT / "hooks")]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "supervisor"), str(HERE.parent / "hooks")]
+
+from made import records, run_dir, states, verbs  # noqa: E402
 
 from ftrun import config  # noqa: E402
 from ftrun.core import exitcode  # noqa: E402
@@ -21,11 +23,64 @@ SEEN = (
     ("FTRUN_LAST_STEP", "the highest step that the earlier attempt reported; absent if none"),
     ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported; absent if none"),
     ("FTRUN_LAST_SECTION", "the outermost section that the earlier attempt ended or broke in; absent if none"),
+    ("PYTHONPATH", "with automatic beats: a folder of ftrun's before what was given"),
+    ("CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES", "with `--min-devices`: without the devices that did not heal"),
+)
+READ = (
+    ("FTRUN_…", "the options above. A name that is close to one and is none: exit 2"),
+    ("MA_SCHEDULE_CNT, SLURM_RESTART_COUNT, JOBSET_RESTART_ATTEMPT", "which schedule this is; the first that is set"),
+    ("MA_HANG_DETECT_TIME", "minutes: what `--idle-timeout auto` means"),
+    ("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "how long the work at the very end is waited for; -1: to its end"),
+    ("NODE_NAME, SLURMD_NODENAME", "what `--node-name` is by itself"),
+    (
+        "SLURM_PROCID, JOB_COMPLETION_INDEX, VC_TASK_INDEX, NODE_RANK",
+        "which task of several this is, for `phases.json`",
+    ),
+    (
+        "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
+        "which ranks are here; `reset.json` names ranks",
+    ),
+    ("CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER", "which NVIDIA devices are looked at"),
+    (
+        "ASCEND_RT_VISIBLE_DEVICES, ASCEND_VISIBLE_DEVICES, LD_LIBRARY_PATH",
+        "which Ascend devices, and by which library",
+    ),
+    ("TORCH_WORKER_SERVER_SOCKET", "where torch's flight recorder is asked for evidence"),
+    ("TMPDIR", "the temp folder [default: /tmp]"),
+    ("KUBERNETES_SERVICE_HOST", "of `ftctl doctor`: in a pod, remedies are those for a manifest"),
+    ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),
+    ("GLOO_SOCKET_IFNAME", "of `fthang collective`: over which network its two ranks talk"),
+)
+HEALS = (
+    ("FTRUN_FAULT_DEVICE", "id of the device"),
+    ("FTRUN_FAULT_CODE", "the vendor's code"),
+    ("FTRUN_FAULT_SEVERITY", "minor or major"),
+    ("FTRUN_FAULT_INDEX", "its number for the vendor's own tools"),
 )
 
 
+LINES = """## ftrun's own lines
+
+On stderr, each a line that begins with `[ftrun]`; in colours where stderr is a terminal and `NO_COLOR` is not set. What
+comes from outside (paths, exceptions, words of the command) can neither break a line nor act on a terminal. A line that
+stderr cannot take at once is dropped, so that a full pipe never holds up the job: `run.log` has all of them.
+
+With `--log-format json` each is an object:
+
+| key | meaning |
+| --- | --- |
+| `time` | ISO-8601, UTC |
+| `level` | `error`: a verdict, or ftrun itself failed; `warning`: a trouble; `info`: the rest; `debug`: a record |
+| `source` | `ftrun`, always |
+| `attempt` | the start that it is about |
+| `message` | the sentence |
+| `event`, `fields` | with `-v`: the [record](reference/records.md) |
+
+"""
+
+
 def page() -> str:
-    """The whole page as MyST Markdown."""
+    """Options, environment and exit codes, as MyST Markdown."""
     lines = ["# Reference", "", "Made from the code by `docs/reference.py`.", "", "## Options", ""]
     lines += ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
     for option in config.OPTIONS:
@@ -37,14 +92,46 @@ def page() -> str:
         lines.append(f"| {short}`{name}` | `{option.variable}` | {default} | {option.meaning}{repeated} |")
     lines += ["", "Option > environment > annotations > phase > config file > default.  `off` disables.", ""]
     lines += ["Durations: `500ms 90s 10m 1h 1d`.", ""]
-    lines += ["## What the command sees", "", "| variable | meaning |", "| --- | --- |"]
-    lines += [f"| `{name}` | {meaning} |" for name, meaning in SEEN]
-    lines += ["", f"## Exit codes (contract version {exitcode.CONTRACT_VERSION})", ""]
+    lines += ['In a config file (`--config`, TOML) these names are keys: `hang-timeout = "10m"`; lists for what is']
+    lines += ["repeatable.", ""]
+    lines += ["## What the command sees", "", *_table(SEEN), ""]
+    lines += ["The command of `--heal` sees these as well:", "", *_table(HEALS), ""]
+    lines += ["## What ftrun reads", "", *_table(READ), ""]
+    lines += LINES.splitlines()
+    lines += [f"## Exit codes (contract version {exitcode.CONTRACT_VERSION})", ""]
     lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
     lines.append("| the command's own, or 128+signal | | it ended by itself | do as without ftrun |")
     lines += [f"| {v.code} | `{v.name}` | {v.meaning} | {v.outer} |" for v in exitcode.TABLE]
     return "\n".join(lines) + "\n"
 
 
+def _table(rows: tuple[tuple[str, str], ...]) -> list[str]:
+    lines = ["| variable | meaning |", "| --- | --- |"]
+    for names, meaning in rows:
+        told = " ".join(f"`{name}`" for name in names.split(", "))
+        lines.append(f"| {told} | {meaning} |")
+    return lines
+
+
+# By their place in docs/.
+PAGES = {
+    "reference.md": page,
+    "reference/ftctl.md": verbs.page,
+    "reference/records.md": records.page,
+    "reference/run-dir.md": run_dir.page,
+    "reference/states.md": states.page,
+}
+
+
+def main() -> None:
+    for place, made in PAGES.items():
+        (HERE / place).write_text(made(), encoding="utf-8")
+    if not states.DRAWING.exists() or states.drawn(states.DRAWING.read_text(encoding="utf-8")) != states.moving():
+        try:
+            states.DRAWING.write_text(states.draw(), encoding="utf-8")
+        except FileNotFoundError:
+            sys.exit("docs/states.svg has to be drawn anew, and that needs graphviz: apt-get install graphviz")
+
+
 if __name__ == "__main__":
-    Path(__file__).with_name("reference.md").write_text(page(), encoding="utf-8")
+    main()

@@ -36,6 +36,7 @@ def same(one: object, other: object) -> bool:
     return one == other
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     import torch
 
@@ -107,7 +108,7 @@ def test_an_unmodified_program(tmp_path: Path) -> None:
     assert saved[:1] == [str(tmp_path / "model.pt")]
 
 
-@pytest.mark.parametrize("times", [1, 99], ids=["once", "always"])
+@pytest.mark.parametrize("times", [1, pytest.param(99, marks=pytest.mark.slow)], ids=["once", "always"])
 def test_the_main_job(tmp_path: Path, times: int) -> None:
     """A real PyTorch run hangs, is found, ended, started again in place, resumes and finishes; or ends with 195."""
     whole, supervised, run_dir = tmp_path / "whole", tmp_path / "supervised", tmp_path / "run"

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ftrun.config import Settings
+from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core.idle import Sample, Use
+from ftrun.core.ordering import asked
 from ftrun.core.policy import Policy
 from ftrun.core.values import Attempt, Device, Fault, Finding, Ledger, Rank
 from ftrun.host import procfs
@@ -25,6 +27,7 @@ from ftrun.recovery import Recovery, clock
 DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/dxg")  # without one there is nothing to probe
 VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"}
 PROBE_PERIOD: Final = 10.0  # s
+WRITING: Final = 2.0  # s at the very end for the metrics with the verdict
 DRAINING: Final = 5.0  # s at the very end for what the command wrote and nobody has read yet
 ASKING: Final = 2.0  # s at most that all have to say why the command failed
 REPORTING: Final = 0.5  # s after which the probe has told what a driver knew of the end of a command
@@ -36,16 +39,28 @@ STALE: Final = 20.0  # s; what the probe said longer ago than that, or than thre
 LOOKS: Final = 256  # at devices, that one sample has
 PIDS: Final = 4096  # of the dead that the probe is told of: a pipe holds 64 KiB
 RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
+Told = tuple[str, tuple[tuple[str, object], ...], str | None]  # a record, its fields, a line for the operator
+SERVING: Final = ("courier", "metrics")  # whose problems are lines too: they serve the operator
+DEVICES: Final = "devices.json"  # in the run dir: what the probe saw last
+SETTLED: Final = 1.0  # s until whoever may wait is started: a command's first second is its own
 MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say what it has
 
 
 class Aides:
-    """`problems` are for a record: the helper's name and one line."""
+    """`problems`: a helper's name and one line each; `told` takes them."""
 
     def __init__(
-        self, settings: Settings, policy: Policy, helpers: Helpers, tree: Tree, run_dir: str, captured: Capture
+        self,
+        settings: Settings,
+        policy: Policy,
+        helpers: Helpers,
+        tree: Tree,
+        run_dir: str,
+        beat_dir: str,
+        captured: Capture,
     ) -> None:
-        self._policy, self._helpers, self._tree, self._run_dir = policy, helpers, tree, run_dir
+        self._policy, self._helpers, self._tree = policy, helpers, tree
+        self._run_dir, self._beat_dir = run_dir, beat_dir
         self._devices: list[dict[str, Any]] = []
         self._seen_at = 0.0
         self._command = 0  # the last that was started
@@ -59,14 +74,19 @@ class Aides:
         self._probes = 0  # that have begun
         self._standing: set[tuple[str, str]] = set()  # faults that were told, by device and code
         self.problems: list[tuple[str, str]] = []
+        self._listening: list[tuple[str, str]] = []  # a helper that serves others, and its address
+        self._metrics = [settings[name].value or "" for name in ("metrics", "metrics-file")]
         idle = policy.limits.idle
         self._period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
+        helpers.want("courier", run_dir, beat_dir, paired=True, delay=SETTLED)
         if settings["progress"].value:
             helpers.want("watch", *settings["progress"].value)
         self._captured = captured
         if captured.streams:
             helpers.want("output", *captured.words(run_dir), passed=captured.passed, lasting=True)
         self._recovery = Recovery(settings, policy, helpers, tree.mark)
+        self._attempt = 0
+        self._asked_metrics = False
         self._probe = kind = settings["probe"].value
         self._table = settings["fault-table"].value
         self._probing = kind not in ("off", "auto") or (kind == "auto" and any(map(os.path.exists, DEVICE_FILES)))
@@ -77,7 +97,7 @@ class Aides:
             self._sample()
 
     def _start_probe(self) -> None:
-        words = [self._probe, str(min(PROBE_PERIOD, self._period)), *([self._table] if self._table else [])]
+        words = [self._probe, str(min(PROBE_PERIOD, self._period)), self._table or "", f"{self._run_dir}/{DEVICES}"]
         self._helpers.want("probe", *words, silence=PROBE_SILENCE)
 
     @property
@@ -91,16 +111,25 @@ class Aides:
             self._tree.spare(pid)
         if started:
             self._name_tree()
+            self._number_attempt()
         self.problems += self._helpers.problems
         self._helpers.problems = []
 
     def spawning(self, number: int) -> None:
+        self._attempt = number
+        self._number_attempt()
         self._helpers.tell("output", {"ask": "attempt", "number": number, "mono": time.monotonic()})
 
     def spawned(self) -> None:
         self._recovery.give_up()
         self._command = self._tree.command or 0
         self._name_tree()
+        if any(self._metrics) and not self._asked_metrics:
+            self._asked_metrics = True  # once: where its package is missing it ends for good
+            self._helpers.want("metrics", self._run_dir, *self._metrics, lasting=bool(self._metrics[1]), delay=SETTLED)
+
+    def _number_attempt(self) -> None:
+        self._helpers.tell("courier", {"ask": "attempt", "number": self._attempt})
 
     def _name_tree(self) -> None:
         if self._tree.command:
@@ -163,10 +192,15 @@ class Aides:
                 if self._freeing:
                     self._freeing = False
                     return ev.Released(now)
+            case "metrics", "listening":
+                self._listening.append((name, str(message["address"])))
+            case "courier", "order":
+                order = ev.Order(str(message["id"]), str(message["by"]), float(message["until"]))
+                return asked(str(message["verb"]), order, message["lasting"], now)
             case "evidence", "evidenced" if self._question is not None:
                 self._question = None
                 cleared = message["cleared"]
-                seen = tuple((key, message[key]) for key in ("why", "cpu", "io", "report"))
+                seen = tuple((key, message[key]) for key in ("why", "cpu", "io", "processes", "report"))
                 return ev.Evidenced(now, (), seen, None if cleared is None else str(cleared))
             case "evidence", "ended" if self._question is not None:
                 # A limit that nobody gave is no proof by itself.
@@ -265,6 +299,21 @@ class Aides:
         self._healer = self._probing and self._recovery.heals
         return self._recovery.heal(fault, index, self._probing and index is not None, now)
 
+    def told(self) -> list[Told]:
+        """What is to be written down since the last time."""
+        found: list[Told] = []
+        for name, what in self.problems:
+            line = f"{name}: {what}; the command is not touched" if name in SERVING else None
+            found.append(("problem", (("helper", name), ("what", what)), line))
+        for name, address in self._listening:
+            line = f"{name}: http://{address}/metrics"
+            found.append(("listening", (("helper", name), ("address", address)), line))
+        self.problems, self._listening = [], []
+        return found
+
+    def answer(self, answer: do.Answer) -> None:
+        self._helpers.tell("courier", {"ask": "answer", **answer._asdict()})
+
     def keep(self, ledger: Ledger, final: str | None = None) -> None:
         self._recovery.keep(ledger, final)
 
@@ -295,6 +344,8 @@ class Aides:
         self._captured.end()
         self._helpers.finish("output", DRAINING)
         self._captured.close()
+        if self._metrics[1]:
+            self._helpers.finish("metrics", WRITING)
         self._helpers.close()
 
 

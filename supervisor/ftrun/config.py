@@ -12,6 +12,7 @@ from ftrun.core.policy import HOUR, Policy
 from ftrun.wire import annotations
 from ftrun.wire.texts import (
     above_zero,
+    address,
     amount,
     causes,
     count,
@@ -22,6 +23,7 @@ from ftrun.wire.texts import (
     or_off,
     path,
     paths,
+    textfile,
     truth,
 )
 
@@ -124,6 +126,10 @@ OPTIONS: Final = (
     ),
     Option("annotations", "FILE", "", path, "the platform's words: a file of the Kubernetes downward API"),
     Option("termination-log", "PATH", "", path, "the verdict as JSON [default: /dev/termination-log where it exists]"),
+    Option(
+        "metrics", "HOST:PORT", "off", or_off(address), "Prometheus metrics; :9400: all interfaces; port 0: any free"
+    ),
+    Option("metrics-file", "PATH", "off", or_off(textfile), "the same for node_exporter: FOLDER/NAME.prom, each 15s"),
     Option("config", "FILE", "", path, "TOML with these names as keys"),
     Option("log-format", "text|json", "text", one_of("text", "json"), "form of ftrun's own lines on stderr"),
     Option("quiet", "", "off", truth, "no lines of ftrun's own on stderr", "q", flag=True),
@@ -133,7 +139,7 @@ BY_NAME: Final = {option.name: option for option in OPTIONS}
 # Not for a phase to set.
 OF_THE_JOB: Final = (
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
-    *("log-format", "quiet", "verbose"),
+    *("log-format", "quiet", "verbose", "metrics", "metrics-file"),
 )
 # Variables that ftrun sets for the command (DESIGN 2.3): not options of an inner ftrun.
 SET_BY_US: Final = ("BEAT_DIR", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")

@@ -13,18 +13,20 @@ from collections.abc import Sequence
 
 from ftrun import __version__
 from ftrun.aides import Aides
+from ftrun.broken import give_up
 from ftrun.config import Settings, policy
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode
+from ftrun.core import exitcode, words
 from ftrun.core.job import decide
 from ftrun.core.states import Done, Job, Launching, Running, Starting, Stopping, Suspect
-from ftrun.host import ender, procfs, reaper, signals, spawn, tty
+from ftrun.host import procfs, reaper, signals, spawn, tty
 from ftrun.host.capture import Capture
 from ftrun.host.ender import Ender
 from ftrun.host.helpers import Helpers
 from ftrun.host.setup import Setup, SetupError, prepare
 from ftrun.postmortem import Postmortem
+from ftrun.standing import Standing
 
 TELLING = 5.0  # s that others have at the end to write down what they were told
 LATE = 0.1  # s; waking later than that, we were frozen
@@ -74,12 +76,16 @@ class Supervisor:
         self._poll.register(self._beats.bell, select.POLLIN)
         self._capture = Capture((1, 2) if settings["log-dir"].value else ())
         helpers = Helpers(self._poll, self._journal.log_fd)
-        self._aides = Aides(settings, self._policy, helpers, self._tree, self._journal.path, self._capture)
+        self._aides = Aides(
+            settings, self._policy, helpers, self._tree, self._journal.path, self._beats.path, self._capture
+        )
         self._report: int | None = None  # the exec report of the child being launched
         self._ender = Ender(self._tree)
         self._exit: do.Exit | None = None
+        self._spoke = False  # of what was decided
         self._told: str | None = None
         self._postmortem = Postmortem(self._beats.path, self._aides)
+        self._standing = Standing(self._journal, self._tree, self._beats.path, settings, self._policy, command)
 
     def run(self) -> int:
         if self._signals.stop is not None:  # after the end of the command before this one
@@ -94,7 +100,7 @@ class Supervisor:
             if self._exit is not None:
                 break
             self._wait()
-        end = self._whole(self._exit)
+        self._exit = end = self._whole(self._exit)
         self._setup.last_words(end, self._job.ledger)
         self._part(end)
         return end.code
@@ -104,15 +110,18 @@ class Supervisor:
         stop = self._signals.stop
         if self._last or end.code or stop is None:
             return end
-        return do.Exit(128 + stop, exitcode.STOPPED, f"stopped from outside by signal {stop}")
+        return do.Exit(128 + stop, exitcode.STOPPED, f"stopped from outside by {words.signal(stop)}")
 
     def _settle(self) -> None:
         """Decide on every event there is, in order, and do what follows from it."""
         while self._queue:
             self._job, effects = decide(self._job, self._queue.popleft(), self._policy)
             for effect in effects:
+                if not isinstance(effect, do.Persist):
+                    self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)
-            self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None)
+        self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None)
+        self._standing.follow(self._job, time.monotonic())
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
@@ -120,7 +129,7 @@ class Supervisor:
         """Sleep until the deadline or an event, and turn what came into events."""
         deadline, phase = self._job.phase.deadline, self._job.phase
         others = [self._aides.deadline if self._report is None else None]  # the command comes before them
-        others.append(self._postmortem.deadline)
+        others += [self._postmortem.deadline, self._standing.due]
         if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices"):
             others.append(self._ender.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
@@ -160,9 +169,11 @@ class Supervisor:
             self._queue.append(self._with_ranks(event))
         if self._report is None:
             self._aides.tend(now)
-        while self._aides.problems:
-            helper, what = self._aides.problems.pop(0)
-            self._persist("problem", (("helper", helper), ("what", what)), False)
+        for record, fields, text in self._aides.told():
+            self._persist(record, fields, False)
+            if text is not None:
+                self._journal.flush()
+                self._voice.say(text)
 
     def _with_ranks(self, event: ev.Event) -> ev.Event:
         return event._replace(ranks=self._beats.look(event.now)) if isinstance(event, ev.Evidenced) else event
@@ -186,7 +197,7 @@ class Supervisor:
                 self._poll.register(watch, select.POLLIN)
         else:
             code, why = spawn.explain(self._command[0], int(said))
-            self._voice.say(why, level=0)
+            self._voice.say(why, level=0, severity="error")
             self._queue.append(ev.SpawnFailed(now, code, why))
 
     def _reap(self, now: float) -> None:
@@ -234,7 +245,8 @@ class Supervisor:
             case do.Persist(event, fields, durable):
                 self._persist(event, fields, durable)
             case do.Say(text):
-                self._journal.log(text)
+                self._spoke = True
+                self._journal.log(words.printable(text))
                 self._voice.say(text)
             case do.Spawn():
                 self._spawn()
@@ -254,6 +266,8 @@ class Supervisor:
                 self._release()
             case do.Heal(fault):
                 self._queue.extend(self._aides.heal(fault, time.monotonic()))
+            case do.Answer():
+                self._aides.answer(effect)
             case do.Consult():
                 self._queue.extend(self._aides.consult(self._job.ledger, time.monotonic()))
             case do.Exit():
@@ -266,25 +280,16 @@ class Supervisor:
             fields += (("phase", self._phase),) if self._phase else ()
             fields += (("annotations", dict(self._words.relayed)),) if self._words.relayed else ()
         stamp = self._journal.record(event, attempt, fields, durable)
-        self._journal.save(self._job.ledger, self._state(), durable)
+        if durable:
+            self._standing.save(self._job, True)
         self._aides.keep(self._job.ledger)
-        if self._voice.level > 1:
-            self._voice.say(f"{stamp} {event} " + " ".join(f"{k}={v}" for k, v in fields), level=2)
+        self._voice.attempt = attempt
+        self._voice.record(stamp, event, fields)
         if self._journal.problem not in (None, self._told):
             self._told = self._journal.problem
             self._voice.say(str(self._told))
 
-    def _state(self) -> dict[str, object]:
-        process = procfs.stat(self._tree.command) if self._tree.command else None
-        return {
-            "beat_dir": self._beats.path,
-            "pid": process.pid if process else None,
-            "pid_start": process.start if process else None,
-            "ended": isinstance(self._job.phase, Done),
-        }
-
     def _spawn(self) -> None:
-        self._journal.save(self._job.ledger, self._state(), False)
         self._beats.reset()
         self._postmortem.spawning(time.monotonic())
         self._aides.spawning(self._job.ledger.start_cnt)
@@ -352,6 +357,7 @@ class Supervisor:
             times = [time for time in (*waited, self._aides.deadline) if time is not None]
             if any(time is not None and now >= time for time in waited):
                 self._persist("problem", (("what", f"not done at the end: {', '.join(self._aides.parting)}"),), False)
+                self._journal.flush()
                 break
             timeout = max(0.0, min(times) - now) * 1000 + 1 if times else None
             ready = {fd for fd, _ in self._poll.poll(timeout)}
@@ -360,32 +366,17 @@ class Supervisor:
                 if change.ended:
                     self._aides.ended(change.pid, time.monotonic(), change.how == os.CLD_EXITED and change.status == 0)
             self._hear(ready, time.monotonic())
+            self._settle()  # whoever asks is answered
 
     def abandon(self, problem: BaseException) -> int:
-        """ftrun itself failed: say why, end the tree cleanly, 125."""
-        import traceback
-
-        text = "".join(traceback.format_exception(problem))
-        self._journal.log(text)
-        self._journal.record("problem", self._job.ledger.start_cnt, (("traceback", text),), True)
-        self._voice.say(
-            f"ftrun itself failed ({problem!r}); ending the command. Traceback in {self._journal.path}/run.log"
-        )
-        deadline = time.monotonic() + self._policy.grace
-        self._tree.terminate()
-        while time.monotonic() < deadline + self._policy.kill_timeout:
-            reaper.reap()
-            if not self._tree.members() and self._tree.gone():
-                break
-            if time.monotonic() >= deadline:
-                self._tree.kill()
-            time.sleep(ender.RECHECK)
-        message = f"ftrun itself failed: {problem!r}"
-        self._exit = do.Exit(exitcode.INTERNAL.code, exitcode.INTERNAL.name, message)
-        fields = (("verdict", self._exit.verdict), ("exit_code", self._exit.code), ("why", message))
-        self._journal.record("ended", self._job.ledger.start_cnt, fields, True)
+        """ftrun itself failed: 125."""
+        grace, attempt = self._policy.grace, self._job.ledger.start_cnt
+        kill = self._policy.kill_timeout
+        self._exit = give_up(problem, self._journal, self._voice, self._tree, grace, kill, attempt)
         self._setup.last_words(self._exit, self._job.ledger)
+        self._job = self._job._replace(phase=Done(self._exit.code))
         try:
+            self._standing.save(self._job, False)
             self._part(self._exit)
         except Exception as another:  # maybe the same one
             self._journal.log(f"not all was done at the end: {another!r}")
@@ -393,7 +384,10 @@ class Supervisor:
 
     def close(self) -> None:
         """Everything put back."""
+        self._journal.flush()
         if self._terminal is not None:
             self._terminal.take_back()
         self._aides.close()
         self._beats.close()
+        if self._exit is not None:  # after the last that the command wrote
+            self._setup.sum_up(self._exit, self._job.ledger, self._phase, self._spoke)

@@ -17,6 +17,7 @@ from ftrun.core import exitcode
 from ftrun.host import procfs
 from ftrun.host.setup import fresh
 from ftrun.host.signals import Signals
+from ftrun.host.voice import Voice, of
 from ftrun.loop import supervise
 
 FILE: Final = "phases{}.json"
@@ -35,7 +36,7 @@ class Stage(NamedTuple):
 def run(phases: Sequence[tuple[Phase, Settings]]) -> int:
     """The exit code of the first that does not succeed, else 0."""
     try:
-        note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases])
+        note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases], of(phases[0][1]))
     except OSError as error:
         _say(f"ftrun: {error.filename}: {error.strerror}")
         given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
@@ -57,7 +58,8 @@ def run(phases: Sequence[tuple[Phase, Settings]]) -> int:
 class Note:
     """How far the phases are, on disk.  A disk that takes no note stops no phase.  OSError: it cannot even be read."""
 
-    def __init__(self, folder: str, names: Sequence[str]) -> None:
+    def __init__(self, folder: str, names: Sequence[str], voice: Voice) -> None:
+        self._voice = voice
         task = next((text for name in TASKS if (text := os.environ.get(name, "")).isalnum()), "")
         self._folder, self._file = folder, FILE.format(f"-{task}" if task else "")
         self.stages = self._read(names)
@@ -98,7 +100,7 @@ class Note:
         if content is not None:
             aside = f"{self._file}.other-{time.time_ns()}"
             os.rename(f"{self._folder}/{self._file}", f"{self._folder}/{aside}")
-            _say(f"[ftrun] {self._folder}/{self._file} is not of these phases; kept as {aside}, they begin anew")
+            self._voice.say(f"{self._folder}/{self._file} is not of these phases; kept as {aside}, they begin anew")
         return [Stage(name) for name in names]
 
     def _now(self, index: int, **changed: Any) -> None:
@@ -115,7 +117,7 @@ class Note:
             self._lost(error)
 
     def _lost(self, error: OSError) -> None:
-        _say(f"[ftrun] {self._folder}/{self._file}: {error.strerror}; it may be done again in the next container")
+        self._voice.say(f"{self._folder}/{self._file}: {error.strerror}; it may be done again in the next container")
 
 
 def _folder(settings: Settings) -> str:

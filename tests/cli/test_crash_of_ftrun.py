@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.test_account_kept import ACCOUNTS
 from ftrun.core.history import Clock, Occurrence
 from ftrun.core.values import Learned, Ledger
 from ftrun.wire import records
@@ -171,6 +172,7 @@ CLOCKS = st.builds(Clock, SECONDS, st.text(), SECONDS)
         st.sampled_from(["first", "hang", "fault", "failure", "manual", "peer"]),
         occurrences=st.lists(st.builds(Occurrence, *[st.text()] * 4, at=CLOCKS), max_size=3).map(tuple),
         learned=st.none() | st.builds(Learned, SECONDS, SECONDS, SECONDS, st.integers(0, 10**12), SECONDS),
+        account=ACCOUNTS,
     )
 )
 def test_a_state_is_read_as_it_was_written(ledger: Ledger) -> None:
@@ -209,7 +211,9 @@ def test_a_failure_of_our_own_ends_the_tree_cleanly_with_125(runs: Runs) -> None
     assert "RuntimeError: planted" in problem["traceback"]
     assert "RuntimeError: planted" in (run.run_dir / "run.log").read_text()
     assert "Traceback (most recent call last)" not in run.stderr
-    assert run.stderr.count("\n") == 1
+    failed, summary = run.stderr.splitlines()
+    assert "ftrun itself failed" in failed
+    assert "ended with 125" in summary
     assert (run.order[-1], run.records[-1]["exit_code"]) == ("ended", 125)
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("internal", 125)
     assert not carrying(runs.marker)

@@ -210,7 +210,7 @@ def test_with_all_helpers_pid1_is_small_and_wakes_only_for_their_words(runs: Run
     fake.set(0, **BUSY)
     words = ("--probe", "nvidia", "--idle-timeout", "2h", "--progress", "*.ckpt")
     run = runs.start(*words, "sleep", "3600")
-    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch"}, "the helpers")
+    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch", "courier"}, "the helpers")
     listening(fake, run)
     asleep(run)
     status = Path(f"/proc/{run.pid}/status").read_text()
@@ -229,21 +229,21 @@ def asleep(run: Run) -> None:
     wait_for(still, "that it sleeps")
 
 
-def test_descriptors_do_not_leak_over_fifty_restarts(runs: Runs) -> None:
+def test_descriptors_do_not_leak_over_twenty_restarts(runs: Runs) -> None:
     faked(runs)
-    code = "import os, time\nif ft.attempt().start_cnt not in (2, 52): os._exit(1)\n"
+    code = "import os, time\nif ft.attempt().start_cnt not in (2, 22): os._exit(1)\n"
     code += "while not os.path.exists(f'go-{ft.attempt().start_cnt}'): time.sleep(0.02)\n"
     code += "os._exit(ft.attempt().start_cnt == 2)"
     options = ("--max-restarts", "off", "--idle-timeout", "1h", "--progress", "*.ckpt", "--backoff", "off")
     run = runs.start(*AGAIN, *options, *python(code), program=SOON)
     run.until("spawned", 2)
-    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch"}, "the helpers")
+    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch", "courier"}, "the helpers")
     before, helpers = descriptors(run), helpers_of(run)
     (runs.folder / "go-2").touch()
-    run.until("spawned", 52)
+    run.until("spawned", 22)
     assert helpers_of(run) == helpers
     wait_for(lambda: descriptors(run) == before, f"as many as {before}")
-    (runs.folder / "go-52").touch()
+    (runs.folder / "go-22").touch()
     assert run.wait() == 0, run.told()
 
 

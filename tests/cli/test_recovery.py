@@ -132,7 +132,8 @@ def test_a_failure_is_passed_on_by_default(runs: Runs) -> None:
     assert run.wait() == 7
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", 7)
     assert "restart" not in run.order
-    assert run.stderr == ""
+    assert run.stderr.startswith("[ftrun] ended with 7 (failed) after ")
+    assert run.stderr.count("\n") == 1
 
 
 def test_an_error_that_no_restart_cures_ends_with_94(runs: Runs) -> None:

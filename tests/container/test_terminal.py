@@ -188,8 +188,9 @@ class Shell:
     def shows(self, pid: int, letters: str) -> None:
         wait_for(f"{pid} in {letters}, is in {state(pid)}", lambda: state(pid) in letters)
 
-    def foreground(self, group: int) -> None:
-        wait_for(f"group {group} in the foreground", lambda: self.terminal.foreground() == group)
+    def foreground(self, *groups: int) -> None:
+        """One of them is in the foreground."""
+        wait_for(f"one of {groups} in the foreground", lambda: self.terminal.foreground() in groups)
 
     def leave(self) -> None:
         self.type("exit 0")
@@ -299,9 +300,11 @@ def test_from_the_background_to_the_front(shell: Shell, tmp_path: Path, how: str
         shell.type("bg")
     shell.prompt()
     command = shell.run.command
+    shell.shows(command, "SR")
     shell.foreground(shell.bash)
     shell.type("fg")
-    shell.foreground(shell.ftrun)
+    # Sent there, ftrun may hear of that only now, and pass the foreground on at once.
+    shell.foreground(shell.ftrun, command)
     go.touch()
     shell.foreground(command)
     shell.type("word")

@@ -14,6 +14,58 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = (
+    # Orders and pauses
+    Mutation("judged_in_a_pause", "watching.py", "attempt.stopped_at is not None or job.paused", "attempt.stopped_at"),
+    Mutation("a_pause_never_ends", "pausing.py", "and now >= job.paused.until", "and False"),
+    Mutation("a_pause_counts_as_silence", "pausing.py", "attempt = forgiven(attempt, max(", "forgiven(attempt, max("),
+    Mutation("a_pause_before_the_start_counts", "pausing.py", "max(job.paused.since, attempt.spawned_at)", "0.0"),
+    Mutation("a_suspicion_outlives_a_pause", "ordering.py", 'effects + dropped(phase, "paused")', "effects"),
+    Mutation("faults_act_in_a_pause", "job.py", "if job.paused is None else put_off", "if True else put_off"),
+    Mutation(
+        "faults_in_a_pause_are_forgotten", "job.py", "waiting = (after.paused or job.paused).faults", "waiting = ()"
+    ),
+    Mutation(
+        "faults_in_a_pause_wait_too_long", "job.py", "(after.paused is not None and isinstance(", "(True or isinstance("
+    ),
+    Mutation("one_fault_in_a_pause_is_many", "pausing.py", "if event.fault in [", "if event in ["),
+    Mutation(
+        "a_second_pause_is_the_first", "ordering.py", "before = job.paused or Paused(event.now)", "before = Paused(0.0)"
+    ),
+    Mutation(
+        "an_order_before_the_exec_is_lost",
+        "ordering.py",
+        "early=(*phase.early[1 - EARLY :], event)",
+        "early=phase.early",
+    ),
+    Mutation("an_order_waits_for_the_backoff", "ordering.py", "job.want._replace(delay=0.0)", "job.want"),
+    Mutation(
+        "a_restart_revives_an_end",
+        "ordering.py",
+        "case Stopping() | Healing() if isinstance(job.want, Again):",
+        "case Stopping() | Healing():",
+    ),
+    Mutation(
+        "a_stop_in_backoff_is_a_start",
+        "ordering.py",
+        "job, effects = again(job._replace(want=want)",
+        "job, effects = again(job",
+    ),
+    Mutation("a_stop_waits_as_asked", "ordering.py", 'case Stopping(stage="asked"):', 'case Stopping(stage="never"):'),
+    Mutation("a_killed_hang_ends_well", "ordering.py", "want=want._replace(own=False)", "want=want"),
+    Mutation(
+        "orders_before_words",
+        "ordering.py",
+        'return do.Persist("order", fields), do.Answer(event.order.id, ok, why)',
+        'return do.Answer(event.order.id, ok, why), do.Persist("order", fields)',
+    ),
+    Mutation("an_order_that_nobody_waits_for", "ordering.py", "event.now >= event.order.until", "False"),
+    Mutation("a_fault_put_off_is_no_cause", "job.py", "job.paused is not None and job.paused.faults:", "False:"),
+    Mutation("a_pause_outlives_its_end", "job.py", "if over(after, event.now) and not", "if False and not"),
+    Mutation("an_order_dies_with_the_exec", "job.py", "return job, answers + end", "return job, end"),
+    Mutation("what_was_early_is_late", "job.py", "waiting._replace(now=now), policy)", "waiting, policy)"),
+    Mutation("grace_from_outside_is_lost", "goodput.py", 'return "" if phase.stage == "asked" else', "return"),
+    Mutation("a_debugger_works", "goodput.py", "if before.paused is not None and after.paused is None:", "if False:"),
+    Mutation("what_was_stopped_is_lost", "goodput.py", "job.want.verdict == STOPPED:", "False:"),
     # Budgets
     Mutation(
         "one_restart_too_many", "policy.py", "ledger.count(cause) >= policy.max", "ledger.count(cause) > policy.max"
@@ -64,7 +116,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an_order_costs_budget",
-        "job.py",
+        "ordering.py",
         'job = job._replace(want=Again("peer"',
         'job = job._replace(ledger=job.ledger.counted("hang"), want=Again("peer"',
     ),
@@ -144,8 +196,8 @@ MUTATIONS = (
     Mutation(
         "ctrl_z_is_a_hang",
         "watching.py",
-        "    if attempt.stopped_at is not None:\n        return job._replace(phase=phase(attempt)), so_far\n",
-        "",
+        "if attempt.stopped_at is not None or job.paused",
+        "if job.paused",
     ),
     Mutation(
         "time_stopped_counts",
@@ -245,8 +297,8 @@ MUTATIONS = (
     Mutation(
         "outer_stop_is_not_128_plus_n",
         "ending.py",
-        "Finish(128 + signal, exitcode.STOPPED",
-        "Finish(signal, exitcode.STOPPED",
+        "128 + signal, exitcode.STOPPED",
+        "signal, exitcode.STOPPED",
     ),
     Mutation(
         "unlisted_failure_escalates",
@@ -677,7 +729,6 @@ MUTATIONS = (
     Mutation(
         "shed_though_nobody_asked", "faulting.py", "policy.min_devices is None or ", "(policy.min_devices or 0) > 9 or "
     ),
-    Mutation("a_fault_before_the_exec_is_lost", "job.py", "early=(*phase.early[-63:], event)", "early=()"),
     Mutation(
         "anothers_verdict_is_not_taken",
         "job.py",
@@ -729,4 +780,32 @@ MUTATIONS = (
         "job._replace(phase=Pending(event.now + ANSWER)), ()",
         "job._replace(phase=Pending()), ()",
     ),
+    # Where the time goes
+    Mutation(
+        "what_the_user_halts_works", "goodput.py", 'stopped_at is None else "paused"', 'stopped_at is None else ""'
+    ),
+    Mutation("time_of_another_boot_counts", "goodput.py", "    if not _unstarted(before):\n", "    if True:\n"),
+    Mutation("time_after_the_end_counts", "goodput.py", '_replace(into="", at=None)', '_replace(into="")'),
+    Mutation("the_clock_runs_backwards", "goodput.py", "else max(account.at, now)", "else now"),
+    Mutation("a_suspicion_is_a_hang", "goodput.py", "if isinstance(event, Evidenced | Ticked) else", "if True else"),
+    Mutation("a_hang_begins_at_its_limit", "goodput.py", "after.phase.finding.age", "after.phase.finding.limit"),
+    Mutation("a_hang_ends_at_the_suspicion", "goodput.py", "account.silent + passed if", "account.silent if"),
+    Mutation("startup_until_a_look", "goodput.py", "work = min(account.open, max(0.0, now - first))", "work = 0.0"),
+    Mutation("the_platform_heals", "goodput.py", "isinstance(phase, Healing) and phase.fault is not None", "phase"),
+    Mutation("nothing_between_two_points", "goodput.py", "return since + (until - since) *", "return since + 0 *"),
+    Mutation("steps_beyond_are_redone", "goodput.py", 'return float("inf")', "return 0.0"),
+    Mutation("a_trace_for_ever", "goodput.py", "elif len(trace) == TRACE:", "elif False:"),
+    Mutation("the_last_time_at_a_step", "goodput.py", "if trace and step <= trace[-1][1]:", "if False:"),
+    Mutation(
+        "a_checkpoint_keeps_what_follows",
+        "goodput.py",
+        "rest, account = min(account.open, since),",
+        "rest, account = 0.0,",
+    ),
+    Mutation("a_late_file_is_of_this_attempt", "goodput.py", "and event.at < attempt.spawned_at", "and False"),
+    Mutation("lost_before_the_steps_tell", "goodput.py", "account.past or not account.earlier", "not account.earlier"),
+    Mutation("no_late_file_is_told_for_ever", "goodput.py", "account.begun or account.open >= TOLD", "account.begun"),
+    Mutation("work_that_nobody_reported_may_be_kept", "goodput.py", "not (account.trace or account.saved)", "False"),
+    Mutation("success_was_for_nothing", "goodput.py", "and job.phase.code == 0", "and False"),
+    Mutation("goodput_before_the_checkpoint", "account.py", "(account.kept + pending) / wall", "account.kept / wall"),
 )

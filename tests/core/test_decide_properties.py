@@ -147,7 +147,7 @@ class Adversary(RuleBasedStateMachine):
         self.ranks: tuple[Rank, ...] = ()
         self.moved = False
         self.aways: list[tuple[float, float]] = []
-        self.halted_at = self.spawned_at = 0.0
+        self.halted_at = self.spawned_at = self.paused_at = 0.0
         self.in_a_row = {"hang": 0, "fault": 0, "failure": 0}
         self.best_step: int | None = None
         self.best_checkpoint: int | None = None
@@ -394,7 +394,26 @@ class Adversary(RuleBasedStateMachine):
     @rule(by=st.sampled_from(["manual", "peer"]))
     def restart_asked(self, by: str) -> None:
         self.allowed_to_kill = "an order"
-        self.happens(ev.RestartAsked(self.now, by))
+        self.happens(ev.RestartAsked(self.now, by, ev.Order("1") if by == "manual" else None))
+
+    @rule(rarely=st.integers(0, 4))
+    def an_end_is_ordered(self, rarely: int = 0) -> None:
+        if rarely:
+            return
+        if not isinstance(self.job.phase, Done):
+            self.stop_asked, self.allowed_to_kill = True, "an order"
+            self.own_codes.add(143)
+        self.happens(ev.StopAsked(self.now, ev.Order("2")))
+
+    @rule(lasting=st.sampled_from([None, 100.0]))
+    def a_pause_is_ordered(self, lasting: float | None) -> None:
+        if self.job.paused is None:
+            self.paused_at = self.now
+        self.happens(ev.PauseAsked(self.now, ev.Order("3"), lasting))
+
+    @rule()
+    def its_end_is_ordered(self) -> None:
+        self.happens(ev.ResumeAsked(self.now, ev.Order("4")))
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
@@ -405,13 +424,16 @@ class Adversary(RuleBasedStateMachine):
         fields = [field for effect in effects if isinstance(effect, do.Persist) for field in effect.fields]
         if isinstance(event, ev.Evidenced) and ("why", event.cleared) in fields and not self._learned(before):
             self.aways.append((self.spawned_at, event.now))  # not where it spoke of another silence than the suspected
+        if before.paused is not None and self.job.paused is None:
+            self.aways.append((max(self.paused_at, self.spawned_at), event.now))
         if isinstance(before.phase, Done):
-            assert (self.job, effects) == (before, ()), "Done is final"
+            assert self.job._replace(paused=None) == before._replace(paused=None), "Done is final"
+            assert all(isinstance(effect, do.Persist | do.Answer) for effect in effects), "Done is final"
             return
         self._check_records(effects)
         self._check_budget(before, event, progressed)
         self._check_findings(before, effects)
-        self._check_kills(event, effects)
+        self._check_kills(before, event, effects)
         self._check_spawns(before, effects)
         self._check_end(effects)
 
@@ -481,7 +503,7 @@ class Adversary(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, do.Persist):
                 records.append(effect)
-            elif isinstance(effect, do.Spawn | do.Kill | do.Terminate | do.Exit | do.Heal | do.Investigate):
+            elif isinstance(effect, do.Spawn | do.Kill | do.Terminate | do.Exit | do.Heal | do.Investigate | do.Answer):
                 assert records, f"{effect} before any record"
             if isinstance(effect, do.Exit):
                 assert records[-1].event == "ended"
@@ -508,7 +530,7 @@ class Adversary(RuleBasedStateMachine):
             assert sorted(grown) in ([0, 0, 0], [0, 0, 1]), (
                 "a count falls only by progress, and one trouble counts once"
             )
-            if isinstance(event, ev.RestartAsked | ev.Signalled):
+            if isinstance(event, ev.RestartAsked | ev.StopAsked | ev.Signalled):
                 assert not any(grown), "orders cost no budget"
 
     def _check_findings(self, before: Job, effects: tuple[do.Effect, ...]) -> None:
@@ -534,9 +556,14 @@ class Adversary(RuleBasedStateMachine):
                 assert effect.event == "hang" or limit >= least
                 assert counted != [rank.intervals] or all(limit >= bar for bar in raised), "evidence is heeded"
 
-    def _check_kills(self, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
+    def _check_kills(self, before: Job, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
         if self.halted:
             assert not isinstance(self.job.phase, Suspect), "what the user stopped is no suspect"
+        if before.paused is not None and self.job.paused is not None:
+            assert not isinstance(self.job.phase, Suspect), "a suspect in a pause"
+            if isinstance(event, ev.Faulted | ev.Looked | ev.Evidenced | ev.Sampled | ev.Ticked | ev.Overslept):
+                watched = isinstance(before.phase, WATCHED)
+                assert not (watched and isinstance(self.job.phase, Stopping)), "a verdict in a pause"
         if not isinstance(self.job.phase, Stopping) or not any(isinstance(e, do.Kill | do.Terminate) for e in effects):
             return
         if self.allowed_to_kill is None:
@@ -602,12 +629,13 @@ class Adversary(RuleBasedStateMachine):
             assert self.policy.min_devices is not None
             assert len(ledger.visible) - 1 >= self.policy.min_devices
             assert "fault" in self.policy.restart_on
-        fresh = ledger.occurrences[self.earlier :]
-        acting = [o for o in fresh if o.severity in ("minor", "major", "critical")]
-        for last in (o for o in acting if o.device not in ledger.removed):
-            same = [
-                o for o in ledger.occurrences if o[:3] == last[:3] and last.at.mono - 86400 <= o.at.mono <= last.at.mono
-            ]
+        for number, last in enumerate(ledger.occurrences):
+            if number < self.earlier or last.severity not in ("minor", "major", "critical"):
+                continue
+            if last.device in ledger.removed:
+                continue
+            until = ledger.occurrences[: number + 1]  # what came in the same instant, and later, did not yet count
+            same = [o for o in until if o[:3] == last[:3] and last.at.mono - 86400 <= o.at.mono <= last.at.mono]
             assert len(same) < 3, "the same fault for the third time within a day"
             assert last.severity != "critical"
 

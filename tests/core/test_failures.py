@@ -334,7 +334,7 @@ def test_words_name_rank_line_and_place_and_what_it_came_from() -> None:
         "a failed assertion fails again"
     )
     assert judge(Ending(signal=9, oom_kills=2)).why == (
-        "signal 9 ended the command; the kernel killed 2 of its processes for memory"
+        "signal 9 (SIGKILL) ended the command; the kernel killed 2 of its processes for memory"
     )
     assert judge(Ending(5)) == (True, "the command exited with 5", "unknown", None)
 
@@ -346,7 +346,7 @@ def test_a_traceback_that_does_not_explain_the_end_decides_nothing() -> None:
     crash = probe._replace(program="train.py")
     found = judge(Ending(signal=11, cause=crash))
     assert found.recoverable
-    assert found.why == "signal 11 ended the command; before that, ImportError: flash_attn"
+    assert found.why == "signal 11 (SIGSEGV) ended the command; before that, ImportError: flash_attn"
     assert not judge(Ending(signal=6, cause=crash, pid=7)).recoverable  # it crashed on its way out
     assert judge(Ending(2, cause=crash)).rule == "usage"
 

@@ -5,10 +5,10 @@ import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -26,6 +26,7 @@ QUICK = (
     "test_limits",
     "test_idle_rule",
     "test_history",
+    "test_goodput",
 )
 THOROUGH = ("test_exitcode", "test_learning", "test_table", "test_decide_properties")
 CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all
@@ -81,14 +82,21 @@ def _tested(folder: Path, mutation: Mutation | None) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Ran]]]:
-    """All of them, two at a time, from the first test on."""
+def tested(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[Ran]]]:
+    """All that were asked for, two at a time, from the first test on."""
     with ThreadPoolExecutor(2) as pool:
-        every: tuple[Mutation | None, ...] = (None, *MUTATIONS)
+        every: tuple[Mutation | None, ...] = (None, *_asked(request.session.items))
         yield {
             mutation.name if mutation else "": pool.submit(_tested, tmp_path_factory.mktemp("mutant"), mutation)
             for mutation in every
         }
+
+
+def _asked(items: Iterable[pytest.Item]) -> list[Mutation]:
+    tests = [item for item in items if isinstance(item, pytest.Function) and item.function is test_caught]
+    return [cast(Mutation, test.callspec.params["mutation"]) for test in tests]
 
 
 def test_the_core_as_it_is_passes(tested: dict[str, Future[Ran]]) -> None:
@@ -96,7 +104,14 @@ def test_the_core_as_it_is_passes(tested: dict[str, Future[Ran]]) -> None:
     assert ran.code == "0", ran.said
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+# All of them take minutes: each fourth is in the short form, `-m slow` has the others.
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(mutation, marks=[pytest.mark.slow] if number % 4 else [], id=mutation.name)
+        for number, mutation in enumerate(MUTATIONS)
+    ],
+)
 def test_caught(mutation: Mutation, tested: dict[str, Future[Ran]]) -> None:
     ran = tested[mutation.name].result()
     assert ran.code == CAUGHT, f"not caught: {mutation}\n{ran.said[-2000:]}"
@@ -104,3 +119,8 @@ def test_caught(mutation: Mutation, tested: dict[str, Future[Ran]]) -> None:
 
 def test_names_are_unique() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 20
+
+
+def test_each_can_be_planted_in_one_place() -> None:
+    texts = {file: (PACKAGE / "core" / file).read_text() for file in {mutation.file for mutation in MUTATIONS}}
+    assert [mutation.name for mutation in MUTATIONS if texts[mutation.file].count(mutation.old) != 1] == []

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.idle import Sample
@@ -18,6 +19,7 @@ from ftrun.core.states import (
     Job,
     Keep,
     Launching,
+    Paused,
     Pending,
     Phase,
     Running,
@@ -32,26 +34,27 @@ from ftrun.core.values import Attempt, Device, Fault, Finding, Learned, Ledger, 
 EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
     Pending: """Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Healed
-        RestartAsked Sampled Released Shared""",
+        Sampled Released Shared""",
     # The exec answers within milliseconds: until then nothing can be judged.
     Launching: """Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Healed
-        RestartAsked Sampled Released Shared""",
+        Sampled Released Shared""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
     Starting: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
     Running: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
     Suspect: "Started Spawned SpawnFailed TreeEnded Survived Healed Released Shared",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
-    Stopping: "Started Spawned SpawnFailed Evidenced Halted Continued Healed RestartAsked Sampled",
+    Stopping: "Started Spawned SpawnFailed Evidenced Halted Continued Healed Sampled",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
     Healing: """Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived
-        RestartAsked Sampled Released Shared""",
-    # Final.
-    Done: " ".join(kind.__name__ for kind in ev.EVENTS),
+        Sampled Released Shared""",
+    # Final, but whoever asks is answered.
+    Done: " ".join(kind.__name__ for kind in ev.EVENTS if not kind.__name__.endswith("Asked")),
 }
 
 FAULT = Fault("gpu0", "Xid48", "major")
 GPU = Device("gpu0", "CUDA_VISIBLE_DEVICES", "0")
 OCCURRENCE = Occurrence("", "gpu0", "x", "major", Clock(1.0))
+ORDER = ev.Order("7", "root")
 RANKS = (
     Rank(0, pid=7, claimed_at=1.0, alive_at=9.0, moved_at=8.0, step=3, checkpoint_step=2, checkpoint_path="/c"),
     Rank(1, pid=8, claimed_at=1.0, sections=(Section("a", 2.0, 5.0), Section("b", 3.0, side=True))),
@@ -114,7 +117,10 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.Remembered(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),
     ],
     ev.Shared: [ev.Shared(10.0), ev.Shared(10.0, 195, "hang-limit", "it hung there")],
-    ev.RestartAsked: [ev.RestartAsked(10.0, "manual"), ev.RestartAsked(10.0, "peer"), ev.RestartAsked(10.0, "?")],
+    ev.RestartAsked: [ev.RestartAsked(10.0, "manual", ORDER), ev.RestartAsked(10.0, "peer")],
+    ev.StopAsked: [ev.StopAsked(10.0, ORDER), ev.StopAsked(10.0)],
+    ev.PauseAsked: [ev.PauseAsked(10.0, ORDER), ev.PauseAsked(10.0, ORDER, 60.0)],
+    ev.ResumeAsked: [ev.ResumeAsked(10.0, ORDER), ev.ResumeAsked(10.0)],
 }
 WANTS: list[Want] = [
     Keep(),
@@ -143,12 +149,17 @@ def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
         Job(ledger=ledger),
         Job(ledger=ledger._replace(occurrences=(OCCURRENCE,)), held="why", devices=(GPU, GPU._replace(id="b"))),
     ]
+    late = Paused(1.0, 5.0, (ev.Faulted(2.0, FAULT),))
+    jobs += [jobs[0]._replace(paused=Paused(1.0)), jobs[0]._replace(paused=late)]
     cases = itertools.product(PHASE_VALUES[phase], EVENT_VALUES[event], WANTS, POLICIES, jobs)
     for a_phase, an_event, want, policy, a_job in cases:
         job = a_job._replace(phase=a_phase, want=want)
         after, effects = decide(job, an_event, policy)
         assert isinstance(after.phase, PHASES)
-        if empty:
+        if isinstance(getattr(an_event, "order", None), ev.Order) and phase is not Launching:
+            answers = [effect for effect in effects if isinstance(effect, do.Answer)]
+            assert [answer.id for answer in answers] == ["7"], "an order that nobody answers"
+        if empty and job.paused is None:
             assert after is job
             assert effects == ()
 

@@ -11,6 +11,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 5.2 looked rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer first
     at 6 looked rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
     at 60 exited signal=9
+    at 61 pause-asked order=7 lasting=600      orders of the operator, by the number under which they are answered
 """
 
 import shlex
@@ -132,8 +133,11 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         return ev.Exited(now, code, signal, _ending(code, signal, _pairs(words[split + 1 :])))
     if kind is ev.Survived:
         return ev.Survived(now, tuple(words))
-    given = {"stop": False} if kind is ev.Signalled else {}
-    event: ev.Event = kind(now, **given | {key: _value(text) for key, text in _pairs(words).items()})
+    given: dict[str, Any] = {"stop": False} if kind is ev.Signalled else {}
+    pairs = _pairs(words)
+    if "order" in pairs:
+        given["order"] = ev.Order(pairs.pop("order"), "root", float(pairs.pop("until", "inf")))
+    event: ev.Event = kind(now, **given | {key: _value(text) for key, text in pairs.items()})
     return event
 
 
@@ -237,6 +241,8 @@ def _effect(effect: do.Effect) -> str:
             return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "heal nothing more"
         case do.Consult():
             return "consult the others"
+        case do.Answer(id, ok, why):
+            return f"answer order {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"
         case do.Terminate() | do.Kill() | do.Inspect() | do.Release():
@@ -258,5 +264,7 @@ def _state(job: Job) -> str:
         name += f", then end with {'its own code or ' if job.want.own else ''}{job.want.code} {job.want.verdict}"
     if isinstance(phase, Starting | Running):
         name += "".join(f", rank {r.rank} raised to {_show(r.limit)}" for r in phase.attempt.raised)
+    if job.paused is not None:
+        name += f", paused since {_show(job.paused.since)}"
     counts = [f"{cause} {n}" for cause, n in zip(ledger._fields[2:5], ledger[2:5], strict=True) if n]
     return name + (f" [{', '.join(counts)}]" if counts else "")

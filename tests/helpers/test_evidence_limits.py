@@ -190,6 +190,7 @@ def test_the_last_word_comes_in_time_whatever_blocks(job: Job) -> None:
         "why": "",
         "cpu": 0.0,
         "io": 0,
+        "processes": 1,
         "report": None,
     }
 

@@ -143,6 +143,7 @@ all_in_one(torch.ones(3)); all_in_one(torch.ones(3))
 """
 
 
+@pytest.mark.slow
 def test_compiled_optimizers_beat_and_are_compiled_as_ever(beats: BeatDir, tmp_path: Path) -> None:
     done = start(beats, tmp_path, COMPILED)
     assert done.returncode == 0, done.stderr

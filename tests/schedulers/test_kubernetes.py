@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -471,11 +472,31 @@ def test_the_image_has_what_it_installs_and_starts_ftrun_without_a_shell() -> No
     words = [line.split() for line in lines if line and not line.startswith("#")]
     copied = [source for line in words if line[0] == "COPY" for source in line[1:-1]]
     assert all((HOUSE / source).exists() for source in copied)
-    assert {"pyproject.toml", "README.md", "supervisor", "hooks"} == set(copied)  # what a wheel is made of
+    project = tomllib.loads((HOUSE / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    made_of = {"pyproject.toml", project["project"]["readme"], *wheel["packages"], *wheel["shared-data"]}
+    assert all(any(Path(part).is_relative_to(source) for source in copied) for part in made_of)
+    assert all(line[-1].rstrip("/").endswith(line[1]) for line in words if line[0] == "COPY" and len(line) == 3)
     (entry,) = [line for line in lines if line.startswith("ENTRYPOINT")]
     (program,) = json.loads(entry.removeprefix("ENTRYPOINT"))
     (venv,) = re.findall(r"-m venv (\S+)", "\n".join(lines))
     assert program == f"{venv}/bin/ftrun"
+    assert re.findall(rf"{venv}/bin/pip install .*\[(.*)\]", "\n".join(lines)) == ["metrics,page"]
+
+
+def test_the_image_has_every_program_on_its_path(tmp_path: Path) -> None:
+    """The command that links them is run, with folders of our own."""
+    text = (FOLDER / "Dockerfile").read_text()
+    (link,) = re.findall(r"^RUN (mkdir .*?[^\\])$", text, re.M | re.DOTALL)
+    (venv,) = re.findall(r"-m venv (\S+)", text)
+    scripts = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]["scripts"]
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    for name in (*scripts, "python"):
+        (tmp_path / "venv" / "bin" / name).touch()
+    script = link.replace("/usr/local/bin", f"{tmp_path}/bin").replace(venv, f"{tmp_path}/venv")
+    subprocess.run(["sh", "-ec", script], check=True, timeout=60)
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == set(scripts)
+    assert all(path.is_symlink() and path.exists() for path in (tmp_path / "bin").iterdir())
 
 
 def test_the_readme_tells_every_code_and_every_file() -> None:

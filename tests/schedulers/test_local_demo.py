@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 from runs import HOUSE
 
 
+@pytest.mark.slow
 def test_every_rung_holds_within_a_minute() -> None:
     demo = [sys.executable, str(HOUSE / "docs" / "schedulers" / "local.py"), "--demo"]
     done = subprocess.run(demo, capture_output=True, text=True, timeout=280, check=False)

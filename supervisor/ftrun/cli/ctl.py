@@ -1,65 +1,77 @@
-"""`ftctl VERB`: look at a run through its run dir, whether ftrun still runs or not."""
+"""`ftctl VERB`: look at a run, also when ftrun is gone, and steer one that runs.
 
-import json
+Each verb is a file in `verbs/`, loaded when it is called: `status` must not wait for what `serve` needs.
+"""
+
+import importlib
+import os
 import sys
+from typing import Final
 
 import click
 
 from ftrun import __version__
-from ftrun.views import rundir
+from ftrun.cli.common import Trouble
+from ftrun.views.rundir import NoRunDir
 
-RUN_DIR = click.option("--run-dir", metavar="DIR", help="The run dir [default: FTRUN_RUN_DIR, else your only one].")
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
+VERBS: Final = {
+    "status": "How the run stands.",
+    "events": "The records, oldest first; -f waits for more.",
+    "top": "A live view.",
+    "restart": "End the command and start it again; costs no budget.",
+    "stop": "End the command, and ftrun.",
+    "pause": "No verdicts until resume: for a debugger.",
+    "resume": "Judge again.",
+    "stacks": "Where every process is, now.",
+    "report": "The report of an attempt that hung.",
+    "timeline": "A picture of the run, as PNG or HTML.",
+    "serve": "A page with the live view and the timeline.",
+    "doctor": "What this container permits and lacks.",
+    "completion": "What bash, zsh or fish need to complete our words.",
+}
 
 
-@click.group(help="Look at a run of ftrun.", context_settings={"help_option_names": ["--help"]})
+class Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"ftrun.cli.verbs.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, help="Look at a run of ftrun, and steer it.", options_metavar="", subcommand_metavar="VERB ...")
 @click.version_option(__version__, prog_name="ftctl")
 def cli() -> None:
     pass
 
 
-@cli.command(help="How the run stands.")
-@RUN_DIR
-@AS_JSON
-def status(run_dir: str | None, as_json: bool) -> None:
-    found = rundir.status(rundir.find(run_dir))
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    for name, value in found.items():
-        if value in (None, {}):
-            continue
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
-        elif isinstance(value, list):
-            value = " ".join(map(str, value))
-        click.echo(f"{name.replace('_', ' '):>10}  {value}")
-
-
-@cli.command(help="The records, oldest first.")
-@RUN_DIR
-@AS_JSON
-@click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Only the last N.")
-def events(run_dir: str | None, as_json: bool, last: int | None) -> None:
-    found = list(rundir.events(rundir.find(run_dir)))
-    for record in found[-last:] if last else found:
-        if as_json:
-            click.echo(json.dumps(record))
-            continue
-        fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "attempt")}
-        words = " ".join(f"{k}={v}" for k, v in fields.items() if v is not None)
-        click.echo(f"{record.get('time')} {record.get('attempt'):>3} {record['event']:<10} {words}")
-
-
 def main() -> None:
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # closed when we were started
+            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))  # noqa: SIM115
     try:
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         click.echo(f"ftctl: {error.format_message()}", err=True)
         code = 2
-    except rundir.NoRunDir as error:
+    except (NoRunDir, Trouble) as error:
         click.echo(f"ftctl: {error}", err=True)
         code = 1
+    except OSError as error:  # of stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it is not to be tried again at the exit
+        code = 0 if isinstance(error, BrokenPipeError) else 1
+        if code:
+            click.echo(f"ftctl: cannot write: {error.strerror}", err=True)
+    except click.Abort:  # Ctrl-C
+        code = 130
     sys.exit(code if isinstance(code, int) else 0)
 
 

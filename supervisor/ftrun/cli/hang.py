@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,6 +34,12 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
         raise click.BadParameter(str(error)) from None
 
 
+def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+    from ftrun.cli.completion import kinds
+
+    return kinds(ctx, param, incomplete)
+
+
 @click.version_option(__version__, prog_name="fthang")
 @click.command(
     help="Train a little, and get into trouble.",
@@ -40,7 +47,7 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     f"{listed(f'Healthy, though it may look like a hang (DURATION: {kinds.DURATION}):', kinds.HEALTHY)}",
     context_settings={"max_content_width": 120},
 )
-@click.argument("kind")
+@click.argument("kind", shell_complete=_kinds)
 @click.argument("arg", required=False)
 @click.option("--steps", default=50, show_default=True, type=click.IntRange(1), help="Train up to this step.")
 @click.option("--step-time", default="20ms", show_default=True, callback=seconds, help="How long a step takes.")

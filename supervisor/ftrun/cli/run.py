@@ -10,6 +10,10 @@ from ftrun.core import exitcode
 
 
 def main() -> NoReturn:
+    if "_FTRUN_COMPLETE" in os.environ:  # a shell asks what may come next
+        from ftrun.cli.completion import answer
+
+        answer()
     sys.exit(run(sys.argv[1:]))
 
 

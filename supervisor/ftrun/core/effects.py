@@ -59,6 +59,14 @@ class Consult(NamedTuple):
     """Ask whether another ftrun of this job has reached a verdict; answer with `Shared`."""
 
 
+class Answer(NamedTuple):
+    """Tell the operator what became of the order `id`."""
+
+    id: str
+    ok: bool
+    why: str
+
+
 class Exit(NamedTuple):
     """`node`: the one that the verdict is about, if it is not this one; `device`: of it."""
 
@@ -69,4 +77,18 @@ class Exit(NamedTuple):
     device: str | None = None
 
 
-Effect = Persist | Say | Spawn | Forward | Investigate | Terminate | Kill | Inspect | Release | Heal | Consult | Exit
+Effect = (
+    Persist
+    | Say
+    | Spawn
+    | Forward
+    | Investigate
+    | Terminate
+    | Kill
+    | Inspect
+    | Release
+    | Heal
+    | Consult
+    | Answer
+    | Exit
+)

@@ -1,5 +1,8 @@
 """How an attempt, or the job, is brought to its end: restart within the budget, else escalate."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from ftrun.core import effects as do
 from ftrun.core import exitcode, words
 from ftrun.core.history import TIMES, in_vain, times
@@ -8,6 +11,7 @@ from ftrun.core.states import Again, Done, Finish, Job, Stopping
 from ftrun.core.values import Attempt, Cause, Fault, Ledger
 
 ORDINARY = (exitcode.SUCCEEDED, exitcode.FAILED)  # ends as without ftrun: nothing hangs on their record
+NOTHING: Final[Mapping[str, object]] = {}
 Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
 
@@ -23,22 +27,28 @@ def trouble(
     own: int | None = None,
     fault: Fault | None = None,
     incurable: str | None = None,
+    seen: Mapping[str, object] = NOTHING,
 ) -> Outcome:
     """Restart within the budget, else escalate.  `own`: the command's status if it has ended by itself; `incurable`:
-    why no restart helps."""
+    why no restart helps; `seen`: the evidence."""
     verdict = _verdict(job, attempt, cause, why, policy, own, fault, incurable)
+    killing = words.killing(seen) if own is None else ""
     if verdict is not None:
         job = job._replace(want=verdict)
         if verdict.verdict == exitcode.FAILED and cause not in policy.restart_on:
             return stop(job, attempt, now, policy, so_far)  # as without ftrun: needs no words of ours
-        return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), _announcement(verdict, policy))
+        why = words.short(verdict.message, words.REASON)
+        said = words.sentence(why, killing, _spent(job, cause, policy), ending(verdict), words.report(seen))
+        return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), said)
     ledger = job.ledger.counted(cause)
     if cause != "failure":
         ledger = ledger._replace(dead_end=None)  # the next failure does not follow the one before
     heal = (fault,) if fault is not None and fault.severity != "user" else ()  # there is nothing to heal in that one
     want = Again(cause, ledger.count(cause), wait(ledger, cause, policy), heal)
     job = job._replace(ledger=ledger, want=want)
-    return stop(job, attempt, now, policy, so_far, f"{why}; {_announcement(want, policy)}")
+    why = words.short(why, words.REASON)
+    said = words.sentence(why, killing, _healing(want, policy), _restart(want, policy), words.report(seen))
+    return stop(job, attempt, now, policy, so_far, said)
 
 
 def _verdict(
@@ -92,11 +102,29 @@ def finish_with(verdict: exitcode.Verdict, why: str, device: str | None = None) 
     return Finish(verdict.code, verdict.name, why, device=device)
 
 
-def _announcement(want: Again | Finish, policy: Policy) -> str:
-    if isinstance(want, Finish):
-        return f"{want.message}; ending with {want.code} ({want.verdict})"
+def ending(want: Finish) -> str:
+    return f"ending with {want.code} ({want.verdict})"
+
+
+def _spent(job: Job, cause: Cause, policy: Policy) -> str:
+    """Why there is no other restart, where that is a matter of what was permitted."""
+    if cause not in policy.restart_on:
+        return f"no restart after a {cause} (--restart-on)"
+    if not exhausted(job.ledger, cause, policy):
+        return ""
+    limit = policy.max_restarts or 0
+    return f"{words.several(limit, 'restart')} in a row without progress" if limit else "no restart (--max-restarts 0)"
+
+
+def _healing(want: Again, policy: Policy) -> str:
+    if not want.faults:
+        return ""
+    return f"healing {want.faults[0].device} first, for {words.seconds(policy.heal_timeout)} at most"
+
+
+def _restart(want: Again, policy: Policy) -> str:
     of = f" of {policy.max_restarts}" if policy.max_restarts is not None else ""
-    after = f" in {words.seconds(want.delay)}" if want.delay else ""
+    after = f", in {words.seconds(want.delay)}" if want.delay else ""
     return f"restart {want.consecutive}{of} without progress{after}"
 
 
@@ -130,11 +158,13 @@ def isolate(job: Job, why: str, so_far: Effects = (), cause: str = "fault", devi
     """The tree is dead, and this node is of no use."""
     want = finish_with(exitcode.NODE_FAULT, why, device)
     job, effects = finish(job, want)
-    return job, (*so_far, escalation(cause, want), do.Say(why), *effects)
+    return job, (*so_far, escalation(cause, want), do.Say(words.sentence(why, ending(want))), *effects)
 
 
 def stopped_by(signal: int) -> Finish:
-    return Finish(128 + signal, exitcode.STOPPED, f"stopped from outside by signal {signal}", own=True, asked=True)
+    return Finish(
+        128 + signal, exitcode.STOPPED, f"stopped from outside by {words.signal(signal)}", own=True, asked=True
+    )
 
 
 def after(now: float, duration: float | None) -> float | None:

@@ -168,11 +168,40 @@ class Shared(NamedTuple):
     device: str | None = None
 
 
+class Order(NamedTuple):
+    """What the operator wants to be answered: `id` is the question's, `by` is who asks, and waits `until` then."""
+
+    id: str = ""
+    by: str = ""
+    until: float = float("inf")
+
+
 class RestartAsked(NamedTuple):
     """By the operator (`manual`) or by another node (`peer`)."""
 
     now: float
     by: str
+    order: Order | None = None
+
+
+class StopAsked(NamedTuple):
+    """The operator wants the end: of the command, and of ftrun."""
+
+    now: float
+    order: Order | None = None
+
+
+class PauseAsked(NamedTuple):
+    """The operator wants no verdicts: for `lasting` s, or (None) until `ResumeAsked`."""
+
+    now: float
+    order: Order | None = None
+    lasting: float | None = None
+
+
+class ResumeAsked(NamedTuple):
+    now: float
+    order: Order | None = None
 
 
 Event = (
@@ -199,6 +228,9 @@ Event = (
     | Remembered
     | Shared
     | RestartAsked
+    | StopAsked
+    | PauseAsked
+    | ResumeAsked
 )
 EVENTS: tuple[type[Event], ...] = (
     Started,
@@ -224,4 +256,7 @@ EVENTS: tuple[type[Event], ...] = (
     Remembered,
     Shared,
     RestartAsked,
+    StopAsked,
+    PauseAsked,
+    ResumeAsked,
 )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode
+from ftrun.core import exitcode, words
 from ftrun.core.ending import Outcome, stop, trouble
 from ftrun.core.faulting import blamed
 from ftrun.core.policy import Policy
@@ -76,5 +76,5 @@ def exit_record(event: ev.Exited, found: "Judgement | None" = None) -> do.Persis
 
 def _ending(event: ev.Exited) -> str:
     if event.signal is not None:
-        return f"signal {event.signal} ended the command"
+        return f"{words.signal(event.signal)} ended the command"
     return f"the command exited with {event.code}"

@@ -10,7 +10,7 @@ import builtins
 import re
 from typing import Final, NamedTuple
 
-from ftrun.core.words import rank
+from ftrun.core.words import rank, signal
 
 TICK: Final = 0.01  # s; what the kernel says of a process's start is as coarse
 SOON: Final = 3.0  # s; a code of its own that comes later than that is not for what another process died of
@@ -314,7 +314,7 @@ def judged_chain(ending: Ending) -> tuple[Thrown, ...]:
 
 def _ended(ending: Ending) -> str:
     if ending.signal is not None:
-        return f"signal {ending.signal} ended the command"
+        return f"{signal(ending.signal)} ended the command"
     return f"the command exited with {ending.code}"
 
 

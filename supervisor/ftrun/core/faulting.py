@@ -3,7 +3,7 @@
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, words
-from ftrun.core.ending import Effects, Outcome, escalation, finish_with, isolate, often, stop, trouble
+from ftrun.core.ending import Effects, Outcome, ending, escalation, finish_with, isolate, often, stop, trouble
 from ftrun.core.history import TIMES, Occurrence, noted
 from ftrun.core.policy import Policy, exhausted
 from ftrun.core.states import Again, Healing, Job, Pending, Running, Starting, Stopping, Suspect
@@ -37,7 +37,8 @@ def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, w
         return trouble(job, attempt, "fault", why, now, policy, (*written, removed))
     want = finish_with(exitcode.NODE_FAULT, why, fault.device)
     written += (escalation("fault", want),)
-    return stop(job._replace(want=want), attempt, now, policy, written, f"{why}; ending with {want.code}")
+    said = words.sentence(why, words.killing({}), ending(want))
+    return stop(job._replace(want=want), attempt, now, policy, written, said)
 
 
 def _noted(job: Job, attempt: Attempt, event: ev.Faulted, policy: Policy) -> tuple[Job, Attempt, Effects]:
@@ -129,7 +130,10 @@ def heal(job: Job, attempt: Attempt | None, now: float, policy: Policy, written:
     fault = job.want.faults[0] if isinstance(job.want, Again) and job.want.faults else None
     job = job._replace(phase=Healing(fault, now + policy.heal_timeout, attempt))
     if fault is None:
-        return job, (*written, do.Persist("healing", (("why", job.held),)), do.Heal(None))
+        waits = (
+            f"the platform permits no start: {job.held}; waiting for it, {words.seconds(policy.heal_timeout)} at most"
+        )
+        return job, (*written, do.Persist("healing", (("why", job.held),)), do.Say(waits), do.Heal(None))
     return job, (*written, do.Persist("healing", _fields(fault)), do.Heal(fault))
 
 

@@ -5,12 +5,9 @@ empty cell changes nothing, and nothing raises.  Time comes in with the event an
 order in which they must happen: records first.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode
+from ftrun.core import exitcode, goodput
 from ftrun.core.ending import Effects, Outcome, after, finish, isolate, stop, stopped_by
 from ftrun.core.exiting import exit_record, exited
 from ftrun.core.faulting import (
@@ -19,6 +16,8 @@ from ftrun.core.faulting import (
     has_to_wait,
     heal,
 )
+from ftrun.core.ordering import Handler, early, pause_asked, restart_asked, resume_asked, stop_asked, timely
+from ftrun.core.pausing import over, put_off
 from ftrun.core.policy import Policy
 from ftrun.core.remembering import remember
 from ftrun.core.restarting import ANSWER, again, consult, faulted_healing, free, healed, held, launch
@@ -31,6 +30,7 @@ from ftrun.core.states import (
     Job,
     Keep,
     Launching,
+    Paused,
     Pending,
     Phase,
     Running,
@@ -54,14 +54,36 @@ from ftrun.core.watching import (
     watch,
 )
 
-Handler = Callable[[Job, Any, Any, Policy], Outcome]
-
 
 def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
     if isinstance(event, ev.Ticked) and (job.phase.deadline is None or event.now < job.phase.deadline):
         return job, ()  # for a phase that something else in the same wake-up has ended
+    if isinstance(event, ev.Exited) and job.paused is not None and job.paused.faults:
+        return _of_what_waits(job, job.paused, event, policy)
     handler = TABLE.get((type(job.phase), type(event)))
-    return handler(job, job.phase, event, policy) if handler else (job, ())
+    after, effects = handler(job, job.phase, event, policy) if handler else (job, ())
+    after = goodput.follow(job, event, after)
+    if job.paused is None or (after.paused is not None and isinstance(after.phase, Starting | Running | Suspect)):
+        return after, effects
+    if over(after, event.now) and not isinstance(after.phase, Done):  # not lifted by a look: nobody is watched now
+        after, effects = after._replace(paused=None), (do.Persist("resumed"), *effects)
+    waiting = (after.paused or job.paused).faults
+    after = after._replace(paused=after.paused and after.paused._replace(faults=()))
+    for fault in waiting:
+        after, more = decide(after, fault._replace(now=event.now), policy)
+        effects += more
+    return after, effects
+
+
+def _of_what_waits(job: Job, paused: Paused, event: ev.Exited, policy: Policy) -> Outcome:
+    """The command ended in a pause, maybe of the faults that were put off for it: they come first."""
+    written: Effects = ()
+    job = job._replace(paused=None)
+    for fault in paused.faults:
+        job, more = decide(job, fault._replace(now=event.now), policy)
+        written += more
+    job, effects = decide(job._replace(paused=paused._replace(faults=())), event, policy)
+    return job, written + effects
 
 
 # --- starting -------------------------------------------------------------------------------------------------------
@@ -93,41 +115,36 @@ def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> O
     written = do.Persist("spawned", (("pid", event.pid),))
     if isinstance(job.want, Finish):
         asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
-        return job._replace(phase=asked), (written,)
-    return _with_early(watch(job, attempt, event.now, policy, (written,)), phase, policy)
+        return _with_early((job._replace(phase=asked), (written,)), phase, event.now, policy)
+    return _with_early(watch(job, attempt, event.now, policy, (written,)), phase, event.now, policy)
 
 
-def _with_early(outcome: Outcome, phase: Launching, policy: Policy) -> Outcome:
-    """The faults that had to wait for the exec, in the phase that came after it."""
+def _with_early(outcome: Outcome, phase: Launching, now: float, policy: Policy) -> Outcome:
+    """What had to wait for the exec, in the phase that came after it."""
     job, effects = outcome
-    for early in phase.early:
-        job, more = decide(job, early, policy)
+    for waiting in phase.early:
+        job, more = decide(job, waiting._replace(now=now), policy)
         effects += more
     return job, effects
 
 
 def _exited_launching(job: Job, phase: Launching, event: ev.Exited, policy: Policy) -> Outcome:
     """Before we heard that it has executed."""
-    return _with_early(exited(job, phase, event, policy), phase, policy)
-
-
-def _faulted_launching(job: Job, phase: Launching, event: ev.Faulted, policy: Policy) -> Outcome:
-    return job._replace(phase=phase._replace(early=(*phase.early[-63:], event))), ()
+    return _with_early(exited(job, phase, event, policy), phase, event.now, policy)
 
 
 def _spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
     verdict = next((v.name for v in exitcode.TABLE if v.code == event.code), exitcode.INTERNAL.name)
-    return finish(job, Finish(event.code, verdict, event.why))
+    job, end = finish(job, Finish(event.code, verdict, event.why))
+    job, answers = _with_early((job, ()), phase, event.now, policy)
+    return job, answers + end
 
 
 # --- watching -------------------------------------------------------------------------------------------------------
 
 
-def _restart_asked(job: Job, phase: Starting | Running | Suspect, event: ev.RestartAsked, policy: Policy) -> Outcome:
-    """An order from the operator or from another node costs no budget."""
-    reason = "peer" if event.by == "peer" else "manual"
-    job = job._replace(want=Again("peer" if reason == "peer" else "manual"))
-    return stop(job, phase.attempt, event.now, policy, say=f"restart asked ({reason})")
+def _faulted(job: Job, phase: Starting | Running | Suspect, event: ev.Faulted, policy: Policy) -> Outcome:
+    return faulted(job, phase, event, policy) if job.paused is None else put_off(job, phase, event)
 
 
 def _signalled(
@@ -271,8 +288,13 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.Continued: continued,
     ev.Exited: exited,
     ev.Signalled: _signalled,
-    ev.Faulted: faulted,
-    ev.RestartAsked: _restart_asked,
+    ev.Faulted: _faulted,
+}
+ORDERS: dict[type[ev.Event], Handler] = {
+    ev.RestartAsked: timely(restart_asked),
+    ev.StopAsked: timely(stop_asked),
+    ev.PauseAsked: timely(pause_asked),
+    ev.ResumeAsked: timely(resume_asked),
 }
 TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Pending, ev.Started): _begin,
@@ -286,7 +308,7 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Launching, ev.Exited): _exited_launching,
     (Launching, ev.Saved): saved,
     (Launching, ev.Signalled): _signalled,
-    (Launching, ev.Faulted): _faulted_launching,
+    (Launching, ev.Faulted): early,
     **{(phase, event): cell for phase in (Starting, Running, Suspect) for event, cell in WATCHED.items()},
     (Suspect, ev.Ticked): unproven,
     (Suspect, ev.Looked): looked_again,
@@ -312,4 +334,5 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Pending, ev.Held): _held_pending,
     **{(phase, ev.Found): _found for phase in PHASES if phase is not Done},
     **{(phase, ev.Remembered): _remembered for phase in PHASES if phase is not Done},
+    **{(phase, event): cell for phase in PHASES for event, cell in ORDERS.items()},
 }

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from ftrun.core.events import Faulted
+from ftrun.core.events import Event, Faulted
 from ftrun.core.history import Schedule
 from ftrun.core.values import Attempt, Device, Fault, Finding, Ledger, Reason
 
@@ -14,11 +14,11 @@ class Pending(NamedTuple):
 
 
 class Launching(NamedTuple):
-    """Forked, not yet executed; `early` are faults that have to wait for that."""
+    """Forked, not yet executed; `early` has to wait for that: faults and orders."""
 
     attempt: Attempt
     deadline: float | None = None
-    early: tuple[Faulted, ...] = ()
+    early: tuple[Event, ...] = ()
 
 
 class Starting(NamedTuple):
@@ -101,6 +101,14 @@ class Finish(NamedTuple):
 Want = Keep | Again | Finish
 
 
+class Paused(NamedTuple):
+    """No verdicts, by order of the operator; `until`: they come again by themselves then.  `faults` wait for that."""
+
+    since: float
+    until: float | None = None
+    faults: tuple[Faulted, ...] = ()
+
+
 class Job(NamedTuple):
     """`held`: why the platform permits no start.  `devices`: those that the command may use.  `past`: the schedules
     of this job before this one."""
@@ -111,3 +119,4 @@ class Job(NamedTuple):
     held: str | None = None
     devices: tuple[Device, ...] = ()
     past: tuple[Schedule, ...] = ()
+    paused: Paused | None = None

@@ -2,6 +2,7 @@
 
 from typing import Final, Literal, NamedTuple
 
+from ftrun.core.account import Account
 from ftrun.core.history import Occurrence
 from ftrun.core.idle import Idle
 
@@ -176,6 +177,7 @@ class Ledger(NamedTuple):
     reached: bool = False  # this schedule got beyond all earlier ones
     faulted: bool = False  # a device fault acted on this schedule
     dead_end: str | None = None  # the last line of what killed the attempt before, if it came to no beat
+    account: Account = Account()  # where the time went
 
     def count(self, cause: Cause) -> int:
         return {"hang": self.hang, "fault": self.fault, "failure": self.failure}[cause]

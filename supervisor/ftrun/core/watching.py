@@ -7,9 +7,10 @@ from ftrun.core.ending import Effects, Outcome, trouble
 from ftrun.core.faulting import blamed
 from ftrun.core.idle import observe
 from ftrun.core.liveness import judge, same
+from ftrun.core.pausing import forgiven, lifted, over
 from ftrun.core.policy import Policy, credited, progress
 from ftrun.core.states import Again, Done, Healing, Job, Pending, Phase, Running, Starting, Stopping, Suspect
-from ftrun.core.values import CAUSES, Attempt, Finding, Ledger, Raised
+from ftrun.core.values import CAUSES, Attempt, Cause, Finding, Ledger, Raised
 
 AT_REST = 6.0  # s; what was written in place before a kill has come to rest, and was told, by then
 
@@ -21,8 +22,11 @@ def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
     if moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
         so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
-    if attempt.stopped_at is not None:
-        return job._replace(phase=phase(attempt)), so_far
+    if over(job, now):
+        job, attempt, effects = lifted(job, attempt, now)
+        so_far += effects
+    if attempt.stopped_at is not None or job.paused is not None:
+        return job._replace(phase=phase(attempt, job.paused and job.paused.until)), so_far
     judged = judge(attempt, now, policy.limits, job.ledger.learned)
     if judged.finding is None:
         return job._replace(phase=phase(attempt, judged.deadline)), so_far
@@ -72,8 +76,14 @@ def saved(job: Job, phase: Phase, event: ev.Saved, policy: Policy) -> Outcome:
     if isinstance(want, Again) and want.reason in CAUSES:
         ledger = ledger.counted(want.reason)
         want = want._replace(consecutive=ledger.count(want.reason))
-    written = _progress(job.ledger, "checkpoint", attempt.step if attempt else None, event.path)
+    written = _progress(job.ledger, "checkpoint", _step(attempt, job.ledger.last_step), event.path)
     return job._replace(want=want, ledger=ledger), (written,)
+
+
+def _step(attempt: Attempt | None, last: int | None) -> int | None:
+    """Of this attempt, as of the last look, without asking every rank: files may come by the hundred a second."""
+    stepped = attempt is not None and any(rank.step is not None for rank in attempt.ranks)
+    return last if stepped else None
 
 
 def _cut_off(phase: Phase, attempt: Attempt | None, at: float) -> bool:
@@ -117,22 +127,18 @@ def ticked(job: Job, phase: Starting | Running, event: ev.Ticked, policy: Policy
 def overslept(job: Job, phase: Starting | Running | Suspect, event: ev.Overslept, policy: Policy) -> Outcome:
     """Time in which we were frozen counts for nobody; the suspicion, if any, is judged anew."""
     attempt = forgiven(phase.attempt, event.since, event.now)
-    return watch(job, attempt, event.now, policy, _dropped(phase, "frozen meanwhile"))
+    return watch(job, attempt, event.now, policy, dropped(phase, "frozen meanwhile"))
 
 
-def _dropped(phase: Starting | Running | Suspect, why: str) -> Effects:
+def dropped(phase: Starting | Running | Suspect, why: str) -> Effects:
     return (do.Persist("cleared", (("why", why),)),) if isinstance(phase, Suspect) else ()
-
-
-def forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
-    return attempt._replace(aways=(*attempt.aways[-63:], (since, now)))
 
 
 def halted(job: Job, phase: Starting | Running | Suspect, event: ev.Halted, policy: Policy) -> Outcome:
     """What the user stops stays stopped and is no hang."""
     since = event.now if phase.attempt.stopped_at is None else phase.attempt.stopped_at
     attempt = phase.attempt._replace(stopped_at=since)
-    return watch(job, attempt, event.now, policy, _dropped(phase, "stopped by the user"))
+    return watch(job, attempt, event.now, policy, dropped(phase, "stopped by the user"))
 
 
 def continued(job: Job, phase: Starting | Running | Suspect, event: ev.Continued, policy: Policy) -> Outcome:
@@ -196,9 +202,10 @@ def _hang(
 ) -> Outcome:
     fields = _fields(phase.finding) + evidence
     so_far += (do.Persist("hang", fields, durable=True),)
-    why = words.finding(phase.finding) + words.evidence(dict(evidence))
+    why, seen = words.finding(phase.finding), dict(evidence)
     fault = blamed(phase.attempt, policy)
-    if fault is None:
-        return trouble(job, phase.attempt, "hang", why, now, policy, so_far)
-    why = f"{why}, after device {fault.device} reported {fault.code}"
-    return trouble(job, phase.attempt, "fault", why, now, policy, so_far, fault=fault)
+    if fault is not None:
+        why = f"{why}, after device {fault.device} reported {fault.code}"
+    why = words.sentence(why, words.stack(seen))
+    cause: Cause = "hang" if fault is None else "fault"
+    return trouble(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)

@@ -1,8 +1,45 @@
 """Sentences for a person, made from values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from signal import Signals
+from typing import Final
 
-from ftrun.core.values import TOUCH, Finding, Section
+from ftrun.core import exitcode
+from ftrun.core.effects import Exit
+from ftrun.core.values import TOUCH, Finding, Ledger, Section
+
+SHORT: Final = 150  # characters of foreign text in a line of ours
+SHORTER: Final = 100  # of one of several
+REASON: Final = 240  # of why, as long as it is
+STACK: Final = "; stack: "
+UNSAID: Final = (exitcode.NOT_EXECUTABLE.name, exitcode.NOT_FOUND.name)  # what a shell says of these is all there is
+CAUSES: Final = {"hang": "hang", "fault": "fault", "failure": "failure", "manual": "order", "peer": "order of a peer"}
+
+
+def printable(text: str) -> str:
+    """On one line, and nothing in it that a terminal acts upon; what cannot be shown is written out."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def short(text: str, most: int = SHORT) -> str:
+    """At most so many characters: of a long text the beginning and the end."""
+    if len(text) <= most:
+        return text
+    end = (most - 3) // 3
+    return f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
+
+
+def sentence(*parts: str) -> str:
+    """What is there of what, why and what next."""
+    return "; ".join(part for part in parts if part)
+
+
+def several(number: int, what: str) -> str:
+    """`1 process`, `9 processes`, `2 orders of a peer`."""
+    if number == 1:
+        return f"1 {what}"
+    word, of, rest = what.partition(" of ")
+    return f"{number} {word}{'es' if word.endswith('s') else 's'}{of}{rest}"
 
 
 def seconds(value: float) -> str:
@@ -17,6 +54,14 @@ def seconds(value: float) -> str:
         return f"{minutes}m {rest}s" if rest else f"{minutes}m"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes}m" if minutes else f"{hours}h"
+
+
+def signal(number: int) -> str:
+    """`signal 15 (SIGTERM)`."""
+    try:
+        return f"signal {number} ({Signals(number).name})"
+    except ValueError:  # a real-time one
+        return f"signal {number}"
 
 
 def ordinal(number: int) -> str:
@@ -34,20 +79,87 @@ def finding(found: Finding) -> str:
     who, age = rank(found.rank), seconds(found.age)
     limit = seconds(found.limit) + (", learned" if found.learned else "")
     if found.rule == "idle":
-        return f"the command has read and written nothing, and its devices did not change, for {age} (limit {limit})"
+        return f"the command has been idle for {age} (limit {limit}): no I/O, and no change on its devices"
     if found.rule == "section":
-        return f"{who} is in section {found.section!r} for {age} (limit {limit})"
+        return f"{who} has been in section {found.section!r} for {age} (limit {limit})"
     if found.rule == "start":
         return f"{who} gave no beat in its first {age} (limit {limit})"
-    where = "" if found.step is None else f" at step {found.step}"
-    return f"{who} stopped{where}, {age} ago (limit {limit})"
+    if found.rank == TOUCH:
+        return f"{who} was last touched {age} ago (limit {limit})"
+    where = "" if found.step is None else f" at step {found.step},"
+    return f"{who} stopped{where} {age} ago (limit {limit})"
 
 
-def evidence(seen: Mapping[str, object]) -> str:
-    """Where it hangs, and where to read more; nothing if nobody knows."""
-    where = f", at {seen['why']}" if seen.get("why") else ""
-    return where + (f" (report: {seen['report']})" if seen.get("report") else "")
+def stack(seen: Mapping[str, object]) -> str:
+    """Where it hangs, as the evidence says; nothing if nobody knows."""
+    if seen.get("evidence"):
+        return f"evidence: {seen['evidence']}"
+    return f"{STACK[2:]}{short(str(seen['why']))}" if seen.get("why") else ""
+
+
+def killing(seen: Mapping[str, object]) -> str:
+    number = seen.get("processes")
+    return f"killing {several(number, 'process')}" if isinstance(number, int) and number else "killing the command"
+
+
+def report(seen: Mapping[str, object]) -> str:
+    """Where to read more."""
+    if "report" not in seen:
+        return ""
+    return f"report: {seen['report']}" if seen["report"] else "no report could be written"
 
 
 def sections(opened: tuple[Section, ...]) -> str:
     return " > ".join(s.name for s in opened)
+
+
+def record(event: str, fields: Iterable[tuple[str, object]]) -> str:
+    """A record as `-v` shows it: `hang rank=3 age=41.2 why="a text"`; what has no value is left out."""
+    return " ".join([event, *(f"{name}={_value(value)}" for name, value in fields if value is not None)])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f'"{text}"' if not text or " " in text else text
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def last(
+    end: Exit,
+    ledger: Ledger,
+    run_dir: str,
+    lasted: float,
+    restarts: Mapping[str, int],
+    lost: str = "",
+    phase: str = "",
+    spoke: bool = False,
+) -> str | None:
+    """The last line of a run: how it ended, what it came to, what it cost, and what comes next.
+
+    `restarts`: of all time in this run dir, by reason; `lost`: what `account.summary` says; `lasted`: in seconds.
+    None where there is nothing to tell: a command that reported nothing, and that we did nothing to and (`spoke`) said
+    nothing of.
+    """
+    verdict = next((known for known in exitcode.TABLE if known.name == end.verdict and end.verdict not in UNSAID), None)
+    done = {why: number for why, number in restarts.items() if number}
+    step = max((step for step in (ledger.best_step, ledger.last_step) if step is not None), default=None)
+    reported = done or step is not None or ledger.last_checkpoint is not None
+    if verdict is None and not reported and (not spoke or end.verdict in UNSAID):
+        return None
+    why = "" if end.verdict == exitcode.SUCCEEDED else short(end.message.partition(STACK)[0], SHORTER)
+    counts = ", ".join(several(number, CAUSES.get(why, why)) for why, number in done.items())
+    starts = several(ledger.start_cnt, "start") + (f" (again after {counts})" if counts else "")
+    reached = "" if step is None else f", step {step}"
+    if ledger.last_checkpoint is not None:
+        reached += f", checkpoint {short(ledger.last_checkpoint.rstrip('/').rpartition('/')[2], SHORTER)}"
+    return (f"phase {phase} " if phase else "") + sentence(
+        f"ended with {end.code} ({end.verdict}) after {seconds(lasted)}: {why or starts + reached}",
+        f"{starts}{reached}" if why else "",
+        lost,
+        f"the scheduler should {verdict.outer}" if verdict is not None else "",
+        f"records: {run_dir}",
+    )

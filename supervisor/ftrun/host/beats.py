@@ -3,16 +3,15 @@
 import mmap
 import os
 import stat as st
-import sys
 from collections.abc import Callable
 from typing import Final
 
 from ftrun.core.ranks import one_each
-from ftrun.core.values import TOUCH, Rank, Section
-from ftrun.host import procfs
+from ftrun.core.values import TOUCH, Rank
+from ftrun.host import procfs, slots
+from ftrun.host.slots import NS
 from ftrun_hooks import layout as at
 
-NS: Final = 1e9
 PREFIX: Final = "ftrun-beats-"
 TEXT_LIMIT: Final = 4096
 SITECUSTOMIZE: Final = os.path.join(os.path.dirname(os.path.abspath(at.__file__)), "auto", "sitecustomize.py")
@@ -59,7 +58,13 @@ class Beats:
         self.problems: list[str] = []
         self.bell = self._file = -1
         self.watch: int | None = None
-        self._make()
+        try:
+            self._make()
+        except OSError:
+            for fd in (self.bell, self._file):
+                if fd >= 0:
+                    os.close(fd)  # whoever removes the folder needs some
+            raise
         self.reset()
 
     def _make(self) -> None:
@@ -196,13 +201,13 @@ class Beats:
         claims: dict[int, list[int]] = {}
         for slot, rank in seen.items():
             claims.setdefault(rank.rank, []).append(slot)
-        for number, slots in claims.items():
-            for slot in slots if len(slots) > 1 else ():
+        for number, places in claims.items():
+            for slot in places if len(places) > 1 else ():
                 seen[slot] = rank = seen[slot]._replace(
-                    present=_lives(seen[slot].pid, self._words[slot + at.START_TICKS])
+                    present=slots.lives(seen[slot].pid, self._words[slot + at.START_TICKS])
                 )
                 if slot != at.slot_of(number) and rank.present:
-                    others = ", ".join(str(seen[s].pid) for s in slots if s != slot)
+                    others = ", ".join(str(seen[s].pid) for s in places if s != slot)
                     self._problem(slot, f"process {rank.pid} also claims rank {number} of process {others}")
         return seen
 
@@ -217,37 +222,17 @@ class Beats:
         else:  # its writer was stopped in the middle: what was true of its sections before still is
             if before is not None:
                 row[at.DEPTH] = 0
-        sections = before.sections if before and row[at.SEQUENCE] % 2 else _sections(row) if row[at.DEPTH] else ()
-        times = (row[at.CLAIMED_AT], row[at.ALIVE_AT], row[at.MOVED_AT])
-        if max(times) > (now + 60) * NS:
+        sections = before.sections if before and row[at.SEQUENCE] % 2 else slots.sections(row) if row[at.DEPTH] else ()
+        if not slots.timely(row, now):
             self._problem(slot, f"beat slot of rank {row[at.RANK]} holds a time to come; it is not read")
             return None
-        number = row[at.RANK]
         if row[at.FLAGS] & at.NO_RANK:
-            self._problem(slot, f"RANK or LOCAL_RANK of process {row[at.PID]} is no number: taken for rank {number}")
-        moved_at = row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None
-        rank = Rank(
-            rank=number,
-            pid=row[at.PID],
-            claimed_at=row[at.CLAIMED_AT] / NS,
-            alive_at=max(row[at.ALIVE_AT], row[at.MOVED_AT]) / NS or None,
-            moved_at=moved_at,
-            step=row[at.STEP] - 1 if row[at.STEP] else None,
-            credit=max(credit, row[at.CREDIT]) / NS,
-            done=bool(row[at.FLAGS] & at.DONE),
-            fatal=(self._text(f"{at.FAIL}{number}") or "it said so") if row[at.FLAGS] & at.FATAL else None,
-            checkpoint_step=row[at.CHECKPOINT_STEP] - 1 if row[at.CHECKPOINT_STEP] else None,
-            checkpoint_path=self._text(f"{at.CHECKPOINT}{number}") if row[at.CHECKPOINT_STEP] else None,
-            sections=sections,
-            broken=_name(row[at.BROKEN_NAME :]) if row[at.BROKEN_AT] > row[at.MOVED_AT] else None,
-            intervals=row[at.INTERVALS],
-            usual=row[at.USUAL] / NS,
-            longest=row[at.LONGEST] / NS,
-            slowest_start=row[at.SLOWEST_START] / NS,
-        )
+            problem = f"RANK or LOCAL_RANK of process {row[at.PID]} is no number: taken for rank {row[at.RANK]}"
+            self._problem(slot, problem)
+        rank = slots.rank(row, credit, sections, self._text)
         # Whether its process lives is asked only of those that have not beaten since the last look.
         quiet = before is not None and (before.alive_at, before.moved_at) == (rank.alive_at, rank.moved_at)
-        return rank._replace(present=_lives(rank.pid, row[at.START_TICKS])) if quiet else rank
+        return rank._replace(present=slots.lives(rank.pid, row[at.START_TICKS])) if quiet else rank
 
     def _problem(self, slot: int, text: str) -> None:
         if slot not in self._reported:
@@ -281,28 +266,6 @@ class Beats:
             if fd is not None:
                 os.close(fd)
         remove(self.path)
-
-
-def _sections(row: list[int]) -> tuple[Section, ...]:
-    found = []
-    for level in range(min(row[at.DEPTH], at.SECTIONS)):
-        entry = row[at.SECTION_TABLE + level * at.SECTION_WORDS : at.SECTION_TABLE + (level + 1) * at.SECTION_WORDS]
-        flags = entry[at.S_TIMEOUT]
-        timeout = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
-        side, automatic = bool(flags & at.SIDE), bool(flags & at.AUTOMATIC)
-        found.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic))
-    return tuple(found)
-
-
-def _name(words: list[int]) -> str:
-    """A name at the beginning of these words."""
-    content = b"".join(word.to_bytes(at.WORD, sys.byteorder) for word in words[: at.NAME_BYTES // at.WORD])
-    return content.rstrip(b"\0").decode("utf-8", "replace")
-
-
-def _lives(pid: int, start: int) -> bool:
-    process = procfs.stat(pid)
-    return process is not None and process.start == start and not process.ended
 
 
 def _names(folder: str) -> list[str]:

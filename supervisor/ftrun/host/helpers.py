@@ -1,8 +1,8 @@
 """Helpers: programs of ours beside the command.  Each may block, die or be killed without harm to the job.
 
 A helper is one of the packages `ftrun.helpers.*`, run in a process of its own.  It says one JSON object a line on its
-stdout, and ends when its stdin does (two pipes: the socket module would cost PID 1 more than all of this).  One that
-dies is started again, later each time.
+stdout, and ends when its stdin does (two pipes, or a pair of sockets).  One that dies is started again, later each
+time.
 """
 
 import json
@@ -34,10 +34,17 @@ class Helper:
     """One program that is to run: always, or `once`."""
 
     def __init__(
-        self, name: str, words: Sequence[str], once: bool, silence: float | None, passed: Sequence[int], lasting: bool
+        self,
+        name: str,
+        words: Sequence[str],
+        once: bool,
+        silence: float | None,
+        passed: Sequence[int],
+        lasting: bool,
+        paired: bool,
     ) -> None:
         self.name, self.words, self.once, self.silence = name, words, once, silence
-        self.passed, self.lasting = passed, lasting
+        self.passed, self.lasting, self.paired = passed, lasting, paired
         self.pid = 0
         self.pipes: tuple[int, int] | None = None  # what it says; what it is told, and ends with us
         self.rest = b""
@@ -64,14 +71,19 @@ class Helpers:
         silence: float | None = None,
         passed: Sequence[int] = (),
         lasting: bool = False,
+        paired: bool = False,
+        delay: float = 0.0,
     ) -> None:
         """From the next `tend` on `ftrun.helpers.<name>` runs with these words; one of that name that ran is ended.
 
         `silence`: saying nothing for so many seconds, it is stuck: it is killed and started again.
         `passed`: descriptors of ours that it has from 3 on.  `lasting`: it ends by itself, after its stdin.
+        `paired`: one descriptor of ours, for both directions.  `delay`: seconds before it is started at all.
         """
         self.drop(name)
-        self._all.append(Helper(name, words, once, silence, passed, lasting))
+        self._all.append(Helper(name, words, once, silence, passed, lasting, paired))
+        if delay:
+            self._all[-1].due = time.monotonic() + delay
 
     def drop(self, name: str) -> None:
         """It is not wanted any more."""
@@ -161,7 +173,7 @@ class Helpers:
         hooks = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__file__ or "")))
         command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.words]
         try:
-            helper.pid, *pipes = spawn.helper(command, self._log, helper.passed, helper.lasting)
+            helper.pid, *pipes = spawn.helper(command, self._log, helper.passed, helper.lasting, helper.paired)
         except OSError as error:
             self._later(helper, now, str(error.strerror))
             return False
@@ -202,6 +214,8 @@ class Helpers:
             content = os.read(helper.pipes[0], READ)
         except BlockingIOError:
             return []
+        except OSError:  # a socket whose other end died with something unread
+            content = b""
         helper.heard_at = now
         *lines, helper.rest = (helper.rest + content).split(b"\n")
         if not content or len(helper.rest) > wire.LINE_LIMIT:
@@ -219,7 +233,7 @@ class Helpers:
     def _stop(self, helper: Helper, kill: bool = True) -> None:
         if helper.pipes is not None:
             self._poll.unregister(helper.pipes[0])
-            for end in helper.pipes:
+            for end in set(helper.pipes):
                 os.close(end)
             helper.pipes = None
         if helper.pid and kill:

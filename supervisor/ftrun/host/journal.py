@@ -3,6 +3,7 @@
 Errors of the disk never reach the job: the first of them is kept in `problem` for a person, and the job goes on.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -24,6 +25,8 @@ class Journal:
         self.path = path
         self.problem: str | None = None
         self._saved: bytes = b""
+        self._pending: list[bytes] = []
+        self._torn = False  # the last record is half a line
         try:
             os.makedirs(path, 0o700, exist_ok=True)
             self._dir = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -63,13 +66,20 @@ class Journal:
             return None
 
     def record(self, event: str, attempt: int, fields: tuple[tuple[str, object], ...], durable: bool) -> str:
-        """Append one record; `durable`: it is on disk when this returns.  Gives its time stamp."""
+        """Append one record, at the next `flush`; `durable`: it is on disk when this returns.  Gives its time."""
         now = time.time_ns()
         stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
-        self._write(self._events, records.line(stamp, time.monotonic(), event, attempt, fields))
+        self._pending.append(records.line(stamp, time.monotonic(), event, attempt, fields))
         if durable:
+            self.flush()
             self._sync(self._events)
         return stamp
+
+    def flush(self) -> None:
+        """Write the records there are: those of one turn at once."""
+        if self._pending:
+            content, self._pending = b"".join(self._pending), []
+            self._torn = not self._write(self._events, b"\n" + content if self._torn else content)
 
     def save(self, ledger: Ledger, extra: dict[str, object], durable: bool) -> None:
         """Replace `state.json` in one instant, if anything in it changed."""
@@ -101,12 +111,17 @@ class Journal:
         stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
         self._write(self._log, f"{stamp} {text}\n".encode("utf-8", "backslashreplace"))
 
-    def _write(self, fd: int, content: bytes) -> None:
+    def _write(self, fd: int, content: bytes) -> bool:
+        """Whether all of it is written, or nothing."""
         try:
             with writing():
-                os.write(fd, content)
+                written = os.write(fd, content)
         except OSError as error:
             self._failed("records", error)
+            return True
+        if written < len(content):
+            self._failed("records", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        return written == len(content)
 
     def _sync(self, fd: int) -> None:
         try:

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from ftrun.config import Settings, node_name
 from ftrun.core import effects as do
-from ftrun.core import exitcode
+from ftrun.core import exitcode, words
+from ftrun.core.account import figures, summary
 from ftrun.core.values import Ledger
 from ftrun.host import beats, devices, procfs, signals, spawn, tree
 from ftrun.host.journal import Journal, RunDirError, write_message
-from ftrun.host.voice import Voice
+from ftrun.host.voice import Voice, of
 from ftrun.wire import records
 from ftrun_hooks import layout
 
@@ -114,12 +115,20 @@ class Setup(NamedTuple):
         }
         write_message(self.termination_log, records.message(said))
 
+    def sum_up(self, end: do.Exit, ledger: Ledger, phase: str, spoke: bool) -> None:
+        """The last line of a run, where there is anything to tell."""
+        spent = figures(ledger.account, time.monotonic())
+        told = spent.wall, spent.restarts, summary(spent), phase, spoke
+        line = words.last(end, ledger, self.journal.path, *told)
+        if line is not None:
+            self.journal.log(words.printable(line))
+            self.voice.say(line, severity="error" if self.verdict(end, ledger) else "info")
+
 
 def prepare(settings: Settings, caught: signals.Signals) -> Setup:
     """SetupError with one line for whatever is missing.  What an earlier, killed ftrun left running on this run dir is
     ended first."""
-    quiet, verbose = settings["quiet"].value, settings["verbose"].value
-    voice = Voice(0 if quiet else 2 if verbose else 1, settings["log-format"].value == "json")
+    voice = of(settings)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
         journal = Journal(_run_dir(settings))
@@ -127,7 +136,10 @@ def prepare(settings: Settings, caught: signals.Signals) -> Setup:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise SetupError(exitcode.USAGE.code if given else exitcode.INTERNAL.code, why) from None
     if os.getpid() != 1 and not spawn.become_subreaper():
-        voice.say("cannot become a subreaper: daemons of the command may outlive a restart")
+        voice.say(
+            "the kernel refuses ftrun the orphans of its command (PR_SET_CHILD_SUBREAPER): its daemons may outlive a "
+            "restart; make ftrun PID 1 of the container"
+        )
     before = journal.load()
     if before is not None:
         _sweep(before[1])

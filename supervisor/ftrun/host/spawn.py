@@ -100,23 +100,53 @@ def _become(
         os._exit(127)
 
 
+AF_UNIX, SOCK_STREAM, SOCK_CLOEXEC = 1, 1, 0o2000000
+
+
 class Piped(NamedTuple):
-    """`output` is what it says, `held` what it is told, neither of them blocking; its stdin ends with `held`."""
+    """`output` is what it says, `held` what it is told, neither of them blocking; its stdin ends with `held`.  The two
+    may be one."""
 
     pid: int
     output: int
     held: int
 
 
-def helper(command: Sequence[str], log: int, passed: Sequence[int] = (), lasting: bool = False) -> Piped:
+def helper(
+    command: Sequence[str], log: int, passed: Sequence[int] = (), lasting: bool = False, paired: bool = False
+) -> Piped:
     """Start a program of ours with `log` as its stderr and `passed` from 3 on, and nothing else of ours.
 
     It gets no key of the terminal and, where we are not PID 1, SIGKILL when we die.  A `lasting` one does not: it sees
-    its stdin end and does what is left to do, deaf to signals that may be sent to all.  OSError if it cannot start.
+    its stdin end and does what is left to do, deaf to signals that may be sent to all.  A `paired` one has a socket for
+    both directions: one descriptor of ours.  OSError if it cannot start.
     """
     if os.getpid() != 1:
         import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     parent = os.getpid()
+    ours, theirs = _pair() if paired else _pipes()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _help(command, (*theirs, log, *passed), parent, lasting)
+    except OSError:
+        for fd in set(ours):
+            os.close(fd)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for fd in set(theirs):
+            os.close(fd)
+    for fd in ours:
+        os.set_blocking(fd, False)
+    return Piped(pid, *ours)
+
+
+Ends = tuple[int, int]  # to read from and to write to
+
+
+def _pipes() -> tuple[Ends, Ends]:
     output, said = os.pipe2(os.O_CLOEXEC)
     try:
         end, held = os.pipe2(os.O_CLOEXEC)
@@ -124,22 +154,18 @@ def helper(command: Sequence[str], log: int, passed: Sequence[int] = (), lasting
         os.close(output)
         os.close(said)
         raise
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
-    try:
-        pid = os.fork()
-        if pid == 0:
-            _help(command, (end, said, log, *passed), parent, lasting)
-    except OSError:
-        os.close(output)
-        os.close(held)
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        os.close(end)
-        os.close(said)
-    os.set_blocking(output, False)
-    os.set_blocking(held, False)
-    return Piped(pid, output, held)
+    return (output, held), (end, said)
+
+
+def _pair() -> tuple[Ends, Ends]:
+    """Without the socket module, which would cost PID 1 more than all of this."""
+    import ctypes
+
+    both = (ctypes.c_int * 2)()
+    if ctypes.CDLL(None, use_errno=True).socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return (both[0], both[0]), (both[1], both[1])
 
 
 def _help(command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool) -> NoReturn:

@@ -4,19 +4,43 @@ import json
 import os
 import select
 import stat
+import sys
+import time
+from collections.abc import Iterable
+from typing import Final, Literal
 
+from ftrun.config import Settings
+from ftrun.core import words
 from ftrun.host.signals import writing
+from ftrun.wire import records
+
+Severity = Literal["debug", "info", "warning", "error"]
+LIMIT: Final = 4096  # bytes of a line: what a pipe takes whole or not at all (PIPE_BUF)
+LONGEST: Final = LIMIT - 64  # of the text in it
+RESET: Final = "\033[0m"
+COLOURS: Final[dict[Severity, tuple[str, str, str]]] = {  # before the prefix, before the text, after it
+    "debug": ("\033[2m", "", RESET),
+    "info": ("\033[1m", RESET, ""),
+    "warning": ("\033[1;33m", RESET, ""),
+    "error": ("\033[1;31m", "\033[22m", RESET),
+}
 
 
 class Voice:
-    """`level` 0 says nothing, 1 what a person must know, 2 every record.
+    """`level` 0 says nothing, 1 what a person must know, 2 every record.  `attempt` is the one that lines are about.
+
+    As text, a line is `[ftrun] ...`, in colours where stderr is a terminal that shows them and NO_COLOR is not set.
+    As JSON it is one object of `time`, `level`, `source`, `attempt` and `message`; that of a record has `event` and
+    `fields` too.  Whatever is said, it is one line, and nothing in it acts on a terminal.
 
     A line that stderr cannot take at once is dropped (it is in `run.log`): a full pipe must never block PID 1.  The
     command shares our stderr, so its flags cannot be changed; a pipe or a terminal is opened anew instead.
     """
 
     def __init__(self, level: int = 1, as_json: bool = False) -> None:
-        self.level = level
+        # Closed when we were started: what has that number now is something else.
+        self.level = level if sys.stderr is not None else -1
+        self.attempt: int | None = None
         self._json = as_json
         self._fd = 2
         try:
@@ -25,17 +49,79 @@ class Voice:
                 self._fd = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError:
             pass  # not to be opened anew (another user's terminal): the poll below is what is left
+        self._colours = not as_json and _shows_colours()
 
-    def say(self, text: str, level: int = 1) -> None:
-        if level > self.level:
+    def say(self, text: str, level: int = 1, severity: Severity = "warning") -> None:
+        """`severity`: `warning` for a trouble, `error` for a verdict or our own failure, `info` for the rest."""
+        if level <= self.level:
+            self._write(self._object(severity, text) if self._json else self._line(severity, text))
+
+    def record(self, stamp: str, event: str, fields: Iterable[tuple[str, object]]) -> None:
+        """A record, on level 2."""
+        if self.level < 2:
             return
-        text = text.replace("\n", "\\n")
-        line = json.dumps({"ftrun": text}) if self._json else f"[ftrun] {text}"
+        if self._json:
+            told = {name: value for name, value in fields if value is not None}
+            self._write(self._object("debug", words.record(event, told.items()), stamp, event, told))
+        else:
+            self._write(self._line("debug", f"{stamp} {words.record(event, fields)}"))
+
+    def _line(self, severity: Severity, text: str) -> bytes:
+        start, between, end = COLOURS[severity] if self._colours else ("", "", "")
+        shown = words.printable(text).encode("utf-8", "backslashreplace")
+        if len(shown) > LONGEST:
+            shown = shown[: LONGEST - 3].decode("utf-8", "ignore").encode() + b"..."
+        return f"{start}[ftrun]{between} ".encode() + shown + f"{end}\n".encode()
+
+    def _object(
+        self,
+        severity: Severity,
+        text: str,
+        stamp: str | None = None,
+        event: str | None = None,
+        fields: dict[str, object] | None = None,
+    ) -> bytes:
+        """A field that is too long for a line is left out, a message is cut."""
+        now = time.time_ns()
+        found: dict[str, object] = {
+            "time": stamp or records.timestamp(now, time.gmtime(now // 1_000_000_000)),
+            "level": severity,
+            "source": "ftrun",
+            "attempt": self.attempt,
+            "message": words.printable(text),
+        }
+        if event is not None:
+            found |= {"event": event, "fields": fields}
+        content = _dumped(found)
+        if len(content) > LIMIT:
+            content = _dumped({name: value for name, value in found.items() if name != "fields"})
+        while len(content) > LIMIT:
+            message = str(found["message"])
+            found["message"] = words.short(message, len(message) // 2)
+            content = _dumped({name: value for name, value in found.items() if name != "fields"})
+        return content
+
+    def _write(self, line: bytes) -> None:
         try:
             poll = select.poll()
             poll.register(self._fd, select.POLLOUT)
             if poll.poll(0):
                 with writing():
-                    os.write(self._fd, (line + "\n").encode("utf-8", "backslashreplace")[:4096])
+                    os.write(self._fd, line)
         except OSError:
             pass
+
+
+def of(settings: Settings) -> Voice:
+    """As the options have it."""
+    level = 0 if settings["quiet"].value else 2 if settings["verbose"].value else 1
+    return Voice(level, settings["log-format"].value == "json")
+
+
+def _shows_colours() -> bool:
+    """https://no-color.org: any value that is not empty switches them off."""
+    return os.isatty(2) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _dumped(found: dict[str, object]) -> bytes:
+    return json.dumps(found, default=str).encode("ascii") + b"\n"

@@ -1,11 +1,17 @@
-"""Reading a run dir, of a running ftrun or of one that is gone.  Bytes may be torn, missing or not ours."""
+"""Finding a run dir, of a running ftrun or of one that is gone."""
 
 import json
 import os
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-LINE_LIMIT = 1 << 20
+from ftrun.host import procfs
+from ftrun.views import alive, state
+
+NAMED: Final = 5  # run dirs in a message
+_PHASES: Final = re.compile(r"phases(-\w+)?\.json", re.ASCII)
+_STARTED: Final = re.compile(r"\d{8}_\d{6}_restartable", re.ASCII)
 
 
 class NoRunDir(Exception):
@@ -13,64 +19,154 @@ class NoRunDir(Exception):
 
 
 def find(given: str | None) -> str:
-    """The run dir to read: as given, else `FTRUN_RUN_DIR`, else the only one of this user under the temp folder."""
+    """The run dir to read: as given, else `FTRUN_RUN_DIR`, else that of the only ftrun of this user that runs, else the
+    only one under the temp folder.  For root, of any user."""
     path = given or os.environ.get("FTRUN_RUN_DIR")
     if path:
-        if not os.path.isfile(f"{path}/events.jsonl"):
-            raise NoRunDir(f"{path}: no run dir (there is no events.jsonl in it)")
-        return path
-    folder, mine = os.environ.get("TMPDIR") or "/tmp", f"ftrun-{os.getuid()}-"
-    names = [n for n in os.listdir(folder) if n.startswith(mine) and os.path.isfile(f"{folder}/{n}/events.jsonl")]
-    if len(names) != 1:
-        found = f"{len(names)} run dirs of yours" if names else "no run dir of yours"
-        raise NoRunDir(f"{found} in {folder}; name one with --run-dir")
-    return f"{folder}/{names[0]}"
+        return _within(path)
+    left = {_real(folder): folder for folder in _left()}
+    holders = _holders()
+    running = {real: folder for real, folder in left.items() if real in holders or _runs(folder)}
+    temporary = os.environ.get("TMPDIR")
+    near = {real: real for real, pid in holders.items() if _temporary(pid) == temporary}
+    # Any that runs elsewhere comes last: whoever sets another temp folder wants to be apart.
+    for among in (near | running, left, {real: real for real in holders}):
+        if len(among) == 1:
+            return next(iter(among.values()))
+        if among is not left and among:
+            raise NoRunDir(f"{len(among)} ftruns run: name one with --run-dir ({_named(among.values())})")
+    if left:
+        newest = sorted(left.values(), key=_age)
+        raise NoRunDir(f"no ftrun runs, and {len(left)} are gone: name one with --run-dir ({_named(newest)})")
+    raise NoRunDir(f"no run dir in {temporary or '/tmp'}, and no ftrun runs; name one with --run-dir")
 
 
-def events(path: str) -> Iterator[dict[str, Any]]:
-    """The records, oldest first; a line that is torn or no record is passed over."""
+def check(path: str) -> None:
+    """NoRunDir unless it is one that we may read."""
     try:
-        with open(f"{path}/events.jsonl", "rb") as stream:
-            while line := stream.readline(LINE_LIMIT):
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(record, dict) and isinstance(record.get("event"), str):
-                    yield record
-    except OSError as error:
-        raise NoRunDir(f"{path}: {error.strerror}") from None
+        os.close(os.open(f"{path}/events.jsonl", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        if not os.path.isfile(f"{path}/events.jsonl"):
+            raise NoRunDir(f"{path}: no run dir (its events.jsonl is no file)")
+    except PermissionError:
+        raise NoRunDir(f"{path}: not permitted: {_owner(path)}") from None
+    except FileNotFoundError:
+        missing = (
+            "there is no such folder" if not os.path.lexists(path) else "no run dir (there is no events.jsonl in it)"
+        )
+        raise NoRunDir(f"{path}: {missing}") from None
+    except (OSError, ValueError) as error:
+        raise NoRunDir(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def status(path: str) -> dict[str, Any]:
-    """What the records say of the run: how it stands, which attempt, how far, how often it was restarted and why."""
-    found: dict[str, Any] = {"run_dir": path, "phase": "unknown", "attempt": 0, "restarts": {}, "verdict": None}
-    phases = {
-        "started": "launching",
-        "spawned": "starting",
-        "first_beat": "running",
-        "suspect": "suspect",
-        "cleared": "running",
-        "stopping": "stopping",
-        "healing": "healing",
-        "restart": "launching",
-        "ended": "done",
-    }
-    for record in events(path):
-        event = record["event"]
-        found["phase"] = phases.get(event, found["phase"])
-        found["attempt"] = record.get("attempt", found["attempt"])
-        found["since"] = record.get("time")
-        if event == "started":
-            found.update(command=record.get("command"), verdict=None, exit_code=None)
-        elif event == "progress":
-            found.update(step=record.get("step"), checkpoint=record.get("checkpoint"))
-        elif event == "restart":
-            reason = record.get("reason")
-            found["restarts"][reason] = found["restarts"].get(reason, 0) + 1
-            found["in_a_row"] = record.get("consecutive")
-        elif event == "hang":
-            found["last_hang"] = {k: record.get(k) for k in ("time", "rule", "rank", "step", "age", "limit", "section")}
-        elif event == "ended":
-            found.update(verdict=record.get("verdict"), exit_code=record.get("exit_code"), why=record.get("why"))
+def _within(path: str) -> str:
+    """Of a folder that has run dirs in it the one under way, else the newest."""
+    try:
+        names = os.listdir(path)
+    except (OSError, ValueError):
+        check(path)
+        return path
+    if "events.jsonl" in names:
+        check(path)
+        return path
+    notes = [name for name in names if _PHASES.fullmatch(name)]
+    for note in sorted(notes, key=lambda name: _age(f"{path}/{name}")):
+        if (found := _under_way(path, note)) is not None:
+            return found
+    started = sorted(
+        name for name in names if _STARTED.fullmatch(name) and os.path.exists(f"{path}/{name}/events.jsonl")
+    )
+    path = f"{path}/{started[-1]}" if started else path
+    check(path)
+    return path
+
+
+def _under_way(folder: str, note: str) -> str | None:
+    """The phase that has begun and is not done, else the last that has."""
+    try:
+        stages = json.loads(procfs.read(f"{folder}/{note}", state.LIMIT) or b"{}")["phases"]
+        begun = [(str(one["run_dir"]), one["succeeded"] is True) for one in stages if one["run_dir"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    names = [name for name, done in begun if not done] or [name for name, _ in begun]
+    names = [name for name in names if _STARTED.fullmatch(name) and os.path.exists(f"{folder}/{name}/events.jsonl")]
+    return f"{folder}/{names[-1]}" if names else None
+
+
+def _left() -> list[str]:
+    """All under the temp folder that are ours, or for root anybody's."""
+    folder, me = os.environ.get("TMPDIR") or "/tmp", os.getuid()
+    whose = r"\d+" if me == 0 else str(me)
+    try:
+        names = [name for name in os.listdir(folder) if re.match(rf"ftrun-{whose}-\d+-", name)]
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        try:
+            found.append(_within(f"{folder}/{name}"))
+        except NoRunDir:
+            pass
     return found
+
+
+def _holders() -> dict[str, int]:
+    """The run dirs of those that run, wherever they are, and their pids: each holds the lock of its records."""
+    lines = (procfs.read("/proc/locks", 1 << 20) or b"").splitlines()
+    pids = {int(words[4]) for line in lines if b"FLOCK" in (words := line.split()) and words[4].isdigit()}
+    found: dict[str, int] = {}
+    for pid in pids:
+        for name in _open_files(pid):
+            folder, _, file = name.rpartition("/")
+            if file == "events.jsonl" and alive.locked(name):
+                found[folder] = pid
+    return found
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    """None of a process that is gone, or of another user."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{number}")
+        except OSError:
+            pass
+
+
+def _runs(folder: str) -> bool:
+    return alive.lives(folder, state.load(folder).part("run"))
+
+
+def _temporary(pid: int) -> str | None:
+    entries = (procfs.environment(pid) or b"").split(b"\0")
+    return next((os.fsdecode(entry[7:]) for entry in entries if entry.startswith(b"TMPDIR=")), None)
+
+
+def _age(path: str) -> float:
+    """The newest first."""
+    try:
+        return -os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _owner(path: str) -> str:
+    for known in (f"{path}/events.jsonl", path):
+        try:
+            uid = os.stat(known).st_uid
+        except OSError:
+            continue
+        if uid != os.getuid():
+            return f"it belongs to user {uid}"
+    return "its owner, or root, may"
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _named(paths: Any) -> str:
+    shown = list(paths)
+    return ", ".join(shown[:NAMED]) + (", ..." if len(shown) > NAMED else "")

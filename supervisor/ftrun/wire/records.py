@@ -4,18 +4,23 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ftrun.core.account import TRACE, Account, Lost, Restarts, Trace
 from ftrun.core.history import Clock, Occurrence
 from ftrun.core.values import Learned, Ledger
 
 SCHEMA: Final = 1
 MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
 
+_ENCODE: Final = json.JSONEncoder(default=str).encode  # json.dumps would make one a record
 _COUNTS: Final = ("start_cnt", "schedule_cnt", "hang", "fault", "failure")
 _STEPS: Final = ("best_step", "best_checkpoint", "last_step")
 _TEXTS: Final = ("last_checkpoint", "last_section", "dead_end")
 _TRUTHS: Final = ("reached", "faulted")
 _LISTS: Final = ("removed", "visible")
-_NESTED: Final = ("learned", "occurrences")
+_NESTED: Final = ("learned", "occurrences", "account")
+_DURATIONS: Final = ("wall", "kept", "open", "earlier", "silent")  # of the account
+_TRACES: Final = ("trace", "past")
+_SUMS: Final = (("lost", Lost), ("restarts", Restarts))
 _REASONS: Final = ("first", "hang", "fault", "failure", "manual", "peer")
 
 
@@ -34,16 +39,18 @@ def line(time: str, mono: float, event: str, attempt: int, fields: Iterable[tupl
     record = {"schema": SCHEMA, "time": time, "mono": round(mono, 6), "event": event, "attempt": attempt}
     for name, value in fields:
         record.setdefault(name, round(value, 6) if isinstance(value, float) else value)
-    return json.dumps(record, default=str).encode("ascii") + b"\n"
+    return _ENCODE(record).encode("ascii") + b"\n"
 
 
 def dump_state(ledger: Ledger, extra: dict[str, object]) -> bytes:
     nested = {
         "learned": None if ledger.learned is None else ledger.learned._asdict(),
         "occurrences": [occurrence(one) for one in ledger.occurrences],
+        "account": _account(ledger.account),
     }
     state = {"schema": SCHEMA, **ledger._asdict(), **nested, **extra}
-    return json.dumps(state, indent=1).encode("ascii") + b"\n"
+    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in state.items())  # a person reads it too
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")
 
 
 def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
@@ -77,8 +84,9 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     if not isinstance(occurrences, list):
         raise Corrupt("no list of faults")
     kept = tuple(map(load_occurrence, occurrences))
+    account = _load_account(found.pop("account")) if "account" in found else Account()
     flat = {name: found.pop(name) for name in Ledger._fields if name not in _NESTED}
-    return Ledger(**flat, learned=learned, occurrences=kept), found
+    return Ledger(**flat, learned=learned, occurrences=kept, account=account), found
 
 
 def occurrence(one: Occurrence) -> dict[str, object]:
@@ -109,6 +117,56 @@ def _learned(found: object) -> Learned | None:
         if type(value) not in (int, float) or not 0 <= value <= 1e12:
             raise Corrupt(f"learned.{name} is {value!r}")
     return Learned(**found)
+
+
+def _account(account: Account) -> dict[str, object]:
+    """As it is kept.  A trace is a text: as a list it would be most of the lines of the file."""
+    traces = {name: " ".join(f"{worked!r}:{step}" for worked, step in getattr(account, name)) for name in _TRACES}
+    return account._asdict() | {"lost": account.lost._asdict(), "restarts": account.restarts._asdict()} | traces
+
+
+def _load_account(found: object) -> Account:
+    """Corrupt if it is none."""
+    table = _table("account", found, Account._fields)
+    lost, restarts = (_table(f"account.{name}", table[name], kind._fields) for name, kind in _SUMS)
+    for name, number in restarts.items():
+        if type(number) is not int or not 0 <= number < 1 << 63:
+            raise Corrupt(f"account.restarts.{name} is {number!r}")
+    for name in ("begun", "saved"):
+        if type(table[name]) is not bool:
+            raise Corrupt(f"account.{name} is {table[name]!r}")
+    if table["into"] not in ("", *Lost._fields):
+        raise Corrupt(f"account.into is {table['into']!r}")
+    known: dict[str, Any] = {name: _amount(f"account.{name}", table[name]) for name in _DURATIONS}
+    known["at"] = None if table["at"] is None else _amount("account.at", table["at"])
+    known |= {name: _trace(f"account.{name}", table[name]) for name in _TRACES}
+    known["lost"] = Lost(**{name: _amount(f"account.lost.{name}", seconds) for name, seconds in lost.items()})
+    return Account(**table | known | {"restarts": Restarts(**restarts)})
+
+
+def _table(name: str, found: object, fields: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(found, dict) or found.keys() != set(fields):
+        raise Corrupt(f"{name} is {found!r}")
+    return found
+
+
+def _amount(name: str, found: object) -> float:
+    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found <= 1e12:
+        raise Corrupt(f"{name} is {found!r}")
+    return float(found)
+
+
+def _trace(name: str, found: object) -> Trace:
+    points = found.split() if isinstance(found, str) else [""]
+    try:
+        pairs = [point.split(":") for point in points]
+        trace = tuple((_amount(name, float(worked)), int(step)) for worked, step in pairs)
+    except ValueError:
+        raise Corrupt(f"{name} is {found!r}") from None
+    steps = [step for _, step in trace]
+    if len(trace) > TRACE or steps != sorted(set(steps)) or not all(0 <= step < 1 << 63 for step in steps):
+        raise Corrupt(f"{name} is {found!r}")
+    return trace
 
 
 def message(fields: dict[str, object]) -> bytes:

@@ -1,5 +1,6 @@
 """Texts of options to values; each reader raises ValueError with one line for a person."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -77,6 +78,35 @@ def above_zero(text: str) -> int:
     if number == 0:
         raise ValueError("'0' is none; write a number above zero")
     return number
+
+
+def address(text: str) -> str:
+    """`HOST:PORT`; no host: all of this machine's; port 0: any that is free."""
+    host, colon, port = text.rpartition(":")
+    numbered = port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536
+    if not (colon and numbered and (not host or _is_host(host))):
+        raise ValueError(f"{text!r} is no HOST:PORT; write 127.0.0.1:9400, [::1]:9400, or :9400 for all interfaces")
+    return text
+
+
+def _is_host(text: str) -> bool:
+    """An IPv4, [IPv6] or a name.  What ends in a number is no name: a resolver takes `0x7f000001` for an IPv4."""
+    import ipaddress  # only ever for an address
+
+    bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.]+(%[\w.-]+)?)\]", text, re.ASCII)
+    try:
+        ipaddress.IPv6Address(bracketed[1]) if bracketed else ipaddress.IPv4Address(text)
+    except ValueError:
+        name = r"(?=.{1,253}$)([\w-]{1,63}\.)*(?!(\d+|0[xX][0-9A-Fa-f]*)\.?$)[\w-]{1,63}\.?"
+        return re.fullmatch(name, text, re.ASCII) is not None
+    return True
+
+
+def textfile(text: str) -> str:
+    """A path that node_exporter's textfile collector takes."""
+    if "\0" in text or not re.fullmatch(r"(.*/)?[^/]+\.prom", text, re.DOTALL):
+        raise ValueError(f"{text!r} is no name of a textfile; it has to end in .prom")
+    return text
 
 
 def path(text: str) -> str:

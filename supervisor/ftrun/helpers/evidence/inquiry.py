@@ -27,12 +27,14 @@ class Inquiry:
         self._request, self._say = request, say
         self._ranks = {rank.pid for rank in request.ranks}
         self._said = threading.Lock()  # taken by whoever says the last word
+        self._processes = 0  # that the last look showed
 
     def run(self, until: float) -> None:
         """Say the last word as soon as the report is written, and add to the report what comes until `until`."""
         request, started, spy = self._request, time.monotonic(), stacks.program()
         seconds = LOOK * max(1.0, request.timeout - request.between)
         first = processes.look(request.root, request.spared)
+        self._processes = len(first.processes)
         order = self._order(first)
         before = stacks.look(spy, order, seconds)
         aside = Aside(request, order)
@@ -41,6 +43,7 @@ class Inquiry:
         time.sleep(max(0.0, started + request.between - time.monotonic()))
 
         second = processes.look(request.root, request.spared)
+        self._processes = len(second.processes)
         foreign = {pid for pid, why in before.missing.items() if why == stacks.NO_PYTHON}
         after = stacks.look(spy, [pid for pid in self._order(second) if pid not in foreign], seconds)
         found = sorted(changes(first, before, second, after, restless), key=lambda change: self._place(change.pid))
@@ -64,7 +67,7 @@ class Inquiry:
         if self._said.acquire(blocking=False):
             if problem is not None:
                 self._say({"event": "problem", "what": problem})
-            seen = {"cpu": round(verdict.cpu, 3), "io": round(verdict.io)}
+            seen = {"cpu": round(verdict.cpu, 3), "io": round(verdict.io), "processes": self._processes}
             self._say({"event": "evidenced", "cleared": verdict.cleared, "why": why, **seen, "report": path})
 
     def _judge(self, found: list[Change], accelerated: bool) -> Verdict:

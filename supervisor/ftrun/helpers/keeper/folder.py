@@ -3,13 +3,13 @@
 import errno
 import fcntl
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from ftrun.helpers.keeper.history import Foreign
+from ftrun.host import whole
 
 LOCK: Final = "history.lock"
 PATIENCE: Final = 10.0  # s for the lock: whoever holds it may be stopped, or stuck on the disk
@@ -69,17 +69,9 @@ class Folder:
                 raise Foreign("it is no regular file") from None
             raise
         try:
-            about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode):
-                raise Foreign("it is no regular file")
-            content = b""
-            while len(content) <= limit and (chunk := os.read(fd, limit + 1 - len(content))):
-                content += chunk
-        finally:
-            os.close(fd)
-        if len(content) > limit:
-            raise Foreign(f"it is larger than {limit} bytes")
-        return content
+            return whole.read(fd, limit)
+        except ValueError as error:
+            raise Foreign(str(error)) from None
 
     def write(self, name: str, content: bytes) -> None:
         """The old content or the new one, whatever happens; on disk when this returns."""

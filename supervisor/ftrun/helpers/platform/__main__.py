@@ -16,7 +16,6 @@ long is clear.  It ends with 0 when stdin ends or nobody reads any more, with 1 
 """
 
 import os
-import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from ftrun.core import faults
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.platform import reset
 from ftrun.helpers.platform.ranks import local_ranks
+from ftrun.host import whole
 
 LIMIT: Final = 1 << 20  # bytes: of a ConfigMap, and of a table
 PATIENCE: Final = 3.0  # s
@@ -101,18 +101,7 @@ def _table(paths: Sequence[str], lines: Lines) -> faults.Table:
 
 def read(path: str) -> bytes:
     """All of a regular file, or of what a link leads to.  ValueError where it is none, or has more than LIMIT bytes."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("it is no regular file")
-        content = b""
-        while len(content) <= LIMIT and (chunk := os.read(fd, LIMIT + 1 - len(content))):
-            content += chunk
-    finally:
-        os.close(fd)
-    if len(content) > LIMIT:
-        raise ValueError(f"it is larger than {LIMIT} bytes")
-    return content
+    return whole.read(os.open(path, whole.FLAGS), LIMIT)
 
 
 if __name__ == "__main__":

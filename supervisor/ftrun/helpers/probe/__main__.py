@@ -1,7 +1,8 @@
-"""Says how the accelerators are: `python -m ftrun.helpers.probe KIND PERIOD [TABLE]`, started by PID 1.
+"""Says how the accelerators are: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE]]`, started by PID 1.
 
 KIND is auto, nvidia or ascend; PERIOD is in seconds; TABLE is a site's file of fault codes, which wins over ours
-(core/faults.py).  JSON lines come out on stdout, ASCII:
+(core/faults.py), if it is not empty; FILE has the last `devices`, for those who read beside us.  JSON lines come out
+on stdout, ASCII:
     {"event": "ready", "vendors": [V, ...]}      those that are probed
     {"event": "none", "why": TEXT}               instead: there is nothing to probe, and it ends
     {"event": "devices", "mono": T, "devices": [{...}, ...]}      every PERIOD; fields as in `Device`; T:
@@ -70,13 +71,13 @@ class Clearing(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; we end with PID 1
     try:
-        kind, period, *rest = argv
+        kind, period, table, file = (*argv, "", "")[:4]
         vendors, why = _open(kind)
         if not vendors:
             _say("none", why="; ".join(why))
             return 0
         _say("ready", vendors=list(vendors))
-        Probe(vendors, {name: _table(name, *rest) for name in vendors}, float(period)).run()
+        Probe(vendors, {name: _table(name, table) for name in vendors}, float(period), file).run()
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except Exception as error:
@@ -111,8 +112,8 @@ def _table(vendor: str, path: str = "") -> Table:
 class Probe:
     """Looks every `period` seconds, when asked to, and soon after a fault: more may have changed."""
 
-    def __init__(self, vendors: Mapping[str, Vendor], tables: Mapping[str, Table], period: float) -> None:
-        self._vendors, self._tables, self._period = vendors, tables, period
+    def __init__(self, vendors: Mapping[str, Vendor], tables: Mapping[str, Table], period: float, file: str) -> None:
+        self._vendors, self._tables, self._period, self._file = vendors, tables, period, file
         self._pace = max(vendor.pace for vendor in vendors.values())
         self._due = 0.0  # of the next look that is told
         self._next = math.inf  # of the next that is not
@@ -186,13 +187,24 @@ class Probe:
         self._ours |= {pid for device in devices for pid in device.pids if _alive(pid)}
         if told:
             self._due = now + self._period
-            _say("devices", mono=now, devices=[device._asdict() for device in devices])
+            seen = {"mono": now, "devices": [device._asdict() for device in devices]}
+            _say("devices", **seen)
+            if self._file:
+                self._show(seen)
         if self._freeing and self._judge_free(self._freeing, devices, now):
             self._freeing = None
         if self._clearing and self._judge_clear(self._clearing, devices, now):
             self._clearing = None
         if self._freeing or self._clearing:
             self._next = min(self._next, now + max(TURN if self._freeing else CLEARING, self._pace))
+
+    def _show(self, seen: dict[str, Any]) -> None:
+        try:
+            with open(f"{self._file}.new", "w", encoding="ascii") as stream:
+                stream.write(json.dumps(seen))
+            os.rename(f"{self._file}.new", self._file)
+        except OSError as error:
+            self._problem(f"{self._file}: {error.strerror}")
 
     def _judge_free(self, asked: Freeing, devices: Sequence[Device], now: float) -> bool:
         """Whether that was the last word."""

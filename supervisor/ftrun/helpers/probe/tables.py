@@ -1,11 +1,11 @@
 """The tables of `core.faults`, from their files."""
 
 import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from ftrun.core.faults import Entry, parse
+from ftrun.host import whole
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "faults"
 LONGEST: Final = 1 << 20  # bytes of a site's file
@@ -18,11 +18,5 @@ def ours(vendor: str) -> dict[str, Entry]:
 
 def site(path: str) -> dict[str, Entry]:
     """The one of a site, which wins over ours.  OSError or ValueError where it cannot be read or is none."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe, a device: it might never end
-            raise ValueError("not a file")
-        content = file.read(LONGEST + 1)
-    if len(content) > LONGEST:
-        raise ValueError("too long")
-    table = parse(content.decode("utf-8"))
+    table = parse(whole.read(os.open(path, whole.FLAGS), LONGEST).decode("utf-8"))
     return {code: entry if entry.why else Entry(entry.severity, f"as {path} says") for code, entry in table.items()}

@@ -25,7 +25,7 @@ from ftrun.helpers.watch.matches import Matches
 from ftrun.host.inotify import Inotify
 
 MODE: Final = "WATCH_MODE"  # "list": do without inotify, for tests
-BATCH: Final = 0.01  # s: events that come all the time wake us at most 100 times a second
+BATCH: Final = 0.1  # s: events that come all the time wake us, and PID 1, at most 10 times a second
 AT_ONCE: Final = 1000  # of more that are saved in one instant only the last are told: one is as good
 
 

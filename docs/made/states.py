@@ -1,0 +1,129 @@
+"""The diagram of the phases, `states.svg`, and the page that shows it, from the transition table and the transcripts.
+
+`python docs/reference.py` writes the page, and draws anew where graphviz is installed and an edge has changed."""
+
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+from made.played import Edge, played
+
+from ftrun.core import events as ev
+from ftrun.core.job import TABLE
+from ftrun.core.states import PHASES
+
+DRAWING: Final = Path(__file__).resolve().parents[1] / "states.svg"
+# What a hang takes: drawn in another colour.
+HANG: Final = {("Running", "Suspect"), ("Suspect", "Stopping"), ("Stopping", "Launching")}
+USUAL: Final = {("Pending", "Launching"), ("Launching", "Starting"), ("Starting", "Running")}
+INTRO: Final = """# States
+
+Made from the code by `docs/reference.py`: the phases and their cells are those of the table at the end of
+`core/job.py`; where a cell leads is what all transcripts in `tests/scenarios` show.
+
+A run is in one phase at a time. An event that has no cell in a phase changes nothing there. What is wanted (keep
+running, start again, end) is a field of its own beside the phase, so that the phase says only what is.
+
+```{image} ../states.svg
+:alt: The phases as boxes, and between them arrows with the events that lead from one to the other
+:target: ../_images/states.svg
+```
+
+Blue: how a run starts. Red: a hang, from the suspicion over the kill to the next start. An arrow carries the events
+that take it; the table has all of them.
+
+## Phases
+
+| phase | what is |
+| --- | --- |
+"""
+CELLS: Final = """
+## Cells
+
+→: on to that phase. =: stays. ∘: there is a cell, and no transcript comes to it. Empty: the event means nothing there.
+
+"""
+
+
+def transitions() -> dict[tuple[str, str], list[str]]:
+    """From a phase to another: upon which events."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for edge in sorted(played().edges):
+        if edge.phase != edge.to:
+            found[edge.phase, edge.to].append(edge.event)
+    return dict(found)
+
+
+def page() -> str:
+    lines = [INTRO.rstrip("\n")]
+    for phase in PHASES:
+        doc = "Over: the verdict is on disk." if phase.__doc__ is None or "(" in phase.__doc__[:8] else phase.__doc__
+        lines.append(f"| {phase.__name__} | {' '.join(doc.split())} |")
+    lines += [CELLS.rstrip("\n"), ""]
+    names = [phase.__name__ for phase in PHASES if phase.__name__ != "Done"]
+    lines += ["| event | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
+    cells = {(phase.__name__, event.__name__) for phase, event in TABLE}
+    for event in sorted(kind.__name__ for kind in ev.EVENTS):
+        row = [_cell(phase, event, cells) for phase in names]
+        lines.append(f"| {event} | " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(phase: str, event: str, cells: set[tuple[str, str]]) -> str:
+    if (phase, event) not in cells:
+        return ""
+    to = sorted(edge.to for edge in played().edges if edge[:2] == (phase, event))
+    words = ["=" if one == phase else f"→\N{NO-BREAK SPACE}{one}" for one in sorted(to, key=lambda one: one != phase)]
+    return ", ".join(words) or "∘"
+
+
+# --- the drawing ----------------------------------------------------------------------------------------------------
+
+
+def drawn(svg: str) -> set[Edge]:
+    """The edges that a drawing says it has; ValueError if its arrows are others."""
+    told = re.search(r"<desc>(.*?)</desc>", svg, re.DOTALL)
+    edges = {Edge(*line.split()) for line in (told[1] if told else "").strip().splitlines()}
+    arrows = {tuple(title.split("->")) for title in re.findall(r"<title>(\w+&#45;&gt;\w+)</title>", svg)}
+    arrows = {tuple(title.replace("&#45;", "-").replace("&gt;", ">").split("->")) for (title,) in arrows}
+    if arrows != {(edge.phase, edge.to) for edge in edges}:
+        raise ValueError("the arrows are not those of the list")
+    return edges
+
+
+def moving() -> set[Edge]:
+    """All edges that lead from one phase to another."""
+    return {edge for edge in played().edges if edge.phase != edge.to}
+
+
+def draw() -> str:
+    """As SVG, by graphviz's `dot`; OSError where that is not installed."""
+    asked = ["dot", "-Tsvg"]
+    svg = subprocess.run(asked, input=_dot(), capture_output=True, text=True, check=True, timeout=60).stdout
+    svg = svg[svg.index("<svg") :]
+    edges = "\n".join(" ".join(edge) for edge in sorted(moving()))
+    head, end, rest = svg.partition(">\n")
+    title = "<title>The phases of a run of ftrun</title>"
+    return f"{head}{end}{title}\n<desc>\n{edges}\n</desc>\n{rest}"
+
+
+def _dot() -> str:
+    lines = [
+        "digraph phases {",
+        'bgcolor="white"; nodesep=0.35; ranksep=0.45; pad=0.15;',
+        'node [shape=box, style="rounded,filled", fillcolor="#eef2f7", color="#44546a", fontname="Helvetica,Arial",'
+        " fontsize=18];",
+        'edge [fontname="Helvetica,Arial", fontsize=14, color="#5b6470"];',
+        *(f"{phase.__name__};" for phase in PHASES),
+    ]
+    for ends, events in transitions().items():
+        style = ""
+        if ends in HANG:
+            style = ', color="#b3261e", penwidth=2'
+        elif ends in USUAL:
+            style = ', color="#1a5fb4", penwidth=2'
+        label = "\\n".join(events)
+        lines.append(f'{ends[0]} -> {ends[1]} [label="{label}"{style}];')
+    return "\n".join([*lines, "}"])

@@ -1,0 +1,39 @@
+"""When ftrun itself failed: say why, and end the tree cleanly."""
+
+import time
+
+from ftrun.core import effects as do
+from ftrun.core import exitcode
+from ftrun.host import ender, reaper
+from ftrun.host.journal import Journal
+from ftrun.host.tree import Tree
+from ftrun.host.voice import Voice
+
+
+def give_up(
+    problem: BaseException, journal: Journal, voice: Voice, tree: Tree, grace: float, kill: float, attempt: int
+) -> do.Exit:
+    """SIGTERM to the tree, SIGKILL after `grace` s, and at most `kill` s for that; recorded before and after."""
+    try:
+        import traceback  # not needed by a PID 1 that works
+
+        text = "".join(traceback.format_exception(problem))
+    except Exception:  # a disk that is gone, no memory: what there is to say is said, and the tree is ended
+        text = repr(problem)
+    journal.log(text)
+    journal.record("problem", attempt, (("traceback", text),), True)
+    why = f"ftrun itself failed ({problem!r})"
+    voice.say(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
+    deadline = time.monotonic() + grace
+    tree.terminate()
+    while time.monotonic() < deadline + kill:
+        reaper.reap()
+        if not tree.members() and tree.gone():
+            break
+        if time.monotonic() >= deadline:
+            tree.kill()
+        time.sleep(ender.RECHECK)
+    end = do.Exit(exitcode.INTERNAL.code, exitcode.INTERNAL.name, f"ftrun itself failed: {problem!r}")
+    fields = (("verdict", end.verdict), ("exit_code", end.code), ("why", end.message))
+    journal.record("ended", attempt, fields, True)
+    return end

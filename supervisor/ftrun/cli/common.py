@@ -1,0 +1,33 @@
+"""What the verbs of `ftctl` share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+class Trouble(Exception):
+    """One line for a person; `ftctl` ends with 1."""
+
+
+def _folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+    from ftrun.cli.completion import folders
+
+    return folders(ctx, param, incomplete)
+
+
+RUN_DIR = click.option(
+    "--run-dir",
+    metavar="DIR",
+    shell_complete=_folders,
+    help="The run dir [default: FTRUN_RUN_DIR, else that of your only running ftrun].",
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
+
+
+def needs(package: str, extra: str, verb: str) -> Callable[[ImportError], Trouble]:
+    """What to say where an optional package is missing."""
+    return lambda error: Trouble(f"{verb} needs {package} ({error.name} is missing): pip install 'ftrun[{extra}]'")
+
+
+Command = Callable[..., Any]

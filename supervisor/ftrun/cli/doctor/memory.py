@@ -1,0 +1,90 @@
+"""Memory and processes that the container may have, and the memory file system."""
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from ftrun.cli.doctor.finding import Finding
+from ftrun.host import beats, cgroup, procfs
+from ftrun_hooks.layout import FILE_BYTES
+
+GIB: Final = 1 << 30
+MIB: Final = 1 << 20
+WORKERS: Final = GIB  # bytes of /dev/shm: data workers hand batches over in it
+PIDS: Final = 4096
+UNLIMITED: Final = 1 << 60  # bytes; version 1 says a number of that order where there is no limit
+
+
+def shared() -> Iterator[Finding]:
+    """Beats and data workers need it; a beat folder is made in it, and removed."""
+    remedy = "docker: --shm-size=8g; Kubernetes: an emptyDir with medium Memory at /dev/shm"
+    folders = procfs.memory_folders()
+    try:
+        made = beats.create()
+        folder = os.path.dirname(made.path)
+        made.close()
+    except (beats.BeatsError, OSError) as error:
+        where = folders[0] if folders else "/dev/shm"
+        yield Finding(where, "missing", str(error), "ftrun does not start without room for the beats", remedy)
+        return
+    found = os.statvfs(folder)
+    size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+    told = f"{_size(size)}, {_size(free)} free"
+    needs = f"beats need {FILE_BYTES // 1024} KiB"
+    if folder != "/dev/shm":
+        means = f"{needs}, which are there; PyTorch's data workers use /dev/shm, which is no memory file system here"
+        yield Finding(folder, "warning", told, means, remedy)
+    elif free < WORKERS:
+        means = f"{needs}, which are there; PyTorch's data workers need far more, and die of SIGBUS without it"
+        yield Finding(folder, "warning", told, means, remedy)
+    else:
+        yield Finding(folder, "ok", told, f"{needs}; the rest is for PyTorch's data workers")
+
+
+def groups() -> Iterator[Finding]:
+    text, mounts = (_text(f"/proc/self/{name}") for name in ("cgroup", "mountinfo"))
+    events = [path for path in cgroup.files(text, mounts) if os.path.exists(path)]
+    if not events:
+        means = "a rank that the kernel killed for memory looks like any other SIGKILL"
+        yield Finding("cgroup", "warning", "not visible", means, "mount /sys/fs/cgroup, read-only is enough")
+        return
+    folder, version = os.path.dirname(events[0]), 2 if events[0].endswith("memory.events") else 1
+    most = _number(folder, "memory.max" if version == 2 else "memory.limit_in_bytes")
+    used = _number(folder, "memory.current" if version == 2 else "memory.usage_in_bytes")
+    kills = cgroup.oom_kills()
+    limit = "no memory limit" if most is None or most > UNLIMITED else f"memory limit {_size(most)}"
+    now = "" if used is None else f", {_size(used)} used"
+    killed = f", {kills} killed for memory so far" if kills else ""
+    means = "ftrun tells a rank that was killed for memory from other failures"
+    remedy = "raise the memory limit, or use less: fewer data workers, a smaller cache" if kills else ""
+    yield Finding("cgroup", "warning" if kills else "ok", f"version {version}, {limit}{now}{killed}", means, remedy)
+    pids = _pids(text, folder, version)
+    means = "each thread of each rank counts; at the limit forks fail"
+    if pids is not None and pids < PIDS:
+        remedy = "docker: --pids-limit -1; Kubernetes: podPidsLimit of the kubelet"
+        yield Finding("pids limit", "warning", f"at most {pids}", means, remedy)
+    else:
+        yield Finding("pids limit", "ok", "none" if pids is None else f"at most {pids}", means)
+
+
+def _pids(text: str, folder: str, version: int) -> int | None:
+    """The smallest, of our group or of one above that we see."""
+    if version == 2:
+        return _number(folder, "pids.max")
+    path = next((line.split(":", 2)[2] for line in text.splitlines() if ":pids:" in line), "/")
+    found = [_number(f"/sys/fs/cgroup/pids{inner}", "pids.max") for inner in ("", path.rstrip("/"))]
+    return min((number for number in found if number is not None), default=None)
+
+
+def _number(folder: str, name: str) -> int | None:
+    """None for `max`, and where there is no such file."""
+    text = (procfs.read(f"{folder}/{name}", 64) or b"").strip()
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: str) -> str:
+    return (procfs.read(path, 1 << 20) or b"").decode("utf-8", "replace")
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"

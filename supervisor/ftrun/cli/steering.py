@@ -1,0 +1,106 @@
+"""Giving an order to the ftrun of a run dir, over its control channel."""
+
+import getpass
+import json
+import os
+import socket
+import stat
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ftrun.cli.common import Trouble
+from ftrun.views import rundir
+from ftrun.views.look import look
+from ftrun.wire import control
+
+if TYPE_CHECKING:
+    import zmq
+
+PATIENCE: Final = 15.0  # s for an answer: longer than the other side takes to say that there is none
+APPEARING: Final = 10.0  # s; the channel is made when the command has started
+LOOK: Final = 0.05  # s
+SLICE: Final = 1  # s
+HEARD: Final = 0.9  # of that time in which an order may still be obeyed
+
+
+def give(verb: str, given: str | None, as_json: bool, lasting: float | None = None) -> None:
+    """What a verb does.  A run dir that we found by ourselves is named: it may not be the one that was meant."""
+    run_dir = rundir.find(given)
+    why = order(run_dir, verb, lasting)
+    if as_json:
+        click.echo(json.dumps({"ok": True, "why": why, "run_dir": run_dir}))
+    else:
+        click.echo(why if given else f"{run_dir}: {why}")
+
+
+def order(run_dir: str, verb: str, lasting: float | None = None) -> str:
+    """What ftrun says it does about it; Trouble if it does not, or cannot be asked."""
+    import zmq
+
+    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        path = f"/proc/self/fd/{folder}/{control.SOCKET}"  # the path of a socket may have 107 bytes
+        _await(run_dir, path)
+        request = control.Request(
+            "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + HEARD * PATIENCE
+        )
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.linger = 0
+            dealer.maxmsgsize = 1 << 16
+            dealer.connect(f"ipc://{path}")
+            dealer.send(control.dump_request(request))
+            _wait(run_dir, dealer)
+            reply = control.load_reply(dealer.recv())
+    except control.Refused as error:
+        raise Trouble(f"{run_dir}/{control.SOCKET}: {error}") from None
+    finally:
+        os.close(folder)
+    if not reply.ok:
+        raise Trouble(f"{verb} refused: {reply.why}")
+    return reply.why
+
+
+def _wait(run_dir: str, dealer: "zmq.Socket[bytes]") -> None:
+    """For the answer; Trouble if there is none."""
+    until = time.monotonic() + PATIENCE
+    while not dealer.poll(SLICE * 1000):
+        if not look(run_dir).alive and not dealer.poll(0):
+            raise Trouble(f"{run_dir}: ftrun ended before it answered")
+        if time.monotonic() > until:
+            raise Trouble(f"{run_dir}: ftrun does not answer; what it has not heard by now it will not obey")
+
+
+def _await(run_dir: str, path: str) -> None:
+    """Until somebody listens there; Trouble where nobody does, or will."""
+    until = time.monotonic() + APPEARING
+    while (why := _deaf(path)) is not None:
+        if not look(run_dir).alive:
+            raise Trouble(f"no ftrun runs in {run_dir}")
+        if isinstance(why, PermissionError):
+            raise Trouble(f"{run_dir}/{control.SOCKET}: of another user; ask as that one, or as root")
+        missing = isinstance(why, FileNotFoundError | ConnectionRefusedError)
+        if not missing or time.monotonic() > until:
+            what = "its control channel is not there" if missing else str(why.strerror)
+            raise Trouble(f"ftrun runs in {run_dir}, but {what}; `ftctl events` may say why")
+        time.sleep(LOOK)
+
+
+def _deaf(path: str) -> OSError | None:
+    """Why nobody listens there, if so: ZeroMQ itself would wait for ever."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return OSError(0, f"its {control.SOCKET} is no socket")
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.connect(path)
+    except OSError as error:
+        return error
+    return None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a uid without a name
+        return f"uid {os.getuid()}"

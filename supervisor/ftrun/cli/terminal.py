@@ -1,0 +1,87 @@
+"""The terminal of a live view: its keys, its signals, and everything as it was at the end."""
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from types import FrameType
+from typing import Any, Final, Self
+
+ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+STOP: Final = signal.SIGTSTP
+CAUGHT: Final = (*ENDS, STOP, signal.SIGWINCH)
+
+
+def shows_unicode() -> bool:
+    """Not with the locale C or POSIX, in which Python itself would write UTF-8 all the same."""
+    assumed = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
+    return not assumed and (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "") == "utf8"
+
+
+def shows_colours() -> bool:
+    """By its name; `NO_COLOR` is looked at by rich."""
+    return not os.environ.get("TERM", "dumb").startswith(("dumb", "vt"))
+
+
+class Keys:
+    """Keys come at once, unechoed, and signals as what `wait` gives.  On leaving, whatever the reason, the terminal and
+    the signals are as they were."""
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self._before: dict[int, Any] = {}
+        self._caught: list[int] = []
+
+    def __enter__(self) -> Self:
+        self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._old_wake = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        for number in CAUGHT:
+            self._before[number] = signal.signal(number, self._hear)
+        self._modes = None if self._fd is None else termios.tcgetattr(self._fd)
+        if self._fd is not None:
+            tty.setcbreak(self._fd)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None and self._modes is not None:
+            try:
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
+            except termios.error:
+                pass  # it has hung up
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_wake)
+        os.close(self._wakes)
+        os.close(self._wake)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._caught.append(number)
+        if number in ENDS:
+            signal.signal(number, signal.SIG_DFL)  # for a terminal that takes no more: the second one ends us at once
+
+    def wait(self, seconds: float) -> str | int | None:
+        """A key, the number of a signal, or None after so many seconds."""
+        until = time.monotonic() + seconds
+        while not self._caught:
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            sources = [self._wakes, *([] if self._fd is None else [self._fd])]
+            ready, _, _ = select.select(sources, [], [], left)
+            if self._wakes in ready:
+                os.read(self._wakes, 4096)
+            elif self._fd in ready and self._fd is not None:
+                key = self._read(self._fd)
+                if key:
+                    return key
+                self._fd = None  # nobody will press one any more
+        return self._caught.pop(0)
+
+    def _read(self, fd: int) -> str:
+        try:
+            return os.read(fd, 1).decode("ascii", "replace")
+        except OSError:
+            return ""

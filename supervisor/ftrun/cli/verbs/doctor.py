@@ -1,0 +1,82 @@
+"""`ftctl doctor`."""
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import click
+
+from ftrun.cli import printing
+from ftrun.cli.common import AS_JSON, RUN_DIR
+from ftrun.cli.doctor import devices, disk, memory, process, versions
+from ftrun.cli.doctor.finding import Finding
+from ftrun.core.words import printable
+from ftrun.views import alive, rundir, state
+
+SCHEMA: Final = 1
+NAME: Final = 13  # columns
+
+
+@click.command(help="What this container permits and lacks, what that means for ftrun, and what to do about it.")
+@RUN_DIR
+@AS_JSON
+def command(run_dir: str | None, as_json: bool) -> None:
+    try:
+        path: str | None = rundir.find(run_dir)
+    except rundir.NoRunDir:
+        if run_dir is not None:
+            raise
+        path = None
+    found = list(_examine(path))
+    if as_json:
+        printing.show_json({"schema": SCHEMA, "run_dir": path, "findings": [one._asdict() for one in found]})
+    else:
+        printing.show(map(printable, _lines(found, printing.width())))
+
+
+def _examine(path: str | None) -> Iterator[Finding]:
+    run = {} if path is None else state.load(path).part("run")
+    running = alive.here(run)
+    run = run if running else {}
+    checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+        ("PID 1", partial(process.first, run)),
+        ("/proc", process.proc),
+        ("py-spy", process.tracing),
+        ("/dev/shm", memory.shared),
+        ("NVML", devices.nvidia),
+        ("npu-smi", devices.ascend),
+        ("cgroup", memory.groups),
+        ("limits", partial(process.limits, run, running)),
+        ("run dir", partial(disk.folder, path)),
+        ("termination", disk.message),
+        ("inotify", disk.inotify),
+        ("versions", partial(versions.versions, str(run.get("version") or ""))),
+    )
+    for name, check in checks:
+        try:
+            yield from check()
+        except Exception as error:  # one that fails must not hide the others
+            yield Finding(name, "warning", f"this could not be looked at: {error!r}", "nobody knows")
+
+
+def _lines(found: list[Finding], width: int) -> Iterator[str]:
+    for one in found:
+        first, *others = _wrapped(one.found, width)
+        yield f"{one.state:<8} {one.name:<{NAME}} {first.strip()}"
+        yield from others
+        yield from _wrapped(one.meaning, width)
+        if one.remedy:
+            yield from _wrapped(f"remedy: {one.remedy}", width)
+    bad = [one for one in found if one.state != "ok"]
+    yield ""
+    yield f"{len(found) - len(bad)} of {len(found)} are as ftrun needs them" + (
+        f"; look at: {', '.join(one.name for one in bad)}" if bad else ""
+    )
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    indent = " " * (NAME + 10)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    ) or [indent]

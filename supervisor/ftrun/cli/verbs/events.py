@@ -1,0 +1,50 @@
+"""`ftctl events`."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+import click
+
+from ftrun.cli import printing
+from ftrun.cli.common import AS_JSON, RUN_DIR
+from ftrun.core import words
+from ftrun.views import rundir
+from ftrun.views.stream import Stream
+from ftrun.views.tail import Record
+
+_SHOWN = ("schema", "time", "mono", "event", "attempt")
+
+
+@click.command(help="The records, oldest first.  With -f until the run has ended, or ftrun is gone.")
+@RUN_DIR
+@AS_JSON
+@click.option("-n", "last", type=click.IntRange(min=0), metavar="N", help="Only the last N, and what comes after them.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for more.")
+def command(run_dir: str | None, as_json: bool, last: int | None, follow: bool) -> None:
+    shown = _json if as_json else _text
+    stream = Stream(rundir.find(run_dir))
+    over = False
+    before: Iterable[Record] = stream.more() if last is None else stream.newest(last)
+
+    def so_far() -> Iterator[str]:
+        nonlocal over
+        for record in before:
+            over = {"ended": True, "started": False}.get(record["event"], over)
+            yield shown(record)
+
+    printing.show(so_far())
+    try:
+        for record in stream.follow() if follow and not over else ():
+            printing.show([shown(record)])
+    except KeyboardInterrupt:
+        pass  # that is how one ends it
+
+
+def _json(record: Record) -> str:
+    return json.dumps(record)
+
+
+def _text(record: Record) -> str:
+    fields = ((name, value) for name, value in record.items() if name not in _SHOWN)
+    told = words.record(f"{record['event']:<10}", fields)
+    return words.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {told}")

@@ -1,0 +1,63 @@
+"""`ftctl report`."""
+
+import json
+import os
+import re
+from typing import Any
+
+import click
+
+from ftrun.cli import printing
+from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble
+from ftrun.host import procfs
+from ftrun.views import plain, rundir
+
+LIMIT = 64 << 20  # bytes
+
+
+def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+    from ftrun.cli.completion import attempts
+
+    return attempts(ctx, param, incomplete)
+
+
+@click.command(help="The report of attempt N, or the last one: what was seen when it was taken for hung.")
+@click.argument("attempt", required=False, type=click.IntRange(min=1), metavar="[N]", shell_complete=_attempts)
+@RUN_DIR
+@AS_JSON
+def command(attempt: int | None, run_dir: str | None, as_json: bool) -> None:
+    path = rundir.find(run_dir)
+    there = attempts(path)
+    number = attempt if attempt is not None else (there[-1] if there else None)
+    if number is None or number not in there:
+        what = "no report: none was made" if number is None else f"no report of attempt {number}"
+        others = f"; there is one of {', '.join(map(str, there))}" if there else ""
+        raise Trouble(f"{path}: {what}{others}")
+    if as_json:
+        printing.show_json(_document(f"{path}/reports/attempt-{number}/report.json"))
+    else:
+        printing.show(plain.lines(_content(f"{path}/reports/attempt-{number}/report.md").decode("utf-8", "replace")))
+
+
+def attempts(run_dir: str) -> list[int]:
+    """Those that have a report, in order."""
+    try:
+        names = os.listdir(f"{run_dir}/reports")
+    except OSError:
+        return []
+    numbers = (int(found[1]) for name in names if (found := re.fullmatch(r"attempt-(\d+)", name, re.ASCII)))
+    return sorted(n for n in numbers if os.path.exists(f"{run_dir}/reports/attempt-{n}/report.md"))
+
+
+def _content(file: str) -> bytes:
+    content = procfs.read(file, LIMIT)
+    if content is None:
+        raise Trouble(f"{file} cannot be read")
+    return content
+
+
+def _document(file: str) -> Any:
+    try:
+        return json.loads(_content(file))
+    except (ValueError, RecursionError):
+        raise Trouble(f"{file} is no JSON: was it cut off?") from None

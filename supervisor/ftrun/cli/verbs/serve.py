@@ -1,0 +1,71 @@
+"""`ftctl serve`"""
+
+import contextlib
+import ipaddress
+import socket
+import sys
+
+import click
+
+from ftrun.cli.common import RUN_DIR, Trouble, needs
+from ftrun.views import rundir
+
+BACKLOG = 64
+UNREAD = 30_000  # ms that a client may leave what it was sent unread; then the kernel cuts it off
+
+
+@click.command(
+    help="A page with the live view and the timeline, until Ctrl-C.  It only reads.  There is no password: on loopback "
+    "everybody on this machine can see it, with --allow-remote everybody who reaches the port.  From elsewhere: "
+    "kubectl port-forward POD 8642, or ssh -L 8642:localhost:8642 HOST."
+)
+@RUN_DIR
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--allow-remote", is_flag=True, help="Listen on an address that is no loopback, without a password.")
+def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> None:
+    try:
+        from ftrun.views.page import app, server
+    except ImportError as error:
+        raise needs("starlette and uvicorn", "page", "serve")(error) from None
+    found = rundir.find(run_dir)
+    family, address = _address(host)
+    remote = not ipaddress.ip_address(address).is_loopback
+    if remote and not allow_remote:
+        raise click.UsageError(
+            f"--host {host} can be reached from other machines, and there is no password: if that is meant, "
+            "say --allow-remote too"
+        )
+    listening = _listening(family, address, port)
+    port = listening.getsockname()[1]
+    anywhere = ipaddress.ip_address(address).is_unspecified
+    hosts = {host.lower().rstrip("."), address} | ({socket.gethostname().lower()} if anywhere else set())
+    shown = "localhost" if anywhere else f"[{address}]" if family == socket.AF_INET6 else address
+    page = app.Page(lambda: rundir.find(run_dir or found))
+    with contextlib.suppress(BrokenPipeError):
+        print(f"http://{shown}:{port}/", flush=True)
+    note = "; it can be reached from other machines, and there is no password" if remote else ""
+    print(f"ftctl: shows {found}, and only reads{note}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    server.server(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
+
+
+def _address(host: str) -> tuple[socket.AddressFamily, str]:
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise click.UsageError(f"--host {host}: {getattr(error, 'strerror', None) or error}") from None
+    family, _, _, _, where = found[0]
+    return family, str(where[0])
+
+
+def _listening(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
+        listening.bind((address, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise Trouble(f"{address} port {port}: {error.strerror}") from None
+    return listening

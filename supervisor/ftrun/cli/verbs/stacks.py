@@ -1,0 +1,167 @@
+"""`ftctl stacks`."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import click
+
+from ftrun.cli import printing
+from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble
+from ftrun.core import words
+from ftrun.core.words import printable, several, short
+from ftrun.helpers.evidence import processes, slow, stacks
+from ftrun.helpers.evidence.processes import Seen
+from ftrun.helpers.evidence.stacks import Stack, Thread
+from ftrun.host import procfs
+from ftrun.views import rundir, state
+from ftrun.views.look import look
+from ftrun.views.numbers import ranges
+
+SECONDS: Final = 60.0  # for all of them; one takes 20 ms
+COMMANDS: Final = 1.0  # s; a command line may never come
+NAMED: Final = 10  # processes in a line
+SCHEMA: Final = 1
+
+
+class Process(NamedTuple):
+    """`rank`: the one that it speaks for.  `missing`: why there is no stack."""
+
+    seen: Seen
+    rank: int | None
+    command: str
+    stack: Stack | None
+    missing: str | None
+
+    @property
+    def pid(self) -> int:
+        return self.seen.stat.pid
+
+
+@click.command(help="Where every process of the command is, now: its Python stacks.  It is not stopped for that.")
+@RUN_DIR
+@AS_JSON
+@click.option("--rank", type=int, metavar="R", help="Only that rank and what it started, with all threads.")
+def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
+    path = rundir.find(run_dir)
+    ranks = {one.pid: one.rank for one in look(path).ranks if one.state != "gone"}
+    if rank is not None and rank not in ranks.values():
+        raise Trouble(f"{path}: no rank {rank} runs" + (f"; there are {ranges(ranks.values())}" if ranks else ""))
+    found = _look(_root(path), ranks, rank)
+    if as_json:
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        printing.show_json({"schema": SCHEMA, "time": at, "processes": [_document(process) for process in found]})
+        return
+    printing.show(map(printable, _lines(found, rank is not None)))
+
+
+def _root(path: str) -> int:
+    """The command's pid, as we see it."""
+    rest = state.load(path).rest
+    pid, start = rest.get("pid"), rest.get("pid_start")
+    if rest.get("ended") or not isinstance(pid, int):
+        raise Trouble(f"{path}: no command runs" + (": the run has ended" if rest.get("ended") else ""))
+    process = procfs.stat(pid)
+    if process is None or process.start != start or process.ended:
+        raise Trouble(
+            f"{path}: the command, process {pid}, is gone, or in another PID namespace: look in its container"
+        )
+    return pid
+
+
+def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
+    """Those that speak for a rank first."""
+    seen = list(processes.look(root, frozenset()).processes.values())
+    if rank is not None:
+        meant = next(pid for pid, number in ranks.items() if number == rank)
+        wanted = processes.below(meant, (one.stat for one in seen))
+        seen = [one for one in seen if one.stat.pid in wanted]
+    seen.sort(key=lambda one: (one.stat.pid not in ranks, ranks.get(one.stat.pid, 0), one.stat.pid))
+    pids = [one.stat.pid for one in seen]
+    commands: dict[int, str] = {}
+    task = slow.Task(partial(slow.commands, pids, commands))
+    found = stacks.look(stacks.program(), pids, SECONDS)
+    task.wait(COMMANDS)
+    return [
+        Process(one, ranks.get(pid), commands.get(pid, ""), found.found.get(pid), found.missing.get(pid))
+        for one in seen
+        for pid in (one.stat.pid,)
+    ]
+
+
+# --- for a person -----------------------------------------------------------------------------------------------------
+
+
+def _lines(found: list[Process], closely: bool) -> Iterator[str]:
+    groups: dict[tuple[str, ...], list[Process]] = {}
+    for process in found:
+        if process.stack is not None:
+            groups.setdefault(_frames(process.stack.main), []).append(process)
+    for number, (frames, members) in enumerate(sorted(groups.items(), key=lambda one: len(one[1]))):
+        if number:
+            yield ""
+        yield f"{_who(members)}:"
+        yield from (f"    {frame}" for frame in frames)
+        for process in members if closely else ():
+            yield from _threads(process)
+    if groups:
+        yield ""
+    yield from _missing(found)
+
+
+def _threads(process: Process) -> Iterator[str]:
+    for thread in process.stack.threads if process.stack else ():
+        if process.stack and thread is not process.stack.main:
+            yield f"  thread {thread.tid or ''} {thread.name}{', active' if thread.active else ''}:"
+            yield from (f"    {frame}" for frame in _frames(thread))
+
+
+def _frames(thread: Thread | None) -> tuple[str, ...]:
+    """The innermost first."""
+    if thread is None or not thread.frames:
+        return ("no Python frame",)
+    return tuple(f"{frame.file}:{frame.line} {frame.name}" for frame in thread.frames)
+
+
+def _who(members: list[Process]) -> str:
+    named = [process.rank for process in members if process.rank is not None and process.rank >= 0]
+    others = [process for process in members if process.rank is None or process.rank < 0]
+    parts = [f"rank{'s' if len(named) > 1 else ''} {ranges(named)}"] if named else []
+    return ", ".join([*parts, *_named(others)])
+
+
+def _named(members: list[Process]) -> list[str]:
+    shown = [
+        f"{'' if one.rank is None else f'{words.rank(one.rank)}, '}process {one.pid} "
+        f"({short(one.command or one.seen.stat.name, 60)})"
+        for one in members[:NAMED]
+    ]
+    return shown + ([f"{len(members) - NAMED} more"] if len(members) > NAMED else [])
+
+
+def _missing(found: list[Process]) -> Iterator[str]:
+    why: dict[str, list[Process]] = {}
+    for process in found:
+        if process.missing is not None:
+            why.setdefault(process.missing, []).append(process)
+    for reason, members in why.items():
+        explained = f"{reason}: {stacks.permission()}" if reason == stacks.REFUSED else reason
+        yield f"no stack of {several(len(members), 'process')}, {explained}: {', '.join(_named(members))}"
+
+
+# --- for machines -----------------------------------------------------------------------------------------------------
+
+
+def _document(process: Process) -> dict[str, Any]:
+    about = process.seen.stat
+    threads = [
+        {**thread._asdict(), "main": thread is process.stack.main, "frames": [f._asdict() for f in thread.frames]}
+        for thread in (process.stack.threads if process.stack else ())
+        if process.stack
+    ]
+    named = {name: getattr(about, name) for name in ("pid", "parent", "name", "state", "start")}
+    more = {"wchan": process.seen.wchan, "rank": process.rank, "command": process.command}
+    kept = json.dumps({**named, **more, "threads": threads, "missing": process.missing}, ensure_ascii=False)
+    return dict(json.loads(kept.encode("utf-8", "backslashreplace")))

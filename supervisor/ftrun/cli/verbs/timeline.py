@@ -1,0 +1,106 @@
+"""`ftctl timeline`: a picture of the run."""
+
+import json
+import os
+import stat
+import sys
+import tempfile
+from typing import Final
+
+import click
+
+from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble, needs
+from ftrun.views import html, rundir, svg, timeline
+from ftrun.views.history import History, read
+
+DEFAULT: Final = "ftrun-timeline.html"
+KINDS: Final = (".html", ".svg", ".png")
+
+
+@click.command(help="A picture of the run: starts, steps, hangs, evidence, and where the time went.")
+@RUN_DIR
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help=f"A .html, .svg or .png file; - writes HTML to standard output.  [default: {DEFAULT}]",
+)
+@AS_JSON
+def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
+    if as_json and output is not None:
+        raise click.UsageError("--json and --output exclude each other")
+    path = DEFAULT if output is None else output
+    kind = ".html" if path == "-" else os.path.splitext(path)[1].lower()
+    if kind not in KINDS:
+        raise click.UsageError(f"--output {path}: the name ends in none of {', '.join(KINDS)}")
+    history = read(rundir.find(run_dir))
+    if as_json:
+        click.echo(json.dumps(plain(history)))
+        return
+    for problem in history.problems:
+        click.echo(f"ftctl: {problem}", err=True)
+    content = rendered(history, kind)
+    try:
+        if path == "-":
+            sys.stdout.buffer.write(content)
+            sys.stdout.flush()
+            return
+        put(path, content)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Trouble(f"{path}: {error.strerror or error}") from None
+    click.echo(f"written: {path}")
+
+
+def rendered(history: History, kind: str) -> bytes:
+    if kind == ".html":
+        return html.render(history).encode("utf-8", "replace")
+    picture = timeline.draw(history)
+    if kind == ".svg":
+        return svg.render(picture).encode("utf-8", "replace")
+    try:
+        from ftrun.views import png
+    except ImportError as error:
+        raise needs("Pillow", "page", "timeline -o FILE.png")(error) from None
+    return png.render(picture)
+
+
+def plain(history: History) -> dict[str, object]:
+    """As JSON has it."""
+    lists = ("attempts", "samples", "checkpoints", "marks", "lost")
+    whole = history._asdict() | {name: [one._asdict() for one in getattr(history, name)] for name in lists}
+    return {"schema": 1, **whole, "wall": history.wall, "totals": history.totals, "goodput": history.goodput}
+
+
+def put(path: str, content: bytes) -> None:
+    """The whole file or, by OSError, none of it; what is no regular file, as /dev/stdout, is written to as it is."""
+    target = os.path.realpath(path)
+    try:
+        if not stat.S_ISREG(os.stat(target).st_mode):
+            with open(target, "wb") as stream:
+                stream.write(content)
+            return
+    except FileNotFoundError:
+        pass
+    folder, name = os.path.split(target)
+    fd, beside = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder)
+    try:
+        with open(fd, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+            os.fchmod(stream.fileno(), _mode(target))
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def _mode(target: str) -> int:
+    try:
+        return stat.S_IMODE(os.stat(target).st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return 0o666 & ~mask

@@ -1,0 +1,101 @@
+"""Shows the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
+
+ADDRESS is HOST:PORT, PATH a file for node_exporter's textfile collector, written each PERIOD s and when stdin has
+ended; either may be empty.  JSON lines come out on stdout, ASCII:
+    {"event": "listening", "address": HOST:PORT}     with the port that it got
+    {"event": "problem", "what": TEXT}               one line for a person, each at most once
+An address that cannot be had is tried again.  It ends with 0 when stdin ends, when nobody reads any more, or when
+prometheus-client is not installed; with 1 after a problem that it did not expect.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.metrics import textfile
+from ftrun.helpers.metrics.server import Asked, Page, Server
+
+if TYPE_CHECKING:
+    from ftrun.helpers.metrics.exporter import Exporter
+
+PERIOD: Final = 15.0  # s
+RETRY: Final = 5.0  # s
+MISSING: Final = "no metrics: prometheus-client is not installed (pip install 'ftrun[metrics]')"
+
+
+def main(argv: Sequence[str]) -> int:
+    return run(partial(_run, argv))
+
+
+def _run(argv: Sequence[str], lines: Lines) -> None:
+    run_dir, address, path = argv
+    try:
+        from ftrun.helpers.metrics.exporter import Exporter
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        lines.problem(MISSING)
+        return
+    Metrics(Exporter(run_dir), address, path, lines).run()
+
+
+class Metrics:
+    def __init__(self, exporter: "Exporter", address: str, path: str, lines: Lines) -> None:
+        self._exporter, self._address, self._path, self._lines = exporter, address, path, lines
+        self._server: Server | None = None
+
+    def run(self) -> None:
+        listen = write = 0.0  # when they are due
+        while not self._lines.ended:
+            now = time.monotonic()
+            if self._path and now >= write:
+                self._write(False)
+                write = now + PERIOD
+            if self._address and self._server is None and now >= listen:
+                self._listen()
+                listen = now + RETRY
+            dues = [write] if self._path else []
+            if self._server is not None:
+                dues += [] if self._server.deadline is None else [self._server.deadline]
+            elif self._address:
+                dues.append(listen)
+            timeout = max(0.0, min(dues) - now) if dues else None
+            self._lines.requests(timeout, None if self._server is None else self._server.fd)
+            if self._server is not None:
+                self._server.turn()
+        if self._server is not None:
+            self._server.close()
+        if self._path:
+            self._write(True)
+
+    def _listen(self) -> None:
+        host, _, port = self._address.rpartition(":")
+        try:
+            self._server = Server(host.strip("[]"), int(port), self._page)
+        except OSError as error:
+            self._lines.problem(f"--metrics {self._address}: {error.strerror}; it is tried again")
+            return
+        self._lines.say("listening", address=self._server.address)
+
+    def _page(self, asked: Asked) -> Page:
+        content, kind = self._exporter.page(asked.headers.get("accept", ""))
+        self._trouble()
+        return Page(content, (("Content-Type", kind),))
+
+    def _write(self, ended: bool) -> None:
+        try:
+            textfile.write(self._path, self._exporter.text(textfile.run_of(self._path), ended))
+        except OSError as error:
+            self._lines.problem(f"--metrics-file {self._path}: {error.strerror}")
+        self._trouble()
+
+    def _trouble(self) -> None:
+        if self._exporter.rising.problem is not None:
+            self._lines.problem(self._exporter.rising.problem)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""A slot of the beat file (`ftrun_hooks/layout.py`) as a value: for its owner, and for who looks on."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ftrun.core.values import Rank, Section
+from ftrun.host import procfs
+from ftrun_hooks import layout as at
+
+NS: Final = 1e9
+
+
+def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: Callable[[str], str | None]) -> Rank:
+    """What the words of a slot say.  `credit` was read before them: a beat moves MOVED_AT, then clears the credit.
+    `text` gives the content of a file of the beat folder, if there is any."""
+    number, flags = row[at.RANK], row[at.FLAGS]
+    return Rank(
+        rank=number,
+        pid=row[at.PID],
+        claimed_at=row[at.CLAIMED_AT] / NS,
+        alive_at=max(row[at.ALIVE_AT], row[at.MOVED_AT]) / NS or None,
+        moved_at=row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None,
+        step=row[at.STEP] - 1 if row[at.STEP] else None,
+        credit=max(credit, row[at.CREDIT]) / NS,
+        done=bool(flags & at.DONE),
+        fatal=(text(f"{at.FAIL}{number}") or "it said so") if flags & at.FATAL else None,
+        checkpoint_step=row[at.CHECKPOINT_STEP] - 1 if row[at.CHECKPOINT_STEP] else None,
+        checkpoint_path=text(f"{at.CHECKPOINT}{number}") if row[at.CHECKPOINT_STEP] else None,
+        sections=open_now,
+        broken=_name(row[at.BROKEN_NAME :]) if row[at.BROKEN_AT] > row[at.MOVED_AT] else None,
+        intervals=row[at.INTERVALS],
+        usual=row[at.USUAL] / NS,
+        longest=row[at.LONGEST] / NS,
+        slowest_start=row[at.SLOWEST_START] / NS,
+    )
+
+
+def sections(row: Sequence[int]) -> tuple[Section, ...]:
+    """Those that are open, the outermost first."""
+    found = []
+    for level in range(min(row[at.DEPTH], at.SECTIONS)):
+        entry = row[at.SECTION_TABLE + level * at.SECTION_WORDS : at.SECTION_TABLE + (level + 1) * at.SECTION_WORDS]
+        flags = entry[at.S_TIMEOUT]
+        timeout = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
+        side, automatic = bool(flags & at.SIDE), bool(flags & at.AUTOMATIC)
+        found.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic))
+    return tuple(found)
+
+
+def timely(row: Sequence[int], now: float) -> bool:
+    """Whether it holds no time to come: what does was not written by us."""
+    return max(row[at.CLAIMED_AT], row[at.ALIVE_AT], row[at.MOVED_AT]) <= (now + 60) * NS
+
+
+def lives(pid: int, start: int) -> bool:
+    """Whether the process that claimed a slot is still there."""
+    process = procfs.stat(pid)
+    return process is not None and process.start == start and not process.ended
+
+
+def _name(words: Sequence[int]) -> str:
+    """A name at the beginning of these words."""
+    content = b"".join(word.to_bytes(at.WORD, sys.byteorder) for word in words[: at.NAME_BYTES // at.WORD])
+    return content.rstrip(b"\0").decode("utf-8", "replace")

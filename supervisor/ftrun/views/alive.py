@@ -1,0 +1,53 @@
+"""Whether an ftrun works in a run dir now.  Its lock is looked at, never taken: one that starts would be refused."""
+
+import os
+from typing import Any
+
+from ftrun.host import procfs
+
+
+def lives(run_dir: str, run: dict[str, Any]) -> bool:
+    """By the process that `state.json` names; where that is none of ours, as in a container, by who holds the lock."""
+    return here(run) or locked(f"{run_dir}/events.jsonl")
+
+
+def here(run: dict[str, Any]) -> bool:
+    """Whether that ftrun lives and is in our PID namespace, so that its pids are ours."""
+    pid, start = run.get("pid"), run.get("pid_start")
+    process = procfs.stat(pid) if type(pid) is int and pid > 0 and same_boot(run) else None
+    return process is not None and process.start == start and not process.ended
+
+
+def same_boot(run: dict[str, Any]) -> bool:
+    """Whether its times are on our clock."""
+    return run.get("boot") in (None, boot())
+
+
+def boot() -> str:
+    return (procfs.read("/proc/sys/kernel/random/boot_id", 64) or b"").decode("ascii", "replace").strip()
+
+
+def locked(path: str) -> bool:
+    """Whether somebody whom /proc/locks shows us holds a flock on this file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    # fs/locks.c: `1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF`; one that waits has an arrow.
+    lines = (procfs.read("/proc/locks", 1 << 20) or b"").split(b"\n")
+    held = {words[5] for line in lines if len(words := line.split()) > 5 and words[1] == b"FLOCK"}
+    if not any(name.endswith(b":%d" % found.st_ino) for name in held):
+        return False
+    return any(b"%02x:%02x:%d" % (*device, found.st_ino) in held for device in _devices(path, found.st_dev))
+
+
+def _devices(path: str, told: int) -> set[tuple[int, int]]:
+    """As `stat` has it, and as the mount has it: btrfs and overlays tell another number for their files."""
+    path, best, of_mount = os.path.realpath(path), "", (os.major(told), os.minor(told))
+    for line in (procfs.read("/proc/self/mountinfo", 1 << 20) or b"").decode("utf-8", "replace").splitlines():
+        words = line.split(" ")
+        point = words[4].rstrip("/")
+        if path.startswith(f"{point}/") and len(point) >= len(best):
+            major, _, minor = words[2].partition(":")
+            best, of_mount = point, (int(major), int(minor))
+    return {(os.major(told), os.minor(told)), of_mount}

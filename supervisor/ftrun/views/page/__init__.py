@@ -1,0 +1,1 @@
+"""The page of `ftctl serve`: needs the extra `page`."""

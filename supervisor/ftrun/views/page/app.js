@@ -1,0 +1,101 @@
+// The stream of what happens, and when the picture is drawn anew.
+
+import { at, draw, recordRow, set } from "./draw.js";
+
+const SILENT = 20_000; // ms without a word: the line is dead
+const AGAIN = 2_000; // ms
+const PICTURE = [3_000, 30_000]; // ms between two pictures: at least, at most; the server knows when nothing is new
+const RECORDS = 256;
+
+let source = null;
+let last = null; // the id of the newest record
+let all = false; // ranks
+let heard = Date.now();
+let running = true;
+let drawnAt = 0;
+let due = 0; // a timer
+let wide = 0;
+
+function connect() {
+  source?.close();
+  const query = new URLSearchParams();
+  if (last) query.set("after", last);
+  if (all) query.set("ranks", "all");
+  source = new EventSource(`events?${query}`);
+  heard = Date.now();
+  const on = (name, act) => source.addEventListener(name, (event) => { hear(); act(event); });
+  on("beat", () => {});
+  on("snapshot", (event) => told(JSON.parse(event.data)));
+  on("record", (event) => { last = event.lastEventId; record(JSON.parse(event.data)); });
+  on("fresh", () => { last = null; at("record-rows").replaceChildren(); picture(); });
+  on("unread", (event) => unread(JSON.parse(event.data).why));
+  source.addEventListener("error", () => {
+    link("lost", "Connection lost; trying again …");
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, AGAIN);
+  });
+}
+
+function hear() {
+  heard = Date.now();
+  link("live", running ? "Live" : "Connected; the run is over");
+}
+
+function link(state, text) {
+  at("link").dataset.link = state;
+  set(at("link"), text);
+}
+
+function told(now) {
+  at("unread").hidden = true;
+  running = now.alive;
+  draw(now);
+  hear();
+}
+
+function unread(why) {
+  at("unread").hidden = false;
+  set(at("unread"), `The run cannot be read: ${why}. What is shown is how it stood before.`);
+}
+
+function record(found) {
+  const rows = at("record-rows");
+  rows.prepend(recordRow(found));
+  while (rows.children.length > RECORDS) rows.lastElementChild.remove();
+  picture();
+}
+
+function picture() {
+  if (due) return;
+  due = setTimeout(async () => {
+    due = 0;
+    drawnAt = Date.now();
+    const box = at("timeline");
+    wide = box.clientWidth;
+    const drawn = await fetched(`timeline.svg?inline&width=${Math.max(640, wide)}`);
+    if (drawn) box.replaceChildren(document.importNode(drawn, true));
+  }, Math.max(0, drawnAt + PICTURE[0] - Date.now()));
+}
+
+// As a document, parsed by the browser: no text becomes markup here.
+function fetched(path) {
+  return new Promise((resolve) => {
+    const request = new XMLHttpRequest();
+    request.open("GET", path);
+    request.responseType = "document";
+    request.overrideMimeType("image/svg+xml");
+    request.onload = () => {
+      const root = request.status === 200 ? request.responseXML?.documentElement : null;
+      resolve(root?.localName === "svg" ? root : null);
+    };
+    request.onerror = () => resolve(null);
+    request.send();
+  });
+}
+
+at("all").addEventListener("click", () => { all = !all; connect(); });
+addEventListener("resize", () => { if (at("timeline").clientWidth !== wide) picture(); });
+setInterval(() => {
+  if (Date.now() - heard > SILENT) connect();
+  if (Date.now() - drawnAt > PICTURE[1]) picture();
+}, 1_000);
+connect();

@@ -1,0 +1,159 @@
+"""The page as an ASGI application: it reads a run dir, and steers nothing."""
+
+import errno
+import html
+import json
+import os
+import re
+import stat
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ftrun.views.page.aside import Aside, Busy
+from ftrun.views.page.drawn import Drawn
+from ftrun.views.page.feed import Feed
+from ftrun.views.page.follow import Place
+from ftrun.views.page.guard import Guard
+from ftrun.views.page.stream import Stream
+from ftrun.views.rundir import NoRunDir
+from ftrun.views.svg import STYLE
+
+STREAMS: Final = 32
+DRAWN: Final = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+THREADS: Final = 8
+PATIENCE: Final = 10.0  # s, for a file
+REPORT_MOST: Final = 1 << 20  # bytes
+FILES: Final = {"index.html": "text/html", "app.js": "text/javascript", "draw.js": "text/javascript"} | {
+    "style.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
+REPORT: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Report of attempt {number} – ftrun</title>
+<link rel="icon" href="../icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="../style.css">
+</head>
+<body class="report">
+<header><h1>Report of attempt {number}</h1><p><a href="../">Back to the run</a></p></header>
+<main><pre tabindex="0" role="region" aria-label="The report">{text}</pre></main>
+</body>
+</html>
+"""
+
+
+class Page:
+    """`find` says which run dir to read, anew each time."""
+
+    def __init__(self, find: Callable[[], str]) -> None:
+        self._aside = Aside(THREADS)
+        self._streams = 0
+        self.feed = Feed(find, self._aside)
+        self._drawn = Drawn(find, self._aside)
+        self._find = find
+
+    def application(self, hosts: frozenset[str] = frozenset(), any_address: bool = False) -> ASGIApp:
+        """For `hosts` and `any_address` see `Guard`."""
+        routes = [
+            Route("/", _file("index.html")),
+            *(Route(f"/{name}", _file(name)) for name in FILES if name != "index.html"),
+            Route("/snapshot.json", self._snapshot),
+            Route("/events", self._events),
+            Route("/timeline.svg", self._timeline),
+            Route("/report/{number}", self._report),
+            Route("/healthz", _healthz),
+        ]
+        return Guard(Starlette(routes=routes), hosts, any_address)
+
+    async def _snapshot(self, request: Request) -> Response:
+        try:
+            view = await self.feed.now()
+        except Busy as busy:
+            return _later(str(busy))
+        if view.snapshot is None:
+            return _later(f"{view.why}")
+        return Response(json.dumps(view.snapshot), media_type="application/json")
+
+    async def _events(self, request: Request) -> ASGIApp:
+        if self._streams >= STREAMS:
+            return _later(f"{STREAMS} pages are open already")
+        after = Place.of(request.headers.get("last-event-id") or request.query_params.get("after", ""))
+        stream = Stream(self.feed, after, request.query_params.get("ranks") == "all")
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            self._streams += 1
+            try:
+                await stream(scope, receive, send)
+            finally:
+                self._streams -= 1
+
+        return counted
+
+    async def _timeline(self, request: Request) -> Response:
+        """`width`: px; `inline`: to be put into the page."""
+        width, inline = request.query_params.get("width", ""), "inline" in request.query_params
+        wide = float(width) if width.isdecimal() and len(width) < 6 else 1200.0
+        try:
+            text = await self._drawn.picture(wide, not inline)
+        except NoRunDir as error:
+            return _plain(str(error), 404)
+        except (Busy, TimeoutError):
+            return _later("the disk does not answer")
+        return Response(text, media_type="image/svg+xml", headers=None if inline else DRAWN)
+
+    async def _report(self, request: Request) -> Response:
+        number = request.path_params["number"]
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
+            return _plain("there is no such report", 404)
+        try:
+            text = await self._aside.do(lambda: _text(f"{self._find()}/reports/attempt-{number}/report.md"), PATIENCE)
+        except (Busy, TimeoutError):
+            return _later("the disk does not answer")
+        except (NoRunDir, OSError):
+            return _plain(f"there is no report of attempt {number}", 404)
+        return HTMLResponse(REPORT.format(number=number, text=html.escape(text)))
+
+
+def _text(path: str) -> str:
+    """Of a file that is there: what the job linked to in its place is not shown."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "no file", path)
+        content = os.read(fd, REPORT_MOST)
+    finally:
+        os.close(fd)
+    text = content.decode("utf-8", "replace")
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    content = (files("ftrun.views.page") / name).read_text(encoding="utf-8") + (STYLE if name == "style.css" else "")
+
+    async def answer(request: Request) -> Response:
+        return Response(content, media_type=FILES[name])
+
+    return answer
+
+
+async def _healthz(request: Request) -> Response:
+    return _plain("ok")
+
+
+def _later(why: str) -> Response:
+    return _plain(why, 503, {"retry-after": "5"})
+
+
+def _plain(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A path may hold bytes that are no text."""
+    return PlainTextResponse(f"{text}\n".encode("utf-8", "backslashreplace"), status, headers)

@@ -1,0 +1,117 @@
+"""What pictures are made of.  Lengths are CSS pixels, the origin is the upper left; colours are names of `PALETTE`."""
+
+from typing import Final, NamedTuple
+
+
+class Rect(NamedTuple):
+    """`hatch`: the angle of the lines across it, in degrees; None: plain.  `title` is shown when one points at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str
+    opacity: float = 1.0
+    hatch: int | None = None
+    title: str = ""
+
+
+class Line(NamedTuple):
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    stroke: str
+    width: float = 1.0
+    dashed: bool = False
+    opacity: float = 1.0
+
+
+class Polyline(NamedTuple):
+    """With a `fill` it is closed."""
+
+    points: tuple[tuple[float, float], ...]
+    stroke: str = ""
+    width: float = 1.5
+    fill: str = ""
+    opacity: float = 1.0
+    title: str = ""
+
+
+class Text(NamedTuple):
+    """`y` is the baseline; `anchor`: start, middle or end."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 12.0
+    fill: str = "text"
+    anchor: str = "start"
+    bold: bool = False
+    title: str = ""
+
+
+Shape = Rect | Line | Polyline | Text
+
+
+class Picture(NamedTuple):
+    """`title` and `description` say in words what it shows."""
+
+    width: float
+    height: float
+    title: str
+    description: str
+    shapes: tuple[Shape, ...]
+
+
+# The colours of what was lost are those of Okabe and Ito, which stay apart for all kinds of colour blindness; each has
+# a hatch of its own as well.  For light and dark surroundings.
+PALETTE: Final[dict[str, tuple[str, str]]] = {
+    "ground": ("#ffffff", "#16181c"),
+    "text": ("#1f2328", "#e8eaed"),
+    "muted": ("#59626b", "#a2abb5"),
+    "grid": ("#e3e6ea", "#2c3138"),
+    "band": ("#eef1f4", "#23272e"),
+    "stripe": ("#dfe4e9", "#30363f"),
+    "curve": ("#1f2328", "#e8eaed"),
+    "kept": ("#9fd9c6", "#1d6b55"),
+    "saved": ("#007a59", "#3ecfa4"),
+    "startup": ("#56b4e9", "#56b4e9"),
+    "hang": ("#d55e00", "#e8752a"),
+    "hang-word": ("#ae4a00", "#f58a45"),
+    "redone": ("#e69f00", "#e69f00"),
+    "stopping": ("#cc79a7", "#cc79a7"),
+    "healing": ("#0072b2", "#3d9bd6"),
+    "waiting": ("#8c959f", "#8c959f"),
+    "paused": ("#f0e442", "#f0e442"),
+    "evidence": ("#5b4a9e", "#b3a4ef"),
+    "fault": ("#0072b2", "#3d9bd6"),
+    "failure": ("#8a3a76", "#d58cc0"),
+    "bad": ("#b3261e", "#ff8a80"),
+    "good": ("#007a59", "#3ecfa4"),
+}
+HATCHES: Final[dict[str, int | None]] = {
+    "kept": None,
+    "startup": 90,
+    "hang": None,
+    "redone": 45,
+    "stopping": 135,
+    "healing": 0,
+    "waiting": 20,
+    "paused": 110,
+}
+
+
+def wide(text: str, size: float, bold: bool = False) -> float:
+    """About how wide it will be: whoever draws it may have another font, so rather too much."""
+    units = sum(1.0 if ord(c) > 0x2E7F else 0.36 if c in " .,:;'|!()[]ijlt" else 0.62 for c in text)
+    return units * size * (1.08 if bold else 1.0)
+
+
+def fitted(text: str, size: float, room: float, bold: bool = False) -> str:
+    """Cut to the room that there is."""
+    if wide(text, size, bold) <= room:
+        return text
+    while text and wide(text + "…", size, bold) > room:
+        text = text[: -max(1, len(text) // 16)]
+    return f"{text.rstrip()}…" if text else ""

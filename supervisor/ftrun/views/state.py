@@ -1,0 +1,39 @@
+"""`state.json` as it is, for one who only reads it."""
+
+from typing import Any, Final, NamedTuple
+
+from ftrun.core.values import Ledger
+from ftrun.host import procfs
+from ftrun.views import checked
+from ftrun.wire import records
+
+LIMIT: Final = 4 << 20  # bytes
+
+
+class State(NamedTuple):
+    """`ledger`: None where nobody knows.  `rest`: all but that.  `problem`: why there is less than there should be, one
+    line."""
+
+    ledger: Ledger | None = None
+    rest: dict[str, Any] = {}  # noqa: RUF012 - a value, never changed
+    problem: str | None = None
+
+    def part(self, name: str) -> dict[str, Any]:
+        """`run`, `now` ...; empty where there is none."""
+        found = self.rest.get(name)
+        return found if isinstance(found, dict) else {}
+
+
+def load(run_dir: str) -> State:
+    """Never raises."""
+    path = f"{run_dir}/state.json"
+    content = procfs.read(path, LIMIT)
+    if content is None:
+        return State(problem=f"{path} cannot be read: what is shown is from the records alone")
+    try:
+        ledger, rest = records.load_state(content)
+    except records.Corrupt as error:
+        return State(problem=f"{path}: {error}: what is shown is from the records alone")
+    if (odd := checked.misfit(rest, checked.STATE)) is not None:
+        return State(ledger, problem=f"{path}: {odd} is not understood: what is shown is from the records alone")
+    return State(ledger, rest)

@@ -1,0 +1,51 @@
+"""How fast the steps come: the samples in `steps.jsonl`, and where the ranks are now."""
+
+import json
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ftrun.core.values import Rank
+from ftrun.views import tail
+
+LIMIT: Final = 16 << 10  # bytes, of the end
+WINDOW: Final = 60.0  # s, over which the time of a step is taken, if so many were seen
+
+
+class Sample(NamedTuple):
+    mono: float
+    low: int
+    high: int
+
+
+def samples(run_dir: str, attempt: int) -> list[Sample]:
+    """The last ones of this attempt, oldest first; none where nothing steps."""
+    found = []
+    for line in tail.lines(f"{run_dir}/steps.jsonl", LIMIT):
+        try:
+            one = json.loads(line)
+            if one["attempt"] == attempt:
+                found.append(Sample(float(one["mono"]), int(one["low"]), int(one["high"])))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            continue
+    return found
+
+
+def pace(ranks: Iterable[Rank], seen: list[Sample]) -> float | None:
+    """Seconds a step of the one that is ahead, over the last minute or what there is of it."""
+    stepped = [(rank.step, rank.moved_at) for rank in ranks if rank.step is not None and rank.moved_at is not None]
+    if not stepped or not seen:
+        return None
+    step, moved_at = max(stepped)
+    since = next((one for one in seen if moved_at - one.mono <= WINDOW), seen[-1])
+    return _each(moved_at - since.mono, step - since.high)
+
+
+def pace_of(rank: Rank, seen: list[Sample]) -> float | None:
+    """The same of one rank, over all of this attempt that is known."""
+    if rank.step is None or rank.moved_at is None or not seen:
+        return None
+    return _each(rank.moved_at - seen[0].mono, rank.step - seen[0].low)
+
+
+def _each(seconds: float, steps: int) -> float | None:
+    return seconds / steps if steps > 0 and seconds > 0 else None

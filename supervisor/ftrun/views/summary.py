@@ -1,0 +1,256 @@
+"""A snapshot in words: for a person who is paged at night, and for machines."""
+
+import textwrap
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ftrun.core import exitcode, words
+from ftrun.core.words import printable, seconds, several
+from ftrun.views.snapshot import RankNow, Snapshot
+
+SCHEMA: Final = 1
+HEAD: Final = 12  # columns of the names
+PATH: Final = 300  # characters of a path
+COMMAND: Final = 140  # characters of a command
+DAY: Final = 86_400.0  # s
+LEAST: Final = 0.05  # s, and this
+SHARE: Final = 0.001  # of the time: less is not worth a word
+STATES: Final = ("starting", "moving", "section", "done", "gone")
+Line = tuple[str, str]  # name, text
+
+
+def document(shown: Snapshot) -> dict[str, Any]:
+    """As `--json` gives it: the fields of `Snapshot`, those in it by name as well."""
+    return {"schema": SCHEMA, **_plain(shown)}
+
+
+def title(shown: Snapshot, width: int = 80) -> list[str]:
+    """How it is: the headline, wrapped."""
+    return textwrap.wrap(printable(headline(shown)), width, **_WRAP)
+
+
+def lines(shown: Snapshot, width: int = 80) -> list[str]:
+    """What is below the title: about 25 at most, none wider than `width` but for a path."""
+    found, indent = [], " " * HEAD
+    for name, text in _lines(shown):
+        body = textwrap.wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, **_WRAP)
+        body[:1] = [f"{name:<{HEAD}}{body[0][HEAD:]}"] if body else []
+        found += body
+    return found
+
+
+_WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+def headline(shown: Snapshot) -> str:
+    """How it is, in a sentence."""
+    attempt = f"attempt {shown.attempt}" + (
+        f" after {_word(shown.reason)}" if shown.reason not in ("first", "") else ""
+    )
+    if shown.paused is not None and shown.alive:
+        ends = "until it is resumed" if shown.resumes is None else f"resumes in {seconds(shown.resumes)}"
+        return f"PAUSED for {seconds(shown.paused)}: NO VERDICTS, a hang is not seen; {ends} ({shown.phase}, {attempt})"
+    if shown.phase == "done":
+        return f"ended with {shown.exit_code} ({shown.verdict}) in attempt {shown.attempt}"
+    if shown.phase == "cut off":
+        return f"ftrun is gone and left no verdict: it was killed, or its machine went down, in attempt {shown.attempt}"
+    lasting = shown.up if shown.phase in ("starting", "running", "suspect") else shown.since
+    up = "" if lasting is None else f" for {seconds(lasting)}"
+    return f"{shown.phase}{up}, {attempt}: {_health(shown)}"
+
+
+def _health(shown: Snapshot) -> str:
+    stalest = shown.stalest
+    if shown.phase == "suspect":
+        return "it may hang, evidence is being taken"
+    if shown.phase not in ("starting", "running"):
+        return "between two attempts" if shown.phase in ("healing", "waiting") else "in transition"
+    if not shown.ranks:
+        return "no beats yet: only what needs none is judged"
+    if stalest is None:
+        return "no rank is waited for"
+    if stalest.rule == "section":
+        return f"healthy, in section {stalest.section}"
+    if (stalest.age or 0.0) > (stalest.limit or 0.0) / 2:
+        return f"quiet, {words.rank(stalest.rank)} has not moved for {seconds(stalest.age or 0.0)}"
+    return "healthy, it has not moved yet" if shown.phase == "starting" else "healthy, it moves"
+
+
+def _lines(shown: Snapshot) -> Iterator[Line]:
+    if shown.phase == "done":
+        yield from _end(shown)
+    if shown.next is not None and shown.alive:
+        yield "next", shown.next
+    if shown.trouble is not None:
+        trouble = shown.trouble
+        why = "" if trouble.why == shown.why else f": {trouble.why}"
+        yield "trouble", f"{_ago(trouble.time)}, {trouble.cause} in attempt {trouble.attempt}{why}"
+        if trouble.report is not None or trouble.cause == "hang":
+            yield "report", trouble.report or "there is none"
+    elif shown.alive:
+        yield "trouble", "none so far"
+    if shown.restarts or shown.left:
+        yield "restarts", _restarts(shown)
+    yield from _progress(shown)
+    if shown.ranks:
+        yield from _ranks(shown)
+    if shown.devices:
+        yield "devices", _devices(shown)
+    for number, limit in enumerate(shown.limits):
+        value = "off" if limit.seconds is None else seconds(limit.seconds)
+        yield "" if number else "timeouts", f"{limit.name:<8} {value:<7} {limit.source}"
+    if shown.goodput is not None or shown.lost:
+        yield "goodput", goodput(shown)
+    yield "job", _command(shown)
+    schedule = "" if shown.schedule_cnt is None else f", schedule {shown.schedule_cnt}"
+    yield "started", f"{_ago(shown.began)} (ftrun {shown.version or 'of an unknown version'}{schedule})"
+    yield "records", shown.run_dir
+    for problem in shown.problems:
+        yield "problem", problem
+
+
+def _end(shown: Snapshot) -> Iterator[Line]:
+    if shown.why:
+        yield "why", shown.why
+    known = next((v for v in exitcode.TABLE if v.name == shown.verdict), None)
+    if known is not None:
+        yield "scheduler", f"should {known.outer}: {known.meaning}"
+    else:
+        yield "scheduler", "should do as it would without ftrun"
+
+
+def _restarts(shown: Snapshot) -> str:
+    done = {why: number for why, number in shown.restarts.items() if number}
+    told = ", ".join(f"{number} after {_word(why)}" for why, number in done.items()) or "none"
+    if shown.phase == "done" or not shown.left:
+        return told
+    counted = [_left(shown, cause) for cause in shown.counts if _allowed(shown, cause)]
+    ends = [cause for cause in shown.counts if not _allowed(shown, cause)]
+    at_once = f"; a {' or a '.join(ends)} ends the job" if ends else ""
+    return f"{told}; in a row without progress: {', '.join(counted) or 'none are made'}{at_once}"
+
+
+def _allowed(shown: Snapshot, cause: str) -> bool:
+    """Whether there are restarts for it at all."""
+    return shown.left.get(cause) is None or shown.counts[cause] + (shown.left[cause] or 0) > 0
+
+
+def _left(shown: Snapshot, cause: str) -> str:
+    count, left = shown.counts[cause], shown.left.get(cause)
+    return f"{cause} {count}" if left is None else f"{cause} {count} of {count + left}"
+
+
+def _progress(shown: Snapshot) -> Iterator[Line]:
+    if shown.step is not None:
+        best = f", best {shown.best_step}" if shown.best_step not in (None, shown.step) else ""
+        rate = f", {_rate(shown.step_time)}" if shown.step_time else ""
+        yield "step", f"{shown.step}{best}{rate}"
+    if shown.checkpoint is not None or shown.checkpoint_step is not None:
+        at = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}"
+        age = "" if shown.checkpoint_age is None else f"{seconds(shown.checkpoint_age)} ago"
+        told = ", ".join(part for part in (at, age) if part)
+        yield "checkpoint", words.short(f"{told}: {shown.checkpoint}" if shown.checkpoint else told, PATH)
+    elif shown.step is not None:
+        yield "checkpoint", "none was reported"
+
+
+def _rate(step_time: float) -> str:
+    each = f"{1000 * step_time:.0f}ms" if step_time < 1 else f"{step_time:.1f}s"
+    return f"{each} a step, {1 / step_time:.3g} a second"
+
+
+def _ranks(shown: Snapshot) -> Iterator[Line]:
+    count = {state: sum(rank.state == state for rank in shown.ranks) for state in STATES}
+    yield "ranks", f"{len(shown.ranks)}: " + ", ".join(f"{n} {_STATE[state]}" for state, n in count.items() if n)
+    slowest, stalest = shown.slowest, shown.stalest
+    if slowest is not None and len(shown.ranks) > 1:
+        behind = max((rank.step or 0) for rank in shown.ranks) - (slowest.step or 0)
+        told = f"{words.rank(slowest.rank)} at step {slowest.step}, {several(behind, 'step')} behind"
+        yield "slowest", told if behind else f"none, all are at step {slowest.step}"
+    if stalest is not None:
+        yield "stalest", _stalest(stalest)
+
+
+_STATE: Final = {
+    "starting": "not yet moving",
+    "moving": "moving",
+    "section": "in a section",
+    "done": "done",
+    "gone": "gone",
+}
+
+
+def _stalest(rank: RankNow) -> str:
+    inside = f" in section {rank.section}" if rank.section else ""
+    age, limit = seconds(rank.age or 0.0), seconds(rank.limit or 0.0)
+    return f"{words.rank(rank.rank)}{inside}, process {rank.pid}: {age} of {limit}"
+
+
+def _devices(shown: Snapshot) -> str:
+    utils = [device.util for device in shown.devices if device.util is not None]
+    powers = [device.power for device in shown.devices if device.power is not None]
+    used = sum(device.memory_used or 0 for device in shown.devices)
+    total = sum(device.memory_total or 0 for device in shown.devices)
+    told = [several(len(shown.devices), shown.devices[0].name or "device")]
+    if utils:
+        told.append(f"util {min(utils):.0f}-{max(utils):.0f}%")
+    if total:
+        told.append(f"memory {used / 2**30:.0f} of {total / 2**30:.0f} GiB")
+    if powers:
+        told.append(f"{sum(powers):.0f} W")
+    told.append(f"{seconds(max(device.age for device in shown.devices))} ago")
+    return ", ".join(told)
+
+
+def goodput(shown: Snapshot) -> str:
+    """`93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`."""
+    wall = shown.wall or 0.0
+    share = "" if shown.goodput is None else f"{100 * shown.goodput:.0f}% of {seconds(wall)}"
+    worth = max(LEAST, SHARE * wall)
+    lost = sorted(((why, value) for why, value in shown.lost.items() if value >= worth), key=lambda o: -o[1])
+    if not lost:
+        return share or "nothing lost"
+    whole = seconds(sum(shown.lost.values()))
+    parts = f"lost {whole}: " + ", ".join(f"{seconds(value)} {why}" for why, value in lost)
+    return f"{share}; {parts}" if share else parts
+
+
+def _command(shown: Snapshot) -> str:
+    text = words.short(" ".join(shown.command), COMMAND) or "not known"
+    part = f"phase {shown.part}: " if shown.part else ""
+    return f"{part}{text}" + (f" (process {shown.pid})" if shown.pid and shown.alive else "")
+
+
+def _word(reason: str) -> str:
+    return {
+        "manual": "an order",
+        "peer": "another node",
+        "hang": "a hang",
+        "fault": "a fault",
+        "failure": "a failure",
+    }.get(reason, reason)
+
+
+def _ago(time: str | None) -> str:
+    """`2026-11-21 22:33:20 UTC, 41s ago`."""
+    if not time:
+        return "nobody knows when"
+    try:
+        at = datetime.fromisoformat(time)
+        ago = (datetime.now(UTC) - at).total_seconds()
+    except (ValueError, TypeError):
+        return time
+    age = f"{ago / DAY:.0f} days" if ago > 2 * DAY else seconds(max(0.0, ago))
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC, {age} ago"
+
+
+def _plain(value: Any) -> Any:
+    """NamedTuples as objects; undecodable bytes in names become text that every reader of JSON takes."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(inner) for name, inner in value._asdict().items()}
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

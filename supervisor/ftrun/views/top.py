@@ -1,0 +1,270 @@
+"""`ftctl top` as text: one screen, whatever its size.  Pure; foreign text in it moves no cursor."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from ftrun.core import words
+from ftrun.core.words import printable, seconds
+from ftrun.views import summary
+from ftrun.views.pace import Seen, columns
+from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.views.tail import Record
+
+HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
+WIDE: Final = 70  # cells that the whole table needs
+TABLE: Final = "rank     pid state          step    moved  silent of limit      a step"
+NARROW: Final = "rank state          step silent of limit"
+BAR: Final = 24  # cells at most
+ENDS: Final = 60  # records at most
+BLOCKS, SIGNS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+
+
+class Look(NamedTuple):
+    """What the terminal shows: `unicode` or ASCII alone."""
+
+    width: int = 80
+    height: int = 24
+    unicode: bool = True
+
+
+def screen(shown: Snapshot, samples: Sequence[Seen], records: Sequence[Record], note: str, look: Look) -> Text:
+    """At most `height` lines of at most `width` cells; `note` is the last of them."""
+    page = _Page(look)
+    head = _head(page, shown, samples)
+    room = look.height - 1
+    lines = head[: max(1, room - 3)]
+    room -= len(lines)
+    ranks, devices, recent = _rooms(room, len(shown.ranks), len(shown.devices), len(records))
+    lines += _ranks(page, shown, ranks)
+    lines += _devices(page, shown.devices, devices)
+    lines += _records(page, records, recent)
+    lines = lines[: look.height - 1]
+    return Text("\n", end="").join([*lines, page.line((note, "dim"))])
+
+
+def _rooms(room: int, ranks: int, devices: int, records: int) -> tuple[int, int, int]:
+    """Lines for each: nobody gets more than can be used, ranks get the rest.  A heading is a line."""
+    recent = min(records, ENDS, max(1, room // 4)) if room > 2 else 0
+    needed = min(devices, max(1, room // 5)) if room > 6 else 0
+    left = max(0, room - recent - needed)
+    wanted = ranks + 1 if ranks else 0
+    if wanted < left:
+        needed = min(devices, needed + left - wanted) if needed else 0
+        recent = min(records, ENDS, room - wanted - needed)
+    return min(wanted, left), needed, recent
+
+
+class _Page:
+    """Lines that fit."""
+
+    def __init__(self, look: Look) -> None:
+        self.width, self.unicode = look.width, look.unicode
+
+    def plain(self, text: str) -> str:
+        """Printable, and in ASCII where that is all there is."""
+        shown = printable(text)
+        return shown if self.unicode else shown.encode("ascii", "backslashreplace").decode()
+
+    def line(self, *parts: tuple[str, str]) -> Text:
+        """Of (text, style); cut to the width."""
+        found, left = Text(end=""), self.width
+        for text, style in parts:
+            whole = self.plain(text)
+            cut = whole if cell_len(whole) <= left else set_cell_size(whole, max(0, left))
+            found.append(cut, style)
+            left -= cell_len(cut)
+        return found
+
+    def wrapped(self, text: str, style: str, most: int) -> list[Text]:
+        """Over several lines; the last one is cut."""
+        found: list[Text] = []
+        rest = self.plain(text)
+        while rest and len(found) < most:
+            if cell_len(rest) <= self.width or len(found) == most - 1:
+                return [*found, self.line((rest, style))]
+            cut = set_cell_size(rest, self.width)
+            at = cut.rfind(" ") if " " in cut.strip() else len(cut.rstrip())
+            found.append(self.line((rest[:at], style)))
+            rest = rest[at:].lstrip()
+        return found
+
+    def bar(self, part: float, width: int) -> str:
+        full = max(0, min(width, round(part * width)))
+        return ("█" * full + "░" * (width - full)) if self.unicode else "#" * full + "-" * (width - full)
+
+    def spark(self, values: Iterable[float | None]) -> str:
+        """From zero to three times what is usual: a hang must not flatten all the rest, nor noise fill it."""
+        found = list(values)
+        known = sorted(value for value in found if value is not None) or [1.0]
+        most = 3 * known[len(known) // 2] or 1.0
+        levels = BLOCKS if self.unicode else SIGNS
+        return "".join(" " if v is None else levels[min(7, int(8 * v / most))] for v in found)
+
+
+# --- how it stands --------------------------------------------------------------------------------------------------
+
+
+def _head(page: _Page, shown: Snapshot, samples: Sequence[Seen]) -> list[Text]:
+    found = page.wrapped(f"ftrun: {summary.headline(shown)}", mood(shown), 2)
+    if shown.phase == "done":
+        found += page.wrapped((shown.why or "").partition(" (report: ")[0], "", 2)
+    found += _deadline(page, shown)
+    found += _steps(page, shown, samples)
+    if shown.checkpoint_age is not None:
+        step = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}, "
+        found.append(page.line(("saved    ", "dim"), (f"{step}{seconds(shown.checkpoint_age)} ago", "")))
+    if budget := _budget(shown):
+        found.append(page.line(("restarts ", "dim"), (budget, "")))
+    if shown.goodput is not None:
+        found.append(page.line(("goodput  ", "dim"), (summary.goodput(shown), "")))
+    if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
+        told = f"{shown.trouble.cause} in attempt {shown.trouble.attempt}: {shown.trouble.why}"
+        found.append(page.line(("trouble  ", "dim"), (told, "")))
+    found.append(page.line(("job      ", "dim"), (" ".join(shown.command), "")))
+    for problem in shown.problems[:2]:
+        found += page.wrapped(f"problem  {problem}", "yellow", 2)
+    return found
+
+
+def mood(shown: Snapshot) -> str:
+    """The style of how it is."""
+    if shown.phase == "done":
+        return "bold green" if shown.exit_code == 0 else "bold red"
+    if shown.phase == "cut off":
+        return "bold red"
+    if shown.paused is not None:
+        return "bold reverse"
+    if shown.phase == "suspect":
+        return "bold red"
+    stale = shown.stalest is not None and _part(shown.stalest) > 0.5
+    return "bold yellow" if stale or shown.phase not in ("running", "starting") else "bold green"
+
+
+def _part(rank: RankNow) -> float:
+    """How much of its limit it has used up."""
+    return 0.0 if rank.age is None or not rank.limit else rank.age / rank.limit
+
+
+def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
+    """How near the stalest rank is to its limit; and what comes next, in words."""
+    stalest, found = shown.stalest, list[Text]()
+    if stalest is not None and stalest.age is not None and stalest.limit:
+        told = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {words.rank(stalest.rank)}"
+        bar = page.bar(_part(stalest), max(4, min(BAR, page.width - 9 - len(told))))
+        found.append(page.line(("silent   ", "dim"), (bar, _heat(stalest)), (told, "")))
+    if shown.next and shown.alive:
+        found.append(page.line(("next     ", "dim"), (shown.next, "")))
+    return found
+
+
+def _heat(rank: RankNow) -> str:
+    part = _part(rank)
+    return "red" if part > 0.8 else "yellow" if part > 0.5 else "green"
+
+
+def _steps(page: _Page, shown: Snapshot, samples: Sequence[Seen]) -> list[Text]:
+    if shown.step is None:
+        return []
+    pace = f", {_each(shown.step_time)} a step" if shown.step_time else ""
+    behind = (shown.step or 0) - (shown.slowest.step or 0) if shown.slowest is not None and len(shown.ranks) > 1 else 0
+    told = f"{shown.step}{pace}" + (f", the last is {behind} behind" if behind > 0 else "")
+    room = page.width - 9 - cell_len(told) - 2
+    line = [("step     ", "dim"), (told, "")]
+    values = columns(samples, min(60, room - 14))
+    most = max((value for value in values if value is not None), default=None)
+    if most is not None and len(values) >= 6:
+        line += [("  ", ""), (page.spark(values), "cyan"), (f" max {_each(most)}", "dim")]
+    return [page.line(*line)]
+
+
+def _each(value: float) -> str:
+    return f"{1000 * value:.0f}ms" if value < 1 else seconds(value)
+
+
+def _budget(shown: Snapshot) -> str:
+    """Counts until escalation; after the end, what there was."""
+    if not shown.alive:
+        return ", ".join(f"{count} after {reason}" for reason, count in shown.restarts.items() if count)
+    told, ends = [], []
+    for cause, count in shown.counts.items():
+        left = shown.left.get(cause)
+        if left == 0 and count == 0:
+            ends.append(f"a {cause} ends it")
+        else:
+            told.append(f"{cause} {count}" + ("" if left is None else f" of {count + left}"))
+    done = sum(shown.restarts.values())
+    parts = [f"{', '.join(told)} in a row" if told else "", *ends, f"{done} in all" if done else ""]
+    return "; ".join(part for part in parts if part)
+
+
+# --- the tables -----------------------------------------------------------------------------------------------------
+
+
+def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
+    """The stalest first; if there are more than lines, the last one says what the others do."""
+    if room < 2 or not shown.ranks:
+        return []
+    ranks = sorted(shown.ranks, key=lambda r: (-_part(r), r.rank))
+    few = ranks if len(ranks) <= room - 1 else ranks[: max(1, room - 2)]
+    found = [page.line((TABLE if page.width >= WIDE else NARROW, "dim"))]
+    for rank in few:
+        found.append(_rank(page, rank))
+    rest = ranks[len(few) :]
+    if rest and len(found) < room:
+        states = Counter(rank.state for rank in rest)
+        told = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        found.append(page.line((f"and {len(rest)} more: {told}", "dim")))
+    return found
+
+
+def _rank(page: _Page, rank: RankNow) -> Text:
+    who = "touch" if rank.rank < 0 else str(rank.rank)
+    state = "moving" if rank.state == "section" and not rank.section else rank.section or rank.state
+    moved = "never" if rank.moved is None else seconds(rank.moved)
+    wide = page.width >= WIDE
+    limit = pace = bar = ""
+    if rank.age is not None and rank.limit is not None:
+        limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(_part(rank), 5) + " "
+        pace = "" if rank.step_time is None else f"{_each(rank.step_time):>6}"
+    return page.line(
+        (f"{who:>4} {rank.pid:>7} " if wide else f"{who:>4} ", ""),
+        (set_cell_size(page.plain(state), 11), "dim" if rank.state in ("done", "gone") else ""),
+        (f" {'' if rank.step is None else rank.step:>7} ", ""),
+        *(((f"{moved:>8}  ", ""), (bar, _heat(rank))) if wide else ()),
+        (limit + (pace if wide else ""), ""),
+    )
+
+
+def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]:
+    """The idlest first: one that idles while others work tells of a hang."""
+    ordered = sorted(devices, key=lambda d: (d.util is not None, d.util or 0.0))
+    few = ordered if len(ordered) <= room else ordered[: room - 1]
+    found = []
+    for device in few if room else []:
+        util = "" if device.util is None else f"{device.util:>4.0f}%"
+        memory = ""
+        if device.memory_used is not None and device.memory_total:
+            memory = f"  {device.memory_used / 2**30:.1f} of {device.memory_total / 2**30:.0f} GiB"
+        power = "" if device.power is None else f"  {device.power:.0f} W"
+        old = f"  {seconds(device.age)} ago" if device.age > 30 else ""
+        bar = (page.bar((device.util or 0.0) / 100, 10), "cyan") if device.util is not None else ("", "")
+        name = set_cell_size(page.plain(f"{device.id} {device.name}"), min(30, page.width // 3))
+        found.append(page.line(("dev ", "dim"), (f"{name} ", ""), bar, (f"{util}{memory}{power}{old}", "")))
+    if room and len(ordered) > len(few):
+        found.append(page.line((f"and {len(ordered) - len(few)} more devices, all of more use", "dim")))
+    return found
+
+
+def _records(page: _Page, records: Sequence[Record], room: int) -> list[Text]:
+    found = []
+    for record in list(records)[-room:] if room else []:
+        event = str(record.get("event"))
+        fields = ((name, value) for name, value in record.items() if name not in HIDDEN)
+        style = "red" if event in ("hang", "fault", "escalated") else ""
+        told = words.record(f"{event:<10}", fields)
+        found.append(page.line((str(record.get("time"))[11:19] + " ", "dim"), (told, style)))
+    return found

@@ -1,0 +1,47 @@
+"""Where a job stands, for those who read it beside us: the `now` of `state.json`."""
+
+from typing import Any
+
+from ftrun.core.states import Again, Finish, Job, Keep, Stopping, Suspect
+from ftrun.core.values import Attempt
+
+
+def dump(job: Job) -> dict[str, Any]:
+    """As JSON has it.  Times are CLOCK_MONOTONIC seconds.  No ranks: they are in the beat folder."""
+    phase = job.phase
+    attempt: Attempt | None = getattr(phase, "attempt", None)
+    return {
+        "phase": type(phase).__name__.lower(),
+        "stage": phase.stage if isinstance(phase, Stopping) else None,
+        "deadline": phase.deadline,
+        "want": _want(job.want),
+        "held": job.held,
+        "paused": None if job.paused is None else {"since": job.paused.since, "until": job.paused.until},
+        "finding": phase.finding._asdict() if isinstance(phase, Suspect) else None,
+        "attempt": None if attempt is None else _attempt(attempt),
+    }
+
+
+def _want(want: Keep | Again | Finish) -> dict[str, Any]:
+    if isinstance(want, Again):
+        return {"want": "again", "reason": want.reason, "consecutive": want.consecutive}
+    if isinstance(want, Finish):
+        return {"want": "finish", "code": want.code, "verdict": want.verdict, "why": want.message}
+    return {"want": "keep"}
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    """What cannot be had from the beats."""
+    return {
+        "number": attempt.number,
+        "pid": attempt.pid,
+        "spawned_at": attempt.spawned_at,
+        "moved": attempt.moved,
+        "stopped_at": attempt.stopped_at,
+        "aways": attempt.aways,
+        "raised": [tuple(one) for one in attempt.raised],
+        "patience": attempt.patience,
+        "idle_since": attempt.idle.since,
+        "idle_raised": attempt.idle.raised,
+        "accelerator": attempt.idle.accelerator,
+    }

@@ -1,0 +1,226 @@
+"""Completion as a person meets it: by pressing TAB in a real bash and zsh, and by asking a real fish."""
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun import config
+from ftrun.cli.completion import command_at, items
+
+HOUSE = Path(__file__).resolve().parents[2]
+DEADLINE = 60.0  # s
+BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
+
+
+def environment(home: Path) -> dict[str, str]:
+    path = f"{HOUSE / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": path, "HOME": str(home), "TERM": "vt100", "LANG": "C.UTF-8", "TMPDIR": str(home)}
+
+
+class Shell:
+    """One in a terminal, with our completion loaded."""
+
+    def __init__(self, home: Path, words: list[str], setup: list[str]) -> None:
+        self._master, slave = pty.openpty()
+        self._process = subprocess.Popen(
+            ["setsid", "--ctty", *words], stdin=slave, stdout=slave, stderr=slave, env=environment(home), cwd=home
+        )
+        os.close(slave)
+        self._number = 0
+        for line in [*setup, "PS1='$ '"]:
+            self.run(line)
+
+    def run(self, line: str, before: str = "") -> str:
+        """What the terminal shows until the line has been executed.  `before` is typed first, and then comes TAB."""
+        self._number += 1
+        begin = f"{before}\t\x01" if before else ""
+        os.write(self._master, f"{begin}{line}\x05; echo @$(({self._number}+0))@\r".encode())
+        seen, until, mark = "", time.monotonic() + DEADLINE, f"@{self._number}@"
+        while mark not in seen:
+            assert time.monotonic() < until, seen
+            if select.select([self._master], [], [], 1)[0]:
+                seen += os.read(self._master, 65536).decode(errors="replace")
+        return seen
+
+    def completed(self, line: str) -> list[str]:
+        """The words of the line, after TAB was pressed at its end."""
+        return re.findall("\1(.*?)\2", self.run(r"printf '\001%s\002' ", before=line))
+
+    def offered(self, line: str) -> str:
+        """What is shown for a second TAB."""
+        return self.run(": ", before=f"{line}\t")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run dir, some files, and a program that is nowhere else."""
+    folder = tmp_path_factory.mktemp("home")
+    for attempt in ("attempt-2", "attempt-11"):
+        (folder / "rundir" / "reports" / attempt).mkdir(parents=True)
+        (folder / "rundir" / "reports" / attempt / "report.md").write_text("# It hung\n")
+    (folder / "rundir" / "events.jsonl").write_text("")
+    (folder / "runfile").write_text("")
+    (folder / "train_it.py").write_text("")
+    (folder / "conf.toml").write_text("")
+    return folder
+
+
+LOAD = "source <(ftctl completion {})"
+
+
+def bash(home: Path, *more: str) -> Shell:
+    if shutil.which("bash") is None:
+        pytest.skip("no bash here")
+    return Shell(home, ["bash", "--norc", "--noprofile", "-i"], [*more, LOAD.format("bash")])
+
+
+def bash_with_its_library(home: Path) -> Shell:
+    if not BASH_COMPLETION.exists():
+        pytest.skip("bash-completion is not installed here")
+    return bash(home, f"source {BASH_COMPLETION}")
+
+
+def zsh(home: Path) -> Shell:
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    setup = ["bindkey -e; unsetopt beep auto_remove_slash", f"autoload -Uz compinit; compinit -u -d {home}/dump"]
+    return Shell(home, ["zsh", "-f", "-i"], [*setup, LOAD.format("zsh")])
+
+
+@pytest.fixture(scope="module", params=[bash, bash_with_its_library, zsh])
+def shell(request: pytest.FixtureRequest, home: Path) -> Iterator[Shell]:
+    make: Callable[[Path], Shell] = request.param
+    opened = make(home)
+    yield opened
+    opened.close()
+
+
+LINES = [
+    ("ftrun --hang-t", ["ftrun", "--hang-timeout"]),
+    ("ftrun --probe nv", ["ftrun", "--probe", "nvidia"]),
+    ("ftrun --probe=nv", ["ftrun", "--probe=nvidia"]),
+    ("ftrun --restart-on hang,fai", ["ftrun", "--restart-on", "hang,failure"]),
+    ("ftrun --log-format j", ["ftrun", "--log-format", "json"]),
+    ("ftrun --config con", ["ftrun", "--config", "conf.toml"]),
+    ("ftrun --run-dir run", ["ftrun", "--run-dir", "rundir/"]),
+    ("ftrun --run-dir=run", ["ftrun", "--run-dir=rundir/"]),
+    ("ftrun ftct", ["ftrun", "ftctl"]),
+    ("ftrun --grace 5s --probe=off -v ftct", ["ftrun", "--grace", "5s", "--probe=off", "-v", "ftctl"]),
+    ("ftrun -v cat train_", ["ftrun", "-v", "cat", "train_it.py"]),
+    ("ftrun -- ftct", ["ftrun", "--", "ftctl"]),
+    ("ftctl stat", ["ftctl", "status"]),
+    ("ftctl completion zs", ["ftctl", "completion", "zsh"]),
+    ("ftctl status --run-dir run", ["ftctl", "status", "--run-dir", "rundir/"]),
+    ("ftctl report --run-dir rundir 1", ["ftctl", "report", "--run-dir", "rundir", "11"]),
+    ("fthang dead", ["fthang", "deadlock"]),
+    ("fthang sleep --step-t", ["fthang", "sleep", "--step-time"]),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), LINES, ids=[line for line, _ in LINES])
+def test_tab(shell: Shell, line: str, words: list[str]) -> None:
+    assert shell.completed(line) == words
+
+
+def test_a_second_tab_shows_all(shell: Shell) -> None:
+    shown = shell.offered("ftrun --probe ")
+    assert all(word in shown for word in ("auto", "nvidia", "ascend", "off"))
+
+
+def test_what_follows_the_command_is_its_own(home: Path) -> None:
+    """Completed as if ftrun were not there: options of ours mean nothing there."""
+    opened = bash_with_its_library(home)
+    try:
+        assert opened.completed("ftrun -v ftctl stat") == ["ftrun", "-v", "ftctl", "status"]
+        assert opened.completed("ftrun ftrun --hang-t") == ["ftrun", "ftrun", "--hang-timeout"]
+        assert opened.completed("ftrun cat --hang-t") == ["ftrun", "cat", "--hang-t"]
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize(("line", "words"), LINES, ids=[line for line, _ in LINES])
+def test_fish(home: Path, line: str, words: list[str]) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("no fish here")
+    script = f"ftctl completion fish | source; complete -C '{line}'"
+    asked = subprocess.run(
+        ["fish", "--no-config", "-c", script], env=environment(home), cwd=home, capture_output=True, timeout=DEADLINE
+    )
+    assert asked.stderr == b""
+    offered = [found.split("\t")[0] for found in asked.stdout.decode().splitlines()]
+    assert offered == words[-1:], asked.stdout
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("program", [[], ["ftrun"]])
+def test_the_shell_takes_the_script(shell_name: str, program: list[str], home: Path) -> None:
+    ftctl = [str(HOUSE / "bin" / "ftctl"), "completion", shell_name, *program]
+    made = subprocess.run(ftctl, env=environment(home), capture_output=True, text=True, check=True, timeout=DEADLINE)
+    assert ("fthang" in made.stdout) == (not program)
+    if shutil.which(shell_name) is None:
+        pytest.skip(f"no {shell_name} here")
+    read = subprocess.run([shell_name, "-n"], input=made.stdout, capture_output=True, text=True, timeout=DEADLINE)
+    assert (read.returncode, read.stderr) == (0, "")
+
+
+# --- what is asked and answered ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "incomplete", "at"),
+    [
+        ([], "", 0),
+        ([], "py", 0),
+        ([], "-", None),
+        (["-v"], "", 1),
+        (["--probe"], "", None),
+        (["--probe", "auto"], "py", 2),
+        (["--probe=auto"], "py", 1),
+        (["--no-auto-beat"], "py", 1),
+        (["--"], "-x", 1),
+        (["python"], "-x", 0),
+        (["-", "x"], "y", 0),
+        (["--probe", "--", "py"], "x", 2),
+    ],
+)
+def test_where_the_command_begins(args: list[str], incomplete: str, at: int | None) -> None:
+    assert command_at(args, incomplete) == at
+
+
+def test_every_option_is_offered_until_it_is_given() -> None:
+    names = {item.value for item in items([], "-")}
+    assert {f"--{option.name}" for option in config.OPTIONS} < names
+    assert "--probe" not in {item.value for item in items(["--probe", "auto"], "--")}
+    assert "--progress" in {item.value for item in items(["--progress", "x"], "--")}
+
+
+def test_what_is_offered_is_taken() -> None:
+    """No value that would be refused."""
+    for option in config.OPTIONS:
+        for text in ("", "3", "a", "h"):
+            if option.flag:
+                continue
+            for item in items([f"--{option.name}"], text):
+                if item.type == "plain":
+                    option.read(item.value)
+
+
+def test_a_variable_that_asks_for_nothing_we_know_does_not_keep_ftrun_from_running(home: Path) -> None:
+    words = [str(HOUSE / "bin" / "ftrun"), "--run-dir", str(home / "another"), "sh", "-c", "exit 7"]
+    for text in ("", "bash_source", "tcsh_complete", "nonsense"):
+        asked = environment(home) | {"_FTRUN_COMPLETE": text}
+        assert subprocess.run(words, env=asked, timeout=DEADLINE, check=False).returncode == 7

@@ -1,0 +1,259 @@
+"""`ftctl doctor`: what this container permits and lacks, as found and not as guessed."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.cli.doctor import devices, disk, memory, process, versions
+from ftrun.cli.doctor.finding import Finding
+from ftrun.helpers.evidence import stacks
+from ftrun.helpers.watch import disk as watched
+from ftrun.host import cgroup, procfs
+from runs import HOUSE, PID1, Runs, need_mounts, need_pid1
+
+FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
+
+
+def doctor(*words: str, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")}
+    command = [*prefix, *FTCTL, "doctor", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=plain | environment, timeout=120)
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    assert (done.returncode, done.stderr) == (0, "")
+    return {one["name"]: one for one in json.loads(done.stdout)["findings"]}
+
+
+def only(found: Any) -> Finding:
+    (one,) = found
+    assert isinstance(one, Finding)
+    assert (one.remedy == "") == (one.state == "ok"), "what is not well has a remedy"
+    return one
+
+
+def test_every_line_says_how_it_is_and_what_that_means(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    done = doctor(TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    heads = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
+    assert all(line.split()[0] in ("ok", "warning", "missing") for line in heads[:-1])
+    assert " as ftrun needs them" in heads[-1]
+    for name in ("PID 1", "py-spy", "NVML", "npu-smi", "cgroup", "open files", "inotify", "versions"):
+        assert any(f" {name} " in line for line in heads), name
+    assert any(f" {name} " in line for line in heads for name in ("temp folder", "run dir")), "another's may run"
+    assert {n for n in set(os.listdir("/dev/shm")) - before if f"-{os.getuid()}-" in n and not _lives(n)} == set()
+
+
+def _lives(beat_folder: str) -> bool:
+    """Whether it is that of an ftrun which runs: of another test."""
+    return os.path.exists(f"/proc/{beat_folder.split('-')[3]}")
+
+
+def test_beside_a_running_ftrun_it_is_about_that_one(runs: Runs) -> None:
+    run = runs.start("sleep", "3600", prefix=["bash", "-c", 'ulimit -n 1000; "$@"', "bash"])
+    run.until("spawned")
+    found = findings(doctor("--json", "--run-dir", str(run.run_dir)))
+    assert str(run.run_dir) in found["run dir"]["found"]
+    assert (found["open files"]["state"], found["open files"]["found"]) == ("warning", "at most 1000")
+    assert "ulimit -n" in found["open files"]["remedy"]
+
+
+def test_where_ftrun_is_pid_1(runs: Runs) -> None:
+    need_pid1()
+    run = runs.start(*FTCTL, "doctor", "--json", prefix=PID1)
+    assert run.wait() == 0, run.told()
+    found = {one["name"]: one for one in json.loads(run.stdout)["findings"]}
+    assert (found["PID 1"]["state"], found["PID 1"]["found"]) == ("ok", "ftrun is PID 1")
+    assert "subreaper" not in found
+
+
+def test_a_shell_as_pid_1_passes_no_signals_on() -> None:
+    need_pid1()
+    script = '"$@"; true'
+    found = findings(doctor("--json", prefix=(*PID1, "sh", "-c", f"sh -c '{script}' \"$@\"; true", "sh", "sh")))
+    assert found["PID 1"]["state"] == "warning"
+    assert 'ENTRYPOINT ["ftrun", ...]' in found["PID 1"]["remedy"]
+
+
+def test_a_wrong_run_dir_is_told_in_one_line(tmp_path: Path) -> None:
+    done = doctor("--run-dir", str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+
+
+# --- each of them -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.getuid() != 0 or stacks.program() is None, reason="needs py-spy, and the right to use it")
+def test_py_spy_reads_a_real_process() -> None:
+    assert only(process.tracing()).found == "it reads the stack of a process of ours"
+
+
+def test_without_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "program", lambda: None)
+    assert only(process.tracing())[:3] == ("py-spy", "missing", "not installed")
+
+
+def test_a_py_spy_that_is_not_permitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spy = tmp_path / "py-spy"
+    spy.write_text("#!/bin/sh\necho 'Error: Permission Denied' >&2\nexit 1\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(stacks, "program", lambda: str(spy))
+    found = only(process.tracing())
+    assert found.state == "warning"
+    assert "SYS_PTRACE" in found.remedy
+
+
+@pytest.mark.parametrize(("size", "state"), [("300k", "missing"), ("64m", "warning"), ("2g", "ok")])
+def test_a_memory_file_system_of_each_size(size: str, state: str) -> None:
+    need_mounts()
+    script = f'mount -t tmpfs -o size={size} none /dev/shm; exec "$@"'
+    prefix = ("unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh")
+    found = findings(doctor("--json", prefix=prefix))["/dev/shm"]
+    assert found["state"] == state
+    assert ("--shm-size" in found["remedy"]) == (state != "ok")
+
+
+def test_no_memory_file_system_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "memory_folders", list)
+    found = only(memory.shared())
+    assert found.state == "missing"
+    assert "no memory file system is mounted" in found.found
+
+
+def test_a_driver_that_never_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "NVML", "import time; time.sleep(3600)")
+    monkeypatch.setattr(devices, "ANSWER", 0.3)
+    began = time.monotonic()
+    found = only(devices.nvidia())
+    assert (found.state, found.found) == ("warning", "no answer in 0s")
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "words"),
+    [
+        ('{"driver": "570.1", "names": ["H100", "H100"]}', "ok", "2 devices (H100), driver 570.1"),
+        ('{"absent": "no pynvml"}', "missing", "nvidia-ml-py is not installed"),
+        ('{"problem": "NVML Shared Library Not Found"}', "ok", "no NVIDIA device here"),
+        ("garbage", "ok", "no NVIDIA device here"),
+    ],
+)
+def test_what_nvml_says(monkeypatch: pytest.MonkeyPatch, said: str, state: str, words: str) -> None:
+    monkeypatch.setattr(devices, "NVML", f"print({said!r})")
+    monkeypatch.setattr(glob, "glob", lambda pattern: [])
+    found = only(devices.nvidia())
+    assert found.state == state
+    assert words in found.found
+
+
+def test_a_device_without_a_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "NVML", """print('{"problem": "NVML Shared Library Not Found"}')""")
+    monkeypatch.setattr(glob, "glob", lambda pattern: ["/dev/nvidia0"])
+    found = only(devices.nvidia())
+    assert found.state == "missing"
+    assert "nvidia-container-toolkit" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [
+        ("echo '\tTotal Count : 8'", "ok"),
+        ("echo dcmi module initialize failed; exit 1", "missing"),
+        ("sleep 60", "warning"),
+    ],
+)
+def test_what_npu_smi_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, state: str) -> None:
+    tool = tmp_path / "npu-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(devices, "ANSWER", 1.0)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert only(devices.ascend()).state == state
+
+
+def test_a_chip_without_its_tool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *words, **more: None)
+    monkeypatch.setattr(glob, "glob", lambda pattern: ["/dev/davinci0"])
+    assert only(devices.ascend()).state == "missing"
+    monkeypatch.setattr(glob, "glob", lambda pattern: [])
+    assert only(devices.ascend()).found == "no Ascend device here"
+
+
+def test_a_folder_that_is_not_ours_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert only(disk.folder(str(tmp_path))).state == "ok"
+    assert only(disk.folder(str(tmp_path / "none"))).state == "missing"
+    monkeypatch.setattr(watched, "local", lambda path: False)
+    found = only(disk.folder(str(tmp_path)))
+    assert (found.state, found.name) == ("warning", "run dir")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert only(disk.folder(str(tmp_path))).state == "missing"
+
+
+def test_the_termination_message_of_kubernetes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(disk, "MESSAGE", str(tmp_path / "termination-log"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert only(disk.message()).state == "ok"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert only(disk.message()).state == "missing"
+    (tmp_path / "termination-log").touch()
+    assert only(disk.message()).state == "ok"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert only(disk.message()).state == "warning"
+
+
+def test_no_inotify_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(disk, "Inotify", refuse)
+    found = only(disk.inotify())
+    assert found.state == "warning"
+    assert "max_user_instances" in found.remedy
+
+
+def test_a_group_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    texts = {
+        "memory.events": "oom_kill 2\n",
+        "memory.max": f"{1 << 30}\n",
+        "memory.current": "5\n",
+        "pids.max": "100\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(cgroup, "files", lambda *texts: iter([f"{tmp_path}/memory.events"]))
+    monkeypatch.setattr(cgroup, "oom_kills", lambda: 2)
+    group, pids = memory.groups()
+    assert group.found == "version 2, memory limit 1.0 GiB, 0 MiB used, 2 killed for memory so far"
+    assert (group.state, pids.state, pids.found) == ("warning", "warning", "at most 100")
+    monkeypatch.setattr(cgroup, "files", lambda *texts: iter(()))
+    assert only(memory.groups()).found == "not visible"
+
+
+def test_another_version_of_ftrun_and_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, _ = versions.versions("9.9.9")
+    assert (known.state, known.remedy) == ("warning", "use ftctl 9.9.9")
+    monkeypatch.setattr(versions, "PACKAGES", {"no-such-package": ("a verb", "pip install it")})
+    _, packages = versions.versions("")
+    assert packages[1:] == ("missing", "not installed: no-such-package", "without: a verb", "pip install it")
+
+
+def test_one_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from ftrun.cli.verbs import doctor as verb
+
+    def fail() -> Any:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(disk, "inotify", fail)
+    verb.command(["--json"], standalone_mode=False)
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert "odd" in found["inotify"]["found"]
+    assert "versions" in found

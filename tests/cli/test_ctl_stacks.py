@@ -1,0 +1,134 @@
+"""`ftctl stacks`: where the processes of a healthy job are, now."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ftrun.helpers.evidence import stacks
+from runs import HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
+from within import stop_inside
+
+FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
+RANKS = """
+import os, subprocess, threading, time
+def wait(): time.sleep(3600)
+def odd(): wait()
+def rank(number):
+    os.environ["RANK"] = str(number)
+    threading.Thread(target=wait, daemon=True).start()
+    ft.beat(1)
+    if number == 1: subprocess.Popen(["sleep", "3600"])
+    odd() if number == 2 else wait()
+for number in range(4):
+    if os.fork() == 0: rank(number)
+os.wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _py_spy() -> None:
+    if stacks.program() is None:
+        pytest.skip("py-spy is not installed")
+
+
+def look(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [*FTCTL, "stacks", "--run-dir", str(run.run_dir), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def started(runs: Runs) -> Run:
+    run = runs.start("--no-auto-beat", *python(RANKS))
+    run.until("first_beat")
+    wait_for(
+        lambda: look(run, "--json").stdout.count('"rank": ') - look(run, "--json").stdout.count('"rank": null') >= 4,
+        "all",
+    )
+    return run
+
+
+def test_those_in_the_same_place_are_shown_once(runs: Runs) -> None:
+    run = started(runs)
+    done = look(run)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stdout
+    assert "ranks 0-1, 3:\n" in said
+    assert "rank 2:\n" in said
+    assert said.index("rank 2:") < said.index("ranks 0-1, 3:"), "the odd one out comes first"
+    assert said.count(" rank\n") == 2
+    assert "no stack of 1 process, no Python, or none that it knows: process" in said
+    assert "(sleep 3600)" in said
+    assert [record["event"] for record in run.records][-1] != "suspect"
+
+
+def test_one_rank_with_all_its_threads_and_what_it_started(runs: Runs) -> None:
+    run = started(runs)
+    said = look(run, "--rank", "1").stdout
+    assert said.startswith("rank 1:\n")
+    assert "  thread " in said
+    assert "(sleep 3600)" in said
+    assert "rank 2" not in said
+    done = look(run, "--rank", "9")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"ftctl: {run.run_dir}: no rank 9 runs; there are 0-3\n"
+
+
+def test_for_machines_all_of_it(runs: Runs) -> None:
+    run = started(runs)
+    found = json.loads(look(run, "--json").stdout)
+    assert found["schema"] == 1
+    ranks = [process["rank"] for process in found["processes"]]
+    assert ranks == [0, 1, 2, 3, None, None]
+    odd = found["processes"][2]
+    (main,) = [thread for thread in odd["threads"] if thread["main"]]
+    assert [frame["name"] for frame in main["frames"]][:2] == ["wait", "odd"]
+    assert len(odd["threads"]) == 2
+    assert found["processes"][-1]["missing"] is not None or found["processes"][-2]["missing"] is not None
+
+
+def test_what_has_ended_has_none(runs: Runs) -> None:
+    run = runs.run("true")
+    done = look(run)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"ftctl: {run.run_dir}: no command runs: the run has ended\n"
+
+
+def test_what_was_killed_has_none(runs: Runs) -> None:
+    run = runs.start("sleep", "3600")
+    run.until("spawned")
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    wait_for(lambda: look(run).returncode == 1, "the command to die with ftrun")
+    assert "is gone, or in another PID namespace" in look(run).stderr
+
+
+def test_from_outside_of_its_pid_namespace_it_says_so(runs: Runs) -> None:
+    need_pid1()
+    run = runs.start("sleep", "3600", prefix=PID1)
+    run.until("spawned")
+    done = look(run)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "in another PID namespace: look in its container" in done.stderr
+    stop_inside(run)
+
+
+REFUSED = """#!/bin/sh
+echo "Error: Permission Denied: Try running again with elevated permissions" >&2
+exit 1
+"""
+
+
+def test_where_it_is_not_permitted_it_says_why(runs: Runs) -> None:
+    run = runs.start(*python("import time; ft.beat(1); time.sleep(3600)"))
+    run.until("first_beat")
+    spy = runs.folder / "py-spy"
+    spy.write_text(REFUSED)
+    spy.chmod(0o755)
+    command = [*FTCTL, "stacks", "--run-dir", str(run.run_dir)]
+    environment = runs.environment | {"PATH": f"{runs.folder}:{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"no stack of 1 process, not permitted: {stacks.permission()}: rank 0, process")

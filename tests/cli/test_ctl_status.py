@@ -1,0 +1,194 @@
+"""`ftctl status` beside a real ftrun, and where there is none or none to read."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import FTHANG, HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
+from within import stop_inside
+
+FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
+HANG = ("--hang-timeout", "500ms", "--grace", "off", "--max-restarts", "1")
+
+
+def ftctl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")}
+    return subprocess.run([*FTCTL, *words], capture_output=True, text=True, env=plain | environment, timeout=60)
+
+
+def status(run: Run) -> dict[str, Any]:
+    done = ftctl("status", "--json", "--run-dir", str(run.run_dir))
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refused(*words: str, **environment: str) -> str:
+    done = ftctl(*words, **environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("ftctl: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_a_running_one_and_its_hang_and_its_end(runs: Runs) -> None:
+    code = "import time\nfor n in range(3): ft.beat(n)\nft.checkpoint(2, '/c/2')\ntime.sleep(3600)"
+    run = runs.start("--hang-timeout", "1h", *python(code), RANK="5")
+    run.until("progress")
+    wait_for(lambda: status(run)["checkpoint_step"] == 2, "the checkpoint to be seen")
+    found = status(run)
+    assert (found["schema"], found["alive"], found["phase"], found["attempt"]) == (1, True, "running", 1)
+    assert (found["step"], found["checkpoint"]) == (2, "/c/2")
+    (rank,) = found["ranks"]
+    assert (rank["rank"], rank["pid"], rank["state"]) == (5, found["pid"], "moving")
+    assert found["stalest"] == rank
+    assert rank["limit"] == 3600
+    assert 0 <= rank["age"] < 60
+    assert found["next"].startswith("rank 5 is a suspect in ")
+    assert found["next"].endswith("of 60m (option)")
+    assert found["left"] == {"hang": 3, "fault": 3, "failure": 0}
+    said = ftctl("status", "--run-dir", str(run.run_dir))
+    assert said.stdout.startswith("running for ")
+    assert "\x1b" not in said.stdout, "it is no terminal"
+    assert max(map(len, said.stdout.splitlines())) <= 80 + len(str(run.run_dir))
+    os.kill(run.pid, signal.SIGTERM)
+    run.wait()
+    after = status(run)
+    assert (after["alive"], after["phase"], after["verdict"]) == (False, "done", "stopped")
+    assert after["trouble"] is None
+
+
+def test_after_a_verdict_it_says_what_to_do(runs: Runs) -> None:
+    run = runs.run(*HANG, *python("import time; ft.beat(1); time.sleep(3600)"))
+    assert run.wait() == 195
+    found = status(run)
+    assert (found["verdict"], found["exit_code"], found["restarts"]["hang"]) == ("hang-limit", 195, 1)
+    assert found["trouble"]["cause"] == "hang"
+    assert Path(found["trouble"]["report"]).is_file()
+    assert found["goodput"] < 0.9
+    assert found["lost"]["hang"] > 0.9
+    said = ftctl("status", FTRUN_RUN_DIR=str(run.run_dir)).stdout
+    assert said.startswith("ended with 195 (hang-limit) in attempt 2\n")
+    assert "scheduler   should reschedule" in said
+
+
+def test_a_killed_one_is_cut_off(runs: Runs) -> None:
+    run = runs.start(*FTHANG, "sleep", "--after", "2")
+    run.until("first_beat")
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    found = status(run)
+    assert (found["alive"], found["phase"], found["verdict"]) == (False, "cut off", None)
+    assert "ftrun is gone and left no verdict" in ftctl("status", "--run-dir", str(run.run_dir)).stdout
+
+
+def test_the_one_of_the_temp_folder_is_found_as_from_docker_exec(runs: Runs) -> None:
+    run = runs.start("sleep", "3600", run_dir=runs.folder / f"ftrun-{os.getuid()}-1-abc")
+    run.until("spawned")
+    (runs.folder / f"ftrun-{os.getuid()}-2-gone").mkdir()
+    (runs.folder / f"ftrun-{os.getuid()}-2-gone" / "events.jsonl").touch()
+    done = ftctl("status", "--json", TMPDIR=str(runs.folder))
+    assert json.loads(done.stdout)["run_dir"] == str(run.run_dir)
+
+
+def test_from_outside_of_its_pid_namespace_it_lives_by_its_lock(runs: Runs) -> None:
+    need_pid1()
+    run = runs.start(*python("import time; ft.beat(1); time.sleep(3600)"), prefix=PID1)
+    run.until("first_beat")
+    found = status(run)
+    assert (found["alive"], found["phase"]) == (True, "running")
+    assert [rank["state"] for rank in found["ranks"]] == ["moving"], "its pid says nothing here"
+    stop_inside(run)
+
+
+def test_phases_show_the_one_under_way(runs: Runs) -> None:
+    file = runs.folder / "phases.toml"
+    tables = [f'[[phase]]\nname = "{name}"\ncommand = {json.dumps(words)}\n' for name, words in PHASES]
+    file.write_text("".join(tables))
+    run = runs.start("--config", str(file))
+    found = wait_for(
+        lambda: (f := ftctl("status", "--json", "--run-dir", str(run.run_dir))).returncode == 0 and f, "a phase"
+    )
+    wait_for(lambda: status(run)["part"] == "second", f"the second phase, after {found.stdout}")
+    assert status(run)["command"] == ["sleep", "3600"]
+
+
+PHASES = (("first", ["true"]), ("second", ["sleep", "3600"]))
+
+
+# --- what cannot be read ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["status", "events", "report", "stacks"])
+def test_a_wrong_run_dir_is_told_in_one_line(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "there is no such folder" in refused(verb, "--run-dir", str(tmp_path / "none"))
+    assert "no events.jsonl in it" in refused(verb, "--run-dir", str(tmp_path / "empty"))
+    assert "no events.jsonl in it" in refused(verb, FTRUN_RUN_DIR=str(tmp_path / "empty"))
+
+
+def test_wrong_words_are_usage(tmp_path: Path) -> None:
+    for words in (["status", "more"], ["events", "-n", "x"], ["report", "0"], ["stacks", "--rank", "x"], ["statu"]):
+        done = ftctl(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Traceback" not in done.stderr
+
+
+AS_NOBODY = """
+import os, sys
+sys.path[:0] = sys.argv[1].split(":")
+import ftrun.cli.ctl as ctl, ftrun.cli.verbs.status, ftrun.cli.verbs.events, ftrun.cli.verbs.report
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+sys.argv = ["ftctl", *sys.argv[2:]]
+ctl.main()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
+@pytest.mark.parametrize("verb", ["status", "events", "report"])
+def test_a_run_dir_of_another_user_is_told_in_one_line(runs: Runs, verb: str) -> None:
+    run = runs.run("true", run_dir=runs.folder / "mine")
+    path = ":".join(str(HOUSE / part) for part in ("supervisor", "hooks"))
+    for folder in (runs.folder, *runs.folder.parents[:3]):  # xdist has one more
+        folder.chmod(folder.stat().st_mode | 0o055)
+    words = [sys.executable, "-c", AS_NOBODY, path, verb, "--run-dir", str(run.run_dir)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"ftctl: {run.run_dir}: not permitted: it belongs to user 0\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"schema": 7, "new": true}', b"\0\xff" * 99])
+def test_a_state_that_is_none_leaves_the_records(runs: Runs, content: bytes) -> None:
+    run = runs.run("true")
+    (run.run_dir / "state.json").write_bytes(content)
+    found = status(run)
+    assert (found["phase"], found["verdict"], found["exit_code"]) == ("done", "succeeded", 0)
+    assert "state.json" in found["problems"][0]
+    assert "problem     " in ftctl("status", "--run-dir", str(run.run_dir)).stdout
+
+
+def test_records_that_are_cut_off_or_not_ours_spoil_nothing(runs: Runs) -> None:
+    run = runs.run("true")
+    events = run.run_dir / "events.jsonl"
+    whole = events.read_bytes()
+    events.write_bytes(b"\xff\0garbage\n" + b"x" * (10 << 20) + b"\n" + whole[:-20])
+    assert status(run)["phase"] == "cut off", "the record of its end is torn"
+    events.write_bytes(whole[:-20] + b"\n" + whole)
+    assert status(run)["phase"] == "done"
+
+
+def test_a_vanished_beat_folder_is_a_problem_of_a_running_one(runs: Runs) -> None:
+    run = runs.start("sleep", "3600")
+    run.until("spawned")
+    folder = Path(run.state["beat_dir"])
+    folder.rename(aside := folder.with_name(f"{folder.name}-aside"))
+    try:
+        assert "no beats to be read" in status(run)["problems"][0]
+    finally:
+        aside.rename(folder)

@@ -1,0 +1,174 @@
+"""What ftrun says of its own accord: what, why, what next; and how a run ended."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ftrun.core import exitcode, words
+from ftrun.core.effects import Exit
+from ftrun.core.values import TOUCH, Finding, Ledger
+from runs import Run, Runs, python
+
+LONGEST = 300  # characters of a line, its report's path not counted
+
+
+def ours(run: Run) -> list[str]:
+    return [line for line in run.stderr.splitlines() if line.startswith("[ftrun] ")]
+
+
+# --- of values --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Finding("step", 3, 41, 38, 812, learned=True), "rank 3 stopped at step 812, 41s ago (limit 38s, learned)"),
+        (Finding("step", 3, 41, 38), "rank 3 stopped 41s ago (limit 38s)"),
+        (Finding("step", TOUCH, 41, 38), "the touch file was last touched 41s ago (limit 38s)"),
+        (Finding("start", 0, 41, 40), "rank 0 gave no beat in its first 41s (limit 40s)"),
+        (Finding("start", None, 41, 40), "the command gave no beat in its first 41s (limit 40s)"),
+        (Finding("section", 1, 301, 300, 7, "eval"), "rank 1 has been in section 'eval' for 5m 1s (limit 5m)"),
+        (
+            Finding("idle", None, 1860, 1800),
+            "the command has been idle for 31m (limit 30m): no I/O, and no change on its devices",
+        ),
+    ],
+)
+def test_a_finding(found: Finding, said: str) -> None:
+    assert words.finding(found) == said
+
+
+def test_evidence_is_told_as_far_as_there_is_any() -> None:
+    seen = {"why": "train.py:12 step, in collectives.py:88 all_reduce", "processes": 9, "report": "/run/report.md"}
+    assert words.stack(seen) == "stack: train.py:12 step, in collectives.py:88 all_reduce"
+    assert (words.killing(seen), words.report(seen)) == ("killing 9 processes", "report: /run/report.md")
+    assert (words.stack({}), words.killing({}), words.report({})) == ("", "killing the command", "")
+    assert words.killing({"processes": 1}) == "killing 1 process"
+    assert words.report({"report": None}) == "no report could be written"
+    assert words.stack({"evidence": "none in time"}) == "evidence: none in time"
+    assert len(words.stack({"why": "x" * 500})) < 180
+
+
+def test_a_long_text_keeps_both_ends() -> None:
+    assert words.short("a failed assertion fails again", 30) == "a failed assertion fails again"
+    assert words.short("a failed assertion fails again", 20) == "a failed ass...again"
+    assert [len(words.short("x" * 99, most)) for most in (3, 4, 5, 50, 98, 99)] == [3, 4, 5, 50, 98, 99]
+
+
+ENDED = Exit(0, exitcode.SUCCEEDED, "the command exited with 0")
+
+
+def test_a_plain_command_that_ended_by_itself_is_not_talked_about() -> None:
+    plain = Ledger(start_cnt=1)
+    assert words.last(ENDED, plain, "/run", 5.0, {}) is None
+    assert words.last(Exit(1, exitcode.FAILED, "the command exited with 1"), plain, "/run", 5.0, {}) is None
+    assert words.last(Exit(143, exitcode.STOPPED, "stopped from outside"), plain, "/run", 5.0, {"hang": 0}) is None
+    assert words.last(Exit(127, "not-found", "pyhton: command not found"), plain, "/run", 0.1, {}) is None
+
+
+def test_the_last_line_of_a_training_that_came_through() -> None:
+    ledger = Ledger(start_cnt=3, best_step=8120, last_step=8120, last_checkpoint="/ckpt/8000.pt")
+    assert words.last(ENDED, ledger, "/run", 7380.0, {"hang": 1, "failure": 1}, "goodput 93%; lost 8m: 5m hang") == (
+        "ended with 0 (succeeded) after 2h 3m: 3 starts (again after 1 hang, 1 failure), step 8120, "
+        "checkpoint 8000.pt; goodput 93%; lost 8m: 5m hang; records: /run"
+    )
+
+
+def test_the_last_line_says_what_the_scheduler_should_do_with_a_verdict_of_ours() -> None:
+    end = Exit(195, "hang-limit", "rank 0 stopped at step 5, 61s ago (limit 60s)")
+    said = words.last(end, Ledger(start_cnt=4, last_step=5), "/run", 300.0, {"hang": 3}) or ""
+    assert said == (
+        "ended with 195 (hang-limit) after 5m: rank 0 stopped at step 5, 61s ago (limit 60s); "
+        "4 starts (again after 3 hangs), step 5; the scheduler should reschedule; records: /run"
+    )
+    for verdict in exitcode.TABLE:
+        line = words.last(Exit(verdict.code, verdict.name, "why"), Ledger(start_cnt=1), "/run", 1.0, {})
+        assert line is None if verdict.name in words.UNSAID else f"the scheduler should {verdict.outer};" in str(line)
+
+
+def test_the_last_line_of_one_that_was_stopped_or_failed_has_its_reason() -> None:
+    ledger = Ledger(start_cnt=3, last_step=7)
+    stopped = words.last(Exit(143, exitcode.STOPPED, "stopped from outside by SIGTERM"), ledger, "/r", 9.0, {})
+    assert stopped == (
+        "ended with 143 (stopped) after 9s: stopped from outside by SIGTERM; 3 starts, step 7; records: /r"
+    )
+    failed = words.last(Exit(1, exitcode.FAILED, "e" * 500), ledger, "/r", 9.0, {"manual": 2, "peer": 1}, phase="eval")
+    assert failed is not None
+    assert failed.startswith("phase eval ended with 1 (failed) after 9s: eee")
+    assert "(again after 2 orders, 1 order of a peer)" in failed
+    assert len(failed) < LONGEST
+
+
+# --- by real runs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_hang_is_told_as_what_why_and_what_next(runs: Runs, tmp_path: Path) -> None:
+    run = runs.run(
+        *("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1"),
+        *python("import time\nft.beat(step=7)\ndef stuck(): time.sleep(900)\nstuck()"),
+    )
+    assert run.wait() == 195
+    first, second, *_ = ours(run)
+    report = re.escape(str(run.run_dir / "reports")) + r"/attempt-\d/report\.md"
+    found = r"\[ftrun\] rank 0 stopped at step 7, \d\S* ago \(limit 1s\); stack: \S+:\d+ stuck; killing [^;]+; "
+    assert re.fullmatch(found + rf"restart 1 of 1 without progress; report: {report}", first), first
+    ended = r"1 restart in a row without progress; ending with 195 \(hang-limit\)"
+    assert re.fullmatch(found + rf"{ended}; report: {report}", second), second
+    assert all(len(line.partition("; report")[0]) <= LONGEST for line in (first, second))
+
+
+def test_the_answer_to_a_suspicion_counts_the_processes(runs: Runs) -> None:
+    children = "import subprocess, time\n[subprocess.Popen(['sleep', '900']) for _ in range(3)]\n"
+    run = runs.run(
+        *("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "0"),
+        *python(children + "ft.beat(step=7)\ntime.sleep(900)"),
+    )
+    assert run.named("hang")[0]["processes"] == 4
+    assert (
+        "; killing 4 processes; no restart (--max-restarts 0); ending with 195 (hang-limit); report: " in ours(run)[0]
+    )
+
+
+def test_foreign_text_cannot_write_on_the_terminal(runs: Runs) -> None:
+    """Neither an exception nor the name of a folder."""
+    run = runs.run(
+        *("--restart-on", "hang,failure", "--max-restarts", "1", "--backoff", "off", "--hang-timeout", "1s"),
+        *("--grace", "1s"),
+        *python("""
+if ft.attempt().is_restart: raise ValueError("\\x1b]0;mine\\x07\\x1b[2J\\nfake")
+import time; ft.beat(step=7); time.sleep(900)
+"""),
+        run_dir=runs.folder / "\x1b]0;run\x07\n[ftrun] fake\u2028",
+    )
+    hang, *rest = ours(run)
+    assert r"\x1b]0;run\x07\n[ftrun] fake\u2028/reports/attempt-1/report.md" in hang
+    assert any("ValueError: " in line for line in rest)
+    assert all(line.isprintable() and not line.startswith("[ftrun] fake") for line in [hang, *rest])
+
+
+def test_json_lines_are_json_to_the_last(runs: Runs) -> None:
+    run = runs.run(
+        *("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off", "--log-format", "json", "-v"),
+        *("sh", "-c", "exit 3"),
+    )
+    lines = [json.loads(line) for line in run.stderr.splitlines()]
+    assert {"time", "level", "source", "attempt", "message"} == set.intersection(*(set(line) for line in lines))
+    assert {line["source"] for line in lines} == {"ftrun"}
+    told = [line["event"] for line in lines if "event" in line]
+    assert told == run.order
+    assert [line["attempt"] for line in lines if line.get("event") == "spawned"] == [1, 2]
+
+
+def test_a_command_that_ends_by_itself_is_not_talked_about(runs: Runs) -> None:
+    assert runs.run("true").stderr == ""
+    assert runs.run("sh", "-c", "exit 3").stderr == ""
+
+
+def test_the_last_line_sums_it_up(runs: Runs) -> None:
+    run = runs.run(*python("for step in range(5): ft.beat(step=step)"))
+    assert run.wait() == 0
+    (line,) = ours(run)
+    assert re.match(r"\[ftrun\] ended with 0 \(succeeded\) after \S+: 1 start, step 4; ", line), line
+    assert line.endswith(f"; records: {run.run_dir}")

@@ -1,0 +1,153 @@
+"""The programs and sessions in the how-tos do what the pages say."""
+
+import importlib.util
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from console import says
+from runs import HOUSE, Run, Runs
+
+DOCS = HOUSE / "docs"
+LONG = 240.0  # s; importing PyTorch several times over, on a machine that is busy
+WIDE = ("--hang-timeout", "60s", "--start-timeout", "120s")  # importing takes its time on a busy machine
+
+
+def block(page: str, language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / "howto" / page).read_text("utf-8"), re.DOTALL | re.M)
+    return str(found)
+
+
+def need(*packages: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
+def kept(run: Run) -> list[str]:
+    """The checkpoints that were progress, as they are called."""
+    return [Path(r["checkpoint"]).name for r in run.named("progress") if r["by"] == "checkpoint"]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_torchrun(runs: Runs) -> None:
+    need("torch")
+    shutil.copy(DOCS / "examples" / "ddp.py", runs.folder)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = ["--hang-timeout", "5s", "--progress", "checkpoint.pt"]
+    run = runs.start(*options, *torchrun, "ddp.py", "--hang-at", "30", OMP_NUM_THREADS="1")
+    assert run.wait(LONG) == 0, run.told()
+    (shown,) = re.findall(
+        r"^```text\n(.*?)^```$", (DOCS / "howto" / "torchrun.md").read_text("utf-8"), re.DOTALL | re.M
+    )
+    said = [line for line in shown.splitlines() if line.startswith("[ftrun]")]
+    assert says("\n".join(line for line in shown.splitlines() if line not in said), run.stdout), run.told()
+    (told,) = (line for line in run.stderr.splitlines() if line.startswith("[ftrun]") and "stopped at" in line)
+    assert says("\n".join(said), told)
+    report = json.loads((run.run_dir / "reports" / "attempt-1" / "report.json").read_bytes())
+    assert "ddp.py" in json.dumps(report)
+
+
+@pytest.mark.torch
+def test_a_trainer_of_transformers(runs: Runs) -> None:
+    need("torch", "transformers", "accelerate")
+    (runs.folder / "train.py").write_text(block("transformers.md", "python"), encoding="utf-8")
+    run = runs.start(*WIDE, sys.executable, "train.py", CUDA_VISIBLE_DEVICES="")
+    assert run.wait(LONG) == 0, run.told()
+    assert kept(run) == ["checkpoint-10", "checkpoint-20"]
+
+
+@pytest.mark.torch
+def test_a_trainer_of_lightning(runs: Runs) -> None:
+    need("torch", "lightning")
+    (runs.folder / "train.py").write_text(block("lightning.md", "python"), encoding="utf-8")
+    run = runs.start(*WIDE, sys.executable, "train.py")
+    assert run.wait(LONG) == 0, run.told()
+    first, second = kept(run)  # two files a step, a moment apart: either may be the one that is seen
+    assert first in ("epoch=0-step=8.ckpt", "last.ckpt")
+    assert second in ("epoch=1-step=16.ckpt", "last.ckpt")
+    assert (runs.folder / "out" / "last.ckpt").exists()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+def test_a_program_in_cpp(runs: Runs) -> None:
+    (runs.folder / "train.cpp").write_text(block("cpp.md", "cpp"), encoding="utf-8")
+    build = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", "train", "train.cpp"]
+    subprocess.run(build, cwd=runs.folder, check=True)
+    run = runs.run("--hang-timeout", "2s", "--start-timeout", "60s", "--progress", "checkpoint", "./train")
+    assert run.wait() == 0, run.told()
+    (hang,) = run.named("hang")
+    assert (hang["rule"], hang["rank"]) == ("step", -1)
+    assert (runs.folder / "checkpoint").read_text() == "20\n"
+    (runs.folder / "checkpoint").unlink()
+    done = subprocess.run([runs.folder / "train"], cwd=runs.folder, check=False)
+    assert done.returncode == 0, "outside ftrun it does nothing"
+
+
+def test_the_image_has_the_form_with_brackets() -> None:
+    """The one that `docker.md` asks for; a shell in between would swallow the signals."""
+    dockerfile = (DOCS / "schedulers" / "kubernetes" / "Dockerfile").read_text(encoding="utf-8")
+    shown = block("docker.md", "dockerfile")
+    for text in (dockerfile, shown):
+        (words,) = re.findall(r"^ENTRYPOINT (.*)$", text, re.M)
+        assert json.loads(words)[0].endswith("ftrun")
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.stem)
+def test_options_of_ftrun_that_are_named_exist(page: Path) -> None:
+    from ftrun import config
+
+    known = set(config.BY_NAME) | {f"no-{name}" for name in config.BY_NAME} | {"help", "version"}
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith("ftrun ")]
+    options = {option for line in lines for option in re.findall(r"--([a-z-]+)", line.split(" torchrun ")[0])}
+    assert options - known == set()
+    variables = set(re.findall(r"\bFTRUN_[A-Z_]+\b", page.read_text(encoding="utf-8")))
+    told = {"FTRUN_BEAT_DIR", "FTRUN_FAULT_DEVICE", "FTRUN_FAULT_INDEX"} | {o.variable for o in config.OPTIONS}
+    assert variables - told == set()
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_orders_to_ftctl_that_are_shown_are_understood(page: Path) -> None:
+    from ftrun.cli.ctl import cli
+
+    blocks = re.findall(r"^ *```(?:console|sh|text)?\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.DOTALL | re.M)
+    shown = [
+        line for block in blocks for line in block.splitlines() if re.match(r"(\$ |docker exec .*|)ftctl [a-z]", line)
+    ]
+    for line in shown:
+        words = shlex.split(line[line.index("ftctl ") :], comments=True)
+        words = list(itertools.takewhile(lambda word: word not in ("|", ">"), words))
+        with click.Context(cli) as context:
+            command = cli.get_command(context, words[1])
+            assert command is not None, line
+            if words[2:] != ["[OPTIONS]"] and "[OPTIONS]" not in words:
+                command.make_context(words[1], words[2:], parent=context)
+
+
+def test_the_first_lines_at_night_are_those_of_ftctl() -> None:
+    from ftrun.views.snapshot import RankNow, Snapshot
+    from ftrun.views.summary import headline
+
+    moving, quiet = (RankNow(0, 7, "moving", rule="step", age=age, limit=60.0) for age in (1.0, 40.0))
+    run = Snapshot("/run", True, "running", 1, "first", ranks=(moving,), stalest=moving)
+    phases = ("suspect", "stopping", "healing", "waiting", "launching", "starting", "cut off")
+    shown = [run, run._replace(stalest=quiet), run._replace(paused=3.0), *(run._replace(phase=one) for one in phases)]
+    shown.append(run._replace(phase="done", exit_code=195, verdict="hang-limit"))
+    told = [headline(one) for one in shown]
+    page = (DOCS / "howto" / "at-night.md").read_text(encoding="utf-8")
+    rows = page.split("## Read the first line")[1].split("\nThen ")[0].splitlines()
+    cells = [cell for row in rows if row.startswith("| `") for cell in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    patterns = [".*".join(map(re.escape, cell.removesuffix(" N").split(" … "))) for cell in cells]
+    unsaid = [one for one in patterns if not any(re.match(one, line) for line in told)]
+    assert unsaid == [re.escape("ftctl: ... no run dir")]
+    unread = [line for line in told if not any(re.match(one, line) for one in patterns)]
+    assert unread == []

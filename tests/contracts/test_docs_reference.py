@@ -1,0 +1,86 @@
+"""The reference says what the code does: options, variables, records, files, verbs and phases."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs import FTHANG, HOUSE, Runs
+
+sys.path.insert(0, str(HOUSE / "docs"))
+
+import reference  # type: ignore[import-not-found]
+from made import records, run_dir, states  # type: ignore[import-not-found]
+from made.played import played  # type: ignore[import-not-found]
+
+OURS = [*(HOUSE / "supervisor").rglob("*.py"), *(HOUSE / "hooks").rglob("*.py")]
+# Words in capitals that are no variables of an environment, and variables that are nobody's business.
+NO_VARIABLES = (
+    *("CLOSE_WAIT", "FIN_WAIT1", "FIN_WAIT2", "LAST_ACK", "SYN_RECV", "SYN_SENT", "TIME_WAIT"),
+    *("FASTEST_FIRST", "PCI_BUS_ID", "SC_CLK_TCK"),
+    *("BEAT_DIR", "FAULT_CODE", "FAULT_DEVICE", "FAULT_INDEX", "FAULT_SEVERITY", "LAST_CHECKPOINT", "LAST_SECTION"),
+    *("LAST_STEP", "RESTART_REASON", "WATCH_MODE"),
+    *("FTHANG_PEER", "GLOO_SOCKET_IFNAME", "LC_ALL", "LC_CTYPE", "XDG_RUNTIME_DIR"),
+)
+
+
+@pytest.mark.parametrize("place", sorted(reference.PAGES))
+def test_a_page_is_what_the_code_says(place: str) -> None:
+    written = (HOUSE / "docs" / place).read_text(encoding="utf-8")
+    assert written == reference.PAGES[place](), "run: python docs/reference.py"
+
+
+def test_the_drawing_has_the_edges_that_the_code_has() -> None:
+    drawn = states.drawn(states.DRAWING.read_text(encoding="utf-8"))
+    assert drawn == states.moving(), "run: python docs/reference.py (with graphviz)"
+    assert {edge.phase for edge in drawn} | {edge.to for edge in drawn} == {phase.__name__ for phase in states.PHASES}
+
+
+def test_every_record_that_the_code_writes_is_told() -> None:
+    written = set(records.named()) | set(played().records)
+    assert written == set(records.MEANING)
+
+
+def test_every_field_that_the_core_writes_is_told() -> None:
+    """But for what a scenario makes up: evidence is whatever a helper says."""
+    made_up = {("hang", "state"), ("hang", "wchan")}
+    seen = {(name, field) for name, fields in played().records.items() for field in fields}
+    seen |= {(name, field) for name, fields in records.named().items() for field in fields}
+    told = {(name, field) for name, (_, fields) in records.MEANING.items() for field in fields}
+    assert seen - told - made_up == set()
+
+
+def test_every_field_that_is_told_is_written_somewhere() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in OURS)
+    fields = {field for _, fields in records.MEANING.values() for field in fields}
+    assert {field for field in fields if not re.search(rf'"{field}"|^    {field}: ', code, re.M)} == set()
+
+
+def test_every_variable_that_the_code_names_is_told() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in OURS)
+    page = (HOUSE / "docs" / "reference.md").read_text(encoding="utf-8")
+    names = set(re.findall(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"', code)) - set(NO_VARIABLES)
+    assert len(names) > 20
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_a_run_leaves_the_files_that_are_told_and_records_as_told(runs: Runs) -> None:
+    run = runs.run("--hang-timeout", "1s", *FTHANG, "sleep", "--steps", "12", "--after", "8")
+    assert run.wait() == 0, run.told()
+    left = [path for path in run.run_dir.rglob("*") if not path.is_dir() and "checkpoints" not in path.parts]
+    names = [file.name for file in run_dir.FILES]
+    assert [str(path) for path in left if not any(_fits(path, run.run_dir, name) for name in names)] == []
+    always = ("events.jsonl", "state.json", "run.log", "reports/attempt-*/report.md", "reports/attempt-*/report.json")
+    assert [name for name in always if not any(_fits(path, run.run_dir, name) for path in left)] == []
+    common = {"schema", "time", "mono", "event", "attempt"}
+    strange = [
+        (record["event"], field)
+        for record in run.records
+        for field in record.keys() - common - records.MEANING[record["event"]][1].keys()
+    ]
+    assert strange == []
+
+
+def _fits(path: Path, folder: Path, name: str) -> bool:
+    return path.relative_to(folder).match(name)

@@ -1,0 +1,83 @@
+"""The tutorial and the README show sessions as they really print; docs/tutorial.md is run from its first command on."""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console import Shell, commands, differences, says
+from runs import HOUSE
+
+TUTORIAL = commands((HOUSE / "docs" / "tutorial.md").read_text(encoding="utf-8"))
+README = commands((HOUSE / "README.md").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """In a fresh folder, with a checkout in it; the programs are those of the checkout."""
+    folder = tmp_path / "session"
+    folder.mkdir()
+    (folder / "ftrun").symlink_to(HOUSE)
+    made = Shell(folder)
+    left = ["the session was not ended"]
+    try:
+        yield made
+    finally:
+        left = made.end()
+    assert left == []
+
+
+def need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed: pip install 'ftrun[torch]'")
+
+
+@pytest.mark.torch
+def test_the_tutorial_as_written(shell: Shell) -> None:
+    """But for its installation, which is the next test."""
+    need_torch()
+    assert len(TUTORIAL) > 20
+    assert differences(shell, [command for command in TUTORIAL if command.block > 0]) == []
+
+
+@pytest.mark.slow
+def test_the_installation_as_written(shell: Shell) -> None:
+    """And then the first session, by what was installed; it loads packages."""
+    shell.run(f"PATH={os.environ['PATH']}")
+    shell.run("export PIP_QUIET=2")  # what pip has to say of this machine's settings
+    assert differences(shell, [command for command in TUTORIAL if command.block < 2]) == []
+    assert shell.run("command -v ftrun").strip().endswith("/session/venv/bin/ftrun")
+
+
+def test_the_readme_as_written(shell: Shell) -> None:
+    assert README
+    assert differences(shell, README) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("one\ntwo", "one\ntwo\n", True),
+        ("one", "one\ntwo", False),
+        ("one\n…", "one", True),
+        ("one\n…\nfour", "one\ntwo\nthree\nfour", True),
+        ("one\n…\nfour", "one\ntwo\nthree", False),
+        ("took … s", "took 3.1 s", True),
+        ("took … s", "took 3.1 s\ntook 4 s", False),
+        ("a.b", "axb", False),
+        ("", "", True),
+        ("", "something", False),
+    ],
+)
+def test_what_a_page_shows_is_compared(shown: str, printed: str, same: bool) -> None:
+    assert says(shown, printed) is same
+
+
+def test_a_session_is_read_from_a_page() -> None:
+    page = "text\n```console\n$ one \\\n    more\nout\n$ two\n```\n```sh\n$ no\n```\n```console\n$ three\n```\n"
+    found = [(command.block, command.text, command.output) for command in commands(page)]
+    assert found == [(0, "one \\\n    more", "out"), (0, "two", ""), (1, "three", "")]
+    with pytest.raises(ValueError, match="does not begin with a command"):
+        commands("```console\nout\n```\n")

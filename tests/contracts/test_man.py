@@ -1,0 +1,58 @@
+"""The man pages: made from the code, fit for mandoc, and in the wheel."""
+
+import re
+import runpy
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ftrun import config
+from ftrun.cli import ctl
+from ftrun.core import exitcode
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "man"
+NAMES = ("ftctl.1", "fthang.1", "ftrun.1")
+
+
+def plain(page: str) -> str:
+    """As it is read."""
+    return re.sub(r"\\f[BIR]", "", page).replace("\\-", "-").replace("\\(aq", "'")
+
+
+def test_the_pages_are_what_the_code_says() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "man.py"))["pages"]()
+    assert sorted(made) == sorted(path.name for path in FOLDER.iterdir()) == sorted(NAMES)
+    for name, page in made.items():
+        assert (FOLDER / name).read_text(encoding="ascii") == page, "run: python docs/man.py"
+
+
+def test_every_option_verb_and_code_is_there() -> None:
+    page = plain((FOLDER / "ftrun.1").read_text())
+    assert all(f"\n--{option.name}" in page or f", --{option.name}" in page for option in config.OPTIONS)
+    assert all(f"\n{verdict.code}\n{verdict.name}: " in page for verdict in exitcode.TABLE)
+    assert all(f"\n.SS {verb} " in plain((FOLDER / "ftctl.1").read_text()) for verb in ctl.VERBS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mandoc_has_nothing_to_say(name: str) -> None:
+    if shutil.which("mandoc") is None:
+        pytest.skip("no mandoc here")
+    found = subprocess.run(
+        ["mandoc", "-Tlint", "-Wwarning", str(FOLDER / name)], capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+def test_text_gives_no_instructions() -> None:
+    text = runpy.run_path(str(ROOT / "docs" / "man.py"))["_text"]
+    assert text(".so /etc/passwd\n'x\n\\fB-a") == "\\&.so /etc/passwd\n\\(aqx\n\\efB\\-a"
+    assert text("the [records](records.md), `state.json`") == "the records, state.json"
+
+
+def test_the_wheel_takes_them_where_man_looks() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["shared-data"] == {"docs/man": "share/man/man1"}

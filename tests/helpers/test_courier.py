@@ -1,0 +1,224 @@
+"""The courier, with real sockets: orders are passed on and answered; what is none harms nothing."""
+
+import contextlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from beat_file import BeatDir
+from ftrun.wire import control
+from helpers.talker import DEADLINE, Talker
+
+SECOND = 1000  # ms
+
+
+class Courier(Talker):
+    def __init__(self, run_dir: Path, beat_dir: Path, before: str = "") -> None:
+        self.run_dir, self.beat_dir = run_dir, beat_dir
+        super().__init__("courier", str(run_dir), str(beat_dir), before=before)
+        self.context = zmq.Context()
+
+    def __exit__(self, *rest: object) -> None:
+        self.context.destroy(linger=0)
+        super().__exit__(*rest)
+
+    def client(self, kind: int = zmq.DEALER) -> "zmq.Socket[bytes]":
+        client: zmq.Socket[bytes] = self.context.socket(kind)
+        client.connect(f"ipc://{self.run_dir}/{control.SOCKET}")
+        return client
+
+    def order(self, client: "zmq.Socket[bytes]", verb: str, **more: Any) -> None:
+        client.send(json.dumps({"schema": 1, "id": "q", "verb": verb, **more}).encode())
+
+    def record(self, event: str, **fields: Any) -> None:
+        with open(self.run_dir / "events.jsonl", "ab") as stream:
+            stream.write(json.dumps({"schema": 1, "event": event, **fields}).encode() + b"\n")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Path, Path]:
+    run_dir, beat_dir = tmp_path / "run", tmp_path / "beats"
+    run_dir.mkdir()
+    beat_dir.mkdir()
+    (run_dir / "events.jsonl").write_bytes(b'{"schema": 1, "event": "started"}\n')
+    return run_dir, beat_dir
+
+
+@pytest.fixture
+def courier(place: tuple[Path, Path]) -> Iterator[Courier]:
+    with Courier(*place) as made:
+        yield made
+
+
+def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
+    assert client.poll(int(DEADLINE * SECOND)), "no answer"
+    found: dict[str, Any] = json.loads(client.recv_multipart()[-1])
+    return found
+
+
+def test_an_order_is_passed_on_and_answered_when_it_is_decided(courier: Courier) -> None:
+    client = courier.client()
+    courier.order(client, "pause", by="root", lasting=60)
+    asked = courier.event("order")
+    assert (asked["verb"], asked["by"], asked["lasting"]) == ("pause", "root", 60.0)
+    assert not client.poll(0), "it answers before anything is decided"
+    courier.ask(ask="answer", id=asked["id"], ok=False, why="it is ending")
+    found = answer(client)
+    assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "it is ending", 1)
+
+
+def test_answers_find_those_who_asked(courier: Courier) -> None:
+    clients = [courier.client() for _ in range(3)] + [courier.client(zmq.REQ)]
+    for number, client in enumerate(clients):
+        client.send(json.dumps({"schema": 1, "id": str(number), "verb": "restart"}).encode())
+    asked = [courier.event("order")["id"] for _ in clients]
+    assert len(set(asked)) == len(clients)
+    for number in reversed(asked):
+        courier.ask(ask="answer", id=number, ok=True, why="done")
+    assert [answer(client)["id"] for client in clients] == ["0", "1", "2", "3"]
+
+
+def test_sockets_are_for_this_user(courier: Courier) -> None:
+    answered(courier)
+    for name in (control.SOCKET, control.RECORDS):
+        found = (courier.run_dir / name).stat().st_mode
+        assert stat.S_ISSOCK(found)
+        assert stat.S_IMODE(found) == 0o600
+
+
+def answered(courier: Courier) -> None:
+    """It is there, and well."""
+    client = courier.client()
+    courier.order(client, "ping")
+    assert answer(client)["ok"]
+    client.close(linger=0)
+
+
+def test_garbage_half_messages_and_other_versions_harm_nothing(courier: Courier) -> None:
+    answered(courier)
+    raw = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+    try:
+        for number, one in enumerate(raw):
+            one.connect(str(courier.run_dir / control.SOCKET))
+            # A ZMTP greeting that is cut off, one that goes on with nonsense, and no greeting at all.
+            one.sendall(
+                [b"\xff\0\0\0\0\0\0\0\1\x7f", b"\xff" * 10 + b"\3" + bytes(53) + b"\4\x26" * 50, b"GET /"][number % 3]
+            )
+        client = courier.client()
+        for content in (b"", b"{", b"[1]", b"\xff" * 3000, b'{"schema": 9, "id": "old", "verb": "stop"}'):
+            client.send(content)
+            assert answer(client)["ok"] is False
+        client.send_multipart([b"a", b"b", b"c", b"d"])
+        assert answer(client)["ok"] is False
+        client.send(b"x" * 100_000)  # more than it reads: the connection is ended
+        answered(courier)
+    finally:
+        for one in raw:
+            one.close()
+    assert not [line for line in courier.lines if line["event"] == "order"]
+
+
+def test_a_flood_of_orders_reaches_nobody_but_its_sender(courier: Courier) -> None:
+    flood, other = courier.client(), courier.client()
+    flood.sndhwm = 0
+    for _ in range(2000):
+        courier.order(flood, "restart")
+    refused = 0
+    while refused < 1000:
+        assert flood.poll(int(DEADLINE * SECOND)), f"{refused} refused"
+        found = json.loads(flood.recv())
+        refused += found["why"] == "too many orders"
+    courier.order(other, "ping")
+    assert answer(other)["ok"]
+    courier.read(0.1)
+    assert len([line for line in courier.lines if line["event"] == "order"]) <= 16
+
+
+def test_who_goes_away_before_the_answer_is_not_missed(courier: Courier) -> None:
+    client = courier.client()
+    courier.order(client, "stop")
+    asked = courier.event("order")
+    client.close(linger=0)
+    courier.ask(ask="answer", id=asked["id"], ok=True, why="done")
+    courier.ask(ask="answer", id="never asked", ok=True, why="done")
+    answered(courier)
+
+
+def test_who_gets_no_answer_is_told_so(place: tuple[Path, Path]) -> None:
+    before = "import ftrun.helpers.courier.channel as c; c.PATIENCE = 0.05"
+    with Courier(*place, before=before) as courier:
+        client = courier.client()
+        courier.order(client, "restart")
+        found = answer(client)
+        assert (found["ok"], found["why"]) == (False, "ftrun does not answer")
+
+
+def test_records_are_streamed_as_they_come(courier: Courier) -> None:
+    answered(courier)
+    stream: zmq.Socket[bytes] = courier.context.socket(zmq.SUB)
+    stream.connect(f"ipc://{courier.run_dir}/{control.RECORDS}")
+    stream.subscribe(b"hang")
+    found: list[list[bytes]] = []
+    number = 0
+    while not found:  # a subscription takes a moment to arrive
+        courier.record("progress", step=number)
+        courier.record("hang", step=number)
+        number += 1
+        if stream.poll(100):
+            found.append(stream.recv_multipart())
+    assert found[0][0] == b"hang"
+    assert json.loads(found[0][1])["event"] == "hang"
+
+
+def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
+    beats = BeatDir(place[0].parent / "shm")
+    before = "import ftrun.helpers.courier.steps as s; s.OFTEN = 0.01"
+    with contextlib.closing(beats), Courier(place[0], beats.folder, before) as courier:
+        for rank, step in ((0, 7), (1, 5)):
+            beats.run(f"ft.beat({step})", RANK=str(rank)).check_returncode()
+        courier.ask(ask="attempt", number=2)
+        path = courier.run_dir / "steps.jsonl"
+        while not path.exists():
+            answered(courier)
+        sample = json.loads(path.read_text().splitlines()[0])
+        assert (sample["attempt"], sample["low"], sample["high"], sample["ranks"]) == (2, 5, 7, 2)
+        os.truncate(courier.beat_dir / "beats", 100)  # by the command
+        answered(courier)
+        assert courier.end() == 0
+
+
+def test_without_a_socket_it_says_so_and_goes_on(place: tuple[Path, Path]) -> None:
+    (place[0] / control.SOCKET).mkdir()
+    with Courier(*place) as courier:
+        assert "no control channel" in courier.event("problem")["what"]
+        assert courier.end() == 0
+
+
+def test_a_long_path_and_a_socket_that_was_left(tmp_path: Path) -> None:
+    run_dir = tmp_path / ("d" * 120)
+    run_dir.mkdir()
+    (run_dir / "events.jsonl").touch()
+    here = os.open(run_dir, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(f"/proc/self/fd/{here}/{control.SOCKET}")
+        with Courier(run_dir, tmp_path) as courier, courier.context.socket(zmq.DEALER) as client:
+            path = f"/proc/self/fd/{here}/{control.SOCKET}"
+            client.linger = 0
+            client.connect(f"ipc://{path}")  # again and again, until it is made anew
+            courier.order(client, "ping")
+            assert answer(client)["ok"]
+    finally:
+        os.close(here)
+
+
+def test_it_ends_with_its_line(courier: Courier) -> None:
+    answered(courier)
+    assert courier.end() == 0

@@ -1,0 +1,235 @@
+"""What the metrics say of a run, in the words of Prometheus: names, units, labels, and how many there are."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.openmetrics import exposition, parser
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from ftrun.helpers.metrics import catalogue
+from ftrun.helpers.metrics.exporter import _registry
+from ftrun.helpers.metrics.readings import Reading, readings
+from ftrun.helpers.metrics.rising import NAME, Rising
+from ftrun.views.snapshot import DeviceNow, Limit, RankNow, Snapshot
+
+NEW = Snapshot(run_dir="/run", alive=True, phase="launching", attempt=1, reason="first")
+AWFUL = 'two\nlines "quoted" \\ back {slash}'
+write_openmetrics: Callable[[CollectorRegistry], bytes] = exposition.generate_latest
+parse_openmetrics: Callable[[str], Iterator[Metric]] = parser.text_string_to_metric_families
+WALL = "ftrun_wall_seconds_total"
+
+
+def ranks(number: int) -> tuple[RankNow, ...]:
+    return tuple(
+        RankNow(n, 100 + n, "moving", step=50 + n, rule="step", age=1.0 + n, limit=30.0, step_time=0.5 + n)
+        for n in range(number)
+    )
+
+
+def full(number: int = 8) -> Snapshot:
+    """All that there can be."""
+    some = ranks(number)
+    return NEW._replace(
+        phase="running",
+        version="0.1.0",
+        part="train",
+        attempt=3,
+        wall=1000.5,
+        counts={"hang": 2, "fault": 0, "failure": 0},
+        left={"hang": 1, "fault": 3, "failure": None},
+        restarts={"hang": 2, "manual": 1},
+        step=50,
+        step_time=0.25,
+        checkpoint_step=40,
+        checkpoint_age=12.0,
+        ranks=some,
+        slowest=some[0],
+        stalest=some[-1],
+        limits=(
+            Limit("hang", 38.0, "learned: 3.1s usual, 12s longest; times 2, after hangs in a row"),
+            Limit("start", 3600.0, "default"),
+            Limit("section", None, "default"),
+            Limit("idle", 1800.0, "option, once the job uses an accelerator"),
+        ),
+        paused=4.0,
+        devices=(DeviceNow("GPU-1", AWFUL, 75.0, 1 << 30, 80 << 30, 300.5, 2.0), DeviceNow("GPU-2")),
+        lost={"hang": 90.0, "redone": 10.5},
+        goodput=0.9,
+        verdict="hang-limit",
+        exit_code=195,
+    )
+
+
+def exposed(found: Snapshot) -> str:
+    return generate_latest(_registry(readings(found))).decode()
+
+
+def values(found: Snapshot) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {(reading.name, reading.labels): reading.value for reading in readings(found)}
+
+
+def test_all_that_there_can_be_has_a_reading_and_no_reading_is_unknown() -> None:
+    assert {reading.name for reading in readings(full())} == {metric.name for metric in catalogue.METRICS}
+    for reading in readings(full()):
+        assert len(reading.labels) == len(catalogue.BY_NAME[reading.name].labels), reading
+
+
+def test_the_values() -> None:
+    found = values(full())
+    assert found["ftrun_restarts_total", ("hang",)] == 2
+    assert found["ftrun_restarts_total", ("fault",)] == 0, "a counter is there before it counts"
+    assert found["ftrun_restarts_left", ("hang",)] == 1
+    assert ("ftrun_restarts_left", ("failure",)) not in found, "no limit"
+    assert found["ftrun_lost_seconds_total", ("redone",)] == 10.5
+    assert found["ftrun_timeout_seconds", ("hang", "learned")] == 38.0
+    assert found["ftrun_timeout_seconds", ("idle", "option")] == 1800.0
+    assert not any(name == "ftrun_timeout_seconds" and labels[0] == "section" for name, labels in found), "off"
+    assert found["ftrun_device_utilization_ratio", ("GPU-1",)] == 0.75
+    assert ("ftrun_device_power_watts", ("GPU-2",)) not in found
+    assert found["ftrun_stalest_rank", ()] == 7
+    assert found["ftrun_lowest_step", ()] == 50
+    assert found["ftrun_highest_step", ()] == 57
+    assert found["ftrun_slowest_step_seconds", ()] == 7.5
+    assert found["ftrun_ranks", ("moving",)] == 8
+    assert found["ftrun_verdict_info", ("hang-limit", "195")] == 1
+    assert found["ftrun_paused", ()] == 1
+
+
+def test_one_phase_is_on() -> None:
+    for phase in (*catalogue.PHASES, "one that is not known here"):
+        states = {name[1][0]: on for name, on in values(NEW._replace(phase=phase)).items() if name[0] == "ftrun_phase"}
+        assert [name for name, on in states.items() if on] == [phase]
+        assert set(states) >= set(catalogue.PHASES)
+
+
+def test_what_is_not_known_has_no_reading() -> None:
+    names = {reading.name for reading in readings(NEW)}
+    assert {"ftrun_up", "ftrun_attempt", "ftrun_lost_seconds_total"} <= names
+    assert not names & {"ftrun_step", "ftrun_goodput_ratio", "ftrun_checkpoint_step", "ftrun_verdict_info"}
+    assert not any(name.startswith(("ftrun_rank_", "ftrun_device_", "ftrun_stalest_")) for name in names)
+    assert "ftrun_step" not in {r.name for r in readings(NEW._replace(step_time=float("nan")))}
+
+
+def test_the_touch_file_is_no_number() -> None:
+    assert ("ftrun_rank_age_seconds", ("touch",)) in values(NEW._replace(ranks=(RankNow(-1, 0, "moving", age=1.0),)))
+
+
+def test_there_are_not_more_series_with_more_ranks() -> None:
+    at_most = len(readings(full(catalogue.RANKS)))
+    many = readings(full(1024))
+    assert at_most <= 350 + 2 * 6
+    assert len(many) <= 70 + 2 * 6
+    assert not any(reading.name.startswith("ftrun_rank_") for reading in many)
+    assert values(full(1024))["ftrun_highest_step", ()] == 1073
+    crowd = NEW._replace(devices=tuple(DeviceNow(f"GPU-{n}", power=1.0) for n in range(500)))
+    assert sum(r.name == "ftrun_device_power_watts" for r in readings(crowd)) == catalogue.DEVICES
+
+
+def test_no_series_is_there_twice() -> None:
+    twice = full()._replace(
+        devices=(DeviceNow("GPU-1"), DeviceNow("GPU-1")),
+        limits=(Limit("hang", 1.0, "option"), Limit("hang", 2.0, "default")),
+    )
+    keys = [(reading.name, reading.labels) for reading in readings(twice)]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("found", [NEW, full(), full(1024)], ids=["new", "full", "many"])
+def test_the_parsers_of_prometheus_understand_it(found: Snapshot) -> None:
+    plain = [sample for family in parse(exposed(found)) for sample in family.samples]
+    assert len(plain) == len(readings(found))
+    names = {sample.name for sample in plain}
+    assert names == {reading.name for reading in readings(found)}
+    text = write_openmetrics(_registry(readings(found))).decode()
+    families = list(parse_openmetrics(text))
+    assert sum(len(family.samples) for family in families) == len(plain)
+    for family in families:
+        assert family.documentation
+        kinds = {catalogue.BY_NAME[sample.name].kind for sample in family.samples}
+        assert kinds == {family.type}, family.name
+
+
+def test_a_label_may_hold_anything() -> None:
+    names = [s.labels["name"] for f in parse(exposed(full())) for s in f.samples if s.name == "ftrun_device_info"]
+    assert AWFUL in names
+
+
+@pytest.mark.parametrize("found", [NEW, full()], ids=["new", "full"])
+def test_promtool_finds_nothing(found: Snapshot) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian's package prometheus)")
+    done = subprocess.run([promtool, "check", "metrics"], input=exposed(found), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# --- counters ---------------------------------------------------------------------------------------------------------
+
+
+def wall(rising: Rising, began: str | None, seconds: float) -> float:
+    (shown,) = rising.follow(began, [Reading(WALL, (), seconds)])
+    return shown.value
+
+
+def test_counters_go_on_where_they_were_after_ftrun_was_killed(tmp_path: Path) -> None:
+    first = Rising(str(tmp_path))
+    assert [wall(first, "a", n) for n in (10.0, 50.0, 105.0)] == [10.0, 50.0, 105.0]
+    second = Rising(str(tmp_path))
+    # It was killed 5 s after its last record, so the next one knows of 100.
+    assert [wall(second, "b", n) for n in (100.0, 100.5, 120.0)] == [105.0, 105.5, 125.0]
+    third = Rising(str(tmp_path))
+    assert wall(third, "c", 130.0) == 135.0, "one that ended well"
+    fourth = Rising(str(tmp_path))
+    assert [wall(fourth, "d", n) for n in (1.0, 3.0)] == [135.0, 137.0], "its state was lost"
+
+
+def test_a_count_that_falls_for_a_moment_is_not_counted_twice(tmp_path: Path) -> None:
+    rising = Rising(str(tmp_path))
+    shown = [wall(rising, began, n) for began, n in (("a", 100.0), (None, 0.0), ("a", 3.0), ("a", 101.0))]
+    assert shown == [100.0, 100.0, 100.0, 101.0]
+
+
+def test_all_counters_rise_and_gauges_are_left_alone(tmp_path: Path) -> None:
+    rising, seen = Rising(str(tmp_path)), []
+    for began, number in (("a", 5), ("a", 7), ("b", 2), ("b", 4), ("c", 0)):
+        found = full()._replace(
+            restarts={"hang": number}, lost={"hang": float(number)}, wall=float(number), step=number
+        )
+        seen.append({(r.name, r.labels): r.value for r in rising.follow(began, readings(found))})
+    for before, after in pairwise(seen):
+        assert all(after[key] >= value for key, value in before.items() if key[0] in catalogue.COUNTERS)
+    assert [one["ftrun_step", ()] for one in seen] == [5, 7, 2, 4, 0]
+    assert [one["ftrun_restarts_total", ("hang",)] for one in seen] == [5, 7, 7, 9, 9]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"[" * 100_000,
+        b'{"schema": 2, "began": "a", "counters": {}}',
+        b'{"schema": 1, "began": "a", "counters": []}',
+        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": 1}}',
+        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": [NaN, 1]}}',
+        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": [-5, 1]}}',
+        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": ["x", "y"]}}',
+    ],
+)
+def test_what_was_kept_and_is_none_is_not_believed(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    assert wall(Rising(str(tmp_path)), "a", 3.0) == 3.0
+
+
+def test_a_counter_that_cannot_be_kept_still_counts(tmp_path: Path) -> None:
+    rising = Rising(str(tmp_path / "vanished"))
+    assert [wall(rising, "a", n) for n in (1.0, 2.0)] == [1.0, 2.0]
+    assert rising.problem is not None
+    assert "No such file" in rising.problem

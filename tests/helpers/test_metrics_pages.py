@@ -1,0 +1,214 @@
+"""The dashboard, the alerts and the page: they name what exists, and are valid."""
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ftrun.helpers.metrics import catalogue
+from runs import HOUSE
+
+FOLDER = HOUSE / "docs" / "metrics"
+DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text())
+RULES: list[dict[str, Any]] = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
+OTHERS = {"instance", "job", "run"}  # labels of Prometheus' own, and of the textfile
+VARIABLES = {"$__rate_interval": "5m", "$__range": "6h", "$__interval": "1m", "$instance": ".*"}
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = DASHBOARD["panels"]
+    return found
+
+
+def of_dashboard() -> Iterator[str]:
+    for panel in panels():
+        for target in panel["targets"]:
+            yield target["expr"]
+    for annotation in DASHBOARD["annotations"]["list"]:
+        yield annotation["expr"]
+
+
+def expressions() -> list[str]:
+    return [*of_dashboard(), *(rule["expr"] for rule in RULES)]
+
+
+def plain(expression: str) -> str:
+    """As Prometheus gets it."""
+    for name, value in VARIABLES.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_names_what_exists(expression: str) -> None:
+    names = re.findall(r"\bftrun_\w+", re.sub(r'"[^"]*"', "", expression))
+    assert names
+    assert set(names) <= set(catalogue.BY_NAME)
+    labels = {label for name in names for label in catalogue.BY_NAME[name].labels} | OTHERS
+    matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    grouped = re.findall(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", expression)
+    used = {*matched, *(word.strip() for words in grouped for word in words.split(","))}
+    assert used <= labels
+    assert not re.search(r"\$[_a-z]", plain(expression))
+
+
+def test_a_label_is_matched_by_a_value_that_it_can_have() -> None:
+    values = {"phase": catalogue.PHASES, "reason": catalogue.REASONS, "why": catalogue.WHYS, "cause": catalogue.CAUSES}
+    seen = 0
+    for expression in expressions():
+        for label, text in re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"$]*)"', expression):
+            if label in values:
+                seen += 1
+                assert set(text.split("|")) <= set(values[label]), expression
+    assert seen >= 3
+
+
+def test_a_legend_and_a_text_name_labels_that_exist() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            names = re.findall(r"\bftrun_\w+", target["expr"])
+            labels = {label for name in names for label in catalogue.BY_NAME[name].labels} | OTHERS
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, panel["title"]
+    for rule in RULES:
+        names = re.findall(r"\bftrun_\w+", rule["expr"])
+        labels = {label for name in names for label in catalogue.BY_NAME[name].labels} | OTHERS
+        text = " ".join(rule["annotations"].values())
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, rule["alert"]
+
+
+def test_the_dashboard_is_one() -> None:
+    assert DASHBOARD["schemaVersion"] >= 39
+    assert [v["type"] for v in DASHBOARD["templating"]["list"]] == ["datasource", "query"]
+    assert len({panel["id"] for panel in panels()}) == len(panels())
+    for panel in panels():
+        assert panel["title"]
+        assert panel["description"], panel["title"]
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"]["uid"] == "${datasource}"
+
+
+def test_no_panel_covers_another() -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in panels():
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+
+
+def test_what_has_to_be_seen_is_on_the_dashboard() -> None:
+    shown = " ".join(of_dashboard())
+    for name in (
+        *("goodput_ratio", "lost_seconds_total", "restarts_total", "phase", "step_seconds", "checkpoint_age_seconds"),
+        *("stalest_age_seconds", "stalest_limit_seconds", "device_utilization_ratio", "device_power_watts"),
+    ):
+        assert f"ftrun_{name}" in shown
+
+
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed (Debian's package prometheus)")
+    return found
+
+
+def check(*words: str | Path) -> str:
+    done = subprocess.run([promtool(), *map(str, words)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_promtool_takes_the_alerts() -> None:
+    assert f"{len(RULES)} rules found" in check("check", "rules", FOLDER / "alerts.yml")
+
+
+def test_promtool_takes_the_dashboards_expressions(tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{n}", "expr": plain(e)} for n, e in enumerate(of_dashboard())]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in check("check", "rules", file)
+
+
+# What the counters do in ten hours, a value a minute, and which alerts there are then.
+SERIES = {
+    "FtrunRestarted": {'ftrun_restarts_total{reason="hang",instance="a"}': "0x590 1x10"},
+    "FtrunLastRestart": {
+        'ftrun_restarts_left{cause="hang",instance="a"}': "3x590 0x10",
+        'ftrun_restarts_in_a_row{cause="hang",instance="a"}': "0x590 3x10",
+        'ftrun_restarts_left{cause="failure",instance="a"}': "0x600",  # not listed in --restart-on
+        'ftrun_restarts_in_a_row{cause="failure",instance="a"}': "0x600",
+    },
+    "FtrunGoodputLow": {
+        'ftrun_lost_seconds_total{why="hang",instance="a"}': "0+15x600",
+        'ftrun_lost_seconds_total{why="redone",instance="a"}': "0+15x600",
+        'ftrun_wall_seconds_total{instance="a"}': "0+60x600",
+    },
+    "FtrunCheckpointOld": {
+        'ftrun_checkpoint_age_seconds{instance="a"}': "0+60x600",
+        'ftrun_phase{phase="running",instance="a"}': "1x600",
+    },
+    "FtrunEndedInTrouble": {'ftrun_verdict_info{verdict="hang-limit",exit_code="195",instance="a"}': "_x590 1x10"},
+    "FtrunGone": {
+        'ftrun_up{instance="a"}': "1x590 0x10",
+        'ftrun_up{instance="b"}': "1x590 0x10",
+        'ftrun_verdict_info{verdict="succeeded",exit_code="0",instance="b"}': "_x590 1x10",
+    },
+    "FtrunNearHangLimit": {
+        'ftrun_stalest_age_seconds{instance="a"}': "0x598 35x2",
+        'ftrun_stalest_limit_seconds{instance="a"}': "38x600",
+    },
+    "FtrunHealingLong": {'ftrun_phase{phase="healing",instance="a"}': "0x580 1x20"},
+    "FtrunSilent": {
+        'ftrun_up{instance="a",run="train"}': "1x600",
+        'node_textfile_mtime_seconds{instance="a",file="/textfile/train.prom"}': "0+60x590 35400x10",
+        'ftrun_up{instance="b",run="other"}': "1x600",
+        'node_textfile_mtime_seconds{instance="b",file="/textfile/other.prom"}': "0+60x600",
+    },
+    "FtrunPausedLong": {'ftrun_paused{instance="a"}': "0x500 1x100"},
+}
+
+
+def test_an_alert_is_there_when_it_should_be_and_only_then(tmp_path: Path) -> None:
+    assert set(SERIES) == {rule["alert"] for rule in RULES}
+    tests = []
+    for alert, series in SERIES.items():
+        tests.append(
+            {
+                "name": alert,
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": 'count by (alertname, instance, alertstate) (ALERTS{alertstate="firing"})',
+                        "eval_time": "10h",
+                        "exp_samples": [
+                            {"labels": f'{{alertname="{alert}",alertstate="firing",instance="a"}}', "value": 1}
+                        ],
+                    },
+                    {"expr": 'count(ALERTS{alertstate="firing"})', "eval_time": "5m", "exp_samples": []},
+                ],
+            }
+        )
+    file = tmp_path / "test.yml"
+    content = {"rule_files": [str(FOLDER / "alerts.yml")], "evaluation_interval": "1m", "tests": tests}
+    file.write_text(yaml.safe_dump(content))
+    check("test", "rules", file)
+
+
+def test_the_page_has_the_table_as_it_is() -> None:
+    made = runpy.run_path(str(FOLDER / "table.py"))
+    page = (HOUSE / "docs" / "metrics.md").read_text()
+    assert made["page"](page) == page, "run: python docs/metrics/table.py"
+
+
+def test_the_page_explains_every_alert_and_no_other() -> None:
+    page = (HOUSE / "docs" / "metrics.md").read_text()
+    assert re.findall(r"^\| `(Ftrun\w+)` \|", page, re.MULTILINE) == [rule["alert"] for rule in RULES]

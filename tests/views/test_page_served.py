@@ -1,0 +1,242 @@
+"""`ftctl serve` as it is used: streams that go on where they were cut, that are bounded, and that hold up no Ctrl-C."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="starlette is not installed: pip install 'ftrun[page]'")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ftrun[page]'")
+
+from ftrun.views.page import app, feed, server, stream
+from ftrun.views.page.app import Page
+from ftrun.views.snapshot import Snapshot
+from pages import FTCTL, Event, empty, ftctl_serve, serving, snapshot
+from runs import Runs, wait_for
+from runs import runs as runs
+
+
+def is_record(name: str) -> Callable[[Event], bool]:
+    return lambda event: event.name == "record" and bool(event.data["event"] == name)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    run_dir = empty(tmp_path / "run")
+    return Page(lambda: str(run_dir))
+
+
+def test_a_run_is_followed_to_its_end_and_a_cut_stream_goes_on(runs: Runs) -> None:
+    os.mkfifo(runs.folder / "go")
+    run = runs.start("sh", "-c", "read line < go; exit 3")
+    run.until("spawned")
+    with ftctl_serve(run.run_dir) as (_, served):
+        one = served.stream()
+        before = one.until(is_record("spawned"))
+        assert [event.name for event in before[:2]] == ["fresh", "snapshot"]
+        assert before[1].data["alive"] is True
+        one.close()
+        assert served.get("/healthz") == (200, "ok\n")
+        assert served.get("/", host="evil.example")[0] == 421
+    (runs.folder / "go").write_text("now\n")
+    assert run.wait() == 3
+    with ftctl_serve(run.run_dir) as (_, served):  # another server, for whom the id still means the same
+        for options in ({"Last_Event_ID": before[-1].id}, {"path": f"/events?after={before[-1].id}"}):
+            one = served.stream(**options)
+            after = one.until(is_record("ended"))
+            assert "fresh" not in [event.name for event in after]
+            told = [event.data["event"] for event in (*before, *after) if event.name == "record"]
+            assert told == run.order
+            (shown,) = [event.data for event in after if event.name == "snapshot"]
+            assert (shown["alive"], shown["phase"], shown["exit_code"]) == (False, "done", 3)
+            one.close()
+
+
+def test_one_that_is_told_nothing_new_hears_that_it_is_still_told(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "look", lambda run_dir: snapshot(Path(run_dir)))
+    monkeypatch.setattr(stream, "BEAT", 0.2)
+    with serving(page) as served:
+        one = served.stream()
+        assert [event.name for event in one.until(lambda event: event.name == "beat")] == ["fresh", "snapshot", "beat"]
+        one.close()
+
+
+def test_a_run_dir_that_vanishes_is_said_and_one_that_comes_back_is_shown(tmp_path: Path) -> None:
+    run_dir = empty(tmp_path / "run")
+    with ftctl_serve(run_dir) as (_, served):
+        one = served.stream()
+        one.until(lambda event: event.name == "snapshot")
+        run_dir.rename(tmp_path / "elsewhere")
+        found = one.until(lambda event: event.name == "unread")[-1]
+        assert str(run_dir) in found.data["why"]
+        (tmp_path / "elsewhere").rename(run_dir)
+        one.until(lambda event: event.name == "snapshot")
+        one.close()
+
+
+def test_all_streams_share_one_reader(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def look(run_dir: str) -> Snapshot:
+        looks.append(threading.get_ident())
+        return snapshot(Path(run_dir), step=len(looks))
+
+    monkeypatch.setattr(feed, "look", look)
+    monkeypatch.setattr(feed, "PERIOD", 0.2)
+    with serving(page) as served:
+        streams = [served.stream() for _ in range(8)]
+        begun = time.monotonic()
+        for one in streams:
+            one.until(lambda event: event.name == "snapshot" and event.data["step"] >= 4)
+        assert len(looks) <= (time.monotonic() - begun) / feed.PERIOD + 3
+        for one in streams:
+            one.close()
+        wait_for(lambda: page._streams == 0, "the streams to be gone", 60)
+        wait_for(lambda: page.feed._task is None or page.feed._task.done(), "the reader to rest", 60)
+
+
+def test_there_are_not_more_streams_than_it_can_bear(page: Page) -> None:
+    with serving(page) as served:
+        streams = [served.stream() for _ in range(app.STREAMS)]
+        assert {one.status for one in streams} == {200}
+        assert served.get("/events")[0] == 503
+        assert served.get("/healthz")[0] == 200
+        streams[0].close()
+
+        def admitted() -> bool:
+            one = served.stream()
+            one.close()
+            return one.status == 200
+
+        wait_for(admitted, "room for another", 60)
+        for one in streams:
+            one.close()
+
+
+def test_a_client_that_does_not_read_is_dropped(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(range(1_000_000))
+
+    def look(run_dir: str) -> Snapshot:
+        return snapshot(Path(run_dir), why="x" * 4_000_000, step=next(looks))
+
+    monkeypatch.setattr(feed, "look", look)
+    monkeypatch.setattr(feed, "PERIOD", 0.05)
+    monkeypatch.setattr(stream, "SLOW", 0.5)
+    with serving(page) as served, socket.create_connection(("127.0.0.1", served.port)) as deaf:
+        deaf.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_for(lambda: page._streams == 1, "the stream", 60)
+        wait_for(lambda: page._streams == 0, "it to be dropped", 60)
+
+
+ONE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+HALVES = {"none": b"", "first": ONE[:-2], "second": ONE + ONE[:-2], "body": ONE[:-2] + b"Content-Length: 9\r\n\r\nx"}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+def test_whoever_asks_half_is_dropped(page: Page, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+    monkeypatch.setattr(server, "ASKING", 0.5)
+    with serving(page) as served, socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.settimeout(60)
+        client.sendall(half)
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(65536):
+                pass
+
+
+def test_half_requests_take_the_page_from_nobody(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ASKING", 0.5)
+    monkeypatch.setattr(server, "CONNECTIONS", 8)
+    monkeypatch.setattr(stream, "BEAT", 0.1)
+    with serving(page) as served, contextlib.ExitStack() as all_of_them:
+        watching = served.stream()
+        for _ in range(server.CONNECTIONS):
+            client = all_of_them.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            client.sendall(b"GET /")
+        wait_for(lambda: served.get("/healthz")[0] == 200, "room for who asks", 60)
+        assert watching.until(lambda event: event.name == "beat"), "who is being answered stays"
+        watching.close()
+
+
+def test_head_is_no_stream(page: Page) -> None:
+    with serving(page) as served:
+        assert served.get("/events", "HEAD") == (200, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_at_once_with_open_streams(tmp_path: Path, number: int) -> None:
+    with ftctl_serve(empty(tmp_path / "run")) as (process, served):
+        streams = [served.stream() for _ in range(3)]
+        for one in streams:
+            one.until(lambda event: event.name == "snapshot")
+        begun = time.monotonic()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        assert time.monotonic() - begun < 5
+        assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM}[signal.Signals(number)]
+        assert out == ""
+        assert len(err.strip().splitlines()) == 1, err
+        assert all(event.name == "beat" for one in streams for event in one.events())  # and then its end
+        for one in streams:
+            one.close()
+
+
+def refused(*words: str, code: int) -> str:
+    done = subprocess.run([*FTCTL, "serve", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path, taken: int) -> None:
+    said = refused("--run-dir", str(empty(tmp_path / "run")), "--port", str(taken), code=1)
+    assert f"127.0.0.1 port {taken}: Address already in use" in said
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_other_machines_only_if_that_is_meant(tmp_path: Path, host: str) -> None:
+    said = refused("--run-dir", str(empty(tmp_path / "run")), "--host", host, code=2)
+    assert "no password" in said
+    assert "--allow-remote" in said
+
+
+def test_other_machines_if_that_is_meant(tmp_path: Path) -> None:
+    with ftctl_serve(empty(tmp_path / "run"), "--host", "0.0.0.0", "--allow-remote") as (process, served):
+        assert served.get("/healthz", host="10.1.2.3:80")[0] == 200
+        assert served.get("/healthz", host=socket.gethostname())[0] == 200
+        assert served.get("/healthz", host="evil.example")[0] == 421
+        process.send_signal(signal.SIGINT)
+        assert "no password" in process.communicate(timeout=60)[1]
+
+
+@pytest.mark.parametrize("words", [("--host", "no.such.host.invalid"), ("--port", "99999"), ("--port", "x")])
+def test_what_cannot_be_listened_on_is_usage(tmp_path: Path, words: tuple[str, ...]) -> None:
+    refused("--run-dir", str(empty(tmp_path / "run")), *words, code=2)
+
+
+def test_nothing_to_show_is_one_line(tmp_path: Path) -> None:
+    assert str(tmp_path) in refused("--run-dir", str(tmp_path), "--port", "0", code=1)
+
+
+def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:
+    code = "import runpy, sys; sys.modules['starlette'] = None; sys.argv = ['ftctl', 'serve']; "
+    code += f"runpy.run_path({FTCTL[1]!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'ftrun[page]'" in done.stderr

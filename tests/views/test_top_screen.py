@@ -1,0 +1,212 @@
+"""`ftctl top` at any size: what matters most is on it, and nothing is wider or longer than the terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from ftrun.views import pace, top
+from ftrun.views.pace import Seen
+from ftrun.views.snapshot import DeviceNow, Limit, RankNow, Snapshot, Trouble
+from ftrun.views.summary import headline
+from ftrun.views.top import Look
+
+SIZES = [(80, 24), (40, 10), (200, 60), (20, 5), (1, 1), (80, 3)]
+NASTY = "\x1b[2J\x1b]0;x\x07\n\r\t名前名前\ud800\u202e"
+
+
+def ranks(count: int) -> tuple[RankNow, ...]:
+    """The one in the middle is the stalest."""
+    stale = count // 2
+    return tuple(
+        RankNow(
+            number,
+            4000 + number,
+            "section" if number % 7 == 3 and number != stale else "moving",
+            8120 - (number == stale),
+            26.0 if number == stale else 0.3,
+            0.2,
+            "checkpoint" if number % 7 == 3 and number != stale else None,
+            "step",
+            26.0 if number == stale else 0.3,
+            38.0,
+            1.2,
+        )
+        for number in range(count)
+    )
+
+
+def snapshot(count: int = 8, devices: int = 0, **more: Any) -> Snapshot:
+    of = ranks(count)
+    shown = Snapshot(
+        "/run/dir",
+        True,
+        "running",
+        2,
+        "hang",
+        command=("python", "train.py"),
+        up=200.0,
+        wall=7380.0,
+        counts={"hang": 1, "fault": 0, "failure": 0},
+        left={"hang": 2, "fault": 3, "failure": 0},
+        restarts={"hang": 1},
+        step=8120,
+        step_time=1.2,
+        checkpoint_step=8000,
+        checkpoint_age=144.0,
+        ranks=of,
+        slowest=of[count // 2] if of else None,
+        stalest=of[count // 2] if of else None,
+        limits=(Limit("hang", 38.0, "learned"),),
+        deadline=12.0,
+        next=f"rank {count // 2} is a suspect in 12s: 26s without a step of 38s (learned)",
+        devices=tuple(DeviceNow(f"GPU-{n}", "H100", 98.0 - n, 60 << 30, 80 << 30, 650.0) for n in range(devices)),
+        trouble=Trouble("2026-11-21T22:00:00Z", 1, "hang", "rank 3 stopped at step 812"),
+        lost={"hang": 300.0, "startup": 60.0},
+        goodput=0.93,
+    )
+    return shown._replace(**more)
+
+
+SAMPLES = tuple(Seen(float(n), 1, n) for n in range(300)) + tuple(Seen(300.0 + 2 * n, 2, 290 + n) for n in range(100))
+RECORDS = [
+    {"time": f"2026-11-21T22:00:{n:02}.000Z", "event": "progress", "attempt": 1, "step": n, "checkpoint": None}
+    for n in range(40)
+] + [{"time": "2026-11-21T22:01:00.000Z", "event": "hang", "rank": 3, "why": NASTY}]
+
+
+def drawn(shown: Snapshot, width: int = 80, height: int = 24, unicode: bool = True) -> list[str]:
+    """As a terminal of that size gets it, its colours left out."""
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None, markup=False, highlight=False)
+    console.print(top.screen(shown, SAMPLES, RECORDS, "q quits", Look(width, height, unicode)), end="")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(text, str)
+    return text.split("\n")
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("count", [0, 1, 8, 1024])
+def test_it_fits(count: int, width: int, height: int, unicode: bool) -> None:
+    for devices in (0, 8):
+        lines = drawn(snapshot(count, devices, problems=(NASTY,), command=(NASTY, "x" * 500)), width, height, unicode)
+        assert len(lines) <= height
+        assert max(map(cell_len, lines)) <= width
+        assert all(line.isprintable() for line in lines)
+        if not unicode:
+            assert all(line.isascii() for line in lines)
+
+
+@pytest.mark.parametrize("count", [1, 8, 1024])
+@pytest.mark.parametrize(("width", "height"), SIZES[:3])
+def test_what_matters_is_on_it(count: int, width: int, height: int) -> None:
+    text = "\n".join(drawn(snapshot(count, 8), width, height))
+    assert text.startswith("ftrun: running")
+    assert "26s of 38s" in text
+    assert f"rank {count // 2}" in text
+    assert "8120" in text
+    assert text.endswith("q quits")
+    if height >= 24:
+        for told in ("hang 1 of 3", "93% of 2h 3m", "91%", "650 W", "hang in attempt 1", "rank=3"):
+            assert told in text, told
+
+
+def test_the_stalest_rank_is_first_and_the_rest_are_counted() -> None:
+    lines = drawn(snapshot(1024))
+    head = next(i for i, line in enumerate(lines) if line.startswith("rank "))
+    assert lines[head + 1].split()[0] == "512"
+    (rest,) = [line for line in lines if line.startswith("and ")]
+    shown = lines.index(rest) - head - 1
+    assert rest.startswith(f"and {1024 - shown} more: ")
+    moving, section = (int(word) for word in rest.split() if word.isdigit() and word != str(1024 - shown))
+    assert moving + section == 1024 - shown
+
+
+def test_all_ranks_where_there_is_room() -> None:
+    lines = drawn(snapshot(8), 200, 60)
+    assert not [line for line in lines if line.startswith("and ")]
+    assert sum(" 400" in line for line in lines) == 8
+
+
+@pytest.mark.parametrize(
+    ("age", "full", "style"), [(0.0, 0, "green"), (19.0, 12, "green"), (30.4, 19, "yellow"), (38.0, 24, "red")]
+)
+def test_the_bar_goes_to_the_deadline(age: float, full: int, style: str) -> None:
+    shown = snapshot(1)
+    rank = shown.ranks[0]._replace(age=age)
+    shown = shown._replace(stalest=rank, ranks=(rank,))
+    page = top.screen(shown, (), (), "", Look(80, 24, False))
+    (line,) = [line for line in page.plain.split("\n") if line.startswith("silent")]
+    bar = line.split()[1]
+    assert (bar.count("#"), len(bar)) == (full, 24)
+    assert any(str(span.style) == style for span in page.spans)
+
+
+@pytest.mark.parametrize(
+    ("more", "mood"),
+    [
+        ({"phase": "done", "alive": False, "verdict": "succeeded", "exit_code": 0}, "bold green"),
+        ({"phase": "done", "alive": False, "verdict": "hang-limit", "exit_code": 195}, "bold red"),
+        ({"phase": "cut off", "alive": False}, "bold red"),
+        ({"paused": 30.0}, "bold reverse"),
+        ({"phase": "suspect"}, "bold red"),
+        ({"phase": "stopping"}, "bold yellow"),
+        ({}, "bold yellow"),
+        ({"stalest": None}, "bold green"),
+    ],
+)
+def test_how_it_is_stands_first(more: dict[str, Any], mood: str) -> None:
+    """In the words of `ftctl status`."""
+    shown = snapshot(8, **more)
+    assert drawn(shown, 300)[0].startswith(f"ftrun: {headline(shown)}")
+    assert top.mood(shown) == mood
+
+
+def test_after_the_end_it_says_why() -> None:
+    text = "\n".join(
+        drawn(snapshot(8, phase="done", alive=False, exit_code=195, verdict="hang-limit", why="so it was"))
+    )
+    assert "so it was" in text
+    assert "1 after hang" in text
+    assert "suspect" not in text
+
+
+def test_the_idlest_device_is_first() -> None:
+    lines = [line for line in drawn(snapshot(1, 8)) if line.startswith("dev ")]
+    assert "GPU-7" in lines[0]
+    assert "91%" in lines[0]
+
+
+def test_a_spark_shows_what_is_slow() -> None:
+    """Twice as slow after the restart, and a hang before it."""
+    values = pace.columns(SAMPLES, 50)
+    assert len(values) == 50
+    assert values[10] == pytest.approx(1.0)
+    assert values[-2] == pytest.approx(2.0)
+    (line,) = [line for line in drawn(snapshot(1), 120) if line.startswith("step")]
+    assert "▃▃▃▃" in line
+    assert "▆▆▆▆" in line
+    (line,) = [line for line in drawn(snapshot(1), 120, unicode=False) if line.startswith("step")]
+    assert "----" in line
+    assert "++++" in line
+
+
+def test_a_step_that_takes_long_shows_before_it_is_done() -> None:
+    stuck = (*SAMPLES[:100], *(Seen(100.0 + n, 1, 99) for n in range(60)))
+    assert pace.spans(stuck)[-1].each == pytest.approx(60.0)
+    assert pace.columns(stuck, 16)[-1] == pytest.approx(60.0)
+    assert pace.spans((*stuck, Seen(161.0, 2, 99)))[-1].each == pytest.approx(60.0)
+
+
+def test_samples_are_thinned_out() -> None:
+    found: tuple[Seen, ...] = ()
+    for number in range(20_000):
+        found = pace.seen(found, Seen(float(number), 1, number))
+    assert len(found) <= pace.KEPT
+    assert (found[0].mono, found[-1].mono) == (0.0, 19_999.0)
+    assert {span.each for span in pace.spans(found)} == {1.0}
+    assert pace.seen(found, Seen(5.0, 1, 5)) == found
