@@ -1,6 +1,27 @@
-"""Whoever starts the tests in the background has a shell that ignores Ctrl-C for them, and for all that they start."""
+"""What holds for all tests: Ctrl-C works, and no temporary folder stays."""
 
+import os
 import signal
+import tempfile
+from collections.abc import Iterator
 
+import pytest
+
+# Whoever starts the tests in the background has a shell that ignores it for them, and for all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary() -> Iterator[None]:
+    """Programs that are killed on purpose leave theirs behind: they have one in which they do, with a short name, since
+    there are sockets in it."""
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        yield
+        tempfile.tempdir = None
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before

@@ -128,7 +128,10 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"cause": "hang, fault, failure, or what else it was", **END},
     ),
     "paused": ("no verdicts from now on, by order", {"for": "how long; `null`: until it is resumed"}),
-    "resumed": ("judging again", {}),
+    "resumed": (
+        "judging again",
+        {"stood": "seconds of the pause in which no rank had moved, up to now; `null`: nobody tells"},
+    ),
     "order": (
         "an order of `ftctl`, and the answer to it",
         {

@@ -82,6 +82,14 @@ class Bench:
         self._wait("first_beat")
         self.address = self._wait("listening")["address"] if metrics else None
 
+    def until_all_help(self) -> None:
+        """They start after the command; the courier is the last one."""
+        until = time.monotonic() + DEADLINE
+        while "courier" not in self._used():
+            if time.monotonic() > until:
+                raise SystemExit("no courier")
+            time.sleep(0.05)
+
     def _wait(self, event: str) -> dict[str, object]:
         until = time.monotonic() + DEADLINE
         while time.monotonic() < until and self.process.poll() is None:
@@ -148,7 +156,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(Path(folder), records, metrics)
             try:
-                time.sleep(3)  # helpers start a little later
+                bench.until_all_help()
                 seen = [bench.measure(seconds) for _ in range(rounds)]
             finally:
                 bench.end()

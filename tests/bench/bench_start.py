@@ -46,13 +46,17 @@ def main() -> None:
         ratios = [f / b for f, b in zip(first, bare, strict=True)]
         print(f"ratio, run by run:                    {spread(ratios)} (goal: at most 5)")
 
-        process = subprocess.Popen([sys.executable, "-m", "ftrun.cli.run", "sleep", "3600"], env=environment)
+        run_dir = Path(folder, "run")
+        idle = [sys.executable, "-m", "ftrun.cli.run", "--run-dir", str(run_dir), "sleep", "3600"]
+        process = subprocess.Popen(idle, env=environment)
         try:
-            time.sleep(1)
+            while not (run_dir / "records.sock").exists():  # the courier is there, the last of all
+                time.sleep(0.05)
+            time.sleep(1)  # what its start has to say is said
             status = Path(f"/proc/{process.pid}/status").read_text()
             facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
             before = facts["voluntary_ctxt_switches"]
-            time.sleep(5)
+            time.sleep(5)  # this is the span in which wake-ups are counted
             after = Path(f"/proc/{process.pid}/status").read_text().split("voluntary_ctxt_switches:\t")[1].split()[0]
             print(
                 f"idle: threads {facts['Threads']}, RSS {facts['VmRSS'].strip()} (goal: at most 20 MiB), "

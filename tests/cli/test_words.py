@@ -9,7 +9,7 @@ import pytest
 from ftrun.core import exitcode, words
 from ftrun.core.effects import Exit
 from ftrun.core.values import TOUCH, Finding, Ledger
-from runs import Run, Runs, python
+from runs import Run, Runs, python, wait_for
 
 LONGEST = 300  # characters of a line, its report's path not counted
 
@@ -164,6 +164,16 @@ def test_json_lines_are_json_to_the_last(runs: Runs) -> None:
 def test_a_command_that_ends_by_itself_is_not_talked_about(runs: Runs) -> None:
     assert runs.run("true").stderr == ""
     assert runs.run("sh", "-c", "exit 3").stderr == ""
+
+
+def test_the_last_line_of_one_that_is_stopped_in_its_backoff(runs: Runs) -> None:
+    run = runs.start("--restart-on", "failure", "--backoff", "1h", "sh", "-c", "exit 3")
+    run.until("exited")
+    wait_for(lambda: "restart 1" in run.stderr, "the backoff")
+    run.process.terminate()
+    assert run.wait() == 143
+    *_, line = ours(run)
+    assert re.match(r"\[ftrun\] ended with 143 \(stopped\) after \S+: stopped from outside by signal 15", line), line
 
 
 def test_the_last_line_sums_it_up(runs: Runs) -> None:

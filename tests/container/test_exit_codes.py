@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,8 @@ from supervised import Mode, Starter
 HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 DEADLY = sorted(int(s) for s in signal.valid_signals() - HARMLESS - STOPPING)
+
+FTRUN = Path(__file__).resolve().parents[2] / "bin" / "ftrun"
 
 
 def codes(start: Starter, mode: Mode, scripts: Sequence[str]) -> list[tuple[int, bytes]]:
@@ -38,6 +41,18 @@ def test_a_deadly_signal_is_128_and_its_number(start: Starter, mode: Mode) -> No
     found = codes(start, mode, [f"ulimit -c 0; kill -{number} $$; sleep 60" for number in DEADLY])
     # `unshare` ends itself by the signal of its child only if the child was killed; ftrun exits.
     assert [code for code, _ in found] == [128 + number for number in DEADLY]
+
+
+@pytest.mark.parametrize("descriptors", [9, 12])
+def test_where_descriptors_run_out_nothing_is_left_behind(descriptors: int, tmp_path: Path) -> None:
+    """One line, and the folder of the beats is gone again."""
+    words = ["sh", "-c", f"ulimit -n {descriptors}; exec {FTRUN} --run-dir {tmp_path}/run true"]
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 125
+    assert "Too many open files" in said
+    assert "Traceback" not in said
+    assert not list(Path("/dev/shm").glob(f"ftrun-beats-*-{process.pid}-*"))
 
 
 def program(path: Path, content: str, bits: int = 0o755) -> str:

@@ -177,6 +177,23 @@ def test_records_are_streamed_as_they_come(courier: Courier) -> None:
     assert json.loads(found[0][1])["event"] == "hang"
 
 
+def test_its_memory_has_a_limit(courier: Courier) -> None:
+    """What clients make it hold is not the job's."""
+    answered(courier)
+    limits = Path(f"/proc/{courier.process.pid}/limits").read_text().splitlines()
+    (data,) = [line.split()[3:5] for line in limits if line.startswith("Max data size")]
+    assert data == [str(96 << 20)] * 2
+
+
+def test_who_writes_to_the_stream_of_records_is_cut_off(courier: Courier) -> None:
+    answered(courier)
+    client: zmq.Socket[bytes] = courier.context.socket(zmq.XSUB)
+    watch = client.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    client.connect(f"ipc://{courier.run_dir}/{control.RECORDS}")
+    client.send(b"x" * (control.LIMIT + 1))
+    assert watch.poll(int(DEADLINE * SECOND)), "it took it"
+
+
 def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
     beats = BeatDir(place[0].parent / "shm")
     before = "import ftrun.helpers.courier.steps as s; s.OFTEN = 0.01"
@@ -185,7 +202,7 @@ def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
             beats.run(f"ft.beat({step})", RANK=str(rank)).check_returncode()
         courier.ask(ask="attempt", number=2)
         path = courier.run_dir / "steps.jsonl"
-        while not path.exists():
+        while not (path.exists() and path.read_bytes().endswith(b"\n")):
             answered(courier)
         sample = json.loads(path.read_text().splitlines()[0])
         assert (sample["attempt"], sample["low"], sample["high"], sample["ranks"]) == (2, 5, 7, 2)

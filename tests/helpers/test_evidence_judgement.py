@@ -19,9 +19,11 @@ TRAIN, EVAL = Frame("main", "/job/train.py", 88), Frame("score", "/job/score.py"
 REDUCE = Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252)
 
 
-def seen(pid: int, cpu: float = 0.0, chars: int = 0, parent: int = 0, start: int = 0, state: str = "S") -> Seen:
+def seen(
+    pid: int, cpu: float = 0.0, chars: int = 0, parent: int = 0, start: int = 0, state: str = "S", queued: float = 0.0
+) -> Seen:
     stat = Stat(pid, "python", state, parent, pid, pid, 1, start)
-    return Seen(stat, 0, "futex_do_wait", "", cpu, cpu, 0, Io(chars, 0))
+    return Seen(stat, 0, "futex_do_wait", "", cpu, queued, cpu, 0, Io(chars, 0))
 
 
 def stack(*frames: Frame) -> Stack:
@@ -66,6 +68,17 @@ def test_verdict(finding: Finding, suspect: Change, accelerated: bool, cleared: 
     else:
         assert cleared.removeprefix("it ") in str(verdict.cleared)
         assert not verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("cpu", "queued", "expected"), [(0.18, 1.82, 1.0), (0.002, 1.0, 0.002), (0.5, 0.0, 0.25), (0.01, 2.0, 0.5)]
+)
+def test_who_works_on_a_machine_that_is_too_busy_is_seen_to(cpu: float, queued: float, expected: float) -> None:
+    """In two seconds, in part of which others ran."""
+    first, second = seen(1), seen(1, cpu, queued=queued)
+    nobody = Stacks({}, {})
+    (found,) = changes(Look(0.0, 0, {(1, 0): first}), nobody, Look(2.0, 200, {(1, 0): second}), nobody)
+    assert found.cpu == pytest.approx(expected)
 
 
 def test_each_wait_has_its_reason() -> None:

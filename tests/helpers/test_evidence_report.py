@@ -22,7 +22,7 @@ hostile = st.text(st.sampled_from("`|*_<>[](){}#~&\\!\n\r\x1b\u202e\udcff aä-=+
 
 def change(pid: int, frames: tuple[Frame, ...], name: str = "python") -> Change:
     thread = Thread(pid, name, False, False, frames)
-    seen = Seen(Stat(pid, name, "S", 1, pid, pid, 1, 5), 0, "futex_do_wait", "[<0>] futex", 1.0, 1.0, 3, Io(1, 2))
+    seen = Seen(Stat(pid, name, "S", 1, pid, pid, 1, 5), 0, "futex_do_wait", "[<0>] futex", 1.0, 0.0, 1.0, 3, Io(1, 2))
     return Change(seen, Stack((thread,), thread), None, 0.0, 0.0, 12.0, 1.0, 0.0, False)
 
 

@@ -52,6 +52,14 @@ def test_a_run_that_moves(run: MadeRun) -> None:
     assert found.problems == ()
 
 
+def test_for_how_long_it_is_in_its_phase(run: MadeRun) -> None:
+    run.rank(0, moved=2)
+    run.standing["since"] = run.now - 33
+    assert seen(run).since == pytest.approx(33)
+    run.gone()
+    assert seen(run).since is None, "nobody knows what it would be in now"
+
+
 def test_one_that_is_done_or_gone_is_not_waited_for(run: MadeRun) -> None:
     run.rank(0, moved=90, FLAGS=at.DONE)
     run.rank(1, moved=90, START_TICKS=1)

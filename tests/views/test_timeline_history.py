@@ -88,13 +88,33 @@ def test_a_warning_of_a_device_ends_nothing() -> None:
     assert [mark.kind for mark in found.marks] == ["fault"]
 
 
-def test_under_a_pause_nothing_else_counts() -> None:
-    script = Script().starts(startup=1).after(4).says("paused").after(20).says("resumed").after(5).saves(9)
-    script.after(1).says("paused").hangs(9, age=10).after(5).says("resumed")
-    found = told(script.starts("hang", startup=1, step=9).ends())
-    assert stretches(found)[:2] == [(0, 1, "startup"), (5, 25, "paused")]
-    assert found.totals["paused"] == pytest.approx(20 + 17)
-    assert "hang" not in found.totals
+def test_a_pause_is_lost_for_as_long_as_nothing_moved_in_it() -> None:
+    script = Script().starts(startup=1).after(4).says("paused").after(20).says("resumed", stood=15.0)
+    script.after(5).says("paused").after(10).says("resumed", stood=None).says("paused").after(10).ends()
+    assert stretches(told(script)) == [(0, 1, "startup"), (10, 25, "paused")]
+
+
+def test_where_it_stood_in_a_pause_nothing_else_counts() -> None:
+    script = Script().starts(startup=1).after(4).saves(4).after(1).says("paused").after(9).says("resumed", stood=9.0)
+    found = told(script.after(5).hangs(9, age=10).starts("hang", startup=0, step=4).ends())
+    redone = [(5, 6, "redone"), (6, 15, "paused"), (15, 20, "redone")]
+    assert stretches(found) == [(0, 1, "startup"), *redone, (20, 31, "hang"), (31, 32, "stopping")]
+
+
+def test_time_to_stop_that_was_asked_for_from_outside_is_work() -> None:
+    script = Script().starts(startup=1).after(9).says("stopping", by="outside", signal=15).after(20)
+    script.says("exited", code=3, signal=None).after(2).ends("stopped", 143)
+    found = told(script)
+    assert stretches(found) == [(0, 1, "startup"), (30, 32, "stopping")]
+    assert [mark.kind for mark in found.marks] == ["stop"]
+    assert found.attempts[0].cause == "stop"
+
+
+@pytest.mark.parametrize(("step", "redone"), [(29, []), (9, [(9, 29, "redone")])])
+def test_whether_a_run_that_was_stopped_had_saved_its_work_shows_at_the_next(step: int, redone: list[Any]) -> None:
+    script = Script().starts(startup=0).stepped(0, 0).after(29).stepped(29, 29).says("exited", signal=15)
+    assert stretches(told(script.ends("stopped", 143))) == []
+    assert stretches(told(script.starts(startup=0, step=step).after(5).ends())) == redone
 
 
 def test_one_that_gives_up_has_lost_what_came_after_the_checkpoint() -> None:
@@ -270,8 +290,9 @@ def test_no_instant_is_lost_twice(seed: int) -> None:
         lambda: script.says("stopping", by=chance.choice(("outside", "SIGTERM"))),
         lambda: script.says("healing", device=chance.choice(("GPU-1", None))),
         lambda: script.says("fault", severity=chance.choice(("major", "ignore"))),
-        lambda: script.says(chance.choice(("paused", "resumed", "cleared", "killed", "first_beat", "escalated"))),
-        lambda: script.ends(chance.choice(("succeeded", "hang-limit")), chance.choice((0, 195))),
+        lambda: script.says(chance.choice(("paused", "cleared", "killed", "first_beat", "escalated"))),
+        lambda: script.says("resumed", stood=chance.choice((None, 0.0, 25.0, 1e6))),
+        lambda: script.ends(chance.choice(("succeeded", "hang-limit", "stopped")), chance.choice((0, 195))),
     ]
     for _ in range(60):
         script.after(chance.choice((0, 0.1, 30)))

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -230,8 +229,8 @@ def test_it_follows_a_run_to_its_verdict(runs: Runs, terminal: Open) -> None:
     assert "attempt 1" in text
     assert "attempt 2" in text
     assert "ended with 195 (hang-limit)" in text
-    time.sleep(0.3)  # it stays
-    assert seen.process.poll() is None
+    seen.resize(30, 120)  # it stays, and draws
+    seen.until("it is over; q quits", since=len(seen.text))
     seen.press("q")
     assert seen.ended() == 0
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 from ftrun.core.account import TRACE, Account, Trace
 from ftrun.core.events import Event, Evidenced, Looked, Saved, SpawnFailed, Ticked
 from ftrun.core.exitcode import STOPPED
-from ftrun.core.states import Again, Done, Finish, Healing, Job, Pending, Stopping, Suspect
+from ftrun.core.pausing import stood
+from ftrun.core.states import Again, Done, Finish, Healing, Job, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.values import Ledger, Rank
 
 TOLD = 10.0  # s after a start; what files the attempt before left is told by then
@@ -77,13 +78,11 @@ def _passed(account: Account, now: float) -> Account:
 
 
 def _stood(account: Account, before: Job, after: Job, now: float) -> Account:
-    """The operator's pause is over.  For as long as nothing had moved in it, it stood, as in a debugger."""
-    attempt = getattr(after.phase, "attempt", None)
-    moved = [] if attempt is None else [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None]
-    if before.paused is None or attempt is None or not moved:
-        return account  # nobody tells whether it worked
-    stood = min(account.open, max(0.0, now - max(*moved, before.paused.since, attempt.spawned_at)))
-    return _lost(account, "paused", stood)._replace(open=account.open - stood)
+    """The operator's pause is over."""
+    if before.paused is None or not isinstance(after.phase, Starting | Running | Suspect):
+        return account
+    lost = min(account.open, stood(before.paused, after.phase.attempt, now) or 0.0)
+    return _lost(account, "paused", lost)._replace(open=account.open - lost)
 
 
 def _lost(account: Account, why: str, seconds: float) -> Account:

@@ -66,7 +66,7 @@ def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
     if job.paused is None or (after.paused is not None and isinstance(after.phase, Starting | Running | Suspect)):
         return after, effects
     if over(after, event.now) and not isinstance(after.phase, Done):  # not lifted by a look: nobody is watched now
-        after, effects = after._replace(paused=None), (do.Persist("resumed"), *effects)
+        after, effects = after._replace(paused=None), (do.Persist("resumed", (("stood", None),)), *effects)
     waiting = (after.paused or job.paused).faults
     after = after._replace(paused=after.paused and after.paused._replace(faults=()))
     for fault in waiting:

@@ -123,7 +123,7 @@ def resume_asked(job: Job, phase: Phase, event: ev.ResumeAsked, policy: Policy) 
     if isinstance(phase, Starting | Running | Suspect):
         job, attempt, effects = lifted(job, phase.attempt, event.now)
         return watch(job, attempt, event.now, policy, answer + effects)
-    return job._replace(paused=None), (*answer, do.Persist("resumed"))
+    return job._replace(paused=None), (*answer, do.Persist("resumed", (("stood", None),)))
 
 
 def early(job: Job, phase: Launching, event: ev.Event, policy: Policy) -> Outcome:

@@ -3,7 +3,7 @@
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core.ending import Effects, Outcome
-from ftrun.core.states import Job, Running, Starting, Suspect
+from ftrun.core.states import Job, Paused, Running, Starting, Suspect
 from ftrun.core.values import Attempt
 
 WAITING = 64  # faults
@@ -18,11 +18,18 @@ def over(job: Job, now: float) -> bool:
     return job.paused is not None and job.paused.until is not None and now >= job.paused.until
 
 
+def stood(paused: Paused, attempt: Attempt, now: float) -> float | None:
+    """For how many seconds nothing has moved in this pause, as in a debugger; None: nobody tells whether it works."""
+    moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None]
+    return max(0.0, now - max(*moved, paused.since, attempt.spawned_at)) if moved else None
+
+
 def lifted(job: Job, attempt: Attempt, now: float) -> tuple[Job, Attempt, Effects]:
     """Judging again: the pause counts for nobody."""
     assert job.paused is not None
+    written = do.Persist("resumed", (("stood", stood(job.paused, attempt, now)),))
     attempt = forgiven(attempt, max(job.paused.since, attempt.spawned_at), now)
-    return job._replace(paused=None), attempt, (do.Persist("resumed"), do.Say("judging again"))
+    return job._replace(paused=None), attempt, (written, do.Say("judging again"))
 
 
 def put_off(job: Job, phase: Starting | Running | Suspect, event: ev.Faulted) -> Outcome:

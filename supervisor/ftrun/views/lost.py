@@ -30,8 +30,8 @@ class Life(NamedTuple):
 
     `cause`: hang, fault, failure or stop (from outside), if it ended of one.  `silent`: since when the one that hung
     was.  `verdict`: when it was decided, or the command ended by itself; `rested`: the last record of its tree's end.
-    `offset`: from its monotonic clock to the wall clock.  `under_way`: it runs; `cut_off`: its ftrun was killed, and no
-    other one followed.
+    `offset`: from its monotonic clock to the wall clock.  `under_way`: it runs; `stopped`: by who asked for it, or
+    `cut_off`: its ftrun was killed, and no other one followed.
     """
 
     number: int
@@ -51,6 +51,7 @@ class Life(NamedTuple):
     again: bool = False  # another one followed, not after an end
     kept: bool = False  # it ended the run with success
     under_way: bool = False
+    stopped: bool = False
     cut_off: bool = False
     first_step: int | None = None
     last_step: int | None = None
@@ -64,7 +65,7 @@ class Life(NamedTuple):
     @property
     def undecided(self) -> bool:
         """What of its work is kept shows only when another one follows."""
-        return self.under_way or self.cut_off
+        return self.under_way or self.stopped or self.cut_off
 
 
 def with_steps(lives: Sequence[Life], samples: Sequence[Sample]) -> tuple[Life, ...]:

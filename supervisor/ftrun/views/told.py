@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ftrun.core.exitcode import STOPPED
 from ftrun.views.lost import Life, Sample, Stretch
 from ftrun.views.tail import Record
 
@@ -127,6 +128,8 @@ class Told:
         self.command = tuple(map(str, command)) if isinstance(command, list) else ()
         self.verdict = self.exit_code = self.why = None
         self.open, self._begun = True, at
+        if self._life is not None and self._life.stopped:
+            self._now(stopped=False, again=True)
         self._begins({**record, "reason": "started"} if self.lives else record, at)
 
     def _restart(self, record: Record, at: float) -> None:
@@ -181,12 +184,14 @@ class Told:
             self._now(cause="failure", why=why)
 
     def _stopping(self, record: Record, at: float) -> None:
-        outside = record.get("by") == "outside"
         life = self._life
-        if outside:
+        if record.get("by") == "outside":  # it may go on for long, and save what it did
             self._mark(record, "stop", f"stop asked by signal {whole(record.get('signal'))}")
+            if life is not None and life.cause is None:
+                self._now(cause="stop")
+            return
         if life is not None and life.verdict is None:
-            self._now(verdict=at, cause="stop" if outside else life.cause)
+            self._now(verdict=at)
         self._now(rested=at)
 
     def _killed(self, record: Record, at: float) -> None:
@@ -207,15 +212,17 @@ class Told:
         self._paused_since = at if self._paused_since is None else self._paused_since
 
     def _resumed(self, record: Record, at: float) -> None:
-        if self._paused_since is not None:
-            self.paused.append(Stretch(self._paused_since, at, "paused"))
+        """For as long as nothing had moved in the pause it stood; the rest of it counts as any time."""
+        stood = number(record.get("stood")) or 0.0
+        if self._paused_since is not None and stood > 0:
+            self.paused.append(Stretch(max(self._paused_since, at - stood), at, "paused"))
         self._paused_since = None
 
     def _ended(self, record: Record, at: float) -> None:
         self.verdict, self.exit_code = text(record.get("verdict")), whole(record.get("exit_code"))
         self.why = text(record.get("why"))
         if self.open:
-            self._now(kept=self.exit_code == 0)
+            self._now(kept=self.exit_code == 0, stopped=self.verdict == STOPPED)
             self._finished(at)
         self._offset = None  # whatever comes next is another ftrun's
 

@@ -43,7 +43,8 @@ _WRAPPED: Final = 2  # frames of torch's dispatcher that may lie below such a ca
 
 
 class Change(NamedTuple):
-    """One process from the first look to the second.  Rates are a second's; `cpu` (main thread) and `cpu_all` in cores.
+    """One process from the first look to the second.  Rates are a second's; `cpu_all` in cores, and `cpu`, of its
+    main thread, of the time in which it had one: on a machine that has too few, whoever works seems to do nothing.
 
     `moved`: whether its main thread was seen in different lines; None if it was not seen twice.
     """
@@ -195,12 +196,14 @@ def _change(past: Seen | None, seen: Seen, seconds: float, earlier: Stack | None
         return max(0.0, now - then) / seconds
 
     new = past is None
-    past = past or seen._replace(main_cpu=0.0, cpu=0.0, switches=seen.switches and 0, io=seen.io and Io(0, 0))
+    past = past or seen._replace(
+        main_cpu=0.0, main_queued=0.0, cpu=0.0, switches=seen.switches and 0, io=seen.io and Io(0, 0)
+    )
     return Change(
         seen,
         stack or earlier,
         earlier,
-        cores(seen.main_cpu, past.main_cpu),
+        min(1.0, cores(seen.main_cpu, past.main_cpu) / max(0.01, 1 - cores(seen.main_queued, past.main_queued))),
         cores(seen.cpu, past.cpu),
         rate(seen.io and seen.io.chars, past.io and past.io.chars),
         rate(seen.io and seen.io.calls, past.io and past.io.calls),

@@ -25,13 +25,15 @@ class Io(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """CPU in seconds so far.  None: we may not look."""
+    """CPU in seconds so far; `main_queued`: in which the main thread could have run, and others did.  None: we may not
+    look."""
 
     stat: Stat
     uid: int | None
     wchan: str
     kernel: str  # its kernel stack; empty where we may not look
     main_cpu: float
+    main_queued: float
     cpu: float  # of all threads, those that ended included
     switches: int | None  # voluntary ones of the main thread
     io: Io | None
@@ -101,6 +103,7 @@ def _see(stat: Stat) -> Seen | None:
         "" if (wchan := _text(f"/proc/{pid}/wchan", 128)) == "0" else wchan,
         _text(f"/proc/{pid}/stack", 4096),
         _cpu(f"/proc/{pid}/task/{pid}/stat"),
+        _queued(f"/proc/{pid}/task/{pid}/schedstat"),
         _cpu(f"/proc/{pid}/stat"),
         int(status[b"voluntary_ctxt_switches"]) if b"voluntary_ctxt_switches" in status else None,
         _io(pid),
@@ -115,6 +118,12 @@ def _cpu(path: str) -> float:
     """Seconds, user and system (proc_pid_stat(5))."""
     fields = (procfs.read(path, 4096) or b"").rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
+
+
+def _queued(path: str) -> float:
+    """Seconds on a run queue (Documentation/scheduler/sched-stats.rst of Linux)."""
+    fields = (procfs.read(path, 128) or b"").split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 def _io(pid: int) -> Io | None:
