@@ -13,9 +13,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def temporary() -> Iterator[None]:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that are killed on purpose leave theirs behind: they have one in which they do, with a short name, since
     there are sockets in it."""
+    tmp_path_factory.getbasetemp()  # pytest's own stay where they were
     before = os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
