@@ -13,7 +13,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def no_temporary_folder_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that are killed on purpose leave theirs behind: they have one in which they do, with a short name, since
     there are sockets in it."""
     tmp_path_factory.getbasetemp()  # pytest's own stay where they were

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.views import rundir
+from ftrun.host import procfs
+from ftrun.views import alive, rundir
 from ftrun.views.rundir import NoRunDir, find
 from made_run import MadeRun
 
@@ -159,3 +160,11 @@ def test_wrong_ones_are_told_in_one_line(temporary: Path) -> None:
     assert complaint(str(temporary / "empty")) == f"{temporary}/empty: no run dir (there is no events.jsonl in it)"
     assert complaint(str(temporary / "file")).startswith(f"{temporary}/file: ")
     assert re.search("null|embedded", complaint("a\0b"))
+
+
+def test_a_list_of_locks_that_lacks_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's, where others take and give back locks while it is read."""
+    lines = [b"1: FLOCK  ADVISORY  WRITE %d fe:00:%d 0 EOF\n" % (pid, pid) for pid in (7, 8)]
+    readings = iter([lines[0], lines[1], b""])
+    monkeypatch.setattr(procfs, "read", lambda path, limit: next(readings))
+    assert sorted(words[4] for words in alive.locks()) == [b"7", b"8"]

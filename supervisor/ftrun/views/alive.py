@@ -33,12 +33,18 @@ def locked(path: str) -> bool:
         found = os.stat(path)
     except OSError:
         return False
-    # fs/locks.c: `1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF`; one that waits has an arrow.
-    lines = (procfs.read("/proc/locks", 1 << 20) or b"").split(b"\n")
-    held = {words[5] for line in lines if len(words := line.split()) > 5 and words[1] == b"FLOCK"}
+    held = {words[5] for words in locks()}
     if not any(name.endswith(b":%d" % found.st_ino) for name in held):
         return False
     return any(b"%02x:%02x:%d" % (*device, found.st_ino) in held for device in _devices(path, found.st_dev))
+
+
+def locks() -> list[list[bytes]]:
+    """Every flock that is held, in the words of fs/locks.c: `1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF`."""
+    # The kernel hands the list out a page at a time: one that others change meanwhile lacks a line now and then.
+    lines = {line for _ in range(3) for line in (procfs.read("/proc/locks", 1 << 20) or b"").split(b"\n")}
+    split = (line.split() for line in lines)
+    return [words for words in split if len(words) > 5 and words[1] == b"FLOCK"]  # one that waits has an arrow
 
 
 def _devices(path: str, told: int) -> set[tuple[int, int]]:

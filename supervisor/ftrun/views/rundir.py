@@ -111,8 +111,7 @@ def _left() -> list[str]:
 
 def _holders() -> dict[str, int]:
     """The run dirs of those that run, wherever they are, and their pids: each holds the lock of its records."""
-    lines = (procfs.read("/proc/locks", 1 << 20) or b"").splitlines()
-    pids = {int(words[4]) for line in lines if b"FLOCK" in (words := line.split()) and words[4].isdigit()}
+    pids = {int(words[4]) for words in alive.locks() if words[4].isdigit()}
     found: dict[str, int] = {}
     for pid in pids:
         for name in _open_files(pid):
