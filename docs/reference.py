@@ -22,6 +22,7 @@ SEEN = (
     ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual or peer"),
     ("FTRUN_LAST_STEP", "the highest step that the earlier attempt reported; absent if none"),
     ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported; absent if none"),
+    ("FTRUN_EPOCH", "the number of this start in the group, of all members together; absent outside of one"),
     ("FTRUN_LAST_SECTION", "the outermost section that the earlier attempt ended or broke in; absent if none"),
     ("PYTHONPATH", "with automatic beats: a folder of ftrun's before what was given"),
     ("CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES", "with `--min-devices`: without the devices that did not heal"),
@@ -32,6 +33,21 @@ READ = (
     ("MA_HANG_DETECT_TIME", "minutes: what `--idle-timeout auto` means"),
     ("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "how long the work at the very end is waited for; -1: to its end"),
     ("NODE_NAME, SLURMD_NODENAME", "what `--node-name` is by itself"),
+    (
+        "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEPID, SLURM_TASK_PID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST, "
+        "SLURM_PROCID, SLURM_NNODES, SLURM_JOB_NUM_NODES, SLURM_NODEID, SLURM_JOB_NODELIST",
+        "the group, under Slurm",
+    ),
+    ("MA_NUM_HOSTS, VC_TASK_INDEX, VK_TASK_INDEX, VC_WORKER_HOSTS", "the group, on ModelArts"),
+    (
+        "JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX, JOBSET_REPLICAS, JOBSET_COORDINATOR",
+        "the group, in a JobSet or an Indexed Job, whose size is `--group-size`",
+    ),
+    ("VC_TASK_INDEX, VK_TASK_INDEX, VC_<TASK>_HOSTS", "the group, under Volcano"),
+    (
+        "MASTER_ADDR, PET_MASTER_ADDR, NNODES, PET_NNODES, NODE_RANK, PET_NODE_RANK",
+        "the group, as torchrun is told of it",
+    ),
     (
         "SLURM_PROCID, JOB_COMPLETION_INDEX, VC_TASK_INDEX, NODE_RANK",
         "which task of several this is, for `phases.json`",

@@ -1,6 +1,8 @@
 """What holds for all tests: Ctrl-C works, and no temporary folder stays."""
 
+import multiprocessing.util
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -17,12 +19,16 @@ def no_temporary_folder_stays(tmp_path_factory: pytest.TempPathFactory) -> Itera
     """Programs that are killed on purpose leave theirs behind: they have one in which they do, with a short name, since
     there are sockets in it."""
     tmp_path_factory.getbasetemp()  # pytest's own stay where they were
-    before = os.environ.get("TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
-        yield
-        tempfile.tempdir = None
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
+    before, folder = os.environ.get("TMPDIR"), tempfile.mkdtemp(prefix="ft-")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    yield
+    tempfile.tempdir = None
+    if before is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = before
+    if any(name.startswith("pymp-") for name in os.listdir(folder)):
+        # multiprocessing removes its own at the very end, by a finalizer of priority -100.
+        multiprocessing.util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-200)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)

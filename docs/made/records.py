@@ -52,6 +52,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "reason": "`first`; `failure` if this run dir has starts of an earlier ftrun in this schedule, "
             "however that one ended",
             "start_cnt": "`MA_PROC_START_CNT`",
+            "epoch": "of the group, if ftrun is one of one",
             "version": "of ftrun",
             "command": "its words",
             "pid": "of ftrun",
@@ -91,6 +92,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "report": "path of the report",
             "processes": "how many there are in the tree",
             "evidence": "`none in time`: nobody could look",
+            "waits": "whether, by its stack, it waits for others",
         },
     ),
     "fault": ("a device reports a fault", FAULT),
@@ -121,6 +123,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "reason": "hang, fault, failure, manual or peer",
             "start_cnt": "`MA_PROC_START_CNT` of the new start",
             "consecutive": "restarts in a row without progress, for this cause",
+            "epoch": "of the group, if ftrun is one of one",
         },
     ),
     "escalated": (
@@ -140,6 +143,21 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "by": "who gave it",
             "ok": "whether it is obeyed",
             "why": "the answer, a sentence",
+        },
+    ),
+    "group": (
+        "an order of rank 0 to the whole group that says something new; at rank 0 also what it has seen",
+        {
+            "what": "`wait`; `run`: the command of this epoch; `stop`: it is over; `end`: all is; "
+            "`cut`: no word of rank 0; `noted`: what rank 0 saw",
+            "epoch": "the number of the start, of all together",
+            "why": "a sentence",
+            "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",
+            "node": "where the trouble began",
+            "rank": "the rank that stopped first, as far as anyone knows",
+            "step": "its step",
+            "verdict": "with `end`: its name",
+            "exit_code": "with `end`: that of all",
         },
     ),
     "problem": (

@@ -12,7 +12,7 @@ line.  It reads nothing but exit codes, and after a 197 the node that `verdict.j
     93, 94, 125, 126, 127, 2      the job has failed
     any other                     the job has failed; with --unconditional: job-level rescheduling
 
-What ftrun does in the container uses up none of the reschedules.  Pods are independent here.
+What ftrun does in the container uses up none of the reschedules.  Pods are independent: no ftrun is told of others.
 """
 
 from __future__ import annotations

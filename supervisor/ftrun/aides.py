@@ -7,41 +7,36 @@ import json
 import os
 import stat as st
 import time
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ftrun.config import Settings
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core.idle import Sample, Use
+from ftrun.core.idle import Sample
 from ftrun.core.ordering import asked
 from ftrun.core.policy import Policy
-from ftrun.core.values import Attempt, Device, Fault, Finding, Ledger, Rank
-from ftrun.host import procfs
+from ftrun.core.states import Job
+from ftrun.core.values import Attempt, Fault, Finding, Ledger, Rank
 from ftrun.host.capture import Capture
 from ftrun.host.helpers import Helpers, Message
 from ftrun.host.tree import Tree
-from ftrun.recovery import Recovery, clock
+from ftrun.probing import SILENCE, Probing
+from ftrun.recovery import Recovery
 
-DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/dxg")  # without one there is nothing to probe
-VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"}
-PROBE_PERIOD: Final = 10.0  # s
+if TYPE_CHECKING:
+    from ftrun.grouping import Group
+
 WRITING: Final = 2.0  # s at the very end for the metrics with the verdict
 DRAINING: Final = 5.0  # s at the very end for what the command wrote and nobody has read yet
 ASKING: Final = 2.0  # s at most that all have to say why the command failed
 REPORTING: Final = 0.5  # s after which the probe has told what a driver knew of the end of a command
-PROBE_SILENCE: Final = 25.0  # s; a driver call that takes longer is taken for stuck
 PERIODS: Final = 10  # samples in an idle timeout
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 BETWEEN: Final = 3.0  # s from the first look of the evidence to the second, and at most a quarter of the limit
-STALE: Final = 20.0  # s; what the probe said longer ago than that, or than three periods, is not how it is now
-LOOKS: Final = 256  # at devices, that one sample has
-PIDS: Final = 4096  # of the dead that the probe is told of: a pipe holds 64 KiB
 RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
 Told = tuple[str, tuple[tuple[str, object], ...], str | None]  # a record, its fields, a line for the operator
 SERVING: Final = ("courier", "metrics")  # whose problems are lines too: they serve the operator
-DEVICES: Final = "devices.json"  # in the run dir: what the probe saw last
 SETTLED: Final = 1.0  # s until whoever may wait is started: a command's first second is its own
 MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say what it has
 
@@ -58,27 +53,28 @@ class Aides:
         run_dir: str,
         beat_dir: str,
         captured: Capture,
+        group: "Group | None" = None,
     ) -> None:
         self._policy, self._helpers, self._tree = policy, helpers, tree
         self._run_dir, self._beat_dir = run_dir, beat_dir
-        self._devices: list[dict[str, Any]] = []
-        self._seen_at = 0.0
         self._command = 0  # the last that was started
-        self._looks: deque[Use] = deque(maxlen=LOOKS)  # since the last sample
-        self._used: dict[str, int] | None = None  # before the command used any
         self._question: Finding | None = None
-        self._freeing = self._healer = False
-        self._removed: frozenset[str] = frozenset()
+        self._healer = False
         self._tailing = False
         self.tail: tuple[str, ...] = ()  # the last lines of output, where they are kept
-        self._probes = 0  # that have begun
-        self._standing: set[tuple[str, str]] = set()  # faults that were told, by device and code
         self.problems: list[tuple[str, str]] = []
         self._listening: list[tuple[str, str]] = []  # a helper that serves others, and its address
         self._metrics = [settings[name].value or "" for name in ("metrics", "metrics-file")]
         idle = policy.limits.idle
         self._period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
-        helpers.want("courier", run_dir, beat_dir, paired=True, delay=SETTLED)
+        self._peers = None
+        if group is None:
+            helpers.want("courier", run_dir, beat_dir, paired=True, delay=SETTLED)
+        else:
+            from ftrun.peers import Peers
+
+            self._peers = Peers(group, policy, helpers, time.monotonic())
+            helpers.want("courier", run_dir, beat_dir, self._peers.words, paired=True, prompt=True)  # it is waited for
         if settings["progress"].value:
             helpers.want("watch", *settings["progress"].value)
         self._captured = captured
@@ -87,22 +83,15 @@ class Aides:
         self._recovery = Recovery(settings, policy, helpers, tree.mark)
         self._attempt = 0
         self._asked_metrics = False
-        self._probe = kind = settings["probe"].value
-        self._table = settings["fault-table"].value
-        self._probing = kind not in ("off", "auto") or (kind == "auto" and any(map(os.path.exists, DEVICE_FILES)))
-        if self._probing:
-            self._start_probe()
+        self._probing = Probing(settings, policy, helpers, run_dir, self._period)
         self._sampling = idle is not None and policy.limits.idle_given
         if self._sampling:
             self._sample()
 
-    def _start_probe(self) -> None:
-        words = [self._probe, str(min(PROBE_PERIOD, self._period)), self._table or "", f"{self._run_dir}/{DEVICES}"]
-        self._helpers.want("probe", *words, silence=PROBE_SILENCE)
-
     @property
     def deadline(self) -> float | None:
-        return self._helpers.deadline
+        others = None if self._peers is None else self._peers.deadline
+        return min((at for at in (self._helpers.deadline, others) if at is not None), default=None)
 
     def tend(self, now: float) -> None:
         """Start what is due.  The command comes first: not while it is being launched."""
@@ -112,6 +101,8 @@ class Aides:
         if started:
             self._name_tree()
             self._number_attempt()
+            if self._peers is not None:
+                self._peers.tell()
         self.problems += self._helpers.problems
         self._helpers.problems = []
 
@@ -147,7 +138,7 @@ class Aides:
             try:
                 if (name, message["event"]) == ("heal", "ended") and self._recovery.healing:
                     self._tree.kill()  # the command is dead: what is in its tree now is what a killed healer left
-                found += self._recovery.hear(name, message, now, self._ascend_ids())
+                found += self._recovery.hear(name, message, now, self._probing.ascend_ids)
                 event = self._event(name, message, now)
             except (KeyError, TypeError, ValueError) as error:
                 self.problems.append((name, f"not understood: {error!r}"))
@@ -156,9 +147,15 @@ class Aides:
                 found.append(event)
         if self._healer and self._recovery.needs_probe:
             self._healer = False
-            self._start_probe()
-        self.problems += self._recovery.problems
-        self._recovery.problems = []
+            self._probing.start()
+        if self._probing.known and self._policy.limits.idle is not None and not self._sampling:
+            self._sampling = True
+            self._sample()
+        if self._peers is not None:
+            found += self._peers.overdue(now)
+        for told in (self._recovery.problems, self._probing.problems, self._peers.problems if self._peers else []):
+            self.problems += told
+            told.clear()
         return found
 
     def _event(self, name: str, message: Message, now: float) -> ev.Event | None:
@@ -169,38 +166,24 @@ class Aides:
                 return ev.Saved(now, str(message["path"]), float(message["mono"]), bool(message["renamed"]))
             case "sampler", "sample" if message["root"] == self._tree.command:
                 seconds, cpu, io = (float(message[key]) for key in ("seconds", "cpu", "io"))
-                return ev.Sampled(now, Sample(float(message["mono"]), seconds, cpu, io, self._uses(now)))
-            case "probe", "devices":
-                return self._see(message["devices"], now)
+                return ev.Sampled(now, Sample(float(message["mono"]), seconds, cpu, io, self._probing.uses(now)))
+            case "probe", _:
+                return self._probing.hear(message, now)
             case "output", "broken":
                 self._captured.broken(int(message["stream"]))
             case "output", "tail":
                 self.tail, self._tailing = tuple(map(str, message["lines"])), False
-            case "probe", "ready":
-                self._probes += 1
-            case "probe", "fault":
-                return self._fault(message, now)
-            case "probe", "free" if self._freeing:
-                self._freeing = False
-                held = [] if message["ok"] else [one for one in message["held"] if one["device"] not in self._removed]
-                return ev.Released(now, tuple(map(_held, held)))
-            case "probe", "none":
-                self._helpers.drop("probe")
-                self._devices = []
-                if self._probe != "auto":
-                    self.problems.append((name, str(message["why"])))
-                if self._freeing:
-                    self._freeing = False
-                    return ev.Released(now)
             case "metrics", "listening":
                 self._listening.append((name, str(message["address"])))
             case "courier", "order":
                 order = ev.Order(str(message["id"]), str(message["by"]), float(message["until"]))
                 return asked(str(message["verb"]), order, message["lasting"], now)
+            case "courier", _ if self._peers is not None:
+                return self._peers.hear(message, now)
             case "evidence", "evidenced" if self._question is not None:
                 self._question = None
                 cleared = message["cleared"]
-                seen = tuple((key, message[key]) for key in ("why", "cpu", "io", "processes", "report"))
+                seen = tuple((key, message[key]) for key in ("why", "cpu", "io", "processes", "report", "waits"))
                 return ev.Evidenced(now, (), seen, None if cleared is None else str(cleared))
             case "evidence", "ended" if self._question is not None:
                 # A limit that nobody gave is no proof by itself.
@@ -209,51 +192,8 @@ class Aides:
                 return ev.Evidenced(now, (), (("evidence", "none could be had"),), cleared)
         return None
 
-    def _fault(self, message: Message, now: float) -> ev.Event | None:
-        """One that was there before us is not new, nor is one that a probe tells again because it is new itself."""
-        device, code, severity = str(message["device"]), str(message["code"]), str(message["severity"])
-        if message["gone"]:
-            self._standing.discard((device, code))
-            return None
-        old = bool(message.get("old"))
-        if old and (device, code) in self._standing:
-            return None
-        self._standing.add((device, code))
-        told = Fault(device, code, "ignore" if old and self._probes == 1 else severity, str(message["why"]))
-        return ev.Faulted(now, told, clock())
-
-    def _see(self, devices: list[dict[str, Any]], now: float) -> ev.Event | None:
-        known = [device["id"] for device in self._devices]
-        self._looks.extend(_use(device) for device in devices if self._ours(device))
-        self._devices, self._seen_at = devices, now
-        if self._used is None:
-            self._used = {str(d["id"]): int(d["memory_used"]) for d in devices if d["memory_used"] is not None}
-        if devices and self._policy.limits.idle is not None and not self._sampling:
-            self._sampling = True
-            self._sample()
-        if known == [device["id"] for device in devices]:
-            return None
-        named = [d for d in devices if d["visible"]]  # what nobody can name nobody can use
-        return ev.Found(now, tuple(Device(str(d["id"]), VISIBLE[d["vendor"]], str(d["visible"])) for d in named))
-
-    def _ascend_ids(self) -> dict[int, str]:
-        return {int(d["index"]): str(d["id"]) for d in self._devices if d["vendor"] == "ascend"}
-
     def _sample(self) -> None:
-        self._helpers.want("sampler", str(self._period), silence=2 * self._period + PROBE_SILENCE)
-
-    def _uses(self, now: float) -> tuple[Use, ...]:
-        """All looks since the last sample, or the last one; nothing of a probe that has been silent."""
-        looks = tuple(self._looks)
-        self._looks.clear()
-        if looks or now - self._seen_at > max(3 * self._period, STALE):
-            return looks
-        return tuple(_use(device) for device in self._devices if self._ours(device))
-
-    def _ours(self, device: dict[str, Any]) -> bool:
-        """Whether it may be the job that uses it.  A driver may list nobody, or by the numbers of the host."""
-        above = [_below_us(pid) for pid in device["pids"]]
-        return not above or any(found is not False for found in above)
+        self._helpers.want("sampler", str(self._period), silence=2 * self._period + SILENCE)
 
     # --- what they are asked ----------------------------------------------------------------------------------------
 
@@ -268,7 +208,7 @@ class Aides:
             "spared": self._helpers.pids,
             "ranks": [_rank(rank) for rank in first],
             "now": time.monotonic(),
-            "devices": self._devices,
+            "devices": self._probing.known,
             "output": _output(),
             "between": min(BETWEEN, finding.limit / 4),
             "timeout": self._policy.evidence_timeout - MARGIN,
@@ -279,25 +219,15 @@ class Aides:
     def release(self, pids: Sequence[int], removed: Sequence[str], now: float) -> ev.Released | None:
         """Whether the devices are free: at once where there are none, else later."""
         self._recovery.give_up()
-        if not self._helpers.runs("probe") or not self._devices or self._policy.device_timeout is None:
-            return ev.Released(now)
-        self._freeing, self._removed = True, frozenset(removed)
-        asked = {
-            "ask": "free",
-            "pids": [self._command, *list(pids)[-PIDS:]],
-            "used": {name: used for name, used in (self._used or {}).items() if name not in self._removed},
-            "timeout": self._policy.device_timeout,
-        }
-        self._helpers.tell("probe", asked)
-        return None
+        return self._probing.release(pids, self._command, removed, now)
 
     def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
         if fault is None:
             self._recovery.give_up()
             return self._recovery.permitted(now)
-        index = next((int(d["index"]) for d in self._devices if d["id"] == fault.device), None)
-        self._healer = self._probing and self._recovery.heals
-        return self._recovery.heal(fault, index, self._probing and index is not None, now)
+        index = self._probing.index(fault.device)
+        self._healer = self._probing.on and self._recovery.heals
+        return self._recovery.heal(fault, index, self._probing.on and index is not None, now)
 
     def told(self) -> list[Told]:
         """What is to be written down since the last time."""
@@ -308,6 +238,9 @@ class Aides:
         for name, address in self._listening:
             line = f"{name}: http://{address}/metrics"
             found.append(("listening", (("helper", name), ("address", address)), line))
+        if self._peers is not None:
+            found += [("group", (("what", "noted"), ("why", what)), None) for what in self._peers.notes]
+            self._peers.notes.clear()
         self.problems, self._listening = [], []
         return found
 
@@ -330,14 +263,20 @@ class Aides:
         words, or what was before; in the past if nothing is."""
         if not self._recovery.remembers or self._tailing:
             return since + ASKING
-        return since + REPORTING if self._devices else 0.0
+        return since + REPORTING if self._probing.known else 0.0
 
     def part(self, verdict: dict[str, object] | None, work: dict[str, object] | None) -> None:
         self._recovery.part(verdict, work)
 
     @property
     def parting(self) -> set[str]:
-        return self._recovery.waits_for
+        left = self._peers is not None and self._peers.parting and self._helpers.runs("courier")
+        return self._recovery.waits_for | ({"left"} if left else set())
+
+    def follow(self, job: Job, now: float, fallen: bool) -> None:
+        """To be called with each new `job`: a group hears of it.  `fallen`: the command has ended, nobody knows why."""
+        if self._peers is not None:
+            self._peers.follow(job, now, fallen)
 
     def close(self) -> None:
         """What the command wrote is passed on first."""
@@ -347,27 +286,6 @@ class Aides:
         if self._metrics[1]:
             self._helpers.finish("metrics", WRITING)
         self._helpers.close()
-
-
-def _use(device: dict[str, Any]) -> Use:
-    return Use(*(device[name] for name in ("id", "util", "memory_util", "power", "traffic")))
-
-
-def _below_us(pid: int) -> bool | None:
-    """None: there is no such process, or none any more."""
-    while pid not in (0, 1, os.getpid()):
-        process = procfs.stat(pid)
-        if process is None:
-            return None
-        pid = process.parent
-    return pid == os.getpid()
-
-
-def _held(one: dict[str, Any]) -> str:
-    """One device that is not free, for a person."""
-    pids = ", ".join(map(str, one["pids"])) or "nobody that is seen"
-    used = "" if one["memory_used"] is None else f", {int(one['memory_used']) >> 20} MiB in use"
-    return f"{one['device']} by {pids}{used}"
 
 
 def _rank(rank: Rank) -> dict[str, Any]:

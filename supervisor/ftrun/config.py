@@ -17,6 +17,8 @@ from ftrun.wire.texts import (
     causes,
     count,
     duration,
+    endpoint,
+    label,
     near,
     one_of,
     or_auto,
@@ -130,6 +132,30 @@ OPTIONS: Final = (
         "metrics", "HOST:PORT", "off", or_off(address), "Prometheus metrics; :9400: all interfaces; port 0: any free"
     ),
     Option("metrics-file", "PATH", "off", or_off(textfile), "the same for node_exporter: FOLDER/NAME.prom, each 15s"),
+    Option(
+        "group-size",
+        "N|auto|off",
+        "auto",
+        or_auto(or_off(above_zero)),
+        "members of the group, an ftrun each, that restart together; auto: as the platform says; off: on its own",
+    ),
+    Option("group-rank", "N", "", count, "which of them this is, from 0 [default: as the platform says]"),
+    Option(
+        "group-endpoint",
+        "HOST:PORT",
+        "",
+        endpoint,
+        "where rank 0 listens; :PORT: the platform's host [default: as the platform says, port 29470]",
+    ),
+    Option(
+        "group-secret-file",
+        "FILE",
+        "",
+        path,
+        "what all members know and nobody else; without it loopback only [default: /run/secrets/ftrun/group if there]",
+    ),
+    Option("group-job", "TEXT", "", label, "tells two groups on one port apart [default: as the platform says]"),
+    Option("wait-peer", "DUR", "10m", duration, "a member that is lost and not back so long after: 195"),
     Option("config", "FILE", "", path, "TOML with these names as keys"),
     Option("log-format", "text|json", "text", one_of("text", "json"), "form of ftrun's own lines on stderr"),
     Option("quiet", "", "off", truth, "no lines of ftrun's own on stderr", "q", flag=True),
@@ -140,9 +166,10 @@ BY_NAME: Final = {option.name: option for option in OPTIONS}
 OF_THE_JOB: Final = (
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
     *("log-format", "quiet", "verbose", "metrics", "metrics-file"),
+    *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
 )
 # Variables that ftrun sets for the command (DESIGN 2.3): not options of an inner ftrun.
-SET_BY_US: Final = ("BEAT_DIR", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
+SET_BY_US: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
 
 
 def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Phase | None = None) -> Settings:
@@ -208,8 +235,10 @@ def read_annotations(file: str) -> annotations.Annotations:
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     variables = {option.variable: option.name for option in OPTIONS}
-    # Under an outer ftrun FTRUN_RUN_DIR is that one's, told to its command; it is not ours to write in.
-    ours = {"FTRUN_" + name for name in SET_BY_US} | ({"FTRUN_RUN_DIR"} if "FTRUN_BEAT_DIR" in environment else set())
+    ours = {"FTRUN_" + name for name in SET_BY_US}
+    if "FTRUN_BEAT_DIR" in environment:
+        # Under an outer ftrun its run dir, told to its command, is not ours to write in, nor its place in a group ours.
+        ours |= {"FTRUN_RUN_DIR", *(name for name in variables if name.startswith("FTRUN_GROUP_"))}
     found = {}
     for variable, text in environment.items():
         if not variable.startswith("FTRUN_") or variable in ours:

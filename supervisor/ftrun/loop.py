@@ -10,6 +10,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftrun import __version__
 from ftrun.aides import Aides
@@ -19,7 +20,7 @@ from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, words
 from ftrun.core.job import decide
-from ftrun.core.states import Done, Job, Launching, Running, Starting, Stopping, Suspect
+from ftrun.core.states import Done, Finish, Job, Launching, Running, Starting, Stopping, Suspect
 from ftrun.host import procfs, reaper, signals, spawn, tty
 from ftrun.host.capture import Capture
 from ftrun.host.ender import Ender
@@ -27,6 +28,9 @@ from ftrun.host.helpers import Helpers
 from ftrun.host.setup import Setup, SetupError, prepare
 from ftrun.postmortem import Postmortem
 from ftrun.standing import Standing
+
+if TYPE_CHECKING:
+    from ftrun.grouping import Group
 
 TELLING = 5.0  # s that others have at the end to write down what they were told
 LATE = 0.1  # s; waking later than that, we were frozen
@@ -37,16 +41,12 @@ def supervise(
     command: Sequence[str],
     settings: Settings,
     caught: signals.Signals | None = None,
-    phase: str = "",
-    last: bool = True,
+    part: "Part | None" = None,
 ) -> int:
-    """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises.
-
-    Of several commands in sequence this is `phase`; `last`: nothing comes after it.
-    """
+    """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises."""
     try:
         setup = prepare(settings, caught or signals.Signals())
-        supervisor = Supervisor(command, settings, setup, phase, last)
+        supervisor = Supervisor(command, settings, setup, part or Part())
     except Exception as error:
         os.write(2, f"ftrun: {error}\n".encode("utf-8", "backslashreplace"))
         return error.code if isinstance(error, SetupError) else exitcode.INTERNAL.code
@@ -58,14 +58,21 @@ def supervise(
         supervisor.close()
 
 
+class Part(NamedTuple):
+    """Which of several commands in sequence it is; `last`: nothing comes after it.  `group`: what ftrun is one of."""
+
+    phase: str = ""
+    last: bool = True
+    group: "Group | None" = None
+
+
 class Supervisor:
     """The imperative shell around `decide`: it turns what the kernel says into events, and effects into calls."""
 
-    def __init__(
-        self, command: Sequence[str], settings: Settings, setup: Setup, phase: str = "", last: bool = True
-    ) -> None:
-        self._command, self._phase, self._last = command, phase, last
-        self._policy, self._words = policy(settings, phase), settings["annotations"].value
+    def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, part: Part) -> None:
+        self._command, self._phase, self._last, group = command, *part
+        self._policy = policy(settings, part.phase)._replace(group=group is not None)
+        self._words = settings["annotations"].value
         self._journal, self._beats, self._voice, self._tree = setup.journal, setup.beats, setup.voice, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._terminal = tty.find()
@@ -76,9 +83,8 @@ class Supervisor:
         self._poll.register(self._beats.bell, select.POLLIN)
         self._capture = Capture((1, 2) if settings["log-dir"].value else ())
         helpers = Helpers(self._poll, self._journal.log_fd)
-        self._aides = Aides(
-            settings, self._policy, helpers, self._tree, self._journal.path, self._beats.path, self._capture
-        )
+        paths = self._journal.path, self._beats.path
+        self._aides = Aides(settings, self._policy, helpers, self._tree, *paths, self._capture, group)
         self._report: int | None = None  # the exec report of the child being launched
         self._ender = Ender(self._tree)
         self._exit: do.Exit | None = None
@@ -121,7 +127,9 @@ class Supervisor:
                     self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)
         self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None)
-        self._standing.follow(self._job, time.monotonic())
+        now = time.monotonic()
+        self._standing.follow(self._job, now)
+        self._aides.follow(self._job, now, self._postmortem.deadline is not None)
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
@@ -347,11 +355,8 @@ class Supervisor:
         work = self._setup.parting_work if self._last or end.code else None
         self._aides.part(self._setup.verdict(end, self._job.ledger), work)
         self._aides.keep(self._job.ledger, end.verdict)
-        until = {
-            "kept": now + TELLING,
-            "told": now + TELLING,
-            "parted": None if grace is None else now + grace + TELLING,
-        }
+        until: dict[str, float | None] = dict.fromkeys(("kept", "told", "left"), now + TELLING)
+        until["parted"] = None if grace is None else now + grace + TELLING
         while waited := [until[what] for what in self._aides.parting]:
             now = time.monotonic()
             times = [time for time in (*waited, self._aides.deadline) if time is not None]
@@ -374,9 +379,10 @@ class Supervisor:
         kill = self._policy.kill_timeout
         self._exit = give_up(problem, self._journal, self._voice, self._tree, grace, kill, attempt)
         self._setup.last_words(self._exit, self._job.ledger)
-        self._job = self._job._replace(phase=Done(self._exit.code))
+        self._job = self._job._replace(phase=Done(self._exit.code), want=Finish(*self._exit[:3]))
         try:
             self._standing.save(self._job, False)
+            self._aides.follow(self._job, time.monotonic(), False)
             self._part(self._exit)
         except Exception as another:  # maybe the same one
             self._journal.log(f"not all was done at the end: {another!r}")

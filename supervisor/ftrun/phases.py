@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.config import Phase, Settings, Value, state_dir
 from ftrun.core import exitcode
+from ftrun.grouping import Group
 from ftrun.host import procfs
 from ftrun.host.setup import fresh
 from ftrun.host.signals import Signals
 from ftrun.host.voice import Voice, of
-from ftrun.loop import supervise
+from ftrun.loop import Part, supervise
 
 FILE: Final = "phases{}.json"
 SCHEMA: Final = 1
@@ -33,7 +34,7 @@ class Stage(NamedTuple):
     succeeded: bool = False
 
 
-def run(phases: Sequence[tuple[Phase, Settings]]) -> int:
+def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) -> int:
     """The exit code of the first that does not succeed, else 0."""
     try:
         note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases], of(phases[0][1]))
@@ -47,7 +48,7 @@ def run(phases: Sequence[tuple[Phase, Settings]]) -> int:
             continue
         run_dir = note.begin(index)
         own = settings | {"run-dir": Value(run_dir, run_dir, "phase")}
-        code = supervise(phase.command, own, caught, phase.name, index == len(phases) - 1)
+        code = supervise(phase.command, own, caught, Part(phase.name, index == len(phases) - 1, group))
         if code != 0:
             return code
         note.succeeded(index)

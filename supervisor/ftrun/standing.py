@@ -75,7 +75,7 @@ def _shape(job: Job) -> tuple[object, ...]:
         idle = attempt.idle
         facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.raised
         facts += idle.since, idle.raised, idle.accelerator
-    return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, counts, facts
+    return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, facts
 
 
 def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_the_last_line_of_one_that_was_stopped_or_failed_has_its_reason() -> Non
     failed = words.last(Exit(1, exitcode.FAILED, "e" * 500), ledger, "/r", 9.0, {"manual": 2, "peer": 1}, phase="eval")
     assert failed is not None
     assert failed.startswith("phase eval ended with 1 (failed) after 9s: eee")
-    assert "(again after 2 orders, 1 order of a peer)" in failed
+    assert "(again after 2 orders, 1 trouble of another)" in failed
     assert len(failed) < LONGEST
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +15,20 @@ import click
 import pytest
 
 from console import says
-from runs import HOUSE, Run, Runs
+from runs import FTHANG, HOUSE, Run, Runs
 
 DOCS = HOUSE / "docs"
 LONG = 240.0  # s; importing PyTorch several times over, on a machine that is busy
 WIDE = ("--hang-timeout", "60s", "--start-timeout", "120s")  # importing takes its time on a busy machine
 
 
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / "howto" / page).read_text("utf-8"), re.DOTALL | re.M)
+
+
 def block(page: str, language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / "howto" / page).read_text("utf-8"), re.DOTALL | re.M)
-    return str(found)
+    (found,) = blocks(page, language)
+    return found
 
 
 def need(*packages: str) -> None:
@@ -46,9 +51,7 @@ def test_torchrun(runs: Runs) -> None:
     options = ["--hang-timeout", "5s", "--progress", "checkpoint.pt"]
     run = runs.start(*options, *torchrun, "ddp.py", "--hang-at", "30", OMP_NUM_THREADS="1")
     assert run.wait(LONG) == 0, run.told()
-    (shown,) = re.findall(
-        r"^```text\n(.*?)^```$", (DOCS / "howto" / "torchrun.md").read_text("utf-8"), re.DOTALL | re.M
-    )
+    shown = block("torchrun.md", "text")
     said = [line for line in shown.splitlines() if line.startswith("[ftrun]")]
     assert says("\n".join(line for line in shown.splitlines() if line not in said), run.stdout), run.told()
     (told,) = (line for line in run.stderr.splitlines() if line.startswith("[ftrun]") and "stopped at" in line)
@@ -93,6 +96,33 @@ def test_a_program_in_cpp(runs: Runs) -> None:
     assert done.returncode == 0, "outside ftrun it does nothing"
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_two_terminals(runs: Runs) -> None:
+    """The commands are the page's, but for the port."""
+    secret, first, second = blocks("several-nodes.md", "sh")
+    subprocess.run(["bash", "-ec", secret], cwd=runs.folder, check=True, capture_output=True)
+    export, *_ = first.splitlines()
+    settings = dict(word.split("=", 1) for word in shlex.split(export)[1:])
+    settings["FTRUN_GROUP_ENDPOINT"] = f"127.0.0.1:{free_port()}"
+    members: list[Run] = []
+    for line in (first.splitlines()[1], second.strip()):
+        name, *words = shlex.split(line)
+        at = words.index("fthang")
+        assert (name, words[:2]) == ("ftrun", ["--run-dir", f"node-{len(members)}"])
+        members.append(runs.start(*words[2:at], *FTHANG, *words[at + 1 :], run_dir=runs.folder / words[1], **settings))
+    assert [member.wait() for member in members] == [0, 0], "\n".join(member.told() for member in members)
+    for member, shown in zip(members, blocks("several-nodes.md", "text"), strict=True):
+        # On a terminal stderr and stdout are one; what rank 0 says of the group is left out on the page.
+        ours = [line for line in shown.splitlines() if line.startswith("[ftrun] ")]
+        theirs = [line for line in shown.splitlines() if line not in ours]
+        assert says("\n…\n".join(["…", *ours]), member.stderr), member.told()
+        assert says("\n".join(theirs), member.stdout), member.told()
+
+
 def test_the_image_has_the_form_with_brackets() -> None:
     """The one that `docker.md` asks for; a shell in between would swallow the signals."""
     dockerfile = (DOCS / "schedulers" / "kubernetes" / "Dockerfile").read_text(encoding="utf-8")
@@ -108,7 +138,9 @@ def test_options_of_ftrun_that_are_named_exist(page: Path) -> None:
 
     known = set(config.BY_NAME) | {f"no-{name}" for name in config.BY_NAME} | {"help", "version"}
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith("ftrun ")]
-    options = {option for line in lines for option in re.findall(r"--([a-z-]+)", line.split(" torchrun ")[0])}
+    options = {
+        option for line in lines for option in re.findall(r"--([a-z-]+)", re.split(" torchrun | fthang ", line)[0])
+    }
     assert options - known == set()
     variables = set(re.findall(r"\bFTRUN_[A-Z_]+\b", page.read_text(encoding="utf-8")))
     told = {"FTRUN_BEAT_DIR", "FTRUN_FAULT_DEVICE", "FTRUN_FAULT_INDEX"} | {o.variable for o in config.OPTIONS}

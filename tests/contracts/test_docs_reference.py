@@ -19,7 +19,16 @@ OURS = [*(HOUSE / "supervisor").rglob("*.py"), *(HOUSE / "hooks").rglob("*.py")]
 NO_VARIABLES = (
     *("CLOSE_WAIT", "FIN_WAIT1", "FIN_WAIT2", "LAST_ACK", "SYN_RECV", "SYN_SENT", "TIME_WAIT"),
     *("FASTEST_FIRST", "PCI_BUS_ID", "SC_CLK_TCK"),
-    *("BEAT_DIR", "FAULT_CODE", "FAULT_DEVICE", "FAULT_INDEX", "FAULT_SEVERITY", "LAST_CHECKPOINT", "LAST_SECTION"),
+    *(
+        "BEAT_DIR",
+        "EPOCH",
+        "FAULT_CODE",
+        "FAULT_DEVICE",
+        "FAULT_INDEX",
+        "FAULT_SEVERITY",
+        "LAST_CHECKPOINT",
+        "LAST_SECTION",
+    ),
     *("LAST_STEP", "RESTART_REASON", "WATCH_MODE"),
     *("FTHANG_PEER", "GLOO_SOCKET_IFNAME", "LC_ALL", "LC_CTYPE", "XDG_RUNTIME_DIR"),
 )

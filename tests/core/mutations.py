@@ -117,8 +117,44 @@ MUTATIONS = (
     Mutation(
         "an_order_costs_budget",
         "ordering.py",
-        'job = job._replace(want=Again("peer"',
-        'job = job._replace(ledger=job.ledger.counted("hang"), want=Again("peer"',
+        'job = job._replace(want=Again("manual")',
+        'job = job._replace(ledger=job.ledger.counted("hang"), want=Again("manual")',
+    ),
+    # One of a group
+    Mutation(
+        "a_start_waits_for_nobody", "restarting.py", "if policy.group:\n        if job", "if False:\n        if job"
+    ),
+    Mutation("a_late_word_starts", "restarting.py", "job.order.epoch <= epoch", "job.order.epoch < epoch"),
+    Mutation("an_epoch_that_is_over_starts", "joining.py", 'if event.order.what == "stop":', "if False:"),
+    Mutation("a_verdict_waits_for_nobody", "joining.py", "if not policy.group or", "if True or"),
+    Mutation("a_verdict_waits_for_ever", "job.py", "else event.now + WORD", "else None"),
+    Mutation("success_does_not_wait", "job.py", "waits = None if job", "waits = event.now if job"),
+    Mutation(
+        "overruled_while_it_is_open", "joining.py", "and event.order.cause is not None:", "and event.order is not None:"
+    ),
+    Mutation(
+        "a_fault_of_the_node_is_overruled", "joining.py", "(*OF_THE_NODE, exitcode.STOPPED)", "(exitcode.STOPPED,)"
+    ),
+    Mutation("an_operators_end_is_overruled", "joining.py", "(*OF_THE_NODE, exitcode.STOPPED)", "OF_THE_NODE"),
+    Mutation("who_is_behind_goes_on", "joining.py", 'case "run" if order.epoch > job', 'case "run" if False and job'),
+    Mutation("an_older_stop_ends_it", "joining.py", "order.epoch >= job.ledger.epoch:", "True:"),
+    Mutation("progress_of_a_peer_is_none", "joining.py", "if order.progressed:", "if False:"),
+    Mutation("counts_of_a_peer_are_none", "joining.py", "hang=hang, fault=fault, failure=failure", "hang=0"),
+    Mutation("an_order_is_obeyed_twice", "joining.py", "order.paused != before.paused", "True"),
+    Mutation(
+        "a_fault_at_the_gate_waits", "joining.py", "and phase.deadline is None and has_to_wait(job):", "and False:"
+    ),
+    Mutation(
+        "cut_off_waits_for_word",
+        "joining.py",
+        'job = job._replace(order=Order(job.ledger.epoch, "end", event.why))',
+        "pass",
+    ),
+    Mutation(
+        "stopped_from_outside_loses_the_verdict",
+        "joining.py",
+        "if end.verdict == exitcode.SUCCEEDED or (end.asked and",
+        "if end.verdict == exitcode.SUCCEEDED or (",
     ),
     # Liveness
     Mutation(
@@ -542,7 +578,19 @@ MUTATIONS = (
     Mutation(
         "idle_without_an_accelerator", "liveness.py", "if not (limits.idle_given or idle.accelerator):", "if False:"
     ),
-    Mutation("evidence_does_not_raise_the_idle_limit", "watching.py", "raised=2 * finding.age)", "raised=0.0)"),
+    Mutation(
+        "evidence_does_not_raise_the_idle_limit",
+        "watching.py",
+        "raised=2 * finding.age, still",
+        "raised=0.0, still",
+    ),
+    Mutation(
+        "evidence_does_not_raise_the_limit_of_all_containers",
+        "watching.py",
+        "still_raised=2 * finding.age",
+        "still_raised=0.0",
+    ),
+    Mutation("what_is_written_clears_all_containers", "watching.py", "is None and not still:", "is None:"),
     Mutation("a_file_while_healing_is_lost", "job.py", "    (Healing, ev.Saved): saved,\n", ""),
     Mutation("a_file_while_waiting_is_lost", "job.py", "    (Pending, ev.Saved): saved,\n", ""),
     # Races and rare turns

@@ -105,7 +105,7 @@ def test_the_verdict_without_evidence_in_time_is_one() -> None:
     run.happens(ev.Ticked(90.0)).check(wall=90.0, kept=0.0, hang=90.0)
 
 
-@pytest.mark.parametrize("event", [ev.Exited(70.0, 9), ev.Signalled(70.0, 15, True), ev.RestartAsked(70.0, "manual")])
+@pytest.mark.parametrize("event", [ev.Exited(70.0, 9), ev.Signalled(70.0, 15, True), ev.RestartAsked(70.0)])
 def test_a_suspect_that_ends_otherwise_did_not_hang(event: ev.Event) -> None:
     run = Run(FAILURES).starts(0.0).steps((0.0, 1)).happens(ev.Looked(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     run.happens(event)
@@ -195,7 +195,7 @@ def test_beats_alone_do_not_tell_how_far_it_goes_back() -> None:
 
 
 def test_an_attempt_without_a_step_decides_nothing_of_the_one_before() -> None:
-    run = hung(*POINTS).happens(ev.RestartAsked(178.0, "manual"), ev.TreeEnded(178.0), ev.Spawned(178.0, 300))
+    run = hung(*POINTS).happens(ev.RestartAsked(178.0), ev.TreeEnded(178.0), ev.Spawned(178.0, 300))
     run.check(wall=178.0, kept=0.0, startup=10.0, redone=4.0, **LOST)
     run.steps((180.0, 30)).check(wall=180.0, kept=30.0, startup=12.0, redone=64.0, **LOST)
 
@@ -227,7 +227,7 @@ def test_a_checkpoint_once_is_enough_to_judge_by_them() -> None:
 
 
 def test_a_checkpoint_while_it_is_being_ended_keeps_the_work() -> None:
-    run = Run().starts(0.0).steps((10.0, 0)).happens(ev.RestartAsked(50.0, "manual"))
+    run = Run().starts(0.0).steps((10.0, 0)).happens(ev.RestartAsked(50.0))
     run.steps((55.0, 40), checkpoint_step=40).happens(ev.TreeEnded(56.0))
     run.check(wall=56.0, kept=40.0, startup=10.0, stopping=6.0)
     assert run.figures().restarts == Restarts(manual=1)._asdict()
@@ -271,7 +271,7 @@ def test_a_checkpoint_file_while_waiting_is_of_the_attempt_before() -> None:
 
 
 def test_a_file_that_our_kill_cut_off_keeps_nothing() -> None:
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.RestartAsked(50.0, "manual"))
+    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.RestartAsked(50.0))
     run.happens(ev.Saved(51.0, "/c", 51.0, renamed=False), ev.TreeEnded(52.0))
     assert run.figures().kept == 0
 
@@ -291,9 +291,9 @@ def test_healing_the_platform_and_the_backoff() -> None:
 
 
 def test_devices_that_are_not_free_yet_are_part_of_the_stop() -> None:
-    run = Run(MINUTE._replace(device_timeout=30.0)).starts(0.0).steps((0.0, 1)).happens(ev.RestartAsked(5.0, "peer"))
+    run = Run(MINUTE._replace(device_timeout=30.0)).starts(0.0).steps((0.0, 1)).happens(ev.RestartAsked(5.0))
     run.happens(ev.TreeEnded(6.0), ev.Released(9.0)).check(wall=9.0, kept=0.0, stopping=4.0)
-    assert run.figures().restarts == Restarts(peer=1)._asdict()
+    assert run.figures().restarts == Restarts(manual=1)._asdict()
 
 
 def test_the_platform_is_waited_for_at_the_first_start_too() -> None:
@@ -373,7 +373,7 @@ def test_a_signal_before_the_start_uses_no_time_of_another_boot() -> None:
     before = Run().starts(1000.0).steps((1010.0, 0), (1060.0, 50)).job.ledger
     run = Run(MINUTE._replace(shared=True), before).happens(ev.Signalled(5.0, 15, True), ev.Shared(7.0))
     assert isinstance(run.job.phase, Done)
-    run.check(wall=62.0, kept=0.0, startup=10.0, stopping=2.0)
+    run.check(wall=62.0, kept=0.0, startup=10.0, waiting=2.0)
 
 
 def test_nothing_runs_before_the_start() -> None:
@@ -384,7 +384,7 @@ def test_nothing_runs_before_the_start() -> None:
 
 def test_restarts_add_up() -> None:
     run = Run(FAILURES).starts(0.0).steps((0.0, 0))
-    run.happens(ev.RestartAsked(1.0, "manual"), ev.TreeEnded(1.0), ev.Spawned(1.0, 2)).dies(2.0)
+    run.happens(ev.RestartAsked(1.0), ev.TreeEnded(1.0), ev.Spawned(1.0, 2)).dies(2.0)
     run.happens(ev.Ticked(6.0), ev.Spawned(6.0, 3)).steps((6.0, 0)).hangs(6.0, 67.0, 67.0, 0).happens(
         ev.TreeEnded(67.0)
     )

@@ -2,7 +2,7 @@
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core.idle import Idle, Sample, quiet_everywhere, quiet_for
+from ftrun.core.idle import Idle, Sample, Thresholds, Use, observe, quiet_for, still_for
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits, judge
 from ftrun.core.policy import Policy
@@ -43,12 +43,53 @@ def test_time_in_sections_is_no_silence() -> None:
     assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0, side=True),))) is not None
 
 
-def test_a_job_of_many_containers_is_idle_where_all_of_them_are() -> None:
+def test_quiet_is_known_after_some_samples() -> None:
     works, quiet, unknown = Idle(), Idle(since=2.0, quiet=QUIET), Idle(since=2.0, quiet=QUIET[:2])
     assert [quiet_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
-    assert quiet_everywhere([8.0, 5.0, 9.0]) == 5.0
-    assert quiet_everywhere([8.0, 0.0]) == 0.0
-    assert quiet_everywhere([]) == 0.0
+
+
+def test_devices_hold_still_also_where_something_is_written() -> None:
+    """The rule over all containers, of which each says this of itself."""
+    idle = Idle()
+    for second in range(1, 7):
+        spins = Use("GPU-1", util=100.0, memory_util=0.0, power=80.0)
+        idle = observe(idle, Sample(float(second), 1.0, 0.0, 1e6, (spins,)), Thresholds())
+    assert quiet_for(idle, 10.0) == 0.0
+    assert still_for(idle, 10.0) == 10.0
+    works = observe(idle, Sample(7.0, 1.0, 0.0, 0.0, (spins._replace(util=40.0),)), Thresholds())
+    assert still_for(works, 10.0) == 0.0
+    assert still_for(idle._replace(accelerator=False), 10.0) == 0.0
+
+
+def test_where_all_containers_hold_still_it_is_judged_by_that() -> None:
+    still = Idle(accelerator=True, looks=QUIET, still=2.0)
+    assert judge(Attempt(1, idle=still), 10.0, LIMITS).finding is None
+    assert judge(Attempt(1, idle=still, everywhere=True), 10.0, LIMITS).finding is not None
+    raised = still._replace(still_raised=16.0, raised=0.0)
+    assert judge(Attempt(1, idle=raised, everywhere=True), 10.0, LIMITS).finding is None
+
+
+def test_evidence_raises_the_limit_of_all_containers() -> None:
+    idle = Idle(accelerator=True, looks=QUIET, still=2.0)
+    finding = Finding("idle", None, 8.0, 4.0, pid=100)
+    job = Job(Suspect(Attempt(1, pid=100, idle=idle, everywhere=True), finding, 99.0))
+    after, _ = decide(job, ev.Evidenced(10.0, (), (), "its Python stack moves"), Policy(limits=LIMITS))
+    assert isinstance(after.phase, Starting)
+    assert after.phase.attempt.idle.still_raised == 16.0
+
+
+def test_what_is_written_does_not_clear_a_suspicion_of_all_containers() -> None:
+    spins = Use("GPU-1", util=100.0, memory_util=0.0, power=80.0)
+    idle = Idle(accelerator=True, looks=QUIET, still=2.0)
+    attempt = Attempt(1, pid=100, idle=idle, everywhere=True)
+    finding = Finding("idle", None, 8.0, 4.0, pid=100)
+    job, policy = Job(Suspect(attempt, finding, 99.0)), Policy(limits=LIMITS)
+    wrote = ev.Sampled(11.0, Sample(11.0, 1.0, 0.0, 1e6, (spins,)))
+    after, effects = decide(job, wrote, policy)
+    assert isinstance(after.phase, Suspect)
+    assert effects == (), "nor is it raised anew each time"
+    worked = wrote._replace(sample=wrote.sample._replace(devices=(spins._replace(memory_util=50.0),)))
+    assert isinstance(decide(job, worked, policy)[0].phase, Starting)
 
 
 def sampled(job: Job, at: float, policy: Policy, cpu: float = 0.0) -> Job:

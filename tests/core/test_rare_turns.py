@@ -229,7 +229,7 @@ def test_what_the_program_said_is_in_the_escalation() -> None:
 
 
 def test_a_record_comes_before_the_words() -> None:
-    _, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.RestartAsked(11.0, "manual"))
+    _, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.RestartAsked(11.0))
     order = [type(e) for e in effects[effects.index(do.Say("restart by order of the operator")) - 1 :]]
     assert order[0] is do.Persist
     assert fields(effects, "stopping")

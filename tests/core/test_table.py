@@ -6,6 +6,7 @@ import pytest
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
+from ftrun.core.group import End, Order
 from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.idle import Sample
 from ftrun.core.job import TABLE, decide
@@ -117,10 +118,20 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.Remembered(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),
     ],
     ev.Shared: [ev.Shared(10.0), ev.Shared(10.0, 195, "hang-limit", "it hung there")],
-    ev.RestartAsked: [ev.RestartAsked(10.0, "manual", ORDER), ev.RestartAsked(10.0, "peer")],
+    ev.RestartAsked: [ev.RestartAsked(10.0, ORDER), ev.RestartAsked(10.0)],
     ev.StopAsked: [ev.StopAsked(10.0, ORDER), ev.StopAsked(10.0)],
     ev.PauseAsked: [ev.PauseAsked(10.0, ORDER), ev.PauseAsked(10.0, ORDER, 60.0)],
     ev.ResumeAsked: [ev.ResumeAsked(10.0, ORDER), ev.ResumeAsked(10.0)],
+    ev.Ordered: [
+        *(ev.Ordered(10.0, Order(epoch, what)) for epoch in (0, 1, 2) for what in ("wait", "run", "stop")),
+        ev.Ordered(10.0, Order(1, "run", progressed=True, still=True, paused=60.0)),
+        ev.Ordered(10.0, Order(1, "stop", "rank 1 fell", "failure", "b", 1, 5, (0, 0, 1), paused=0.0)),
+        ev.Ordered(10.0, Order(1, "end", end=End(0, "succeeded", ""))),
+        ev.Ordered(10.0, Order(1, "end", end=End(197, "node-fault", "it fell off the bus", "b", "gpu0"))),
+        ev.Ordered(10.0, Order(1, "end", end=End(195, "hang-limit", "rank 0 left", "b", asked=True))),
+        ev.Ordered(10.0, Order(1, "end")),
+    ],
+    ev.CutOff: [ev.CutOff(10.0, "no word of rank 0")],
 }
 WANTS: list[Want] = [
     Keep(),
@@ -130,12 +141,15 @@ WANTS: list[Want] = [
     Again("fault", 1, 0.0, (FAULT, FAULT._replace(device="gpu1"))),
     Finish(195, "hang-limit", "why"),
     Finish(143, "stopped", "why", own=True),
+    Finish(143, "stopped", "why", own=True, asked=True),
+    Finish(0, "succeeded", "why"),
 ]
 POLICIES = [
     Policy(),
     Policy(files=True, limits=Policy().limits._replace(auto=True)),
     Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0),
     Policy(min_devices=1, shared=True, unconditional=True, device_timeout=60.0, max_restarts=1),
+    Policy(group=True),
 ]
 CELLS = list(itertools.product(PHASES, ev.EVENTS))
 
@@ -150,7 +164,7 @@ def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
         Job(ledger=ledger._replace(occurrences=(OCCURRENCE,)), held="why", devices=(GPU, GPU._replace(id="b"))),
     ]
     late = Paused(1.0, 5.0, (ev.Faulted(2.0, FAULT),))
-    jobs += [jobs[0]._replace(paused=Paused(1.0)), jobs[0]._replace(paused=late)]
+    jobs += [jobs[0]._replace(paused=Paused(1.0)), jobs[0]._replace(paused=late, order=Order(1, "run"))]
     cases = itertools.product(PHASE_VALUES[phase], EVENT_VALUES[event], WANTS, POLICIES, jobs)
     for a_phase, an_event, want, policy, a_job in cases:
         job = a_job._replace(phase=a_phase, want=want)

@@ -12,6 +12,8 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 6 looked rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
     at 60 exited signal=9
     at 61 pause-asked order=7 lasting=600      orders of the operator, by the number under which they are answered
+    at 62 ordered run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
+    at 70 ordered end 2 : code=195 verdict=hang-limit why='it hung' node=b
 """
 
 import shlex
@@ -20,8 +22,10 @@ from typing import Any
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core.failures import Ending, Thrown, Traceback
+from ftrun.core.group import End, Order
 from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.job import decide
+from ftrun.core.joining import Member, report
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import Policy
 from ftrun.core.states import Again, Done, Finish, Job, Pending, Running, Starting, Stopping
@@ -59,7 +63,9 @@ def play(text: str) -> str:
                     if isinstance(event, ev.Ticked) and (deadline is None or now < deadline):
                         raise BadScenario(f"a tick before its time ({deadline})")
                     job, effects = decide(job, event, policy)
-                    out += [INDENT + _effect(e) for e in effects] + [INDENT + "-> " + _state(job)]
+                    out += [INDENT + _effect(e) for e in effects] + [
+                        INDENT + "-> " + _state(job) + _told(job, policy, now)
+                    ]
                 case _:
                     raise BadScenario("unknown line")
         except (BadScenario, KeyError, TypeError, ValueError) as error:
@@ -112,6 +118,8 @@ def _ledger(pairs: dict[str, str]) -> Ledger:
 def _event(now: float, name: str, words: list[str]) -> ev.Event:
     kinds = {kind.__name__.lower(): kind for kind in ev.EVENTS}
     kind: Any = kinds[name.replace("-", "")]
+    if kind is ev.Ordered:
+        return ev.Ordered(now, _order(words))
     if kind is ev.Looked:
         return ev.Looked(now, _ranks(words))
     if kind is ev.Evidenced:
@@ -139,6 +147,18 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         given["order"] = ev.Order(pairs.pop("order"), "root", float(pairs.pop("until", "inf")))
     event: ev.Event = kind(now, **given | {key: _value(text) for key, text in pairs.items()})
     return event
+
+
+def _order(words: list[str]) -> Order:
+    what, epoch, *more = words
+    split = more.index(":") if ":" in more else len(more)
+    given: dict[str, Any] = {key: _value(text) for key, text in _pairs(more[:split]).items()}
+    rest = {key: _value(text) for key, text in _pairs(more[split + 1 :]).items()}
+    if "counts" in given:
+        given["counts"] = tuple(map(int, given["counts"].split("/")))
+    if what == "end":
+        return Order(int(epoch), "end", end=End(**rest), **given)
+    return Order(int(epoch), what, **given, **rest)  # type: ignore[arg-type]
 
 
 def _ending(code: Any, signal: Any, pairs: dict[str, str]) -> Ending:
@@ -247,6 +267,16 @@ def _effect(effect: do.Effect) -> str:
             return f"exit {code} {verdict}: {message}"
         case do.Terminate() | do.Kill() | do.Inspect() | do.Release():
             return type(effect).__name__.lower()
+
+
+def _told(job: Job, policy: Policy, now: float) -> str:
+    """What the group hears of it."""
+    if not policy.group:
+        return ""
+    said = report(job, Member(0, "life", "a", "boot"), policy, now, False)
+    trouble = "" if said.trouble is None else f", {said.trouble.cause} {_show(said.trouble.age)} ago"
+    end = "" if said.end is None else f", {said.end.code}"
+    return f"; tells {said.state} {said.epoch}{trouble}{end}{', progress' if said.progressed else ''}"
 
 
 def _state(job: Job) -> str:

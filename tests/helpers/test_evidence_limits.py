@@ -192,6 +192,7 @@ def test_the_last_word_comes_in_time_whatever_blocks(job: Job) -> None:
         "io": 0,
         "processes": 1,
         "report": None,
+        "waits": False,
     }
 
 

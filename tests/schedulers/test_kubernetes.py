@@ -16,7 +16,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from ftrun import config
+from ftrun import config, grouping
 from ftrun.core import exitcode
 from ftrun.host.setup import TERMINATION_LOG
 from ftrun.wire import annotations, records
@@ -46,6 +46,7 @@ JOBSET, VOLCANO = MANIFESTS["jobset"], MANIFESTS["volcano"]
 JOBS = {
     "job": MANIFESTS["job"]["spec"],
     "indexed-job": MANIFESTS["indexed-job"]["spec"],
+    "group": documents("group.yaml")[1]["spec"],
     "jobset": JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"],
 }
 PODS = {name: spec["template"] for name, spec in JOBS.items()} | {"volcano": VOLCANO["spec"]["tasks"][0]["template"]}
@@ -62,7 +63,7 @@ def wanted(verdict: exitcode.Verdict) -> str:
 # --- what Kubernetes takes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["job.yaml", "indexed-job.yaml", "state.yaml", "cordon.yaml"])
+@pytest.mark.parametrize("name", ["job.yaml", "indexed-job.yaml", "group.yaml", "state.yaml", "cordon.yaml"])
 def test_what_kubernetes_knows_is_valid(name: str) -> None:
     for document in documents(name):
         kubernetes_validate.validate(document, NEWEST, strict=True)
@@ -128,7 +129,7 @@ def volcano_rule(code: int) -> tuple[dict[str, Any], str]:
 
 
 @every_verdict
-@pytest.mark.parametrize("name", ["job", "indexed-job"])
+@pytest.mark.parametrize("name", ["job", "indexed-job", "group"])
 def test_a_job_does_with_each_code_what_the_table_says(name: str, verdict: exitcode.Verdict) -> None:
     found = job_rule(name, verdict.code)
     failed = "FailIndex" if name == "indexed-job" else "FailJob"
@@ -224,7 +225,9 @@ def test_options_exist_and_their_values_are_taken(name: str) -> None:
 @every_pod
 def test_a_pod_says_where_it_runs_and_which_schedule_it_is(name: str) -> None:
     container = CONTAINERS[name]
-    paths = {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in container["env"]}
+    paths = {
+        entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in container["env"] if "valueFrom" in entry
+    }
     assert paths == {
         "NODE_NAME": "spec.nodeName",
         "JOBSET_RESTART_ATTEMPT": {
@@ -266,6 +269,60 @@ def test_the_number_of_reschedules_stands_twice_and_is_the_same(name: str) -> No
             ),  # it fails when the count of restarts has reached maxRetry
         }.get(name, lambda: JOBS[name]["backoffLimitPerIndex"])()
     )
+
+
+# Of each group: the name of one of its pods, what Kubernetes sets in it beyond the manifest, and where the first is.
+MEMBERS = {
+    "group": ("train-2", {"JOB_COMPLETION_INDEX": "2"}, "train-0.train.jobs.svc.cluster.local:29470"),
+    "jobset": ("train-node-0-2", {"JOB_COMPLETION_INDEX": "2"}, "train-node-0-0.train.jobs.svc.cluster.local:29470"),
+    "volcano": (
+        "train-node-2",
+        {"VC_TASK_INDEX": "2", "VC_NODE_HOSTS": ",".join(f"train-node-{index}.train" for index in range(4))},
+        "train-node-0.train:29470",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_pods_of_several_nodes_are_a_group(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the manifest, Kubernetes and the kubelet say; the Secret is where ftrun looks for it by itself."""
+    host, told, endpoint = MEMBERS[name]
+    pod, container = PODS[name]["spec"], CONTAINERS[name]
+    (volume,) = (volume["name"] for volume in pod["volumes"] if "secret" in volume)
+    (folder,) = (mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == volume)
+    made = re.findall(r"^kubectl create secret generic (\S+) --from-literal=(\w+)=", readme(), re.M)
+    assert made == [(pod["volumes"][-1]["secret"]["secretName"], Path(grouping.SECRET).name)]
+    assert folder == str(Path(grouping.SECRET).parent)
+    (tmp_path / "group").write_text("0123456789abcdef")
+    monkeypatch.setattr(grouping, "SECRET", str(tmp_path / "group"))
+
+    environment = told | {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    hosts = f"10.0.0.3\t{host}.train.jobs.svc.cluster.local\t{host}\n"
+    found, note = grouping.group(config.settings({}, environment), environment, host, hosts)
+    assert found, note
+    assert (found.size, found.rank, found.endpoint) == (4, 2, endpoint)
+    words = container["args"][-1]
+    assert f"--nnodes={found.size} " in words
+    if name != "volcano":
+        assert JOBS[name]["completions"] == JOBS[name]["parallelism"] == found.size
+        (master,) = re.findall(r"--master-addr=(\S+)", words)
+        assert endpoint.startswith(f"{master}.")
+
+
+def test_the_service_of_the_group_names_its_pods() -> None:
+    service, job = documents("group.yaml")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+    assert PODS["group"]["spec"]["subdomain"] == service["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", sorted(PODS.keys() - MEMBERS.keys()))
+def test_other_pods_are_on_their_own(name: str) -> None:
+    environment = {"JOB_COMPLETION_INDEX": "2"}
+    environment |= {entry["name"]: entry["value"] for entry in CONTAINERS[name]["env"] if "value" in entry}
+    hosts = "10.0.0.3\ttrain-2.train\ttrain-2\n"
+    assert grouping.group(config.settings({}, environment), environment, "train-2", hosts) == (None, "")
 
 
 def podinfo(name: str) -> str:
@@ -499,7 +556,11 @@ def test_the_image_has_every_program_on_its_path(tmp_path: Path) -> None:
     assert all(path.is_symlink() and path.exists() for path in (tmp_path / "bin").iterdir())
 
 
+def readme() -> str:
+    return (FOLDER / "README.md").read_text()
+
+
 def test_the_readme_tells_every_code_and_every_file() -> None:
-    text = (FOLDER / "README.md").read_text()
+    text = readme()
     assert all(re.search(rf"\b{code}\b", text) for code in CODES)
     assert all(path.name in text for path in FOLDER.iterdir() if path.name != "README.md")

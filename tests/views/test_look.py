@@ -60,6 +60,18 @@ def test_for_how_long_it_is_in_its_phase(run: MadeRun) -> None:
     assert seen(run).since is None, "nobody knows what it would be in now"
 
 
+def test_one_of_a_group_says_how_that_stands(run: MadeRun) -> None:
+    run.rank(0, moved=2)
+    run.ledger = run.ledger._replace(epoch=3)
+    run.standing["group"] = {"what": "run", "why": "rank 1 fell"}
+    assert seen(run).group == "epoch 3, at work"
+    run.standing |= {"phase": "pending", "attempt": None, "deadline": None}
+    run.standing["group"] = {"what": "stop", "why": "rank 1 (node-b) is lost"}
+    found = seen(run)
+    assert found.group == "epoch 3, ended everywhere, to start again: rank 1 (node-b) is lost"
+    assert found.next == "the next start, once all members of the group can"
+
+
 def test_one_that_is_done_or_gone_is_not_waited_for(run: MadeRun) -> None:
     run.rank(0, moved=90, FLAGS=at.DONE)
     run.rank(1, moved=90, START_TICKS=1)

@@ -15,6 +15,11 @@ mkdir -p -m 755 "$FTRUN_STATE_DIR"
 # Less than KillWait (30 s): a training that ignores SIGTERM must not take its ftrun, and the verdict, down with it.
 export FTRUN_STOP_GRACE="${FTRUN_STOP_GRACE:-20s}"
 
+# With a secret the ftruns are a group, which restarts in step.  A port of the job's own, as nodes may be shared.
+if [ -n "$FTRUN_GROUP_SECRET_FILE" ]; then
+    export FTRUN_GROUP_ENDPOINT="${FTRUN_GROUP_ENDPOINT:-:$((20000 + SLURM_JOB_ID % 9000))}"
+fi
+
 # sbatch's --cpus-per-task, which srun does not take over by itself.
 [ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 

@@ -3,10 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ftrun import config
 from ftrun.core import exitcode
+
+if TYPE_CHECKING:
+    from ftrun.grouping import Group
 
 
 def main() -> NoReturn:
@@ -24,20 +27,33 @@ def run(words: Sequence[str]) -> int:
         phases = config.phases(given, os.environ)
         settings = config.settings(given, os.environ)
         config.idle_timeout(settings)
+        group = _group(settings)
         if phases:
-            return _in_phases(phases, given, command)
+            return _in_phases(phases, given, command, group)
         if not command:
             raise config.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
     except config.ConfigError as error:
         print(f"ftrun: {error}", file=sys.stderr)
         return exitcode.USAGE.code
     _as_given()
-    from ftrun.loop import supervise
+    from ftrun.loop import Part, supervise
 
-    return supervise(command, settings)
+    return supervise(command, settings, part=Part(group=group))
 
 
-def _in_phases(phases: Sequence[config.Phase], given: dict[str, str], command: Sequence[str]) -> int:
+def _group(settings: config.Settings) -> "Group | None":
+    """What this ftrun is one of."""
+    from ftrun import grouping
+
+    group, note = grouping.ours(settings)
+    if note and not settings["quiet"].value:
+        print(f"[ftrun] {note}", file=sys.stderr)
+    return group
+
+
+def _in_phases(
+    phases: Sequence[config.Phase], given: dict[str, str], command: Sequence[str], group: "Group | None"
+) -> int:
     if command:
         raise config.ConfigError(
             f"the config file has phases with commands of their own; {command[0]!r} would never run"
@@ -46,7 +62,7 @@ def _in_phases(phases: Sequence[config.Phase], given: dict[str, str], command: S
     _as_given()
     from ftrun.phases import run
 
-    return run(found)
+    return run(found, group)
 
 
 def _as_given() -> None:

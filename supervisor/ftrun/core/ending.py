@@ -7,7 +7,7 @@ from ftrun.core import effects as do
 from ftrun.core import exitcode, words
 from ftrun.core.history import TIMES, in_vain, times
 from ftrun.core.policy import LIMIT, Policy, exhausted, wait
-from ftrun.core.states import Again, Done, Finish, Job, Stopping
+from ftrun.core.states import Again, Blame, Done, Finish, Job, Stopping
 from ftrun.core.values import Attempt, Cause, Fault, Ledger
 
 ORDINARY = (exitcode.SUCCEEDED, exitcode.FAILED)  # ends as without ftrun: nothing hangs on their record
@@ -32,6 +32,7 @@ def trouble(
     """Restart within the budget, else escalate.  `own`: the command's status if it has ended by itself; `incurable`:
     why no restart helps; `seen`: the evidence."""
     verdict = _verdict(job, attempt, cause, why, policy, own, fault, incurable)
+    job = job._replace(blame=Blame(now, cause, why))
     killing = words.killing(seen) if own is None else ""
     if verdict is not None:
         job = job._replace(want=verdict)

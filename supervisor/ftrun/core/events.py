@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ftrun.core import group
 from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.idle import Sample
 from ftrun.core.values import Device, Fault, Rank
@@ -177,10 +178,9 @@ class Order(NamedTuple):
 
 
 class RestartAsked(NamedTuple):
-    """By the operator (`manual`) or by another node (`peer`)."""
+    """The operator wants the command to be ended, and started again."""
 
     now: float
-    by: str
     order: Order | None = None
 
 
@@ -202,6 +202,20 @@ class PauseAsked(NamedTuple):
 class ResumeAsked(NamedTuple):
     now: float
     order: Order | None = None
+
+
+class Ordered(NamedTuple):
+    """What rank 0 wants of the whole group."""
+
+    now: float
+    order: group.Order
+
+
+class CutOff(NamedTuple):
+    """Rank 0 has been silent for so long that it is lost: `why` is a sentence."""
+
+    now: float
+    why: str
 
 
 Event = (
@@ -231,6 +245,8 @@ Event = (
     | StopAsked
     | PauseAsked
     | ResumeAsked
+    | Ordered
+    | CutOff
 )
 EVENTS: tuple[type[Event], ...] = (
     Started,
@@ -259,4 +275,6 @@ EVENTS: tuple[type[Event], ...] = (
     StopAsked,
     PauseAsked,
     ResumeAsked,
+    Ordered,
+    CutOff,
 )

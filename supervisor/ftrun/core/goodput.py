@@ -11,7 +11,7 @@ from ftrun.core.account import TRACE, Account, Trace
 from ftrun.core.events import Event, Evidenced, Looked, Saved, SpawnFailed, Ticked
 from ftrun.core.exitcode import STOPPED
 from ftrun.core.pausing import stood
-from ftrun.core.states import Again, Done, Finish, Healing, Job, Pending, Running, Starting, Stopping, Suspect
+from ftrun.core.states import Again, Done, Finish, Healing, Job, Keep, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.values import Ledger, Rank
 
 TOLD = 10.0  # s after a start; what files the attempt before left is told by then
@@ -47,8 +47,8 @@ def follow(before: Job, event: Event, after: Job) -> Job:
 
 
 def _unstarted(job: Job) -> bool:
-    """This ftrun has not begun: what stands in the account of an instant is of an earlier one."""
-    return isinstance(job.phase, Pending) and job.phase.deadline is None
+    """This ftrun has not begun, or its group has not: what stands in the account of an instant is of an earlier one."""
+    return isinstance(job.phase, Pending) and job.phase.deadline is None and isinstance(job.want, Keep)
 
 
 def _at(account: Account, now: float, first: bool) -> float:
@@ -60,6 +60,8 @@ def _into(job: Job) -> str:
     """Where time goes in this state; "": nobody knows yet."""
     phase = job.phase
     if isinstance(phase, Stopping):
+        if phase.stage == "verdict":
+            return "waiting"  # for others
         return "" if phase.stage == "asked" else "stopping"  # asked from outside, it may go on for long
     if isinstance(phase, Pending | Healing):
         return "healing" if isinstance(phase, Healing) and phase.fault is not None else "waiting"

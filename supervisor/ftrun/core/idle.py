@@ -63,6 +63,10 @@ class Idle(NamedTuple):
     quiet: tuple[Sample, ...] = ()
     powers: tuple[tuple[str, Range], ...] = ()
     accelerator: bool = False
+    # For the rule over all containers of a group: as `quiet`, and since when, whatever is read and written meanwhile.
+    looks: tuple[Sample, ...] = ()
+    still: float | None = None
+    still_raised: float = 0.0
 
 
 def quiet_for(idle: Idle, now: float) -> float:
@@ -70,10 +74,12 @@ def quiet_for(idle: Idle, now: float) -> float:
     return 0.0 if idle.since is None or len(idle.quiet) < SAMPLES else max(0.0, now - idle.since)
 
 
-def quiet_everywhere(containers: Iterable[float]) -> float:
-    """The rule over all containers of a job, from what each says of itself by `quiet_for`: seconds, because the clocks
-    of machines have nothing to do with each other.  One that works, or says nothing, is work of the whole job."""
-    return min(containers, default=0.0)
+def still_for(idle: Idle, now: float) -> float:
+    """Seconds that the devices of this container hold still, for the rule over all containers: it asks for nothing
+    else, since one that hangs may log for ever.  None where it has used none."""
+    if idle.still is None or len(idle.looks) < SAMPLES or not idle.accelerator:
+        return 0.0
+    return max(0.0, now - idle.still)
 
 
 def observe(idle: Idle, sample: Sample, thresholds: Thresholds) -> Idle:
@@ -84,6 +90,7 @@ def observe(idle: Idle, sample: Sample, thresholds: Thresholds) -> Idle:
     in_use = any((use.util or 0.0) > 0 for use in sample.devices)
     powers = _powers(dict(idle.powers), sample.devices)
     idle = idle._replace(powers=tuple(sorted(powers.items())), accelerator=idle.accelerator or in_use)
+    idle = _stilled(idle, sample, powers, thresholds)
     quiet = (*idle.quiet, sample)[-WINDOW:]
     if sample.io >= thresholds.io or (not in_use and sample.cpu >= thresholds.cpu):
         return idle._replace(since=None, quiet=(), raised=0.0)
@@ -91,6 +98,14 @@ def observe(idle: Idle, sample: Sample, thresholds: Thresholds) -> Idle:
         return idle._replace(since=None, quiet=(sample,), raised=0.0)
     since = sample.at - sample.seconds if idle.since is None else idle.since
     return idle._replace(since=since, quiet=quiet)
+
+
+def _stilled(idle: Idle, sample: Sample, powers: dict[str, Range], thresholds: Thresholds) -> Idle:
+    looks = (*idle.looks, sample)[-WINDOW:]
+    devices = {use.id for use in sample.devices}
+    if not devices or any(_works(looks, device, powers.get(device), thresholds) for device in devices):
+        return idle._replace(looks=(sample,) if devices else (), still=None, still_raised=0.0)
+    return idle._replace(looks=looks, still=sample.at - sample.seconds if idle.still is None else idle.still)
 
 
 def _powers(so_far: dict[str, Range], uses: Iterable[Use]) -> dict[str, Range]:

@@ -16,6 +16,7 @@ from ftrun.core.faulting import (
     has_to_wait,
     heal,
 )
+from ftrun.core.joining import WORD, at_the_gate, cut_off, ordered, waits_for_word
 from ftrun.core.ordering import Handler, early, pause_asked, restart_asked, resume_asked, stop_asked, timely
 from ftrun.core.pausing import over, put_off
 from ftrun.core.policy import Policy
@@ -93,21 +94,26 @@ def _begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outco
     """At once; where the platform has a say, when it has said so, or has had its time."""
     if policy.asks_platform:
         return job._replace(phase=Pending(event.now + ANSWER)), ()
-    return launch(job, event.now, "started")
+    return launch(job, event.now, policy, "started")
 
 
 def _launch_due(job: Job, phase: Pending, event: ev.Ticked | ev.Overslept, policy: Policy) -> Outcome:
     if has_to_wait(job):
         return heal(job, None, event.now, policy)
-    return launch(job, event.now, "started" if isinstance(job.want, Keep) else "restart")
+    return launch(job, event.now, policy, "started" if isinstance(job.want, Keep) else "restart")
 
 
 def _held_pending(job: Job, phase: Pending, event: ev.Held, policy: Policy) -> Outcome:
     """The platform's first word."""
     job = job._replace(held=event.why)
     if not isinstance(job.want, Keep) or phase.deadline is None:
-        return job, ()
+        return at_the_gate(job, phase, event.now, policy, ())
     return _launch_due(job, phase, ev.Ticked(event.now), policy)
+
+
+def _faulted_pending(job: Job, phase: Pending, event: ev.Faulted, policy: Policy) -> Outcome:
+    job, written = faulted_ending(job, phase, event, policy)
+    return at_the_gate(job, job.phase, event.now, policy, written)
 
 
 def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> Outcome:
@@ -244,6 +250,9 @@ def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) 
     if isinstance(job.want, Finish):
         if policy.shared and job.want.asked:
             return consult(job, phase.attempt, event.now, written)
+        if waits_for_word(job, policy):
+            waits = None if job.want.verdict == exitcode.SUCCEEDED else event.now + WORD
+            return job._replace(phase=Stopping(phase.attempt, "verdict", waits)), written
         return again(job, None, event.now, policy, written)
     if has_to_wait(job):
         return heal(job, phase.attempt, event.now, policy, written)
@@ -302,7 +311,7 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Pending, ev.Overslept): _launch_due,
     (Pending, ev.Signalled): _signalled_idle,
     (Pending, ev.Saved): saved,
-    (Pending, ev.Faulted): faulted_ending,
+    (Pending, ev.Faulted): _faulted_pending,
     (Launching, ev.Spawned): _spawned,
     (Launching, ev.SpawnFailed): _spawn_failed,
     (Launching, ev.Exited): _exited_launching,
@@ -335,4 +344,6 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     **{(phase, ev.Found): _found for phase in PHASES if phase is not Done},
     **{(phase, ev.Remembered): _remembered for phase in PHASES if phase is not Done},
     **{(phase, event): cell for phase in PHASES for event, cell in ORDERS.items()},
+    **{(phase, ev.Ordered): ordered for phase in PHASES if phase is not Done},
+    **{(phase, ev.CutOff): cut_off for phase in PHASES if phase is not Done},
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ftrun.core import learning
-from ftrun.core.idle import quiet_for
+from ftrun.core.idle import quiet_for, still_for
 from ftrun.core.values import TOUCH, Attempt, Finding, Learned, Rank
 
 # A look at least this often in the shortest limit: a freeze that falls between two looks is not seen as such, so it
@@ -129,14 +129,18 @@ def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The whole tree does nothing.  A movement is work, also of a rank that has ended since; a section is a silence
     that was announced."""
-    idle = attempt.idle
-    if limits.idle is None or idle.since is None or not quiet_for(idle, now):
+    idle, begun, raised = attempt.idle, attempt.idle.since, attempt.idle.raised
+    if attempt.everywhere and still_for(idle, now):
+        begun, raised = idle.still, idle.still_raised
+    elif not quiet_for(idle, now):
+        begun = None
+    if limits.idle is None or begun is None:
         return []
     if not (limits.idle_given or idle.accelerator):
         return []
     present = [rank for rank in attempt.ranks if rank.present and not rank.done]
     if any(not section.side for rank in present for section in rank.sections):
         return []
-    since = max([idle.since, attempt.spawned_at, *(r.moved_at for r in attempt.ranks if r.moved_at is not None)])
+    since = max([begun, attempt.spawned_at, *(r.moved_at for r in attempt.ranks if r.moved_at is not None)])
     age = awake(since, now, attempt.aways) - max((rank.credit for rank in attempt.ranks), default=0.0)
-    return [Finding("idle", None, age, max(limits.idle, idle.raised), pid=attempt.pid)]
+    return [Finding("idle", None, age, max(limits.idle, raised), pid=attempt.pid)]

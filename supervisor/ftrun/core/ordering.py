@@ -12,6 +12,7 @@ from ftrun.core.policy import Policy
 from ftrun.core.restarting import again
 from ftrun.core.states import (
     Again,
+    Blame,
     Done,
     Finish,
     Healing,
@@ -49,7 +50,7 @@ def asked(verb: str, order: ev.Order, lasting: float | None, now: float) -> Aske
     """The event that an order is; ValueError for a verb that is none."""
     match verb:
         case "restart":
-            return ev.RestartAsked(now, "manual", order)
+            return ev.RestartAsked(now, order)
         case "stop":
             return ev.StopAsked(now, order)
         case "pause":
@@ -61,14 +62,14 @@ def asked(verb: str, order: ev.Order, lasting: float | None, now: float) -> Aske
 
 def restart_asked(job: Job, phase: Phase, event: ev.RestartAsked, policy: Policy) -> Outcome:
     """Costs no budget."""
-    reason = "peer" if event.by == "peer" else "manual"
     match phase:
         case Launching():
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
-            job = job._replace(want=Again("peer" if reason == "peer" else "manual"))
+            said = f"restart by order of {_who(event)}"
+            job = job._replace(want=Again("manual"), blame=Blame(event.now, "manual", said))
             answer = _answer(event, True, "the command is being ended, then started again")
-            return stop(job, phase.attempt, event.now, policy, answer, say=f"restart by order of {_who(event)}")
+            return stop(job, phase.attempt, event.now, policy, answer, said)
         case Pending() if isinstance(job.want, Again):
             job, effects = again(job._replace(want=job.want._replace(delay=0.0)), None, event.now, policy)
             waits = "it is started as soon as the platform permits it, and its devices are well"
@@ -108,6 +109,8 @@ def pause_asked(job: Job, phase: Phase, event: ev.PauseAsked, policy: Policy) ->
         return job, _answer(event, False, "it is ending")
     before = job.paused or Paused(event.now)
     job = job._replace(paused=before._replace(until=after(event.now, event.lasting)))
+    if event.order is not None:
+        job = job._replace(told_paused=float("inf") if event.lasting is None else event.lasting)
     until = "until it is resumed" if event.lasting is None else f"for {words.seconds(event.lasting)}"
     effects: Effects = _answer(event, True, f"no verdicts {until}")
     effects += (do.Persist("paused", (("for", event.lasting),)), do.Say(f"paused: no verdicts {until}"))
@@ -117,6 +120,8 @@ def pause_asked(job: Job, phase: Phase, event: ev.PauseAsked, policy: Policy) ->
 
 
 def resume_asked(job: Job, phase: Phase, event: ev.ResumeAsked, policy: Policy) -> Outcome:
+    if event.order is not None and not isinstance(phase, Done):
+        job = job._replace(told_paused=0.0)
     if job.paused is None:
         return job, _answer(event, True, "it was not paused")
     answer = _answer(event, True, "judging again")
@@ -132,8 +137,6 @@ def early(job: Job, phase: Launching, event: ev.Event, policy: Policy) -> Outcom
 
 
 def _who(event: ev.RestartAsked | ev.StopAsked) -> str:
-    if isinstance(event, ev.RestartAsked) and event.by == "peer":
-        return "another node"
     return (event.order.by if event.order else "") or "the operator"
 
 

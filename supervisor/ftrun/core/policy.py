@@ -32,6 +32,7 @@ class Policy(NamedTuple):
     node: str = ""
     phase: str = ""  # of several that run in sequence: each has a past of its own
     shared: bool = False  # other ftruns of this job may have a verdict already
+    group: bool = False  # one of several: starts and verdicts are for all of them
     evidence_timeout: float = 30.0
 
 

@@ -5,6 +5,7 @@ from ftrun.core import events as ev
 from ftrun.core import words
 from ftrun.core.ending import Effects, Outcome, finish
 from ftrun.core.faulting import cured, faulted_ending, given_up, has_to_wait, heal, not_healed
+from ftrun.core.group import Order
 from ftrun.core.policy import Policy
 from ftrun.core.states import Again, Finish, Healing, Job, Keep, Launching, Pending, Phase, Stopping
 from ftrun.core.values import Attempt
@@ -12,16 +13,26 @@ from ftrun.core.values import Attempt
 ANSWER = 5.0  # s; a helper that is asked something until a deadline has so long to say what it saw
 
 
-def launch(job: Job, now: float, record: str) -> Outcome:
+def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
+    """One of a group waits until all others can start too."""
+    epoch = job.ledger.epoch
+    if policy.group:
+        if job.order is None or job.order.what != "run" or job.order.epoch <= epoch:
+            order = job.order or Order(epoch, "wait", "no word of rank 0 yet")
+            said = do.Say("ready; the members of the group start together: waiting for the others")
+            return job._replace(phase=Pending(), order=order), (said,) if isinstance(job.want, Keep) else ()
+        epoch = job.order.epoch
     again = job.want if isinstance(job.want, Again) else None
     number = job.ledger.start_cnt + 1
-    ledger = job.ledger._replace(start_cnt=number, reason=again.reason if again else job.ledger.reason)
+    ledger = job.ledger._replace(start_cnt=number, epoch=epoch, reason=again.reason if again else job.ledger.reason)
     fields: tuple[tuple[str, object], ...] = (("reason", ledger.reason), ("start_cnt", number))
     if again:
         fields += (("consecutive", again.consecutive),)
+    if policy.group:
+        fields += (("epoch", epoch),)
     written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
     attempt = Attempt(number, spawned_at=now, patience=1 << min(ledger.hang, 10))
-    job = job._replace(phase=Launching(attempt), want=Keep(), ledger=ledger)
+    job = job._replace(phase=Launching(attempt), want=Keep(), ledger=ledger, blame=None)
     return job, (written, do.Spawn(number))
 
 
@@ -48,7 +59,7 @@ def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written
         return heal(job, attempt, now, policy, written)
     if isinstance(want, Again) and want.delay > 0:
         return job._replace(phase=Pending(now + want.delay)), written
-    job, effects = launch(job, now, "started" if isinstance(want, Keep) else "restart")
+    job, effects = launch(job, now, policy, "started" if isinstance(want, Keep) else "restart")
     return job, written + effects
 
 

@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 from ftrun.core.events import Event, Faulted
+from ftrun.core.group import Order
 from ftrun.core.history import Schedule
 from ftrun.core.values import Attempt, Device, Fault, Finding, Ledger, Reason
 
@@ -109,9 +110,22 @@ class Paused(NamedTuple):
     faults: tuple[Faulted, ...] = ()
 
 
+class Blame(NamedTuple):
+    """Why the attempt was ended by us, or ended by itself, `at` that time; `rank`, `step`: of the suspect, which by its
+    stack `waits` for others."""
+
+    at: float
+    cause: Reason
+    why: str
+    rank: int | None = None
+    step: int | None = None
+    waits: bool = False
+
+
 class Job(NamedTuple):
     """`held`: why the platform permits no start.  `devices`: those that the command may use.  `past`: the schedules
-    of this job before this one."""
+    of this job before this one.  `order`: of the group, as it stands; `told_paused`: what the operator told us, and so
+    the group, last (as in `Report`)."""
 
     phase: Phase = Pending()
     want: Want = Keep()
@@ -120,3 +134,6 @@ class Job(NamedTuple):
     devices: tuple[Device, ...] = ()
     past: tuple[Schedule, ...] = ()
     paused: Paused | None = None
+    blame: Blame | None = None
+    order: Order | None = None
+    told_paused: float | None = None

@@ -110,6 +110,7 @@ class Attempt(NamedTuple):
     spawned_at: float = 0.0
     ranks: tuple[Rank, ...] = ()
     aways: tuple[tuple[float, float], ...] = ()  # stretches in which nobody was judged
+    everywhere: bool = False  # the accelerators of all containers of the group hold still
     stopped_at: float | None = None  # stopped by the user's job control since
     forwarded: frozenset[int] = frozenset()
     progressed: bool = False
@@ -177,6 +178,7 @@ class Ledger(NamedTuple):
     reached: bool = False  # this schedule got beyond all earlier ones
     faulted: bool = False  # a device fault acted on this schedule
     dead_end: str | None = None  # the last line of what killed the attempt before, if it came to no beat
+    epoch: int = 0  # of the group: that of the command that runs, or ran last
     account: Account = Account()  # where the time went
 
     def count(self, cause: Cause) -> int:

@@ -5,7 +5,7 @@ from ftrun.core import events as ev
 from ftrun.core import learning, words
 from ftrun.core.ending import Effects, Outcome, trouble
 from ftrun.core.faulting import blamed
-from ftrun.core.idle import observe
+from ftrun.core.idle import observe, still_for
 from ftrun.core.liveness import judge, same
 from ftrun.core.pausing import forgiven, lifted, over
 from ftrun.core.policy import Policy, credited, progress
@@ -77,6 +77,9 @@ def saved(job: Job, phase: Phase, event: ev.Saved, policy: Policy) -> Outcome:
         ledger = ledger.counted(want.reason)
         want = want._replace(consecutive=ledger.count(want.reason))
     written = _progress(job.ledger, "checkpoint", _step(attempt, job.ledger.last_step), event.path)
+    if attempt is not None and not attempt.progressed and event.at >= attempt.spawned_at:
+        assert not isinstance(phase, Pending | Healing | Done)
+        job = job._replace(phase=phase._replace(attempt=attempt._replace(progressed=True)))
     return job._replace(want=want, ledger=ledger), (written,)
 
 
@@ -115,7 +118,8 @@ def sampled(job: Job, phase: Starting | Running | Suspect, event: ev.Sampled, po
     attempt = phase.attempt._replace(idle=observe(phase.attempt.idle, event.sample, policy.work))
     if not isinstance(phase, Suspect):
         return watch(job, attempt, event.now, policy)
-    if phase.finding.rule == "idle" and attempt.idle.since is None:
+    still = attempt.everywhere and still_for(attempt.idle, event.now) > 0
+    if phase.finding.rule == "idle" and attempt.idle.since is None and not still:
         return _clear(job, attempt, event.now, "it works", policy, ())
     return job._replace(phase=phase._replace(attempt=attempt)), ()
 
@@ -177,7 +181,7 @@ def _fields(finding: Finding) -> tuple[tuple[str, object], ...]:
 def _raised(attempt: Attempt, finding: Finding) -> Attempt:
     """A learned limit was too short: the next is twice that age.  If it stops working meanwhile, that is found then."""
     if finding.rule == "idle":
-        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age))
+        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, still_raised=2 * finding.age))
     if not finding.learned or finding.rank is None:
         return attempt
     others = tuple(r for r in attempt.raised if r.rank != finding.rank)
@@ -208,4 +212,7 @@ def _hang(
         why = f"{why}, after device {fault.device} reported {fault.code}"
     why = words.sentence(why, words.stack(seen))
     cause: Cause = "hang" if fault is None else "fault"
-    return trouble(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
+    job, effects = trouble(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
+    who = phase.finding
+    blame = job.blame and job.blame._replace(rank=who.rank, step=who.step, waits=seen.get("waits") is True)
+    return job._replace(blame=blame), effects

@@ -13,7 +13,7 @@ SHORTER: Final = 100  # of one of several
 REASON: Final = 240  # of why, as long as it is
 STACK: Final = "; stack: "
 UNSAID: Final = (exitcode.NOT_EXECUTABLE.name, exitcode.NOT_FOUND.name)  # what a shell says of these is all there is
-CAUSES: Final = {"hang": "hang", "fault": "fault", "failure": "failure", "manual": "order", "peer": "order of a peer"}
+CAUSES: Final = {"manual": "order", "peer": "trouble of another"}  # where one of that reason is not called so
 
 
 def printable(text: str) -> str:
@@ -35,7 +35,7 @@ def sentence(*parts: str) -> str:
 
 
 def several(number: int, what: str) -> str:
-    """`1 process`, `9 processes`, `2 orders of a peer`."""
+    """`1 process`, `9 processes`, `2 troubles of another`."""
     if number == 1:
         return f"1 {what}"
     word, of, rest = what.partition(" of ")

@@ -19,7 +19,7 @@ from ftrun.wire import helpers as wire
 
 FIRST_DELAY: Final = 1.0  # s before it is started again; doubles up to
 LONGEST_DELAY: Final = 60.0
-LASTING_DELAYS: Final = (0.05, 1.0)  # s; the same for one that the command may be waiting for
+PROMPT_DELAYS: Final = (0.05, 1.0)  # s; the same for one that the command, or others, may be waiting for
 WELL: Final = 300.0  # s of life after which the next death is a first one again
 READ: Final = 65536  # bytes a turn
 Message = dict[str, Any]
@@ -42,13 +42,14 @@ class Helper:
         passed: Sequence[int],
         lasting: bool,
         paired: bool,
+        prompt: bool,
     ) -> None:
         self.name, self.words, self.once, self.silence = name, words, once, silence
         self.passed, self.lasting, self.paired = passed, lasting, paired
         self.pid = 0
         self.pipes: tuple[int, int] | None = None  # what it says; what it is told, and ends with us
         self.rest = b""
-        self.first, self.longest = LASTING_DELAYS if lasting else (FIRST_DELAY, LONGEST_DELAY)
+        self.first, self.longest = PROMPT_DELAYS if lasting or prompt else (FIRST_DELAY, LONGEST_DELAY)
         self.delay = self.first
         self.heard_at = self.started_at = 0.0
         self.due: float | None = 0.0  # to be started; None: it runs, or is not wanted any more
@@ -72,16 +73,18 @@ class Helpers:
         passed: Sequence[int] = (),
         lasting: bool = False,
         paired: bool = False,
+        prompt: bool = False,
         delay: float = 0.0,
     ) -> None:
         """From the next `tend` on `ftrun.helpers.<name>` runs with these words; one of that name that ran is ended.
 
         `silence`: saying nothing for so many seconds, it is stuck: it is killed and started again.
         `passed`: descriptors of ours that it has from 3 on.  `lasting`: it ends by itself, after its stdin.
-        `paired`: one descriptor of ours, for both directions.  `delay`: seconds before it is started at all.
+        `paired`: one descriptor of ours, for both directions.  `prompt`: if it dies, it is started again at once.
+        `delay`: seconds before it is started at all.
         """
         self.drop(name)
-        self._all.append(Helper(name, words, once, silence, passed, lasting, paired))
+        self._all.append(Helper(name, words, once, silence, passed, lasting, paired, prompt))
         if delay:
             self._all[-1].due = time.monotonic() + delay
 

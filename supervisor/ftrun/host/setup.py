@@ -52,6 +52,7 @@ class Setup(NamedTuple):
             "FTRUN_LAST_STEP": ledger.last_step,
             "FTRUN_LAST_CHECKPOINT": ledger.last_checkpoint,
             "FTRUN_LAST_SECTION": ledger.last_section,
+            "FTRUN_EPOCH": ledger.epoch or None,
         }
         if ledger.visible:
             told[ledger.visible[0]] = ",".join(ledger.visible[1:])
@@ -108,6 +109,7 @@ class Setup(NamedTuple):
             "start_cnt": ledger.start_cnt,
             "schedule_cnt": ledger.schedule_cnt,
             "node": end.node or node_name(self.settings),
+            "isolate": end.code == exitcode.NODE_FAULT.code and end.node in (None, node_name(self.settings)),
             "last_step": ledger.last_step,
             "last_checkpoint": ledger.last_checkpoint,
             "run_dir": self.journal.path,

@@ -84,6 +84,7 @@ STATE: Final = {
         "want": {"want": text},
         "paused": Maybe({"since": number, "until": Maybe(number)}),
         "finding": Maybe({"rank": Maybe(whole)}),
+        "group": Maybe({"what": text, "why": text}),
         "attempt": Maybe(ATTEMPT),
     },
 }

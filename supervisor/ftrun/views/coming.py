@@ -52,6 +52,8 @@ def _suspicion(judged: Judged, limits: tuple[Limit, ...]) -> Coming:
 
 def _waiting(standing: dict[str, Any], left: float | None) -> Coming:
     want = standing.get("want") or {}
+    if left is None and standing.get("group") is not None:
+        return None, "the next start, once all members of the group can"
     if want.get("want") == "again":
         return _by("restart", left, " (backoff)")
     return _by("the first start, once the platform permits it,", left)
@@ -65,7 +67,7 @@ def _stopping(standing: dict[str, Any], left: float | None) -> Coming:
         "kill": ("what SIGKILL does not end makes this node unusable", f" ({NODE_FAULT.code})"),
         "inspect": ("looks at what SIGKILL did not end;", ""),
         "devices": ("devices that are not free make this node unusable", f" ({NODE_FAULT.code})"),
-        "verdict": ("asks the others of this job for their verdict;", " at the latest"),
+        "verdict": ("waits for what the others of this job say;", " at the latest"),
     }.get(str(stage), ("SIGKILL", ""))
     return _by(what, left, more)
 

@@ -92,7 +92,7 @@ def _whole(run_dir: str, now: float, recent: list[Record], found: State, problem
     else:
         at, what = coming(standing, phase, None, (), now)
         shown = shown._replace(deadline=at, next=what, **_paused(standing, now))
-    return shown._replace(problems=tuple(problems))
+    return shown._replace(problems=tuple(problems), group=_group(standing, ledger) if lives else None)
 
 
 def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
@@ -159,6 +159,15 @@ def _paused(standing: dict[str, Any], now: float) -> dict[str, Any]:
     until = paused["until"]
     resumes = None if until is None else max(0.0, float(until) - now)
     return {"paused": max(0.0, now - float(paused["since"])), "resumes": resumes}
+
+
+def _group(standing: dict[str, Any], ledger: Ledger) -> str | None:
+    order = standing.get("group")
+    if order is None:
+        return None
+    stands = {"run": "at work", "stop": "ended everywhere, to start again", "end": "ending", "wait": "gathering"}
+    why = f": {order['why']}" if order["why"] and order["what"] != "run" else ""
+    return f"epoch {ledger.epoch}, {stands.get(order['what'], order['what'])}{why}"
 
 
 def _accounted(shown: Snapshot, ledger: Ledger, run: dict[str, Any], now: float) -> Snapshot:

@@ -107,4 +107,5 @@ class Snapshot(NamedTuple):
     exit_code: int | None = None
     why: str | None = None
     since: float | None = None  # in this phase
+    group: str | None = None  # how the group stands whose member it is
     problems: tuple[str, ...] = ()  # what could not be read, one line each

@@ -92,6 +92,8 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "trouble", "none so far"
     if shown.restarts or shown.left:
         yield "restarts", _restarts(shown)
+    if shown.group is not None:
+        yield "group", shown.group
     yield from _progress(shown)
     if shown.ranks:
         yield from _ranks(shown)

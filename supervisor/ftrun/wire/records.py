@@ -12,7 +12,7 @@ SCHEMA: Final = 1
 MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
 
 _ENCODE: Final = json.JSONEncoder(default=str).encode  # json.dumps would make one a record
-_COUNTS: Final = ("start_cnt", "schedule_cnt", "hang", "fault", "failure")
+_COUNTS: Final = ("start_cnt", "schedule_cnt", "hang", "fault", "failure", "epoch")
 _STEPS: Final = ("best_step", "best_checkpoint", "last_step")
 _TEXTS: Final = ("last_checkpoint", "last_section", "dead_end")
 _TRUTHS: Final = ("reached", "faulted")
@@ -61,6 +61,7 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
         raise Corrupt(str(error)) from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Corrupt("not a state of this version")
+    found.setdefault("epoch", 0)  # of an ftrun that knew of no groups
     for name in (*_COUNTS, *_STEPS):
         value = found.get(name)
         if (value is None and name in _STEPS) or (type(value) is int and 0 <= value < 1 << 63):

@@ -18,6 +18,7 @@ def dump(job: Job) -> dict[str, Any]:
         "held": job.held,
         "paused": None if job.paused is None else {"since": job.paused.since, "until": job.paused.until},
         "finding": phase.finding._asdict() if isinstance(phase, Suspect) else None,
+        "group": None if job.order is None else {"what": job.order.what, "why": job.order.why},
         "attempt": None if attempt is None else _attempt(attempt),
     }
 

@@ -89,6 +89,23 @@ def address(text: str) -> str:
     return text
 
 
+def endpoint(text: str) -> str:
+    """`HOST:PORT` of another machine, or `:PORT`, whose host is known otherwise."""
+    try:
+        if int(address(text).rpartition(":")[2]):
+            return text
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} is no HOST:PORT; write train-0.train:29470, [fd00::1]:29470, or :29470") from None
+
+
+def label(text: str) -> str:
+    """A name that is printed, sent and compared."""
+    if not (0 < len(text.encode("utf-8", "replace")) <= 255 and text.isprintable()):
+        raise ValueError(f"{text[:80]!r} is no name; write 1 to 255 bytes that can be printed")
+    return text
+
+
 def _is_host(text: str) -> bool:
     """An IPv4, [IPv6] or a name.  What ends in a number is no name: a resolver takes `0x7f000001` for an IPv4."""
     import ipaddress  # only ever for an address

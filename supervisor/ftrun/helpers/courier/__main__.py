@@ -1,4 +1,4 @@
-"""Everything pyzmq: `python -m ftrun.helpers.courier RUN_DIR BEAT_DIR`, started by PID 1 after the command.
+"""Everything pyzmq: `python -m ftrun.helpers.courier RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after the command.
 
 In the run dir: `ftctl.sock`, the control channel (channel.py); `records.sock`, a stream of the records (stream.py); and
 `steps.jsonl`, how far training was when (steps.py).  stdin and stdout are one stream socket.  JSON lines come out:
@@ -8,23 +8,39 @@ In the run dir: `ftctl.sock`, the control channel (channel.py); `records.sock`, 
 Requests come in:
     {"ask": "answer", "id": ID, "ok": B, "why": TEXT}    what became of that order
     {"ask": "attempt", "number": N}                      the attempt that is under way
+With GROUP (a `wire.peers.Place` in JSON) it also speaks with the other nodes (hub.py at rank 0, member.py):
+    {"ask": "report", "report": R}                       what rank 0 has to know (`core.group.Report`), when it changed
+and comes out:
+    {"event": "ordered", "order": O}                     what it orders all (`core.group.Order`), when it changed
+    {"event": "contact"}                                 at least each 5 s while rank 0 answers
+    {"event": "cut", "why": TEXT}                        it does not, for too long; once until contact
+    {"event": "refused", "why": TEXT}                    it does not take us, each text once
+    {"event": "noted", "what": TEXT}                     rank 0: what it has seen of the group, one line for its records
+    {"event": "left"}                                    after a report of that state: it has it, and we may go
 It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
 """
 
+import math
 import os
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.courier.channel import Channel
 from ftrun.helpers.courier.steps import Steps
 from ftrun.helpers.courier.stream import Stream
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import Lines, Request, run
+from ftrun.wire import peers
+
+if TYPE_CHECKING:
+    from ftrun.helpers.courier.hub import Hub
+    from ftrun.helpers.courier.member import Member
 
 MOST: Final = 96 << 20  # bytes; it needs 10 MiB
+EACH: Final = 128 << 10  # bytes more of each member at rank 0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,27 +50,32 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str], lines: Lines) -> None:
     import zmq
 
+    run_dir, beat_dir, *group = argv
+    place = _place(group[0]) if group else None
     # What clients make it hold is not the job's: beyond that it dies, and comes again.
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST, MOST))
+    most = MOST if place is None else MOST + place.size * EACH
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    run_dir, beat_dir = argv
     os.chdir(run_dir)  # the path of a socket may have 107 bytes: names are relative to here
     os.umask(0o177)  # from its first moment a socket is for this user, and root
     context = zmq.Context(io_threads=1)
     channel, stream, steps = Channel(context, lines), Stream(context, lines), Steps(beat_dir, lines)
+    link = None if place is None else _link(place, beat_dir, lines)
     poller = zmq.Poller()
-    for source in (0, channel.socket, stream.fd):
+    for source in (0, channel.socket, stream.fd, *(() if link is None else link.sources)):
         if source is not None:
             poller.register(source, zmq.POLLIN)
     try:
         while not lines.ended:
             now = time.monotonic()
-            due = min(channel.due, stream.due, steps.due)
+            due = min(channel.due, stream.due, steps.due, math.inf if link is None else link.due)
             ready = dict(poller.poll(int(max(0.0, due - now) * 1000) + 1))
             now = time.monotonic()
             for request in lines.requests(0.0) if 0 in ready else ():
                 if request["ask"] == "attempt":
                     steps.attempt = int(request["number"])
+                elif request["ask"] == "report":
+                    _report(link, request, now, lines)
                 else:
                     channel.answer(request)
             channel.tend(now)
@@ -65,8 +86,33 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                 stream.send()
                 poller.register(stream.fd, zmq.POLLIN)
             steps.tend(now)
+            if link is not None:
+                link.tend(now)
     finally:
+        if link is not None:
+            link.close(lines.ended)
         context.destroy(linger=200)  # ms, for the last answers
+
+
+def _place(word: str) -> peers.Place:
+    place = peers.load_place(word)
+    return place._replace(secret=place.secret and os.path.abspath(place.secret))  # we go to the run dir
+
+
+def _link(place: peers.Place, beat_dir: str, lines: Lines) -> "Hub | Member":
+    if place.rank:
+        from ftrun.helpers.courier.member import Member as Link
+    else:
+        from ftrun.helpers.courier.hub import Hub as Link  # type: ignore[assignment]
+    return Link(place, beat_dir, lines)
+
+
+def _report(link: "Hub | Member | None", request: Request, now: float, lines: Lines) -> None:
+    try:
+        if link is not None:
+            link.take(request, now)
+    except peers.Refused as why:
+        lines.problem(f"a report that is none: {why}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ The one word is the question (request.py).  JSON lines come out, ASCII:
     {"event": "problem", "what": TEXT}                   one line for a person
     {"event": "evidenced", "cleared": null | WHY,        WHY: what speaks for the job
      "why": TEXT, "cpu": CORES, "io": BYTES_PER_S,       TEXT: where the suspect is, or empty; the rates: its family's
-     "processes": N, "report": PATH | null}              N: in the tree; null: it could not be written
+     "processes": N, "report": PATH | null,              N: in the tree; null: it could not be written
+     "waits": B}                                         the suspect's stack shows that it waits for others
 `evidenced` is the last, and comes within `timeout` s: as soon as both looks are done and the report is safe on disk.
 After it only what was late is added to the report.  It ends with 0 then, or when stdin ends, and with 2 for a question
 that it does not understand.  It may block on whatever the job blocks on: it is a process of its own for that.

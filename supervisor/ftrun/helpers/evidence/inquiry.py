@@ -54,7 +54,8 @@ class Inquiry:
         facts = aside.added(facts)
         write = self._writer()
         path = write(facts)
-        self._finish(verdict, report.where(facts), path)
+        waits = any(change.waits for change in found if change.pid == self._request.suspect)
+        self._finish(verdict, report.where(facts), path, waits=waits)
         if path is not None and aside.running:
             aside.wait(until)
             write(aside.added(facts._replace(missing=absent)))
@@ -63,12 +64,19 @@ class Inquiry:
         """The last word, if it has not been said: nobody knows anything."""
         self._finish(Verdict(None, why, 0.0, 0.0), "", None, f"evidence: {why}")
 
-    def _finish(self, verdict: Verdict, why: str, path: str | None, problem: str | None = None) -> None:
+    def _finish(
+        self, verdict: Verdict, why: str, path: str | None, problem: str | None = None, waits: bool = False
+    ) -> None:
         if self._said.acquire(blocking=False):
             if problem is not None:
                 self._say({"event": "problem", "what": problem})
-            seen = {"cpu": round(verdict.cpu, 3), "io": round(verdict.io), "processes": self._processes}
-            self._say({"event": "evidenced", "cleared": verdict.cleared, "why": why, **seen, "report": path})
+            seen: dict[str, object] = {
+                "cpu": round(verdict.cpu, 3),
+                "io": round(verdict.io),
+                "processes": self._processes,
+            }
+            seen |= {"report": path, "waits": waits}
+            self._say({"event": "evidenced", "cleared": verdict.cleared, "why": why, **seen})
 
     def _judge(self, found: list[Change], accelerated: bool) -> Verdict:
         request = self._request

@@ -1,0 +1,92 @@
+"""Which member's trouble came first, and who stopped first in a hang.  Pure functions of what all have said."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from ftrun.core.group import Pulse, Report, Trouble
+
+NOWHERE: Final = -1  # before the first step
+
+
+class Gone(NamedTuple):
+    """Rank 0 has no word of this life any more.  `closed`: its connection closed, and no other came; else it is silent.
+    `heard`: when it was last known to be there, and `shut`: when its connection closed, if that is known."""
+
+    now: float
+    rank: int
+    life: str
+    why: str
+    closed: bool = False
+    heard: float | None = None
+    shut: float | None = None
+
+
+class Member(NamedTuple):
+    """`at`: since when it is in trouble, by our clock; None: it is in none."""
+
+    report: Report
+    at: float | None = None
+    gone: Gone | None = None
+
+    @property
+    def name(self) -> str:
+        return f"member {self.report.rank} ({self.report.node})"
+
+
+class Suspect(NamedTuple):
+    node: str
+    rank: int | None = None
+    step: int | None = None
+
+
+def troubled(report: Report, now: float, before: Member | None) -> float | None:
+    """Since when: what was said later of the same trouble tells its age, not its beginning."""
+    if report.trouble is None and report.state not in ("fallen", "ending", "left"):
+        return None
+    if report.trouble is not None:
+        at = now - max(report.trouble.age, 0.0)
+        known = before is not None and before.at is not None and before.report.epoch == report.epoch
+        return min(at, before.at) if known and before is not None and before.at is not None else at
+    return before.at if before is not None and before.report.epoch == report.epoch and before.at is not None else now
+
+
+def first(members: Iterable[Member], epoch: int) -> Member | None:
+    """Whose trouble in this epoch, or loss, came first; ties go to the lower rank."""
+    came = [(at, m.report.rank, m) for m in members if (at := _since(m, epoch)) is not None]
+    return min(came, key=lambda c: c[:2])[2] if came else None
+
+
+def _since(member: Member, epoch: int) -> float | None:
+    if member.at is not None and member.report.epoch == epoch:
+        return member.at
+    if member.gone is not None:
+        return member.gone.now if member.gone.heard is None else member.gone.heard
+    return None
+
+
+def culprit(who: Member, members: Mapping[int, Member], pulses: Mapping[int, Pulse]) -> Suspect:
+    """Of a hang: who did the lowest step; of several the one whose stack does not show that it waits for others; then
+    who has been silent longest.  Of anything else: whom the trouble names."""
+    trouble = who.report.trouble
+    if trouble is None:
+        return Suspect(who.report.node)
+    if trouble.cause != "hang":
+        return Suspect(who.report.node, trouble.rank, trouble.step)
+    epoch = who.report.epoch
+    found = [
+        (step, waits, -age, rank, suspect)
+        for rank, member in members.items()
+        if member.report.epoch == epoch and (member is who or rank in pulses)
+        for step, waits, age, suspect in [_suspect(member.report, member.report.trouble, pulses.get(rank))]
+    ]
+    return min(found, key=lambda f: f[:4])[4] if found else Suspect(who.report.node, trouble.rank, trouble.step)
+
+
+def _suspect(report: Report, trouble: Trouble | None, pulse: Pulse | None) -> tuple[int, bool, float, Suspect]:
+    hung = trouble if trouble is not None and trouble.cause == "hang" else None
+    rank, step, age, waits = (None, None, 0.0, False) if pulse is None else (*pulse, False)
+    if hung is not None and (pulse is None or hung.rank in (None, pulse.rank)):
+        rank = hung.rank if hung.rank is not None else rank
+        step = hung.step if hung.step is not None else step
+        age, waits = max(age, hung.age), hung.waits
+    return NOWHERE if step is None else step, waits, age, Suspect(report.node, rank, step)

@@ -1,0 +1,267 @@
+"""One of a group: what its orders do to the job here, and what the job tells the group of itself.
+
+A start waits until rank 0 has seen every tree of the epoch before dead; a verdict waits for the group's word, since the
+trouble here may follow from that of another container.
+"""
+
+from typing import Final, NamedTuple
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core import exitcode, words
+from ftrun.core.ending import Effects, Outcome, finish_with, stop
+from ftrun.core.faulting import has_to_wait, heal
+from ftrun.core.group import Counts, End, Order, Report, State, Trouble
+from ftrun.core.idle import still_for
+from ftrun.core.ordering import early, pause_asked, resume_asked
+from ftrun.core.policy import Policy
+from ftrun.core.restarting import again, launch
+from ftrun.core.states import (
+    Again,
+    Done,
+    Finish,
+    Job,
+    Keep,
+    Launching,
+    Pending,
+    Phase,
+    Running,
+    Starting,
+    Stopping,
+    Suspect,
+)
+from ftrun.core.watching import watch
+
+WORD: Final = 10.0  # s in which rank 0 has to say what becomes of a verdict
+# What is true of a node whatever the others did: no trouble of theirs explains it.
+OF_THE_NODE: Final = (exitcode.USER_FAULT_LIMIT.name, exitcode.NODE_FAULT.name)
+
+
+class Member(NamedTuple):
+    """Who reports."""
+
+    rank: int
+    life: str
+    node: str
+    boot: str
+
+
+# --- what the group wants ---------------------------------------------------------------------------------------------
+
+
+def ordered(job: Job, phase: Phase, event: ev.Ordered, policy: Policy) -> Outcome:
+    """The whole order each time: one that is repeated changes nothing."""
+    order, before = event.order, job.order
+    job = job._replace(order=order)
+    written: Effects = ()
+    if before is None or (order.epoch, order.what, order.why) != (before.epoch, before.what, before.why):
+        written = (_record(order),)
+    outcome: Outcome | None = None
+    match order.what:
+        case "end":
+            outcome = _ended(job, phase, event, policy, written)
+        case "stop" if order.epoch >= job.ledger.epoch:
+            outcome = _recalled(job, phase, event, policy, written)
+        case "run" if order.epoch > job.ledger.epoch:
+            outcome = _called(job, phase, event, policy, written)
+        case "run" if order.epoch == job.ledger.epoch:
+            outcome = _shared(job, phase, event, policy, written)
+    job, effects = outcome or (job, written)
+    news = before is None or order.paused != before.paused
+    if order.paused is not None and news and order.paused != job.told_paused:
+        job, more = _paused(job, event, policy)
+        effects += more
+    return job, effects
+
+
+def _record(order: Order) -> do.Persist:
+    told = {name: getattr(order, name) for name in ("cause", "node", "rank", "step")}
+    if order.end is not None:
+        told |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
+    why = order.why or (order.end.why if order.end else "")
+    fields: tuple[tuple[str, object], ...] = (("what", order.what), ("epoch", order.epoch), ("why", why or None))
+    return do.Persist("group", tuple((name, value) for name, value in (*fields, *told.items()) if value is not None))
+
+
+def _called(job: Job, phase: Phase, event: ev.Ordered, policy: Policy, written: Effects) -> Outcome:
+    """The next epoch: start where nothing stands against it; who runs an older one is behind."""
+    if isinstance(phase, Pending) and phase.deadline is None:
+        hang, fault, failure = event.order.counts
+        job = job._replace(ledger=job.ledger._replace(hang=hang, fault=fault, failure=failure))
+        if isinstance(job.want, Again) and job.want.reason == "peer":
+            job = job._replace(want=job.want._replace(consecutive=max(event.order.counts)))
+        if has_to_wait(job):
+            return heal(job, None, event.now, policy, written)
+        job, effects = launch(job, event.now, policy, "started" if isinstance(job.want, Keep) else "restart")
+        return job, written + effects
+    return _recalled(job, phase, event, policy, written)
+
+
+def _recalled(job: Job, phase: Phase, event: ev.Ordered, policy: Policy, written: Effects) -> Outcome:
+    """The epoch that runs here is over, and so is one that never ran here: a late word must not start it.  A verdict
+    that was reached here is overruled once it is settled that the trouble began elsewhere; not where it is one of this
+    node, or of the operator."""
+    want = Again("peer")
+    if isinstance(phase, Launching):
+        return early(job, phase, event, policy)
+    if event.order.what == "stop":
+        job = job._replace(ledger=job.ledger._replace(epoch=event.order.epoch))
+    match phase:
+        case Starting() | Running() | Suspect():
+            job, effects = stop(job._replace(want=want), phase.attempt, event.now, policy, written, _why(event.order))
+            return job, effects
+        case Stopping() if isinstance(job.want, Finish) and _yields(job.want) and event.order.cause is not None:
+            job = job._replace(want=want, blame=None)
+            if phase.stage == "verdict":
+                return again(job, phase.attempt, event.now, policy, written)
+            return job, written
+    return job, written
+
+
+def _yields(want: Finish) -> bool:
+    return not want.asked and want.verdict not in (*OF_THE_NODE, exitcode.STOPPED)
+
+
+def _why(order: Order) -> str:
+    why = words.short(order.why, words.REASON) if order.what == "stop" else f"it is at epoch {order.epoch}"
+    where = f" (on {order.node})" if order.node and order.node not in order.why else ""
+    follows = "all start again together" if order.cause is not None else ""  # else it is not settled what follows
+    return words.sentence(f"{why}{where}", "killing the command here too", follows)
+
+
+def _ended(job: Job, phase: Phase, event: ev.Ordered, policy: Policy, written: Effects) -> Outcome:
+    """One verdict for all; who was asked to stop from outside ends with it too (srun would lose it otherwise)."""
+    end = event.order.end
+    if end is None or isinstance(phase, Done):
+        return job, written
+    want = Finish(end.code, end.verdict, _of(end, policy), node=end.node, device=end.device)
+    if end.verdict == exitcode.SUCCEEDED or (end.asked and isinstance(job.want, Finish)):
+        if isinstance(phase, Stopping) and phase.stage == "verdict":
+            return again(job, phase.attempt, event.now, policy, written)
+        if isinstance(job.want, Finish) or end.verdict == exitcode.SUCCEEDED:
+            return job, written  # it is ending as it should
+    match phase:
+        case Launching():
+            return early(job, phase, event, policy)
+        case Starting() | Running() | Suspect():
+            said = words.sentence(words.short(want.message, words.REASON), f"ending with {want.code} ({want.verdict})")
+            return stop(job._replace(want=want), phase.attempt, event.now, policy, written, said)
+        case Stopping() if phase.stage != "verdict":
+            return job._replace(want=want), written
+    attempt = phase.attempt if isinstance(phase, Stopping) else None
+    return again(job._replace(want=want), attempt, event.now, policy, written)
+
+
+def _of(end: End, policy: Policy) -> str:
+    told = end.node is None or end.node == policy.node or f"({end.node})" in end.why
+    return end.why if told else f"{end.why} (on {end.node})"
+
+
+def _shared(job: Job, phase: Phase, event: ev.Ordered, policy: Policy, written: Effects) -> Outcome:
+    """What all know of the epoch under way: progress of one is that of the job, and so is the rest of all devices."""
+    order = event.order
+    if order.progressed:
+        job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
+    if isinstance(phase, Starting | Running) and phase.attempt.everywhere != order.still:
+        return watch(job, phase.attempt._replace(everywhere=order.still), event.now, policy, written)
+    return job, written
+
+
+def _paused(job: Job, event: ev.Ordered, policy: Policy) -> Outcome:
+    """By the operator, on some node."""
+    lasting = event.order.paused
+    if lasting == 0.0:
+        return resume_asked(job, job.phase, ev.ResumeAsked(event.now), policy)
+    asked = ev.PauseAsked(event.now, None, None if lasting == float("inf") else lasting)
+    return pause_asked(job, job.phase, asked, policy)
+
+
+def cut_off(job: Job, phase: Phase, event: ev.CutOff, policy: Policy) -> Outcome:
+    """Nobody knows what the others do: rank 0's container is lost, and with it the job in its containers."""
+    if isinstance(job.want, Finish) and (job.want.asked or not isinstance(phase, Stopping)):
+        return job, ()
+    written: Effects = (do.Persist("group", (("what", "cut"), ("epoch", job.ledger.epoch), ("why", event.why))),)
+    want = finish_with(exitcode.HANG_LIMIT, event.why)
+    job = job._replace(order=Order(job.ledger.epoch, "end", event.why))  # no other word is to be waited for
+    match phase:
+        case Done():
+            return job, ()
+        case Launching():
+            return early(job, phase, event, policy)
+        case Starting() | Running() | Suspect():
+            said = words.sentence(event.why, f"ending with {want.code} ({want.verdict})")
+            return stop(job._replace(want=want), phase.attempt, event.now, policy, written, said)
+        case Stopping(stage="verdict"):
+            if isinstance(job.want, Finish) and job.want.verdict == exitcode.SUCCEEDED:
+                job = job._replace(want=want)  # the others may need it again, and have no use for half a success
+            return again(job, phase.attempt, event.now, policy, written)
+        case Stopping():
+            return (job if isinstance(job.want, Finish) else job._replace(want=want)), written
+    return again(job._replace(want=want), None, event.now, policy, written)
+
+
+# --- what the group is told -------------------------------------------------------------------------------------------
+
+
+def report(job: Job, me: Member, policy: Policy, now: float, fallen: bool) -> Report:
+    """This member as it is; without a number.  `fallen`: its command has ended, and why is being found out."""
+    ledger, blame, attempt = job.ledger, job.blame, getattr(job.phase, "attempt", None)
+    trouble = None
+    if blame is not None:
+        trouble = Trouble(blame.cause, blame.why, max(0.0, now - blame.at), blame.rank, blame.step, blame.waits)
+    counts: Counts = (ledger.hang, ledger.fault, ledger.failure)
+    state = _state(job, fallen)
+    return Report(
+        *(me.rank, me.life, 0, me.node, me.boot, ledger.epoch),
+        state=state,
+        trouble=trouble,
+        end=_end(job, policy) if state in ("ending", "done", "left") else None,
+        counts=counts,
+        progressed=attempt is not None and attempt.progressed,
+        still=_still(job, now, policy),
+        paused=job.told_paused,
+    )
+
+
+def _state(job: Job, fallen: bool) -> State:
+    phase, want = job.phase, job.want
+    if isinstance(want, Finish) and want.asked and not isinstance(phase, Done):
+        return "leaving"
+    match phase:
+        case Done():
+            return "left"
+        case Launching() | Starting() | Running() | Suspect():
+            return "fallen" if fallen else "running"
+        case Stopping() if isinstance(want, Finish):
+            return "done" if want.verdict == exitcode.SUCCEEDED else "ending"
+        case Pending(deadline=None):
+            return "ready"
+    return "stopping"
+
+
+def _end(job: Job, policy: Policy) -> End | None:
+    want = job.want
+    if not isinstance(want, Finish):
+        return None
+    return End(want.code, want.verdict, want.message, want.node or policy.node, want.device, want.asked)
+
+
+def _still(job: Job, now: float, policy: Policy) -> bool:
+    limit = policy.limits.idle
+    if limit is None or not isinstance(job.phase, Starting | Running | Suspect):
+        return False
+    return still_for(job.phase.attempt.idle, now) >= limit
+
+
+def waits_for_word(job: Job, policy: Policy) -> bool:
+    """Whether this end may be overruled, or has to wait for those of others; not one that the group has ordered."""
+    if not policy.group or not isinstance(job.want, Finish) or job.want.asked:
+        return False
+    return job.order is None or job.order.what != "end"
+
+
+def at_the_gate(job: Job, phase: Phase, now: float, policy: Policy, written: Effects) -> Outcome:
+    """What it waits for has changed while it waits for the others: what has to come first does so now."""
+    if policy.group and isinstance(phase, Pending) and phase.deadline is None and has_to_wait(job):
+        return heal(job, None, now, policy, written)
+    return job, written

@@ -1,0 +1,289 @@
+"""What a coordinator knows of the members of its group: values, and their upkeep."""
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from ftrun.core.culprit import Gone, Member, Suspect, troubled
+from ftrun.core.group import SILENCE, Counts, Order, Pulse, Report
+from ftrun.core.values import Reason
+
+HINT: Final = 10.0  # s of waiting before it is said for whom
+STRANGERS: Final = 1024  # that are remembered
+LATE: Final = 5.0  # s; a word that is older when it arrives was sent over a connection that has been given up
+
+Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy", "still"]
+"""How a member stands to the epoch.  `fenced`: an earlier life in its place may still run its command.  `behind`:
+ready, but it has not said that this epoch is over for it.  `fallen`: of what is not known yet.  `still`: of those that
+run or are done, so many have accelerators that do not change."""
+
+
+class Reported(NamedTuple):
+    """`pulses`: of all members, where this report may be of a hang."""
+
+    now: float
+    report: Report
+    pulses: Mapping[int, Pulse] = {}
+
+
+class Ticked(NamedTuple):
+    now: float
+
+
+Event = Reported | Gone | Ticked
+
+
+class Told(NamedTuple):
+    """To every member."""
+
+    order: Order
+
+
+class Refused(NamedTuple):
+    rank: int
+    life: str
+    why: str
+
+
+class Noted(NamedTuple):
+    """A line for rank 0's record."""
+
+    what: str
+
+
+Effect = Told | Refused | Noted
+Effects = tuple[Effect, ...]
+
+
+class Cure(NamedTuple):
+    """All start again, because of this."""
+
+    cause: Reason
+    why: str
+    suspect: Suspect | None = None
+    counts: Counts | None = None  # None: as they were
+
+
+class Gathering(NamedTuple):
+    """Not all have come yet, and nobody is disturbed.  `hint`: when it is said who is missing."""
+
+    deadline: float | None
+    hint: float | None = None
+
+
+class Steady(NamedTuple):
+    """All run the epoch, or did, or are about to, by the deadline."""
+
+    deadline: float | None = None
+
+
+class Draining(NamedTuple):
+    """The epoch is over, and not all are ready.  `lost`: since when one is or was, and `loss`: who, if it had come."""
+
+    since: float
+    deadline: float
+    pulses: Mapping[int, Pulse] = {}
+    cure: Cure | None = None
+    lost: float | None = None
+    loss: Member | None = None
+
+
+class Lost(NamedTuple):
+    """The same, and a member is not there: up to the deadline it is waited for."""
+
+    since: float
+    deadline: float
+    pulses: Mapping[int, Pulse]
+    cure: Cure | None
+    lost: float | None
+    loss: Member | None
+
+
+class Over(NamedTuple):
+    deadline: None = None
+
+
+Phase = Gathering | Steady | Draining | Lost | Over
+
+
+class Fleet(NamedTuple):
+    size: int
+    wait: float  # for a member that is not there
+    drain: float  # what a member takes at most to end its command
+    heal: float  # and what it takes at most then, before it is ready
+    started: float
+    phase: Phase
+    order: Order = Order(0, "wait")
+    members: Mapping[int, Member] = {}
+    kinds: Mapping[Kind, int] = {}
+    fences: Mapping[int, float] = {}  # rank: until when an earlier life may run its command
+    progressed: bool = False  # some member did, in this epoch
+    counts: Counts | None = None  # None: not known here
+    strangers: Mapping[tuple[int, str], float] = {}  # rank and life: since when it wants a place that is taken
+    unheard: float | None = None  # from then on, who has not been heard is lost; None: not yet, or it is past
+    missed: bool = False
+
+    @property
+    def epoch(self) -> int:
+        """The highest heard or given."""
+        return self.order.epoch
+
+    @property
+    def deadline(self) -> float | None:
+        """When `Ticked` is due."""
+        if isinstance(self.phase, Over):
+            return None
+        hint = self.phase.hint if isinstance(self.phase, Gathering) else None
+        due = (self.phase.deadline, hint, self.unheard, *self.fences.values())
+        return min((d for d in due if d is not None), default=None)
+
+    @property
+    def staying(self) -> int:
+        """Members other than rank 0 that are there, and have not said their last word."""
+        there = (m for rank, m in self.members.items() if rank and m.gone is None and m.report.state != "left")
+        return sum(1 for _ in there)
+
+
+Outcome = tuple[Fleet, Effects]
+
+
+def gather(now: float, size: int, wait: float, drain: float, heal: float = 0.0) -> Fleet:
+    """A coordinator that knows nothing yet."""
+    return Fleet(size, wait, drain, heal, now, Gathering(now + wait, now + HINT))
+
+
+def taken(fleet: Fleet, now: float, report: Report, before: Member | None) -> Fleet:
+    """Its place has this report now."""
+    if report.epoch > fleet.epoch and not isinstance(fleet.phase, Over):
+        fleet = _raised(fleet, now, report.epoch)
+    return put(fleet, Member(report, troubled(report, now, before)))
+
+
+def _raised(fleet: Fleet, now: float, epoch: int) -> Fleet:
+    """A higher epoch is heard: we have forgotten it, and nothing that we settled for the one before holds."""
+    order = fleet.order._replace(epoch=epoch, cause=None, progressed=False, still=False)
+    match fleet.phase:
+        case Gathering() if fleet.epoch == 0:  # the others have to be somewhere
+            fleet = fleet._replace(phase=Gathering(None), unheard=now + SILENCE)
+        case Steady():
+            fleet, order = fleet._replace(phase=Gathering(None)), order._replace(what="wait")
+        case Draining() | Lost() as phase:
+            fleet = fleet._replace(phase=phase._replace(cure=None))
+    fleet = fleet._replace(order=order, progressed=False)
+    return fleet._replace(kinds=count(fleet))
+
+
+def put(fleet: Fleet, member: Member) -> Fleet:
+    """Cheap: a thousand members become ready one after the other."""
+    rank = member.report.rank
+    before = fleet.members.get(rank)
+    members = dict(fleet.members)
+    members[rank] = member
+    kinds = dict(fleet.kinds)
+    for sign, one in ((-1, before), (1, member)):
+        if one is not None:
+            kind = kind_of(one, fleet.epoch, rank in fleet.fences)
+            kinds[kind] = kinds.get(kind, 0) + sign
+            if one.report.still and kind in ("running", "done"):
+                kinds["still"] = kinds.get("still", 0) + sign
+    report = member.report
+    order = fleet.order
+    if isinstance(fleet.phase, Over):
+        return fleet._replace(members=members, kinds=kinds)
+    if report.paused is not None and (before is None or before.report.paused != report.paused):
+        order = order._replace(paused=report.paused)
+    progressed = fleet.progressed or (report.progressed and report.epoch == fleet.epoch)
+    return fleet._replace(members=members, kinds=kinds, order=order, progressed=progressed)
+
+
+def kind_of(member: Member, epoch: int, fenced: bool) -> Kind:
+    report = member.report
+    current = report.epoch == epoch
+    match report.state:
+        case "left" if current and report.end is not None and report.end.code == 0 and not report.end.asked:
+            return "done"  # it heard the verdict of a coordinator that has forgotten it
+        case _ if member.gone is not None or report.state == "left":
+            return "gone"
+        case _ if fenced:
+            return "fenced"
+        case "ready":
+            return "ready" if current else "behind"
+        case "running" | "done" if current and epoch > 0:
+            return "running" if report.state == "running" else "done"
+        case "leaving":
+            return "leaving"
+        case "fallen" if current and report.trouble is None:
+            return "fallen"
+        case "ending" if current:
+            return "ending"
+    return "busy"
+
+
+def count(fleet: Fleet) -> Mapping[Kind, int]:
+    kinds: dict[Kind, int] = {}
+    for rank, member in fleet.members.items():
+        kind = kind_of(member, fleet.epoch, rank in fleet.fences)
+        kinds[kind] = kinds.get(kind, 0) + 1
+        if member.report.still and kind in ("running", "done"):
+            kinds["still"] = kinds.get("still", 0) + 1
+    return kinds
+
+
+def absent(fleet: Fleet) -> list[int]:
+    """Who never came, or has gone."""
+    gone = (r for r, m in fleet.members.items() if kind_of(m, fleet.epoch, False) == "gone")
+    return sorted((*gone, *(r for r in range(fleet.size) if r not in fleet.members)))
+
+
+def most(fleet: Fleet) -> Counts:
+    """As far as anybody knows."""
+    hang, fault, failure = (max((m.report.counts[i] for m in fleet.members.values()), default=0) for i in range(3))
+    return hang, fault, failure
+
+
+# --- lives that may still run their command, unseen -----------------------------------------------------------------
+
+
+def fenced(fleet: Fleet, now: float, before: Member, report: Report) -> Fleet:
+    """Who has lost rank 0 ends its command by itself, SILENCE after the last word; who lost its machine may be cut off
+    only.  Nothing of it is left where it said so, or where its connection closed and this one, on the same machine,
+    came only then: one that was there before does not follow it, and it may have lost its courier only.
+    """
+    gone = before.gone
+    if fleet.epoch == 0 or gone is None:
+        return fleet
+    since = fleet.strangers.get((report.rank, report.life), now)
+    closed = next((at for at in (gone.shut, gone.heard) if at is not None), gone.now)
+    if gone.closed and before.report.boot == report.boot and since >= closed:
+        return fleet
+    return fence(fleet, now, {report.rank: gone.now})
+
+
+def stranger(fleet: Fleet, now: float, report: Report) -> Fleet:
+    key = report.rank, report.life
+    if key in fleet.strangers:
+        return fleet
+    known = list(fleet.strangers.items())[1 - STRANGERS :]  # with the secret anybody may come by
+    return fleet._replace(strangers=dict([*known, (key, now)]))
+
+
+def wary(fleet: Fleet, now: float, report: Report) -> Fleet:
+    """Who comes late to one who has forgotten, and has run nothing, may be in the place of another."""
+    if isinstance(fleet.phase, Gathering | Over) or not without_past(report):
+        return fleet
+    return fence(fleet, now, {report.rank: fleet.started})
+
+
+def without_past(report: Report) -> bool:
+    """Where rank 0 is, the coordinator is: nobody else is in its place."""
+    return report.rank != 0 and report.state == "ready" and report.trouble is None
+
+
+def fence(fleet: Fleet, now: float, lost: Mapping[int, float]) -> Fleet:
+    """`lost`: rank: since when an earlier life in its place may have had no word of rank 0."""
+    fences = dict(fleet.fences)
+    for rank, since in lost.items():
+        until = since + SILENCE + LATE + fleet.drain  # later than any before: it is lost since then
+        if until > now:
+            fences[rank] = until
+    after = fleet._replace(fences=fences)
+    return after._replace(kinds=count(after))

@@ -1,0 +1,133 @@
+"""Two ftruns of one group on loopback: what the operator orders, and what a device does to one, is for both."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.nvml import SPINNING, FakeNvml
+from device.ward import SOON
+from runs import HOUSE, Run, Runs, python, wait_for
+from runs import runs as runs
+
+STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
+# The main thread waits for ever, and another one writes: not so little that it is taken for nothing.
+LOGS = """import threading, time
+def log():
+    while True:
+        with open("log", "ab") as file: file.write(b"x" * 4096)
+        time.sleep(0.05)
+threading.Thread(target=log, daemon=True).start()
+threading.Event().wait({})"""
+FTCTL = [sys.executable, str(HOUSE / "bin" / "ftctl")]
+
+
+class Pair:
+    def __init__(self, runs: Runs) -> None:
+        self.runs, self.folder = runs, runs.folder
+        (self.folder / "secret").write_text("x" * 32)
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.endpoint = f"127.0.0.1:{one.getsockname()[1]}"
+
+    def start(self, rank: int, *options: str, code: str = STEPS, **more: Any) -> Run:
+        group = ["--group-size", "2", "--group-rank", str(rank), "--group-endpoint", self.endpoint]
+        group += ["--group-secret-file", str(self.folder / "secret"), "--node-name", f"node-{rank}", "--grace", "1s"]
+        group += ["--termination-log", str(self.folder / f"message-{rank}")]
+        return self.runs.start(*group, *options, *python(code), run_dir=self.folder / f"run-{rank}", **more)
+
+    def both(self, *options: str) -> tuple[Run, Run]:
+        first, second = self.start(0, *options), self.start(1, *options)
+        for run in (first, second):
+            run.until("first_beat")
+        return first, second
+
+    def message(self, rank: int) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / f"message-{rank}").read_text())
+        return found
+
+
+@pytest.fixture
+def pair(runs: Runs) -> Pair:
+    return Pair(runs)
+
+
+def ftctl(run: Run, *words: str) -> str:
+    command = [*FTCTL, words[0], "--run-dir", str(run.run_dir), *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_is_ordered_on_one_is_done_on_all(pair: Pair) -> None:
+    first, second = pair.both()
+    ftctl(second, "pause")
+    assert first.until("paused")["for"] is None
+    ftctl(second, "resume")
+    first.until("resumed")
+    assert len(second.named("paused")) == 1
+    ftctl(second, "restart")
+    assert second.until("restart")["reason"] == "manual"
+    again = first.until("restart")
+    assert (again["reason"], again["start_cnt"], again["epoch"], again["consecutive"]) == ("peer", 2, 2, 0)
+    assert "node-1" in first.stderr
+    first.until("first_beat", 2)
+    ftctl(first, "stop")
+    assert (first.wait(), second.wait()) == (143, 143)
+    assert {pair.message(rank)["node"] for rank in (0, 1)} == {"node-0"}
+
+
+def test_status_says_how_the_group_stands(pair: Pair) -> None:
+    first = pair.start(0)
+    wait_for(lambda: "waiting for the others" in first.stderr, "that it says so")
+    shown = ftctl(first, "status")
+    assert "the next start, once all members of the group can" in shown
+    second = pair.start(1)
+    first.until("first_beat")
+    assert "epoch 1, at work" in ftctl(first, "status")
+    first.process.terminate()
+    assert (first.wait(), second.wait()) == (143, 195)
+    assert "member 0 (node-0) has left" in pair.message(1)["message"]
+
+
+def test_a_device_that_fell_off_ends_all_and_only_its_node_is_isolated(pair: Pair) -> None:
+    fake = FakeNvml(pair.folder)
+    first = pair.start(0, "--probe", "off")
+    second = pair.start(1, "--probe", "nvidia", program=SOON, **fake.environment())
+    for run in (first, second):
+        run.until("first_beat")
+    path = Path(second.run_dir, "devices.json")
+    wait_for(path.exists, "a look at the devices")
+
+    def noticed() -> bool:
+        fake.xid(0, 79)  # one that comes before the first look is not new
+        return bool(second.named("fault"))
+
+    wait_for(noticed, "the fault")
+    assert (first.wait(), second.wait()) == (197, 197)
+    told = [pair.message(rank) for rank in (0, 1)]
+    assert [one["node"] for one in told] == ["node-1", "node-1"]
+    assert [one["isolate"] for one in told] == [False, True]
+    assert "79" in told[0]["message"]
+
+
+@pytest.mark.parametrize("still", [True, False])
+def test_accelerators_that_hold_still_everywhere_are_a_hang(pair: Pair, still: bool) -> None:
+    """The rule of ModelArts over all instances, which asks nothing of what processes write."""
+    options = ("--idle-timeout", "1s", "--no-auto-beat", "--restart-on", "none", "--probe", "nvidia")
+    fakes = []
+    for rank in (0, 1):
+        (pair.folder / f"gpu-{rank}").mkdir()
+        fakes.append(FakeNvml(pair.folder / f"gpu-{rank}"))
+        fakes[rank].set(0, **SPINNING)
+    for number in range(0 if still else 80):
+        fakes[1].later(0.1 * number, 0, util=100 - 9 * (number % 3))
+    command = LOGS.format(3600 if still else 4)
+    both = [pair.start(rank, *options, code=command, **fake.environment()) for rank, fake in enumerate(fakes)]
+    code = 195 if still else 0
+    assert [run.wait() for run in both] == [code, code], [run.told() for run in both]
+    assert {record["rule"] for run in both for record in run.named("hang")} == ({"idle"} if still else set())

@@ -1,0 +1,1 @@
+from hosts import hosts as hosts

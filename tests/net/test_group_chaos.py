@@ -1,0 +1,198 @@
+"""Eight ranks that train, eight containers, and whatever can happen to one of them or to the network between them.
+
+    REPEATS=50 SEED=7 pytest -m slow tests/net/test_group_chaos.py -s
+
+In each run either all start again in one epoch, and finish with the same result, or all end with one verdict.
+"""
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from group_runs import TRAIN, Group
+from hosts import Hosts, refusal
+from runs import wait_for
+
+SIZE = 8
+REPEATS = int(os.environ.get("REPEATS", "50"))
+SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+STEPS, WAIT, SILENCE = 100, 20.0, 15.0
+PATIENCE = 120.0  # s: from the trouble to a good end; most of it is the import of torch, eight times on few cores
+LATE = 15.0  # s: what a crowded machine may add to a deadline
+OPTIONS = ("--hang-timeout", "4s", "--start-timeout", "60s")
+
+
+class Case(NamedTuple):
+    """`moment`: a step, or seconds after the first start as a negative number.  `lasting`: until it is over, in s."""
+
+    kind: str
+    rank: int
+    moment: float
+    lasting: float
+    silent: bool
+
+    def __str__(self) -> str:
+        when = f"at step {self.moment:.0f}" if self.moment > 0 else f"{-self.moment:.1f} s after the first start"
+        return f"{self.kind} of rank {self.rank} {when}, {self.lasting:.1f} s{', silent' if self.silent else ''}"
+
+
+Deed = Callable[[Group, Case], None]
+
+
+def hang(group: Group, case: Case) -> None:
+    wait_for(lambda: group.book.named("hang"), "the hang")
+
+
+def kill_command(group: Group, case: Case) -> None:
+    os.kill(group.rank(case.rank).command, signal.SIGKILL)
+
+
+def kill_ftrun(group: Group, case: Case) -> None:
+    """The container is started again, in place or anew."""
+    group.rank(case.rank).kill()
+    time.sleep(case.lasting)
+    if case.silent:
+        group.start(case.rank, again=True)
+    else:
+        group.start(case.rank, MA_SCHEDULE_CNT="2")
+
+
+def lose_ftrun(group: Group, case: Case) -> None:
+    group.gone.add(case.rank)
+    group.rank(case.rank).kill()
+
+
+def kill_courier(group: Group, case: Case) -> None:
+    os.kill(group.rank(case.rank).courier, signal.SIGKILL)
+
+
+def cut_for_a_while(group: Group, case: Case) -> None:
+    cut_for_ever(group, case)
+    time.sleep(5)
+    group.hosts.hosts[case.rank].restore()
+
+
+def cut_for_ever(group: Group, case: Case) -> None:
+    group.hosts.hosts[case.rank].cut(case.silent)
+
+
+def delay_and_kill(group: Group, case: Case) -> None:
+    group.proxy.delay(0.2)
+    time.sleep(case.lasting / 5)
+    kill_command(group, case)
+
+
+def stall(group: Group, case: Case) -> None:
+    group.proxy.stall()
+    time.sleep(2 * case.lasting)
+    group.proxy.flow()
+
+
+def stall_for_ever(group: Group, case: Case) -> None:
+    group.proxy.stall()
+
+
+def cut_connections(group: Group, case: Case) -> None:
+    for _ in range(4):
+        group.proxy.cut()
+        time.sleep(case.lasting / 5)
+
+
+class Kind(NamedTuple):
+    deed: Deed
+    code: int  # of all
+    epochs: tuple[int, ...]  # at most
+    zero: bool | None = None  # only rank 0, or never
+
+
+KINDS = {
+    "hang": Kind(hang, 0, (1, 2)),
+    "kill of the command": Kind(kill_command, 0, (1, 2)),
+    "kill of ftrun": Kind(kill_ftrun, 0, (1, 2), zero=False),
+    "kill of rank 0's ftrun": Kind(kill_ftrun, 0, (1, 2), zero=True),
+    "loss of ftrun": Kind(lose_ftrun, 195, (1,), zero=False),
+    "loss of rank 0's ftrun": Kind(lose_ftrun, 195, (1,), zero=True),
+    "kill of the courier": Kind(kill_courier, 0, (1,)),
+    "kill of rank 0's courier": Kind(kill_courier, 0, (1,), zero=True),
+    "link cut for 5 s": Kind(cut_for_a_while, 0, (1, 2)),
+    "link cut for ever": Kind(cut_for_ever, 195, (1,)),
+    "200 ms and a kill of the command": Kind(delay_and_kill, 0, (1, 2)),
+    "stalled connections": Kind(stall, 0, (1,)),
+    "connections stalled for ever": Kind(stall_for_ever, 195, (1,)),
+    "cut connections": Kind(cut_connections, 0, (1,)),
+}
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """All kinds in turn, whatever else there is by chance."""
+    chance = random.Random(seed)
+    while True:
+        for name, kind in KINDS.items():
+            rank = 0 if kind.zero else chance.randrange(1 if kind.zero is False else 0, SIZE)
+            moment = chance.uniform(-10, 0) if name != "hang" and chance.random() < 0.25 else chance.randint(3, 70)
+            yield Case(name, rank, moment, chance.uniform(0.2, 4), chance.random() < 0.5)
+
+
+def meet(case: Case, folder: Path) -> tuple[list[str], str]:
+    """What is wrong, and what became of it, in a line."""
+    kind = KINDS[case.kind]
+    here = Hosts(folder, SIZE)
+    try:
+        proxy = here.proxy()
+        trouble = ("--trouble", f"hang:{case.rank}:{case.moment}") if case.kind == "hang" else ()
+        words = ("--steps", str(STEPS), *trouble)
+        group = Group(here, *words, program=TRAIN, options=OPTIONS, wait=f"{WAIT:.0f}s", proxy=proxy)
+        began = time.monotonic()
+        group.begin()
+        try:
+            if case.moment > 0 and case.kind != "hang":
+                group.until_step(int(case.moment))
+            elif case.moment <= 0:
+                wait_for(lambda: group.book.named("start") or time.monotonic() > began + 60, "a start")
+                time.sleep(-case.moment)
+            kind.deed(group, case)
+        except AssertionError as problem:
+            return [f"not even begun: {problem}"], group.told()
+        then = time.monotonic()
+        group.ended(PATIENCE if kind.code == 0 else SILENCE + WAIT + LATE)
+        wrong, epochs = group.wrong(), tuple(group.book.epochs)
+        after = f"{time.monotonic() - then:.1f} s after it, {time.monotonic() - began:.1f} s in all"
+        if not wrong and group.codes[0] != kind.code:
+            wrong.append(f"all ended with {group.codes[0]}, not {kind.code}")
+        if epochs not in (kind.epochs, kind.epochs[:1]):
+            wrong.append(f"epochs {epochs}")
+        codes = "" if wrong else f"{group.codes[0]} for all, "
+        return wrong, f"{codes}epochs {epochs}, {after}" + (f"\n{group.told()}" if wrong else "")
+    finally:
+        here.close()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(4 * 3600)
+def test_either_all_finish_or_all_end(tmp_path: Path) -> None:
+    if why := refusal():
+        pytest.skip(f"no hosts in network namespaces: {why}")
+    pytest.importorskip("torch")
+    print(f"\nSEED={SEED}", flush=True)
+    mistakes = []
+    only = os.environ.get("KIND", "")  # for who looks into one of them
+    chosen = (case for case in cases(SEED) if only in case.kind)
+    for number in range(REPEATS):
+        case = next(chosen)
+        folder = tmp_path / f"{number}"
+        wrong, told = meet(case, folder)
+        print(f"{number}: {case}: {'; '.join(wrong) or 'as it must be'}; {told.splitlines()[0]}", flush=True)
+        if wrong:
+            mistakes.append(f"{number}: {case} (SEED={SEED}): {wrong}\n{told}")
+            (tmp_path / f"{number}.txt").write_text(mistakes[-1])
+        else:
+            shutil.rmtree(folder)
+    assert not mistakes, f"{len(mistakes)} of {REPEATS}\n" + "\n\n".join(mistakes)

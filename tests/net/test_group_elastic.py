@@ -1,0 +1,50 @@
+"""torchrun on two hosts, an ftrun around each: no rendezvous and no port of an epoch before stops the next one."""
+
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+
+from group_runs import TRAIN, WORK, Group
+from hosts import Hosts
+
+pytestmark = pytest.mark.torch
+Make = Callable[[int], Hosts]
+
+# As an operator starts it on each node; HOST_ADDR is its own address.
+TORCHRUN = f"""
+exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 \
+    --rdzv-backend c10d --rdzv-endpoint host-0:29400 --rdzv-id job --local-addr $HOST_ADDR --max-restarts 0 \
+"""
+# In its first epoch node 1 fails in the middle of the rendezvous, and leaves a connection to the port of it.
+HALFWAY = """
+if [ "$RANK,$FTRUN_EPOCH" = 1,1 ]; then
+    until exec 3<>/dev/tcp/host-0/29400; do sleep 0.1; done 2>/dev/null
+    exit 1
+fi
+"""
+
+
+def begun(here: Hosts, script: str, *words: str) -> Group:
+    if not find_spec("torch"):
+        pytest.skip("there is no PyTorch here")
+    options = ("--hang-timeout", "3s", "--start-timeout", "60s")
+    group = Group(here, *words, program=["bash", "-c", script, "bash"], options=options)
+    group.begin()
+    return group
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hang", "crash"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_recovers(hosts: Make, kind: str, rank: int) -> None:
+    script = f'{TORCHRUN} {TRAIN[-1]} "$@"'
+    group = begun(hosts(2), script, "--steps", "60", "--trouble", f"{kind}:{rank}:20")
+    group.must_end(0, epochs=[1, 2], timeout=180)
+    assert {line["step"] for line in group.book.named("resumed", epoch=2)} == {15}
+
+
+def test_torchrun_starts_again_after_half_a_rendezvous(hosts: Make) -> None:
+    group = begun(hosts(2), f'{HALFWAY} {TORCHRUN} {WORK[-1]} "$@"', "--steps", "5")
+    group.must_end(0, epochs=[2], timeout=180)  # of those that came so far

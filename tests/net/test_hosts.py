@@ -1,0 +1,131 @@
+"""The hosts themselves do what the tests of groups take for granted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from group_work import Book
+from hosts import Container, Hosts
+from runs import HOUSE, carrying, wait_for
+
+Make = Callable[[int], Hosts]
+WORK = [sys.executable, str(HOUSE / "tests" / "group_work.py")]
+LISTEN = "import socket; s = socket.create_server(('', 5000))\nwhile True: c = s.accept()[0]; c.sendall(c.recv(9))"
+# The answer, or why there is none, and after how long.
+CALL = """
+import socket, sys, time
+began = time.monotonic()
+try:
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), 0.4) as s:
+        s.sendall(b"word")
+        answer = s.recv(9).decode() or "closed"
+except OSError as error:
+    answer = type(error).__name__
+print(answer, time.monotonic() - began)
+"""
+
+
+def call(hosts: Hosts, who: int, address: str, port: int) -> tuple[str, float]:
+    words = [*hosts.hosts[who].network.enter, sys.executable, "-c", CALL, address, str(port)]
+    answer, after = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    return answer, float(after)
+
+
+def begun(hosts: Hosts, rank: int) -> Container:
+    return hosts.start(rank, "--", *WORK, str(hosts.folder), "--steps", "100000")
+
+
+def test_links_and_the_proxy(hosts: Callable[[int], Hosts]) -> None:
+    here = hosts(2)
+    zero = here.start(0, "--", sys.executable, "-c", LISTEN)
+    address = here.hosts[0].address
+    wait_for(lambda: call(here, 1, address, 5000)[0] == "word", "the listener")
+    for silent in (False, True):
+        here.hosts[1].cut(silent)
+        assert call(here, 1, address, 5000)[0] in ("TimeoutError", "OSError")
+        here.hosts[1].restore()
+        wait_for(lambda: call(here, 1, address, 5000)[0] == "word", "the link")
+
+    proxy = here.proxy(5000, f"{address}:5000")
+    near, port = proxy.address.split(":")
+    assert call(here, 1, near, int(port))[0] == "word"
+    proxy.delay(0.1)
+    answer, after = call(here, 1, near, int(port))
+    assert answer == "word"
+    assert after >= 0.2
+    proxy.stall()
+    assert call(here, 1, near, int(port))[0] == "TimeoutError"
+    proxy.flow()
+    assert call(here, 1, near, int(port))[0] == "word"
+    wait_for(lambda: proxy.connections() == 0, "the end of the calls")
+    proxy.stall()
+    caller = [*here.hosts[1].network.enter, sys.executable, "-c", CALL, near, port]
+    with subprocess.Popen(caller, stdout=subprocess.PIPE, text=True) as calling:
+        wait_for(lambda: proxy.connections() > 0, "the call")
+        proxy.cut()
+        assert calling.communicate()[0].split()[0] in ("closed", "ConnectionResetError")
+    assert not zero.ended
+
+
+def test_containers_are_apart_and_can_be_killed(hosts: Callable[[int], Hosts], tmp_path: Path) -> None:
+    here = hosts(2)
+    zero, one = begun(here, 0), begun(here, 1)
+    book = Book(here.folder)
+    wait_for(lambda: book.ranks("start") == [0, 1], "both")
+    assert os.readlink(f"/proc/{zero.pid}/ns/net") != os.readlink(f"/proc/{one.pid}/ns/net")
+    assert zero.named("started")[0]["pid"] == 1
+    assert Path(f"/proc/{one.command}/root/etc/hosts").exists()
+    os.kill(one.courier, signal.SIGKILL)
+    os.kill(one.command, signal.SIGKILL)
+    assert one.wait() == 128 + signal.SIGKILL
+    assert one.verdict["exit_code"] == 137
+    zero.kill()
+    again = begun(here, 0)
+    wait_for(lambda: book.ranks("start") == [0, 0, 1], "the new one")
+    again.ask(signal.SIGTERM)
+    assert again.wait() == 143
+    assert here.last == [again, one]
+    assert not list(book.wrong()) or book.epochs == [1]  # the same epoch twice: there is no group here
+
+
+def test_two_epochs_at_work_at_once_are_seen(hosts: Callable[[int], Hosts]) -> None:
+    here = hosts(2)
+    zero = here.start(0, "--", *WORK, str(here.folder), "--steps", "100000")
+    book = Book(here.folder)
+    wait_for(lambda: book.ranks("start") == [0], "the first")
+    words = [*here.hosts[1].network.enter, *WORK, str(here.folder), "--steps", "0"]
+    environment = os.environ | {"RANK": "1", "WORLD_SIZE": "2", "FTRUN_EPOCH": "7"}
+    subprocess.run(words, env=environment, check=True)
+    assert [json.loads(json.dumps(line))["what"] for line in book.lines] == ["start", "start", "overlap", "finished"]
+    zero.kill()
+    subprocess.run(words, env=environment | {"FTRUN_EPOCH": "8"}, check=True)
+    assert len(book.named("overlap")) == 1
+
+
+def test_nothing_stays_even_of_a_killed_test(tmp_path: Path) -> None:
+    """What holds the hosts ends with whoever made them."""
+    code = f"""
+import sys, time
+sys.path[:0] = [{str(HOUSE / "tests")!r}, {str(HOUSE / "supervisor")!r}, {str(HOUSE / "hooks")!r}]
+from pathlib import Path
+from hosts import Hosts, refusal
+if refusal():
+    sys.exit("refused")
+here = Hosts(Path({str(tmp_path)!r}), 2)
+here.start(0, "--", "sleep", "1000").until("spawned")
+here.proxy()
+print(here.marker, flush=True)
+time.sleep(1000)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        marker = process.stdout.readline().strip()
+        if marker:
+            assert carrying(marker)
+        process.kill()
+    if marker:
+        wait_for(lambda: not carrying(marker), "the end of all")
