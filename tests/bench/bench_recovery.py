@@ -105,7 +105,7 @@ def _zero_killed(group: Group, samples: Samples) -> None:
     _settled(group)
     then = time.monotonic()
     group.rank(0).kill()
-    time.sleep(0.5)
+    time.sleep(0.5)  # a new container comes so much later: that is what is measured
     group.start(0)
     group.until_started(2)
     _add(samples, "kill -9 of rank 0's ftrun, 0.5 s, a new one: all executed again", _again(group, then) - then)
@@ -135,7 +135,7 @@ def _settled(group: Group) -> None:
     group.until_started(epoch)
     before = group.book.step
     group.until_step(before + 10)
-    time.sleep(0.5)
+    time.sleep(0.5)  # what the imports of others still burn
 
 
 def _time(one: Container, event: str, after: float) -> float:

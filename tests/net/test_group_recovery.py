@@ -2,11 +2,11 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 from group_runs import Group
 from hosts import Hosts
+from runs import wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")
@@ -24,9 +24,8 @@ def reasons(group: Group, epoch: int) -> dict[int, str]:
 def test_trouble_of_one_starts_all_again_and_what_no_restart_can_cure_ends_all(hosts: Make) -> None:
     troubles = [word for text in ("crash:1:10", "hang:1:30", "fail:1:40") for word in ("--trouble", text)]
     group = Group(hosts(3), *QUICK, *troubles, options=("--hang-timeout", "1s"))
-    for rank in (2, 1):
-        assert group.start(rank).courier
-    time.sleep(0.3)
+    early = [group.start(rank) for rank in (2, 1)]
+    wait_for(lambda: all("waiting for the others" in one.stderr for one in early), "that they wait")
     assert not group.book.lines  # rank 0 is late, and nobody starts before all are there
     group.start(0)
     group.until_started(2)  # after the crash

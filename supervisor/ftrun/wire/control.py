@@ -3,6 +3,8 @@
 import json
 from typing import Any, Final, NamedTuple
 
+from ftrun.wire import objects
+
 SCHEMA: Final = 1
 SOCKET: Final = "ftctl.sock"
 RECORDS: Final = "records.sock"
@@ -77,12 +79,7 @@ def load_reply(content: bytes) -> Reply:
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    if len(content) > LIMIT:
-        raise Refused(f"more than {LIMIT} bytes")
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        raise Refused("no JSON") from None
-    if not isinstance(found, dict):
-        raise Refused("no JSON object")
-    return found
+        return objects.load(content, LIMIT)
+    except ValueError as why:
+        raise Refused(str(why)) from None

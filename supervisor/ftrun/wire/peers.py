@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ftrun.core.group import Order, Pulse, Report
+from ftrun.wire import objects
 
 SCHEMA: Final = 1
 ORDER: Final = b"order"
@@ -127,15 +128,10 @@ def order_of(fields: object) -> Order:
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    if len(content) > LIMIT:
-        raise Refused(f"more than {LIMIT} bytes")
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        raise Refused("no JSON") from None
-    if not isinstance(found, dict):
-        raise Refused("no JSON object")
-    return found
+        return objects.load(content, LIMIT)
+    except ValueError as why:
+        raise Refused(str(why)) from None
 
 
 def line(value: str) -> str:
