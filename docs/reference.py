@@ -1,12 +1,14 @@
-"""Makes the reference from the code: `python docs/reference.py`.  A test compares the two."""
+"""Makes the reference from the code, and the pages of what was measured: `python docs/reference.py`.  A test compares
+them.  `plots`: draws those anew as well."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "supervisor"), str(HERE.parent / "hooks")]
 
-from made import records, run_dir, states, verbs  # noqa: E402
+from made import measured, records, run_dir, states, verbs  # noqa: E402
 
 from ftrun import config  # noqa: E402
 from ftrun.core import exitcode  # noqa: E402
@@ -131,15 +133,19 @@ def _table(rows: tuple[tuple[str, str], ...]) -> list[str]:
 
 # By their place in docs/.
 PAGES = {
+    "benchmarks.md": partial(measured.page, "benchmarks"),
     "reference.md": page,
     "reference/ftctl.md": verbs.page,
     "reference/records.md": records.page,
     "reference/run-dir.md": run_dir.page,
     "reference/states.md": states.page,
+    "reliability.md": partial(measured.page, "reliability"),
 }
 
 
 def main() -> None:
+    if sys.argv[1:] == ["plots"]:
+        measured.draw()
     for place, made in PAGES.items():
         (HERE / place).write_text(made(), encoding="utf-8")
     if not states.DRAWING.exists() or states.drawn(states.DRAWING.read_text(encoding="utf-8")) != states.moving():

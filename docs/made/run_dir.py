@@ -25,6 +25,8 @@ FILES: Final = (
     File("reports/attempt-*/report.json", "the same for machines"),
     File("reports/attempt-*/stacks/*", "stacks of each process, whole"),
     File("state.json.corrupt-*", "a state that could not be read, set aside"),
+    File("mirror.json", "on a network disk: which ftrun copies there, and from where; `mirror.lock`: that it does"),
+    File("*.unread-*", "on a network disk that did not answer at the start: what was there, set aside"),
 )
 STATE: Final = (
     File("history.json", "device faults by node, chip, code and time; what each schedule came to"),
@@ -54,6 +56,10 @@ WHERE: Final = (
     "`--run-dir`; with `--log-dir DIR` the folder `DIR/<YYYYmmdd_HHMMSS>_restartable`; else a fresh one,",
     "`ftrun-UID-PID-…`, in the temp folder. Mode 0700. One ftrun at a time works in it. It is not removed: what is in",
     "it is kilobytes. Several `[[phase]]` tables: each has one of its own, and `phases.json` beside them says which.",
+    "",
+    "On a network disk it is a copy, a second late, of a local folder, which ftrun names in its first line and",
+    "`FTRUN_RUN_DIR` for the command: a disk that is dead stops nothing. `ftctl` takes either. What the command puts",
+    "there itself is copied too, up to 64 MiB a file, and is not brought back.",
 )
 ELSEWHERE: Final = (
     f"| `/dev/shm/ftrun-beats-…` | the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"

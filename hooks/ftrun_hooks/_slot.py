@@ -32,6 +32,7 @@ class Slot:
         "lock",
         "long",
         "main",
+        "mark",
         "moved_at",
         "mover",
         "rank",
@@ -54,6 +55,7 @@ class Slot:
         self.left = self.digester.batch
         self.folder = ""
         self.rank = 0
+        self.mark = "0"  # in the names of its files
         self.main = self.mover = main
         # Re-entrant, because a signal handler may call a hook while its own thread holds the lock.
         self.lock = threading.RLock()
@@ -104,8 +106,8 @@ class Slot:
             os.close(bell)
 
     def write_text(self, prefix: str, text: str | None) -> None:
-        """Replace the whole file of this rank; without a text, or without room for it, there is none."""
-        path = os.path.join(self.folder, f"{prefix}{self.rank}")
+        """Replace the whole file of this process; without a text, or without room for it, there is none."""
+        path = os.path.join(self.folder, f"{prefix}{self.mark}")
         fresh = os.path.join(self.folder, f".{prefix}{self.rank}.{os.getpid()}")
         try:
             if text is not None:
@@ -141,6 +143,7 @@ class Slot:
         finally:
             os.close(file)
         self.folder, self.rank, self.header, self.words = folder, rank, words[: at.HEADER_WORDS], slot
+        self.mark = str(rank) if start == at.slot_of(rank) else f"{rank}.{os.getpid()}"  # a second one of this rank
         self.ring()
 
 

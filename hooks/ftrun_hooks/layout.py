@@ -8,9 +8,9 @@ Times are CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share
 as step + 1, so that zero means "none".
 
 Beside it lie `bell` (a FIFO: one byte wakes the supervisor), `touch` (its modification is a beat from any language),
-`checkpoint-<rank>` and `fail-<rank>` (text of any length, renamed into place), `raised-<when>-<pid>` (what a Python
-died of: `_last.py`), and `python`, the folder that comes first on PYTHONPATH: with a link to our sitecustomize, so that
-its compiled form is kept here, wherever that lies.
+`checkpoint-<rank>` and `fail-<rank>` (text of any length, renamed into place; `.<pid>` more of a process that has not
+the slot of its rank), `raised-<when>-<pid>` (what a Python died of: `_last.py`), and `python`, the folder that comes
+first on PYTHONPATH: with a link to our sitecustomize, so that its compiled form is kept here, wherever that lies.
 """
 
 from typing import Final

@@ -20,6 +20,7 @@ from ftrun.core.states import Job
 from ftrun.core.values import Attempt, Fault, Finding, Ledger, Rank
 from ftrun.host.capture import Capture
 from ftrun.host.helpers import Helpers, Message
+from ftrun.host.place import Place
 from ftrun.host.tree import Tree
 from ftrun.probing import SILENCE, Probing
 from ftrun.recovery import Recovery
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ftrun.grouping import Group
 
 WRITING: Final = 2.0  # s at the very end for the metrics with the verdict
+COPYING: Final = 5.0  # s at the very end for what is to be on a network disk
 DRAINING: Final = 5.0  # s at the very end for what the command wrote and nobody has read yet
 ASKING: Final = 2.0  # s at most that all have to say why the command failed
 REPORTING: Final = 0.5  # s after which the probe has told what a driver knew of the end of a command
@@ -36,7 +38,7 @@ SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 BETWEEN: Final = 3.0  # s from the first look of the evidence to the second, and at most a quarter of the limit
 RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
 Told = tuple[str, tuple[tuple[str, object], ...], str | None]  # a record, its fields, a line for the operator
-SERVING: Final = ("courier", "metrics")  # whose problems are lines too: they serve the operator
+SERVING: Final = ("courier", "metrics", "mirror")  # whose problems are lines too: they serve the operator
 SETTLED: Final = 1.0  # s until whoever may wait is started: a command's first second is its own
 MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say what it has
 
@@ -50,13 +52,16 @@ class Aides:
         policy: Policy,
         helpers: Helpers,
         tree: Tree,
-        run_dir: str,
+        place: Place,
         beat_dir: str,
         captured: Capture,
         group: "Group | None" = None,
     ) -> None:
         self._policy, self._helpers, self._tree = policy, helpers, tree
-        self._run_dir, self._beat_dir = run_dir, beat_dir
+        self._run_dir, self._beat_dir, self._place = place.path, beat_dir, place
+        run_dir = place.path
+        if place.copied:
+            helpers.want("mirror", *place.copied, prompt=True, delay=SETTLED)
         self._command = 0  # the last that was started
         self._question: Finding | None = None
         self._healer = False
@@ -79,7 +84,7 @@ class Aides:
             helpers.want("watch", *settings["progress"].value)
         self._captured = captured
         if captured.streams:
-            helpers.want("output", *captured.words(run_dir), passed=captured.passed, lasting=True)
+            helpers.want("output", *captured.words(place.output), passed=captured.passed, lasting=True)
         self._recovery = Recovery(settings, policy, helpers, tree.mark)
         self._attempt = 0
         self._asked_metrics = False
@@ -140,7 +145,7 @@ class Aides:
                     self._tree.kill()  # the command is dead: what is in its tree now is what a killed healer left
                 found += self._recovery.hear(name, message, now, self._probing.ascend_ids)
                 event = self._event(name, message, now)
-            except (KeyError, TypeError, ValueError) as error:
+            except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                 self.problems.append((name, f"not understood: {error!r}"))
                 continue
             if event is not None:
@@ -183,6 +188,8 @@ class Aides:
             case "evidence", "evidenced" if self._question is not None:
                 self._question = None
                 cleared = message["cleared"]
+                if message["report"] is not None:  # where a person finds it in the end
+                    message["report"] = str(message["report"]).replace(self._place.path, self._place.given, 1)
                 seen = tuple((key, message[key]) for key in ("why", "cpu", "io", "processes", "report", "waits"))
                 return ev.Evidenced(now, (), seen, None if cleared is None else str(cleared))
             case "evidence", "ended" if self._question is not None:
@@ -278,14 +285,19 @@ class Aides:
         if self._peers is not None:
             self._peers.follow(job, now, fallen)
 
-    def close(self) -> None:
-        """What the command wrote is passed on first."""
+    def drain(self) -> None:
+        """What the command wrote is passed on."""
         self._captured.end()
         self._helpers.finish("output", DRAINING)
         self._captured.close()
+
+    def close(self) -> str | None:
+        """All helpers are ended; a line for the user if not all is where it should be."""
         if self._metrics[1]:
             self._helpers.finish("metrics", WRITING)
+        copied = self._helpers.finish("mirror", COPYING)
         self._helpers.close()
+        return None if copied else self._place.left
 
 
 def _rank(rank: Rank) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Nothing in here waits for anything but the poll: reading /proc and a memory file
 signalling are all that it does itself.
 """
 
+import gc
 import os
 import select
 import signal
@@ -18,7 +19,7 @@ from ftrun.broken import give_up
 from ftrun.config import Settings, policy
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode, words
+from ftrun.core import exitcode, masking, words
 from ftrun.core.job import decide
 from ftrun.core.states import Done, Finish, Job, Launching, Running, Starting, Stopping, Suspect
 from ftrun.host import procfs, reaper, signals, spawn, tty
@@ -48,7 +49,7 @@ def supervise(
         setup = prepare(settings, caught or signals.Signals())
         supervisor = Supervisor(command, settings, setup, part or Part())
     except Exception as error:
-        os.write(2, f"ftrun: {error}\n".encode("utf-8", "backslashreplace"))
+        os.write(2, f"ftrun: {words.printable(str(error))}\n".encode())
         return error.code if isinstance(error, SetupError) else exitcode.INTERNAL.code
     try:
         return supervisor.run()
@@ -83,7 +84,7 @@ class Supervisor:
         self._poll.register(self._beats.bell, select.POLLIN)
         self._capture = Capture((1, 2) if settings["log-dir"].value else ())
         helpers = Helpers(self._poll, self._journal.log_fd)
-        paths = self._journal.path, self._beats.path
+        paths = setup.place, self._beats.path
         self._aides = Aides(settings, self._policy, helpers, self._tree, *paths, self._capture, group)
         self._report: int | None = None  # the exec report of the child being launched
         self._ender = Ender(self._tree)
@@ -201,6 +202,7 @@ class Supervisor:
             self._queue.append(ev.Spawned(now, self._tree.command or 0))
             self._postmortem.spawned()
             self._aides.spawned()
+            gc.collect()  # empties CPython's free lists, which grow with each tuple() of a generator, to 2,000 a size
             if (watch := self._beats.arm_touch()) is not None:
                 self._poll.register(watch, select.POLLIN)
         else:
@@ -259,7 +261,7 @@ class Supervisor:
             case do.Spawn():
                 self._spawn()
             case do.Forward(number):
-                self._forward(number)
+                self._tree.forward(number, self._terminal)
             case do.Investigate(finding):
                 phase = self._job.phase
                 if isinstance(phase, WATCHING):
@@ -284,7 +286,7 @@ class Supervisor:
     def _persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
         attempt = self._job.ledger.start_cnt
         if event == "started":
-            fields += (("version", __version__), ("command", list(self._command)), ("pid", os.getpid()))
+            fields += (("version", __version__), ("command", masking.command(self._command)), ("pid", os.getpid()))
             fields += (("phase", self._phase),) if self._phase else ()
             fields += (("annotations", dict(self._words.relayed)),) if self._words.relayed else ()
         stamp = self._journal.record(event, attempt, fields, durable)
@@ -320,20 +322,6 @@ class Supervisor:
             return
         self._tree.command, self._report = child
         self._poll.register(child.report, select.POLLIN)
-
-    def _forward(self, number: int) -> None:
-        """To the command's process group; with a terminal, whose keys reach the group anyway, to the command alone."""
-        if self._tree.command is None:
-            return
-        if number == signal.SIGCONT and self._terminal is not None:
-            self._terminal.continued(self._tree.command)
-        try:
-            if self._terminal is None:
-                os.killpg(self._tree.command, number)
-            else:
-                os.kill(self._tree.command, number)
-        except OSError:
-            pass  # it has just ended
 
     def _release(self) -> None:
         released = self._aides.release(sorted(self._ender.dead), self._job.ledger.removed, time.monotonic())
@@ -393,7 +381,9 @@ class Supervisor:
         self._journal.flush()
         if self._terminal is not None:
             self._terminal.take_back()
-        self._aides.close()
+        self._aides.drain()
         self._beats.close()
         if self._exit is not None:  # after the last that the command wrote
             self._setup.sum_up(self._exit, self._job.ledger, self._phase, self._spoke)
+        if (left := self._aides.close()) is not None:
+            self._voice.say(left)

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 from ftrun.config import Phase, Settings, Value, state_dir
 from ftrun.core import exitcode
 from ftrun.grouping import Group
-from ftrun.host import procfs
-from ftrun.host.setup import fresh
+from ftrun.host import own, place, procfs
+from ftrun.host.journal import RunDirError
+from ftrun.host.setup import fresh, named
 from ftrun.host.signals import Signals
 from ftrun.host.voice import Voice, of
 from ftrun.loop import Part, supervise
@@ -37,12 +38,12 @@ class Stage(NamedTuple):
 def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) -> int:
     """The exit code of the first that does not succeed, else 0."""
     try:
-        note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases], of(phases[0][1]))
-    except OSError as error:
-        _say(f"ftrun: {error.filename}: {error.strerror}")
+        caught = Signals()
+        note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases], of(phases[0][1]), caught)
+    except (OSError, RunDirError) as error:
+        _say(f"ftrun: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"ftrun: {error}")
         given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
         return exitcode.USAGE.code if given else exitcode.INTERNAL.code
-    caught = Signals()
     for index, (phase, settings) in enumerate(phases):
         if note.stages[index].succeeded:
             continue
@@ -57,12 +58,14 @@ def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) ->
 
 
 class Note:
-    """How far the phases are, on disk.  A disk that takes no note stops no phase.  OSError: it cannot even be read."""
+    """How far the phases are, on disk.  A disk that takes no note stops no phase.  OSError, RunDirError: it cannot even
+    be read."""
 
-    def __init__(self, folder: str, names: Sequence[str], voice: Voice) -> None:
+    def __init__(self, folder: str, names: Sequence[str], voice: Voice, caught: Signals) -> None:
         self._voice = voice
         task = next((text for name in TASKS if (text := os.environ.get(name, "")).isalnum()), "")
         self._folder, self._file = folder, FILE.format(f"-{task}" if task else "")
+        self._kept = place.Note(f"{folder}/{self._file}", caught)
         self.stages = self._read(names)
 
     def begin(self, index: int) -> str:
@@ -78,19 +81,20 @@ class Note:
     def end(self) -> None:
         """Whoever starts the job once more wants it once more."""
         try:
-            os.unlink(f"{self._folder}/{self._file}")
+            os.unlink(self._kept.path)
+            self._save()
         except OSError as error:
-            self._lost(error)
+            self._lost(str(error.strerror))
 
     def _fresh(self) -> str:
         try:
-            return fresh(self._folder)
-        except OSError:
-            return f"{self._folder}/{time.strftime('%Y%m%d_%H%M%S')}_restartable"  # who opens it says why it cannot
+            return self._kept.fresh(named(self._folder)) if self._kept.remote else fresh(self._folder)
+        except (OSError, RunDirError):
+            return named(self._folder)  # who opens it says why it cannot
 
     def _read(self, names: Sequence[str]) -> list[Stage]:
         """Where an earlier container left it, if it ran these phases."""
-        content = procfs.read(f"{self._folder}/{self._file}")
+        content = procfs.read(self._kept.path)
         try:
             found: Any = None if content is None else json.loads(content)
             stages = [Stage(str(o["name"]), _name(o["run_dir"]), o["succeeded"] is True) for o in found["phases"]]
@@ -100,33 +104,38 @@ class Note:
             return stages
         if content is not None:
             aside = f"{self._file}.other-{time.time_ns()}"
-            os.rename(f"{self._folder}/{self._file}", f"{self._folder}/{aside}")
+            os.rename(self._kept.path, f"{os.path.dirname(self._kept.path)}/{aside}")
             self._voice.say(f"{self._folder}/{self._file} is not of these phases; kept as {aside}, they begin anew")
         return [Stage(name) for name in names]
 
     def _now(self, index: int, **changed: Any) -> None:
         self.stages[index] = self.stages[index]._replace(**changed)
         content = {"schema": SCHEMA, "phases": [stage._asdict() for stage in self.stages]}
-        path = f"{self._folder}/{self._file}"
+        path = self._kept.path
         try:
-            with open(f"{path}.new", "w", encoding="ascii") as stream:
+            with open(own.fresh(f"{path}.new", 0o644), "w", encoding="ascii") as stream:
                 stream.write(json.dumps(content) + "\n")
                 stream.flush()
                 os.fsync(stream.fileno())
             os.rename(f"{path}.new", path)
+            self._save()
         except OSError as error:
-            self._lost(error)
+            self._lost(str(error.strerror))
 
-    def _lost(self, error: OSError) -> None:
-        self._voice.say(f"{self._folder}/{self._file}: {error.strerror}; it may be done again in the next container")
+    def _save(self) -> None:
+        try:
+            if not self._kept.saved():
+                self._lost("the disk does not answer")
+        except RunDirError as error:
+            self._lost(str(error))
+
+    def _lost(self, why: str) -> None:
+        self._voice.say(f"{self._folder}/{self._file}: {why}; it may be done again in the next container")
 
 
 def _folder(settings: Settings) -> str:
     given = state_dir(settings) or settings["run-dir"].value
-    temporary = os.environ.get("TMPDIR") or "/tmp"
-    folder = os.path.abspath(given or f"{temporary}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}")
-    os.makedirs(folder, 0o700, exist_ok=True)
-    return folder
+    return os.path.abspath(given) if given else place.unnamed()
 
 
 def _name(run_dir: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ftrun.config import Settings, reset_file, state_dir
 from ftrun.core import events as ev
-from ftrun.core import exitcode
+from ftrun.core import exitcode, masking
 from ftrun.core.history import Clock, Occurrence, Schedule
 from ftrun.core.policy import Policy
 from ftrun.core.values import Device, Fault, Ledger
@@ -51,7 +51,7 @@ class Recovery:
         self._again: set[Occurrence] = set()  # told once more
         self._final: str | None = None
         self._last: set[str] = set()  # words that are waited for at the end
-        self._verdict: dict[str, object] | None = None  # for a keeper that has not begun yet
+        self._verdict: dict[str, object] | None = None  # until the keeper has it: it may begin, or begin again
         self.problems: list[tuple[str, str]] = []
         self._folder = state_dir(settings)
         if self._folder is not None:
@@ -82,13 +82,14 @@ class Recovery:
             case "probe", "none" if "probe" in self._waits:
                 return self._answered("probe", False, str(message["why"]), now)
             case "keeper", "told":
+                self._verdict = None
                 self._last.discard("told")
             case "farewell", "parted":
                 self._last.discard("parted")
                 for one in message["failed"]:
-                    self.problems.append((name, f"{one['what']}: {one['why']}"))
+                    self.problems.append((name, f"{masking.text(one['what'])}: {one['why']}"))
                 for what in message["late"]:
-                    self.problems.append((name, f"{what}: not done in time; it goes on without us"))
+                    self.problems.append((name, f"{masking.text(what)}: not done in time; it goes on without us"))
             case "farewell", "ended":
                 self._last.discard("parted")
         return []
@@ -132,7 +133,8 @@ class Recovery:
         newest = set(self._ledger.occurrences[-1:]) if self._ledger is not None else set()
         unheard = newest.difference(occurrences, self._again)  # told to one that was dying
         self._again |= unheard
-        if self._ledger is not None and (ours is None or unheard):
+        heard = ours is not None and (self._final is None or ours.failed == _failed(self._final))
+        if self._ledger is not None and (not heard or unheard):
             self._kept = None  # it knows nothing of us, or not all: it has begun, or begun again
             self.keep(self._ledger, self._final)
         self.remembers = True
@@ -247,16 +249,14 @@ class Recovery:
             self._last.add("kept")
         if verdict is not None and self._folder is not None:
             self._last.add("told")
+            self._verdict = verdict
             if self.remembers:
                 self._tell_verdict(verdict)
-            else:
-                self._verdict = verdict
         if work is not None:
             self._helpers.want("farewell", json.dumps(work), once=True)
             self._last.add("parted")
 
     def _tell_verdict(self, verdict: dict[str, object]) -> None:
-        self._verdict = None
         self._helpers.tell("keeper", {"ask": "verdict", "verdict": verdict, "since": self._began - DRIFT})
 
     @property

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ftrun import __version__
 from ftrun.config import Settings
+from ftrun.core import masking
 from ftrun.core.policy import Policy
 from ftrun.core.states import Done, Job
 from ftrun.host import procfs
@@ -70,12 +71,13 @@ def _shape(job: Job) -> tuple[object, ...]:
     phase, ledger = job.phase, job.ledger
     attempt = getattr(phase, "attempt", None)
     counts = ledger.start_cnt, ledger.hang, ledger.fault, ledger.failure
+    saved = ledger.best_checkpoint, ledger.last_checkpoint  # where the next ftrun resumes, if this one is killed
     facts: tuple[object, ...] = ()
     if attempt is not None:
         idle = attempt.idle
         facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.raised
         facts += idle.since, idle.raised, idle.accelerator
-    return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, facts
+    return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
 
 
 def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str
         "boot": boot.decode("ascii", "replace").strip(),
         "began": records.timestamp(now, time.gmtime(now // 1_000_000_000)),
         "mono": time.monotonic(),
-        "command": list(command),
+        "command": masking.command(command),
         "part": policy.phase,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},

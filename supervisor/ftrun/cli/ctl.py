@@ -12,6 +12,7 @@ import click
 
 from ftrun import __version__
 from ftrun.cli.common import Trouble
+from ftrun.core.words import printable
 from ftrun.views.rundir import NoRunDir
 
 VERBS: Final = {
@@ -60,10 +61,10 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        click.echo(f"ftctl: {error.format_message()}", err=True)
+        click.echo(f"ftctl: {printable(error.format_message())}", err=True)
         code = 2
     except (NoRunDir, Trouble) as error:
-        click.echo(f"ftctl: {error}", err=True)
+        click.echo(f"ftctl: {printable(str(error))}", err=True)
         code = 1
     except OSError as error:  # of stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it is not to be tried again at the exit

@@ -1,12 +1,14 @@
 """`ftrun [OPTIONS] [--] COMMAND [ARG]...`"""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ftrun import config
 from ftrun.core import exitcode
+from ftrun.core.words import printable
 
 if TYPE_CHECKING:
     from ftrun.grouping import Group
@@ -17,7 +19,10 @@ def main() -> NoReturn:
         from ftrun.cli.completion import answer
 
         answer()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    # Python gives signals their default actions back as it ends: one that comes then would be our status.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    sys.exit(code)
 
 
 def run(words: Sequence[str]) -> int:
@@ -33,7 +38,7 @@ def run(words: Sequence[str]) -> int:
         if not command:
             raise config.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
     except config.ConfigError as error:
-        print(f"ftrun: {error}", file=sys.stderr)
+        print(f"ftrun: {printable(str(error))}", file=sys.stderr)
         return exitcode.USAGE.code
     _as_given()
     from ftrun.loop import Part, supervise

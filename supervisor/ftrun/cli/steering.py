@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ftrun.cli.common import Trouble
+from ftrun.core.words import printable
 from ftrun.views import rundir
 from ftrun.views.look import look
 from ftrun.wire import control
@@ -32,7 +33,7 @@ def give(verb: str, given: str | None, as_json: bool, lasting: float | None = No
     if as_json:
         click.echo(json.dumps({"ok": True, "why": why, "run_dir": run_dir}))
     else:
-        click.echo(why if given else f"{run_dir}: {why}")
+        click.echo(printable(why if given else f"{run_dir}: {why}"))
 
 
 def order(run_dir: str, verb: str, lasting: float | None = None) -> str:

@@ -84,7 +84,8 @@ def credited(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger
     if _beyond(attempt.step, ledger.best_step):
         ledger = ledger._replace(best_step=attempt.step)
     if newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint):
-        ledger = ledger._replace(best_checkpoint=newest.checkpoint_step, last_checkpoint=newest.checkpoint_path)
+        path = newest.checkpoint_path or ledger.last_checkpoint  # the last of which anyone knows where it is
+        ledger = ledger._replace(best_checkpoint=newest.checkpoint_step, last_checkpoint=path)
     if attempt.step is not None:
         ledger = ledger._replace(last_step=attempt.step)
     return ledger._replace(last_section=attempt.section)

@@ -40,13 +40,26 @@ def create() -> "Beats":
 
 
 def remove(path: str) -> None:
-    """Remove a beat folder of ours; anything else is left alone."""
-    if not os.path.basename(path).startswith(PREFIX):
+    """Remove a beat folder of ours; anything else is left alone, and so is what a link leads to."""
+    if not os.path.basename(path).startswith(PREFIX) or not _ours(path):
         return
-    for folder, folders, files in os.walk(path, topdown=False):
-        for name in (*files, *folders):
-            _quietly(os.unlink, f"{folder}/{name}")  # a folder among them is empty and ends below
-        _quietly(os.rmdir, folder)
+    try:
+        for _, folders, files, fd in os.fwalk(path, topdown=False):
+            for name in (*files, *folders):
+                _quietly(os.unlink, name, dir_fd=fd)
+            for name in folders:
+                _quietly(os.rmdir, name, dir_fd=fd)
+    except (OSError, RecursionError):
+        pass
+    _quietly(os.rmdir, path)
+
+
+def _ours(path: str) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return st.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 class Beats:
@@ -90,6 +103,11 @@ class Beats:
         os.mkdir(f"{self.path}/{at.PYTHON}", 0o700)
         os.symlink(SITECUSTOMIZE, f"{self.path}/{at.PYTHON}/sitecustomize.py")
 
+    @property
+    def ours(self) -> bool:
+        """Where the command emptied the memory file system, another user may have made a folder of that name."""
+        return _ours(self.path)
+
     def _whole(self) -> bool:
         try:
             files = [os.lstat(f"{self.path}/{name}") for name in (at.BEATS, at.BELL, at.TOUCH)]
@@ -104,7 +122,8 @@ class Beats:
         """A command may have emptied the memory file system, or spoiled what is ours in it."""
         try:
             remove(self.path)
-            os.makedirs(self.path, 0o700, exist_ok=True)
+            if not self.ours:
+                os.mkdir(self.path, 0o700)
             self._make()
             self.problems.append(f"{self.path} was spoiled by the command; it was made anew")
         except OSError as error:
@@ -249,6 +268,7 @@ class Beats:
         key = (found.st_ino, found.st_size, found.st_mtime_ns)
         if self._texts.get(name, (None, None))[0] != key:
             content = procfs.read(path, TEXT_LIMIT) if st.S_ISREG(found.st_mode) else None
+            content = content and content.partition(b"\0")[0]  # a variable of the next start: it could hold no more
             self._texts[name] = (key, content.decode("utf-8", "surrogateescape") if content else None)
         return self._texts[name][1]
 
@@ -275,8 +295,8 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _quietly(call: Callable[..., object], *words: str) -> None:
+def _quietly(call: Callable[..., object], *words: str, **more: int) -> None:
     try:
-        call(*words)
+        call(*words, **more)
     except (OSError, ValueError, BufferError):
         pass

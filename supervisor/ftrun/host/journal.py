@@ -7,11 +7,14 @@ import errno
 import fcntl
 import os
 import time
+from typing import Final
 
 from ftrun.core.values import Ledger
-from ftrun.host import procfs
+from ftrun.host import own
 from ftrun.host.signals import writing
 from ftrun.wire import records
+
+LIMIT: Final = 65536  # bytes of a state
 
 
 class RunDirError(Exception):
@@ -29,9 +32,9 @@ class Journal:
         self._torn = False  # the last record is half a line
         try:
             os.makedirs(path, 0o700, exist_ok=True)
-            self._dir = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._events = self._open("events.jsonl")
-            self._log = self._open("run.log")
+            self._dir = own.reach(path, os.O_RDONLY | os.O_DIRECTORY)
+            self._events = own.lasting("events.jsonl", self._dir)
+            self._log = own.lasting("run.log", self._dir)
         except OSError as error:
             raise RunDirError(f"run dir {path}: {error.strerror}") from None
         try:
@@ -43,25 +46,23 @@ class Journal:
         if size and os.pread(self._events, 1, size - 1) != b"\n":
             self._write(self._events, b"\n")
 
-    def _open(self, name: str) -> int:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        return os.open(name, flags, 0o600, dir_fd=self._dir)
-
     @property
     def log_fd(self) -> int:
         """Of `run.log`: where helpers put what nobody expected."""
         return self._log
 
     def load(self) -> tuple[Ledger, dict[str, object]] | None:
-        """The state of an earlier ftrun on this run dir.  A corrupt one is set aside, as `problem` says."""
-        content = procfs.read(f"{self.path}/state.json")
-        if content is None:
-            return None
+        """The state of an earlier ftrun on this run dir.  One that is corrupt, or may be another user's, is set aside,
+        as `problem` says: it names processes that are ended."""
         try:
-            return records.load_state(content)
-        except records.Corrupt as error:
+            content = own.read("state.json", LIMIT, self._dir)
+            return None if content is None else records.load_state(content)
+        except ValueError as error:
             aside = f"state.json.corrupt-{time.time_ns()}"
-            os.rename("state.json", aside, src_dir_fd=self._dir, dst_dir_fd=self._dir)
+            try:
+                os.rename("state.json", aside, src_dir_fd=self._dir, dst_dir_fd=self._dir)
+            except OSError:
+                aside = "it is"  # theirs, in a folder with the sticky bit
             self.problem = f"{self.path}/state.json is corrupt ({error}); kept as {aside}, the counts start anew"
             return None
 
@@ -87,8 +88,7 @@ class Journal:
         if content == self._saved and not durable:
             return
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open("state.json.new", flags, 0o600, dir_fd=self._dir)
+            fd = own.fresh("state.json.new", folder=self._dir)
             try:
                 with writing():
                     written = os.write(fd, content)
@@ -123,6 +123,11 @@ class Journal:
             self._failed("records", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         return written == len(content)
 
+    def close(self) -> None:
+        """Another ftrun may have the folder from here on."""
+        for fd in (self._events, self._log, self._dir):
+            os.close(fd)
+
     def _sync(self, fd: int) -> None:
         try:
             os.fsync(fd)
@@ -137,7 +142,7 @@ class Journal:
 def write_message(path: str, content: bytes) -> None:
     """The termination message: a bind-mounted file, so written in place and never renamed over (Kubernetes)."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        fd = own.reach(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
         with writing():
             os.write(fd, content)
         os.close(fd)

@@ -1,9 +1,12 @@
 """/proc, read without help: every call is bounded and answers for a process that vanished meanwhile."""
 
+import errno
 import os
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 LISTINGS: Final = 16
+_kept: list[int] = []
 
 
 class Stat(NamedTuple):
@@ -24,6 +27,20 @@ class Stat(NamedTuple):
         return self.state in "XxZ" and self.threads <= 1
 
 
+def keep_one() -> None:
+    """From now on a look at /proc has a descriptor where no other is left: who sees nobody takes all for ended."""
+    if not _kept:
+        _kept.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+
+
+def _freed(error: OSError) -> bool:
+    """Whether there was no descriptor left, and now is one."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE) or not _kept:
+        return False
+    os.close(_kept.pop())
+    return True
+
+
 def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
     """At most `limit` bytes, or None where there is nothing that we may read.
 
@@ -31,8 +48,13 @@ def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None
+    except OSError as error:
+        if not _freed(error):
+            return None
+        try:
+            return read(path, limit, at_once)
+        finally:
+            keep_one()
     try:
         content = piece = os.read(fd, limit)
         while piece and not at_once and len(content) < limit:
@@ -72,11 +94,23 @@ def everyone() -> list[Stat]:
     """
     found: dict[str, Stat | None] = {}
     for _ in range(LISTINGS):
-        fresh = [name for name in os.listdir("/proc") if name.isdigit() and name not in found]
+        fresh = [name for name in _names() if name.isdigit() and name not in found]
         if not fresh:
             break
         found.update({name: stat(int(name)) for name in fresh})
     return [process for process in found.values() if process is not None]
+
+
+def _names() -> list[str]:
+    try:
+        return os.listdir("/proc")
+    except OSError as error:
+        if not _freed(error):
+            raise
+    try:
+        return os.listdir("/proc")
+    finally:
+        keep_one()
 
 
 def environment(pid: int) -> bytes | None:
@@ -97,10 +131,21 @@ def describe(process: Stat) -> str:
 
 def memory_folders() -> list[str]:
     """Mount points of memory file systems, the best known first."""
-    mounted = []
-    for line in (read("/proc/self/mountinfo", 1 << 20) or b"").decode("utf-8", "replace").splitlines():
-        left, _, right = line.partition(" - ")
-        if right.split(" ", 1)[0] in ("tmpfs", "ramfs"):
-            mounted.append(left.split(" ")[4])
+    mounted = memory_mounts(mount_lines(read("/proc/self/mountinfo", 1 << 20)))
     known = ["/dev/shm", "/run/shm", os.environ.get("XDG_RUNTIME_DIR", ""), "/run", "/tmp"]
     return [folder for folder in known if folder in mounted]
+
+
+def mount_lines(mountinfo: bytes | None) -> list[str]:
+    """Of mountinfo.  The kernel quotes a newline in a name, and no other end of a line that Python knows."""
+    lines = os.fsdecode(mountinfo or b"").split("\n")
+    return [line for line in lines if len(line.partition(" - ")[0].split(" ")) > 4]
+
+
+def memory_mounts(lines: Iterable[str]) -> list[str]:
+    found = []
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        if right.split(" ", 1)[0] in ("tmpfs", "ramfs"):
+            found.append(left.split(" ")[4])
+    return found

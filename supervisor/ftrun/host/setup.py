@@ -10,7 +10,7 @@ from ftrun.core import effects as do
 from ftrun.core import exitcode, words
 from ftrun.core.account import figures, summary
 from ftrun.core.values import Ledger
-from ftrun.host import beats, devices, procfs, signals, spawn, tree
+from ftrun.host import beats, devices, mounts, place, procfs, signals, spawn, tree
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.voice import Voice, of
 from ftrun.wire import records
@@ -31,6 +31,7 @@ class SetupError(Exception):
 
 
 class Setup(NamedTuple):
+    place: place.Place
     journal: Journal
     beats: beats.Beats
     voice: Voice
@@ -57,7 +58,7 @@ class Setup(NamedTuple):
         if ledger.visible:
             told[ledger.visible[0]] = ",".join(ledger.visible[1:])
         environment = {name: value for name, value in os.environ.items() if name not in told}
-        if self.auto_beat:
+        if self.auto_beat and self.beats.ours:
             ours, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
             # An empty entry would be the working directory.
             environment["PYTHONPATH"] = f"{ours}:{given}" if given else ours
@@ -112,7 +113,7 @@ class Setup(NamedTuple):
             "isolate": end.code == exitcode.NODE_FAULT.code and end.node in (None, node_name(self.settings)),
             "last_step": ledger.last_step,
             "last_checkpoint": ledger.last_checkpoint,
-            "run_dir": self.journal.path,
+            "run_dir": self.place.given,
             "message": end.message,
         }
         write_message(self.termination_log, records.message(said))
@@ -121,7 +122,7 @@ class Setup(NamedTuple):
         """The last line of a run, where there is anything to tell."""
         spent = figures(ledger.account, time.monotonic())
         told = spent.wall, spent.restarts, summary(spent), phase, spoke
-        line = words.last(end, ledger, self.journal.path, *told)
+        line = words.last(end, ledger, self.place.given, *told)
         if line is not None:
             self.journal.log(words.printable(line))
             self.voice.say(line, severity="error" if self.verdict(end, ledger) else "info")
@@ -131,12 +132,16 @@ def prepare(settings: Settings, caught: signals.Signals) -> Setup:
     """SetupError with one line for whatever is missing.  What an earlier, killed ftrun left running on this run dir is
     ended first."""
     voice = of(settings)
+    procfs.keep_one()
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
-        journal = Journal(_run_dir(settings))
+        where, journal, copied = place.take(*_run_dir(settings), caught)
     except (RunDirError, OSError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise SetupError(exitcode.USAGE.code if given else exitcode.INTERNAL.code, why) from None
+    if copied is not None:
+        journal.log(copied)
+        voice.say(copied, severity="info")
     if os.getpid() != 1 and not spawn.become_subreaper():
         voice.say(
             "the kernel refuses ftrun the orphans of its command (PR_SET_CHILD_SUBREAPER): its daemons may outlive a "
@@ -152,27 +157,31 @@ def prepare(settings: Settings, caught: signals.Signals) -> Setup:
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
     ledger = _resumed(before, _schedule_cnt(settings))
-    return Setup(
-        journal, beat_files, voice, tree.Tree(marker), caught, ledger, log, settings["auto-beat"].value, settings
-    )
+    marked = tree.Tree(marker)
+    return Setup(where, journal, beat_files, voice, marked, caught, ledger, log, settings["auto-beat"].value, settings)
 
 
-def _run_dir(settings: Settings) -> str:
+def _run_dir(settings: Settings) -> tuple[str, bool]:
+    """And whether it is yet to be made, on a network disk, where that is a helper's work."""
     if settings["run-dir"].value:
-        return os.path.abspath(settings["run-dir"].text)
+        return os.path.abspath(settings["run-dir"].text), False
     if settings["log-dir"].value:
-        folder = settings["log-dir"].text
-        return fresh(os.path.abspath(folder))
-    temporary = os.environ.get("TMPDIR") or "/tmp"
-    return os.path.abspath(f"{temporary}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}")
+        folder = os.path.abspath(settings["log-dir"].text)
+        return (named(folder), True) if mounts.network(folder) else (fresh(folder), False)
+    return place.unnamed(), False
+
+
+def named(folder: str, at: float | None = None) -> str:
+    """A run dir in `folder`, called by the time as Cerebras does it."""
+    return f"{folder}/{time.strftime('%Y%m%d_%H%M%S', time.localtime(at))}_restartable"
 
 
 def fresh(folder: str) -> str:
-    """A new run dir in `folder`, called by the time as Cerebras does it; two in one second get different names."""
+    """A new one; two in one second get different names."""
     os.makedirs(folder, 0o755, exist_ok=True)
     now = time.time()
     while True:
-        path = f"{folder}/{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}_restartable"
+        path = named(folder, now)
         try:
             os.mkdir(path, 0o700)
             return path

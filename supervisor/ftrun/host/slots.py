@@ -9,6 +9,7 @@ from ftrun.host import procfs
 from ftrun_hooks import layout as at
 
 NS: Final = 1e9
+MOST: Final = 1 << 63  # that a step may be (wire/records.py)
 
 
 def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: Callable[[str], str | None]) -> Rank:
@@ -21,12 +22,12 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         claimed_at=row[at.CLAIMED_AT] / NS,
         alive_at=max(row[at.ALIVE_AT], row[at.MOVED_AT]) / NS or None,
         moved_at=row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None,
-        step=row[at.STEP] - 1 if row[at.STEP] else None,
+        step=_step(row[at.STEP]),
         credit=max(credit, row[at.CREDIT]) / NS,
         done=bool(flags & at.DONE),
-        fatal=(text(f"{at.FAIL}{number}") or "it said so") if flags & at.FATAL else None,
-        checkpoint_step=row[at.CHECKPOINT_STEP] - 1 if row[at.CHECKPOINT_STEP] else None,
-        checkpoint_path=text(f"{at.CHECKPOINT}{number}") if row[at.CHECKPOINT_STEP] else None,
+        fatal=(_text(text, at.FAIL, row) or "it said so") if flags & at.FATAL else None,
+        checkpoint_step=_step(row[at.CHECKPOINT_STEP]),
+        checkpoint_path=_text(text, at.CHECKPOINT, row) if row[at.CHECKPOINT_STEP] else None,
         sections=open_now,
         broken=_name(row[at.BROKEN_NAME :]) if row[at.BROKEN_AT] > row[at.MOVED_AT] else None,
         intervals=row[at.INTERVALS],
@@ -34,6 +35,11 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         longest=row[at.LONGEST] / NS,
         slowest_start=row[at.SLOWEST_START] / NS,
     )
+
+
+def _text(text: Callable[[str], str | None], prefix: str, row: Sequence[int]) -> str | None:
+    """Of this process, if it is a second one of its rank; else of the rank."""
+    return text(f"{prefix}{row[at.RANK]}.{row[at.PID]}") or text(f"{prefix}{row[at.RANK]}")
 
 
 def sections(row: Sequence[int]) -> tuple[Section, ...]:
@@ -59,7 +65,12 @@ def lives(pid: int, start: int) -> bool:
     return process is not None and process.start == start and not process.ended
 
 
+def _step(word: int) -> int | None:
+    """None also for what no program has reached: it would be kept as the best."""
+    return word - 1 if 0 < word <= MOST else None
+
+
 def _name(words: Sequence[int]) -> str:
     """A name at the beginning of these words."""
     content = b"".join(word.to_bytes(at.WORD, sys.byteorder) for word in words[: at.NAME_BYTES // at.WORD])
-    return content.rstrip(b"\0").decode("utf-8", "replace")
+    return content.partition(b"\0")[0].decode("utf-8", "replace")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
+from ftrun.host.tty import Terminal
 
 FREEZE_ROUNDS = 64
 
@@ -77,6 +78,20 @@ class Tree:
             or process.group == 0
             or any(e.startswith(b"PATH=") for e in environment)
         )
+
+    def forward(self, number: int, terminal: Terminal | None) -> None:
+        """To the command's process group; with a terminal, whose keys reach the group anyway, to the command alone."""
+        if self.command is None:
+            return
+        if number == signal.SIGCONT and terminal is not None:
+            terminal.continued(self.command)
+        try:
+            if terminal is None:
+                os.killpg(self.command, number)
+            else:
+                os.kill(self.command, number)
+        except OSError:
+            pass  # it has just ended
 
     def terminate(self) -> list[Stat]:
         """SIGTERM to all, and SIGCONT so that stopped ones can act on it."""

@@ -1,14 +1,17 @@
 """Whether an ftrun works in a run dir now.  Its lock is looked at, never taken: one that starts would be refused."""
 
+import fcntl
 import os
+import struct
 from typing import Any
 
 from ftrun.host import procfs
 
 
 def lives(run_dir: str, run: dict[str, Any]) -> bool:
-    """By the process that `state.json` names; where that is none of ours, as in a container, by who holds the lock."""
-    return here(run) or locked(f"{run_dir}/events.jsonl")
+    """By the process that `state.json` names; where that is none of ours, as in a container, by who holds the lock; on
+    a network disk by who copies there, from whatever node."""
+    return here(run) or locked(f"{run_dir}/events.jsonl") or copied(run_dir)
 
 
 def here(run: dict[str, Any]) -> bool:
@@ -39,6 +42,22 @@ def locked(path: str) -> bool:
     return any(b"%02x:%02x:%d" % (*device, found.st_ino) in held for device in _devices(path, found.st_dev))
 
 
+def copied(run_dir: str) -> bool:
+    """Whether a mirror works there (ADR 11).  fcntl(2): F_GETLK asks the server, if any, and takes nothing."""
+    try:
+        fd = os.open(f"{run_dir}/mirror.lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        asked = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind: int = struct.unpack("hhqqi", fcntl.fcntl(fd, fcntl.F_GETLK, asked))[0]
+        return kind != fcntl.F_UNLCK
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 def locks() -> list[list[bytes]]:
     """Every flock that is held, in the words of fs/locks.c: `1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF`."""
     # The kernel hands the list out a page at a time: one that others change meanwhile lacks a line now and then.
@@ -50,7 +69,7 @@ def locks() -> list[list[bytes]]:
 def _devices(path: str, told: int) -> set[tuple[int, int]]:
     """As `stat` has it, and as the mount has it: btrfs and overlays tell another number for their files."""
     path, best, of_mount = os.path.realpath(path), "", (os.major(told), os.minor(told))
-    for line in (procfs.read("/proc/self/mountinfo", 1 << 20) or b"").decode("utf-8", "replace").splitlines():
+    for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
         words = line.split(" ")
         point = words[4].rstrip("/")
         if path.startswith(f"{point}/") and len(point) >= len(best):

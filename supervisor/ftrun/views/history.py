@@ -4,8 +4,10 @@ Times are seconds since the epoch.  Within one ftrun they follow its monotonic c
 moves nothing; from one ftrun to the next, which may be of another boot, they follow the wall clock, and never go back.
 """
 
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -102,7 +104,10 @@ def _known(run_dir: str) -> Known:
 def _lines(path: str, most: int) -> tuple[Iterator[Record], list[str]]:
     try:
         stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-        size = os.fstat(stream.fileno()).st_size
+        found = os.fstat(stream.fileno())
+        if not stat.S_ISREG(found.st_mode):  # it may have no end
+            raise OSError(errno.EINVAL, "it is no file")
+        size = found.st_size
         if size > most:
             stream.seek(size - most)
     except OSError as error:

@@ -56,8 +56,9 @@ def _whole(run_dir: str, now: float, recent: list[Record], found: State, problem
     phase = str(standing.get("phase") or past.phase(recent)).replace("pending", "waiting")
     newest: Record = recent[-1] if recent else {}
     clock = now
-    if not lives:
+    if not lives or not alive.same_boot(run):  # on another node there is another clock: it is as at its last word
         now = max(checked.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
+    if not lives:
         phase = "cut off" if ended is None else "done"
     shown = Snapshot(
         run_dir=run_dir,

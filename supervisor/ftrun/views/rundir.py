@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ftrun.host import procfs
+from ftrun.host import place, procfs
 from ftrun.views import alive, state
 
 NAMED: Final = 5  # run dirs in a message
@@ -23,7 +23,7 @@ def find(given: str | None) -> str:
     only one under the temp folder.  For root, of any user."""
     path = given or os.environ.get("FTRUN_RUN_DIR")
     if path:
-        return _within(path)
+        return _near(path) or _near(found := _within(path)) or found
     left = {_real(folder): folder for folder in _left()}
     holders = _holders()
     running = {real: folder for real, folder in left.items() if real in holders or _runs(folder)}
@@ -39,6 +39,12 @@ def find(given: str | None) -> str:
         newest = sorted(left.values(), key=_age)
         raise NoRunDir(f"no ftrun runs, and {len(left)} are gone: name one with --run-dir ({_named(newest)})")
     raise NoRunDir(f"no run dir in {temporary or '/tmp'}, and no ftrun runs; name one with --run-dir")
+
+
+def _near(path: str) -> str | None:
+    """Where an ftrun works whose run dir is on a network disk, here: it can be asked there, also while that is dead."""
+    running = (folder for folder in place.working(path) if alive.locked(f"{folder}/events.jsonl"))
+    return next(running, None)
 
 
 def check(path: str) -> None:
@@ -103,8 +109,10 @@ def _left() -> list[str]:
     found = []
     for name in names:
         try:
-            found.append(_within(f"{folder}/{name}"))
-        except NoRunDir:
+            # Anybody can make one of any name.
+            if os.lstat(f"{folder}/{name}").st_uid in (me, int(name.split("-")[1])):
+                found.append(_within(f"{folder}/{name}"))
+        except (NoRunDir, OSError):
             pass
     return found
 

@@ -93,7 +93,7 @@ def _pairs(content: str, problems: list[str]) -> dict[str, str]:
 
 def _number(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and least <= int(text[:12]) <= most):
+        if not (text.isascii() and text.isdecimal() and len(text) <= 12 and least <= int(text) <= most):
             raise ValueError(text)
         return int(text)
 

@@ -148,9 +148,9 @@ def _integer(value: object) -> int:
 
 def _number(value: object) -> float:
     """Of seconds: never below zero, and never a number that is none."""
-    if type(value) not in (int, float) or value != value:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
         raise Refused("no number of seconds")
-    return max(0.0, float(value))  # type: ignore[arg-type]
+    return max(0.0, float(value if isinstance(value, float) else min(value, MOST)))
 
 
 def _bool(value: object) -> bool:

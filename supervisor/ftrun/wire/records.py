@@ -86,6 +86,8 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
         raise Corrupt("no list of faults")
     kept = tuple(map(load_occurrence, occurrences))
     account = _load_account(found.pop("account")) if "account" in found else Account()
+    if missing := [name for name in (*_STEPS, *_TEXTS) if name not in found]:  # the others are no null
+        raise Corrupt(f"there is no {missing[0]}")
     flat = {name: found.pop(name) for name in Ledger._fields if name not in _NESTED}
     return Ledger(**flat, learned=learned, occurrences=kept, account=account), found
 

@@ -30,7 +30,7 @@ def folder(run_dir: str | None) -> Iterator[Finding]:
     if not os.access(path, os.W_OK):
         yield Finding(name, "missing", f"{told}, not ours to write", "records and reports have no place", remedy)
     elif not near:
-        means = "PID 1 writes its records there: a server that does not answer stops it, and the verdicts"
+        means = "ftrun works in a local folder and copies it there: the copy waits for a server that does not answer"
         yield Finding(name, "warning", f"{told}, not known as a local file system", means, remedy)
     elif free < LITTLE:
         yield Finding(name, "warning", told, "reports may not fit; the job goes on without", "make room there")
@@ -80,7 +80,7 @@ def inotify() -> Iterator[Finding]:
 def _kind(path: str) -> str:
     """The file system, as /proc/self/mountinfo names it."""
     device, kind = os.stat(path).st_dev, "unknown file system"
-    for line in (procfs.read("/proc/self/mountinfo", 1 << 20) or b"").decode("utf-8", "replace").splitlines():
+    for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
         left, _, right = line.partition(" - ")
         words = left.split(" ")
         if len(words) > 4 and words[2] == f"{os.major(device)}:{os.minor(device)}":

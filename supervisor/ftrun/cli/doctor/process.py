@@ -37,7 +37,7 @@ def first(run: dict[str, Any]) -> Iterator[Finding]:
 
 
 def proc() -> Iterator[Finding]:
-    for line in (procfs.read("/proc/self/mountinfo", 1 << 20) or b"").decode("utf-8", "replace").splitlines():
+    for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
         words = line.split(" ")
         hidden = [word for word in words[-1].split(",") if word.startswith("hidepid=") and word != "hidepid=0"]
         if words[4] == "/proc" and hidden and os.getuid() != 0:

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble, needs
+from ftrun.core.words import printable
 from ftrun.views import html, rundir, svg, timeline
 from ftrun.views.history import History, read
 
@@ -38,7 +39,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
         click.echo(json.dumps(plain(history)))
         return
     for problem in history.problems:
-        click.echo(f"ftctl: {problem}", err=True)
+        click.echo(f"ftctl: {printable(problem)}", err=True)
     content = rendered(history, kind)
     try:
         if path == "-":

@@ -336,7 +336,7 @@ def _who(content: bytes) -> str:
     try:
         found = json.loads(content[: peers.LIMIT])
         return f"member {int(found['rank'])} ({peers.line(str(found['node'])[:NAME])})"
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return "a peer"
 
 

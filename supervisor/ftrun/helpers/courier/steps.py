@@ -9,6 +9,7 @@ import time
 from typing import Final
 
 from ftrun.helpers.lines import Lines
+from ftrun.host import own
 from ftrun_hooks import layout as at
 
 FILE: Final = "steps.jsonl"
@@ -39,7 +40,7 @@ class Steps:
         self._last = seen
         sample = {"mono": round(now, 3)} | dict(zip(("attempt", "low", "high", "ranks"), seen, strict=True))
         try:
-            with open(FILE, "a", encoding="ascii") as stream:
+            with open(own.lasting(FILE), "a", encoding="ascii") as stream:
                 stream.write(json.dumps(sample) + "\n")
         except OSError as error:
             self._lines.problem(f"{FILE}: {error.strerror}")

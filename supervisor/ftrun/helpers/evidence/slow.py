@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
+from ftrun.core import masking
 from ftrun.host import procfs
 
 T = TypeVar("T")
@@ -40,10 +41,10 @@ class Task(Generic[T]):
 
 
 def commands(pids: Iterable[int], into: dict[int, str]) -> None:
-    """The command lines, each as soon as it is known: reading one waits for a lock of that process's memory."""
+    """The command lines, without secrets, each as soon as it is known: reading one waits for a lock of its memory."""
     for pid in pids:
         words = (procfs.read(f"/proc/{pid}/cmdline", 4 * COMMAND) or b"").rstrip(b"\0").split(b"\0")
-        into[pid] = " ".join(os.fsdecode(word) for word in words)[:COMMAND]
+        into[pid] = " ".join(masking.command([os.fsdecode(word) for word in words]))[:COMMAND]
 
 
 def tail(path: str) -> str:

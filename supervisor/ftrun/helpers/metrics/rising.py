@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ftrun.helpers.metrics.catalogue import COUNTERS
 from ftrun.helpers.metrics.readings import Reading
-from ftrun.host import procfs
+from ftrun.host import own, procfs
 
 NAME: Final = "metrics.json"
 SCHEMA: Final = 1
@@ -50,16 +50,12 @@ class Rising:
             return
         content = json.dumps({"schema": SCHEMA, "began": self._began, "counters": self._known}).encode("ascii")
         try:
-            with open(f"{self._path}.new", "wb", opener=_private) as stream:
+            with open(own.fresh(f"{self._path}.new"), "wb") as stream:
                 stream.write(content)
             os.replace(f"{self._path}.new", self._path)
             self._saved = dict(self._known)
         except OSError as error:
             self.problem = f"{self._path}: {error.strerror}; counters may fall when ftrun is started again"
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _load(path: str) -> tuple[str | None, dict[str, tuple[float, float]]]:

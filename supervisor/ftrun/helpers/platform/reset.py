@@ -24,6 +24,7 @@ UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on
 NO_CODE: Final = "reset.json"
 TOLD: Final = 256  # faults: a line has room for 64 KiB
 CODE: Final = 64  # characters
+LARGEST: Final = 1 << 32  # of a number of a rank or chip
 NOTHING: Final[Mapping[str, Any]] = {
     "flushing": False,
     "graceful": False,
@@ -86,9 +87,12 @@ def _rank(entry: object) -> tuple[int, int, str, list[str]]:
     """ValueError where it says no rank and status."""
     if not isinstance(entry, dict):
         raise ValueError("it is no object")
-    rank, status = _get(entry, "RankId", int, None), _get(entry, "Status", str, None)
+    rank, logic = _get(entry, "RankId", int, None), _get(entry, "LogicId", int, 0)
+    status = _get(entry, "Status", str, None)
     if rank is None or isinstance(rank, bool) or status is None:
         raise ValueError("it has no RankId, or no Status")
+    if max(abs(rank), abs(logic)) > LARGEST:  # a line has room for 64 KiB
+        raise ValueError("its RankId or LogicId is no such number")
     numbers = _get(entry, "ErrorCode", list, [])
     if not all(type(code) is int and code >= 0 for code in numbers):
         raise ValueError(f"ErrorCode is {json.dumps(numbers)[:40]}")
@@ -98,4 +102,4 @@ def _rank(entry: object) -> tuple[int, int, str, list[str]]:
         raise ValueError(f"ErrorCodeHex is {json.dumps(texts)[:40]}")
     words = [word for text in texts for word in re.split(r"[\s,;\[\]\"']+", text)]
     codes = [faults.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + words if code]
-    return rank, _get(entry, "LogicId", int, 0), status, list(dict.fromkeys(codes))
+    return rank, logic, status, list(dict.fromkeys(codes))

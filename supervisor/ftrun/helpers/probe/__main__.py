@@ -42,6 +42,7 @@ from ftrun.helpers.probe import tables
 from ftrun.helpers.probe.clear import unclear
 from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable, Vendor
 from ftrun.helpers.probe.free import held
+from ftrun.host import own
 
 KINDS: Final = ("nvidia", "ascend")
 # s between questions for faults, since only requests can be waited for; and at least between looks while devices are to
@@ -200,7 +201,7 @@ class Probe:
 
     def _show(self, seen: dict[str, Any]) -> None:
         try:
-            with open(f"{self._file}.new", "w", encoding="ascii") as stream:
+            with open(own.fresh(f"{self._file}.new"), "w", encoding="ascii") as stream:
                 stream.write(json.dumps(seen))
             os.rename(f"{self._file}.new", self._file)
         except OSError as error:

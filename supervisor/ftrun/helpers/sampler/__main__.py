@@ -1,6 +1,7 @@
 """Says each period what the command's tree does: `main([PERIOD])`, in seconds.
 
-`{"ask": "tree", "root": PID, "spared": [PID...]}` on stdin names the tree, each time the command was started.  In here
+`{"ask": "tree", "root": PID, "spared": [PID...]}` on stdin names the tree, each time the command was started; a new one
+is answered by `begun`, so that it is never silent for longer than a period or an attempt.  In here
 and not in PID 1, because `/proc/<pid>/io` waits for a lock that a process stuck in exec may hold.
 """
 
@@ -33,16 +34,20 @@ def main(argv: Sequence[str]) -> int:
             for line in lines:
                 asked = _asked(line) or asked
             if asked[0] != root:  # others may be spared from now on while the same tree is sampled
+                _say("begun", root=asked[0])  # who restarts more often than we sample would take us for stuck
                 since, before = time.monotonic(), counts(_members(asked, {}))
                 due = since + period
         elif time.monotonic() >= due:
             now = time.monotonic()
             after = counts(_members(asked, before))
             work, seconds = done(before, after), now - since
-            said = {"event": "sample", "mono": now, "seconds": seconds, "cpu": work.cpu / seconds}
-            said |= {"io": work.io / seconds, "processes": work.processes, "root": asked[0]}
-            os.write(1, json.dumps(said).encode() + b"\n")
+            rates = {"cpu": work.cpu / seconds, "io": work.io / seconds}
+            _say("sample", mono=now, seconds=seconds, **rates, processes=work.processes, root=asked[0])
             before, since, due = after, now, now + period
+
+
+def _say(event: str, **more: object) -> None:
+    os.write(1, json.dumps({"event": event} | more).encode() + b"\n")
 
 
 def _asked(line: bytes) -> tuple[int, frozenset[int]] | None:

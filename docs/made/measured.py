@@ -1,0 +1,126 @@
+"""The pages of what was measured, from docs/measured: `benchmarks.md`, `reliability.md`, and their plots."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parents[1]
+RESULTS = DOCS / "measured"
+PLOTS = DOCS / "_static" / "measured"
+OURS = ("#10316b", "#4f7cac")
+OTHERS = ("#c8553d", "#e0a458", "#6a994e", "#8e6c8a", "#7f7f7f", "#2a9d8f", "#bc4b51", "#a5a58d", "#f28482", "#84a59d")
+HEADS = {
+    "benchmarks": """# Benchmarks
+
+ftrun beside what people would use instead, in turn in one run, by commands that are in the repository and work on any
+machine: `bin/check --bench`. A number is a median, with the 10th and the 90th percentile in brackets. Where a program
+cannot do a thing, the table says so; where it was not installed, it is not in the table. What each of them is for
+stands in [Compared with others](why/compared.md); figures of ftrun alone in [What was measured](measurements.md).
+""",
+    "reliability": """# Reliability
+
+ftrun broken on purpose, by commands that are in the repository: `bin/prove`. Each section names its own.
+""",
+}
+
+
+def page(name: str) -> str:
+    """The page, from the results that there are."""
+    parts = [HEADS[name]]
+    parts += [_section(json.loads(path.read_text())) for path in sorted((RESULTS / name).glob("*.json"))]
+    return "\n".join(parts)
+
+
+def _section(found: dict[str, Any]) -> str:
+    lines = [f"## {found['title']}", ""]
+    for paragraph in found["before"]:
+        lines += [paragraph, ""]
+    if found["rows"]:
+        lines += [_row(found["head"]), _row(["---"] * len(found["head"]))]
+        lines += [_row(row) for row in found["rows"]]
+        lines.append("")
+    if found["plot"]:
+        lines += [f"![{found['title']}](_static/measured/{found['name']}.svg)", ""]
+    for paragraph in found["after"]:
+        lines += [paragraph, ""]
+    lines += [f"`{found['made_by']}`, {found['day']}, commit {found['commit']}, {found['machine']}.", ""]
+    return "\n".join(lines)
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def draw() -> None:
+    """All plots anew, as SVG without a date; needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "ftrun", "svg.fonttype": "none", "font.size": 10})
+    from matplotlib import pyplot
+
+    PLOTS.mkdir(parents=True, exist_ok=True)
+    for path in sorted(RESULTS.glob("*/*.json")):
+        found = json.loads(path.read_text())
+        if plot := found["plot"]:
+            bars = sum(len(one["points"]) for one in plot["series"]) if plot["kind"] == "bars" else 0
+            figure, axes = pyplot.subplots(figsize=(7.5, max(2.0, 1.2 + 0.28 * bars) if bars else 4.2))
+            _draw(axes, plot)
+            axes.set_title(found["title"], loc="left")
+            figure.savefig(PLOTS / f"{found['name']}.svg", metadata={"Date": None}, bbox_inches="tight")
+            pyplot.close(figure)
+
+
+def _draw(axes: Any, plot: dict[str, Any]) -> None:
+    """Lines, or bars that lie, so that their names have room; ftrun's own are the dark ones."""
+    series = plot["series"]
+    lines = plot["kind"] == "lines"
+    names = list(dict.fromkeys(x for one in series for x, _ in one["points"]))
+    colours = iter(OTHERS)
+    for index, one in enumerate(series):
+        ours = one["who"].startswith("ftrun")
+        look = {"color": OURS[index % len(OURS)] if ours else next(colours), "label": one["who"]}
+        seen = [sorted(samples) for _, samples in one["points"]]
+        middles = [statistics.median(samples) for samples in seen]
+        lows = [middle - samples[int(0.1 * len(samples))] for middle, samples in zip(middles, seen, strict=True)]
+        highs = [_high(samples) - middle for middle, samples in zip(middles, seen, strict=True)]
+        xs = [x for x, _ in one["points"]]
+        if lines:
+            axes.errorbar(xs, middles, yerr=(lows, highs), marker="o", markersize=4, capsize=3, **look)
+        else:
+            width = 0.8 / len(series)
+            places = [names.index(x) + (index - (len(series) - 1) / 2) * width for x in xs]
+            if len(series) == 1:
+                look["color"] = [OURS[0] if str(x).startswith(("ftrun", "ft.")) else OTHERS[0] for x in xs]
+            axes.barh(places, middles, width, xerr=(lows, highs), capsize=2, **look)
+    if lines:
+        _axes(axes, plot, "x", "y")
+    else:
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        _axes(axes, plot, "y", "x")
+    if len(series) > 1:
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _axes(axes: Any, plot: dict[str, Any], x: str, y: str) -> None:
+    """`x`, `y`: which axis of the picture is which of the plot."""
+    from matplotlib.ticker import FuncFormatter
+
+    for axis, of in ((x, "x"), (y, "y")):
+        axes.set(**{f"{axis}label": plot[of]})
+        if plot[f"log_{of}"]:
+            axes.set(**{f"{axis}scale": "log"})
+        if of == "y" or plot["kind"] == "lines":
+            getattr(axes, f"{axis}axis").set_major_formatter(FuncFormatter(_tick))
+    axes.grid(axis=y, alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _high(ordered: list[float]) -> float:
+    return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+
+
+def _tick(value: float, _: int) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"

@@ -1,0 +1,121 @@
+"""What stands between PID 1 and a run dir on a network disk, started by PID 1 (ADR 11).  It may block for as long as
+the disk does not answer: PID 1 gives it up, or does not wait for it at all.
+
+    mirror new PATH                  makes a folder that nobody has, of this name or that of a later second
+    mirror fetch LOCAL REMOTE        brings what a new container goes on with, into LOCAL.fetched
+    mirror get REMOTE LOCAL          one file, that there is none included
+    mirror put LOCAL REMOTE          the same in the other direction
+    mirror keep LOCAL REMOTE READ    copies LOCAL to REMOTE until stdin ends, and then what is left (keeping.py);
+                                     READ: the token of what was fetched, `none` where nothing was there, `-` for not
+                                     asked in time, `+` for a REMOTE that is yet to be made, as by `new`
+JSON lines come out on stdout, ASCII:
+    {"event": "done", "path": PATH}                         of `new`
+    {"event": "done", "read": TOKEN, "replace": B}          of `fetch`; B: LOCAL.fetched is to take the place of LOCAL
+    {"event": "done"}                                       of `get` and `put`
+    {"event": "refused", "why": TEXT}                       it will not work, however long one waits: not ours to write
+    {"event": "problem", "what": TEXT}                      one line for a person, each at most once
+It ends with 0 when all is done, or nobody reads any more, with 1 after a problem that it did not expect.
+"""
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.mirror import files
+from ftrun.helpers.mirror.keeping import Keeping, appended
+from ftrun.host.place import FETCHED, NOTHING, UNREAD, alone
+
+MOST: Final = 64 << 20  # bytes of a file that is fetched
+NAMED: Final = "%Y%m%d_%H%M%S"
+WRONG: Final = (  # with the path: to wait would change nothing
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    return run(partial(_run, argv))
+
+
+def _run(argv: Sequence[str], lines: Lines) -> None:
+    verb, *words = argv
+    try:
+        match verb:
+            case "new":
+                lines.say("done", path=fresh(words[0]))
+            case "fetch":
+                read, replaced = fetch(*words)
+                lines.say("done", read=read, replace=replaced)
+            case "get":
+                take(*words)
+                lines.say("done")
+            case "put":
+                os.makedirs(os.path.dirname(words[1]), 0o700, exist_ok=True)
+                take(*words)
+                lines.say("done")
+            case _:
+                local, remote, read = words
+                Keeping(local, remote, read, make=fresh, lines=lines).run()
+    except OSError as error:
+        if verb == "keep" or error.errno not in WRONG:
+            raise
+        lines.say("refused", why=f"run dir {error.filename or words[-1]}: {error.strerror}")
+
+
+def fresh(path: str) -> str:
+    """`FOLDER/<time>_restartable`, made here and now: those of several nodes get different names."""
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    folder, name = os.path.split(path)
+    stamp, _, rest = name.rpartition("_")
+    at = time.mktime(time.strptime(stamp, NAMED))
+    while True:
+        try:
+            os.mkdir(path, 0o700)
+            return path
+        except FileExistsError:
+            at += 1
+            path = f"{folder}/{time.strftime(NAMED, time.localtime(at))}_{rest}"
+
+
+def fetch(local: str, remote: str) -> tuple[str, bool]:
+    """The token of what is there, and whether it takes the place of what is in `local`: unless that has a state which
+    was never copied, or nobody else has written there since it was."""
+    os.makedirs(remote, 0o700, exist_ok=True)
+    theirs, ours = files.load(remote).get("token", NOTHING), files.load(local).get("token")
+    if ours == theirs:
+        return theirs, False
+    if ours is None and os.path.exists(f"{local}/state.json"):
+        return UNREAD, False
+    brought = local + FETCHED
+    os.makedirs(brought, 0o700, exist_ok=True)
+    alone(brought)
+    for name in os.listdir(brought):
+        os.unlink(f"{brought}/{name}")
+    # Whose folder it is can do as he likes there; of a squashing NFS server he is also who wrote all.
+    believed = (0, os.geteuid(), os.stat(remote).st_uid)
+    for name in sorted(os.listdir(remote)):
+        found = files.regular(f"{remote}/{name}") if _wanted(name) else None
+        if found is not None and found.st_size <= MOST and found.st_uid in believed:
+            files.replace(f"{remote}/{name}", f"{brought}/{name}")
+    return theirs, True
+
+
+def take(source: str, target: str) -> None:
+    """Make `target` what `source` is, be it nothing."""
+    if files.regular(source) is not None:
+        files.replace(source, target)
+    elif files.regular(target) is not None:
+        os.unlink(target)
+
+
+def _wanted(name: str) -> bool:
+    return name != files.NOTE and (name.endswith(".json") or (appended(name) and name != "output.log"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,209 @@
+"""Where PID 1 works: in the run dir itself, or where that is on a network disk in a local folder that a helper copies
+there (`helpers/mirror`, ADR 11).  Nothing in here touches a network disk: that is the helper's, and it is given up when
+it does not answer."""
+
+import os
+import select
+import stat as st
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ftrun.host import mounts
+from ftrun.host.helpers import Helpers, Message
+from ftrun.host.journal import Journal, RunDirError
+from ftrun.host.signals import Signals
+
+PATIENCE: Final = 10.0  # s for a network disk to say what it holds, before the job starts without
+SAVING: Final = 5.0  # s for a note that is written there between two commands
+FETCHED: Final = ".fetched"  # beside the local folder: what the network disk holds
+DONE: Final = "done"
+# What the copying helper has to know of the other side: the token of what was read, or
+UNREAD: Final = "-"  # nothing was: what is there is not to be lost
+UNMADE: Final = "+"  # it is to be made under a name that nobody has
+NOTHING: Final = "none"  # there was nothing of a mirror
+
+
+class Place(NamedTuple):
+    """`path` is where PID 1 works; `given` what the user knows it by, and where it is in the end, if that is known.
+    `copied`: what the mirror is started with, where there is one."""
+
+    path: str
+    given: str
+    copied: Sequence[str] = ()
+
+    @property
+    def output(self) -> str:
+        """The folder for what the command prints: the helper that writes it may wait for a disk.  It may be large, so
+        it does not go through the local folder, unless nobody knows yet what the other one is called."""
+        return self.given
+
+    @property
+    def left(self) -> str:
+        """A line for the user where not all could be copied."""
+        return f"not all of this run is in {self.copied[2]}: it is whole in {self.path}"
+
+
+def take(path: str, new: bool, caught: Signals) -> tuple[Place, Journal, str | None]:
+    """The place of the run dir `path` for this ftrun alone, and a line for the user where it is not that very folder.
+    `new`: a fresh one, named by the time.  RunDirError, OSError.  Waits for a network disk, at most `PATIENCE`."""
+    kind = mounts.network(path)
+    if kind is None:
+        return Place(path, path), Journal(path), None
+    read = UNMADE if new else UNREAD
+    if new:
+        answer = _ask(("new", path), None, caught, PATIENCE)
+        if answer["event"] == DONE:
+            path, read = str(answer["path"]), NOTHING
+    local = folder(path) if read != UNMADE else unnamed()
+    try:
+        journal = Journal(local)
+    except RunDirError as error:
+        raise RunDirError(f"{error} (in place of {path})") from None
+    if not new:
+        answer = _ask(("fetch", local, path), journal.log_fd, caught, PATIENCE)
+        if answer["event"] == DONE:
+            read = str(answer["read"])
+            journal = _replaced(journal) if answer["replace"] else journal
+    said = f"{path} is on a network disk ({kind}): ftrun works in {local}, which is copied there"
+    if answer["event"] != DONE:
+        said += f"; {answer['what']}, so the job starts without what is in it"
+    return Place(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, said
+
+
+class Note:
+    """A small file that outlives the container, and on a network disk does not stop PID 1.  OSError of the local
+    disk, RunDirError of both."""
+
+    def __init__(self, path: str, caught: Signals) -> None:
+        """What was written last is read, from where it was written."""
+        self._caught, self.given = caught, path
+        self.path, self.remote = path, mounts.network(os.path.dirname(path)) is not None
+        if not self.remote:
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            return
+        self.path = f"{folder(path)}/{os.path.basename(path)}"
+        self._unsaved = f"{self.path}.unsaved"  # the other side did not take what is here
+        self._late = False
+        if os.path.exists(self._unsaved):
+            self.saved()
+        else:
+            self._late = _ask(("get", path, self.path), None, caught, PATIENCE)["event"] != DONE
+
+    def saved(self) -> bool:
+        """Have what is here, or that nothing is, in place on the other side too."""
+        if not self.remote:
+            return True
+        os.close(os.open(self._unsaved, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._late = _ask(("put", self.path, self.given), None, None, SAVING)["event"] != DONE
+        if not self._late:
+            os.unlink(self._unsaved)
+        return not self._late
+
+    def fresh(self, path: str) -> str:
+        """A new folder beside it, by this name or that of a later second."""
+        if self._late:
+            return path
+        made = _ask(("new", path), None, self._caught, PATIENCE)
+        return str(made["path"]) if made["event"] == DONE else path
+
+
+def folder(path: str) -> str:
+    """The local one for a path on a network disk, the same each time on this node; it is ours alone.  RunDirError."""
+    found = f"{temporary()}/{_name(path, os.getuid())}"
+    try:
+        os.mkdir(found, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise RunDirError(f"{found}: {error.strerror}; {path} is on a network disk") from None
+    alone(found)
+    return found
+
+
+def alone(path: str) -> None:
+    """RunDirError unless it is a folder that only we can write to: anybody may make one in a shared temp folder."""
+    found = os.lstat(path)
+    if not st.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise RunDirError(f"{path} is there already, and not a folder of ours alone")
+
+
+def unnamed() -> str:
+    """A run dir for one who asked for none.  RunDirError."""
+    return f"{temporary()}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def temporary() -> str:
+    """The temp folder, or another that is on a local disk.  RunDirError."""
+    first = os.environ.get("TMPDIR") or "/tmp"
+    if mounts.network(os.path.abspath(first)) is None:
+        return os.path.abspath(first)
+    for other in ("/tmp", "/var/tmp", "/dev/shm"):
+        if mounts.network(other) is None and os.access(other, os.W_OK | os.X_OK):
+            return other
+    raise RunDirError(f"{first} is on a network disk, and so is every other temp folder: set TMPDIR to a local one")
+
+
+def working(path: str) -> list[str]:
+    """Local folders on this node that a run dir `path` may be worked in; for who only reads."""
+    path = os.path.abspath(path)
+    if mounts.network(path) is None:
+        return []
+    found = []
+    for temp in dict.fromkeys((os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp", "/dev/shm")):
+        if mounts.network(os.path.abspath(temp)) is None:
+            names = os.listdir(temp) if os.path.isdir(temp) else []
+            found += [f"{temp}/{n}" for n in names if n.startswith("ftrun-") and n.endswith(_name(path, "")[6:])]
+    return found
+
+
+def _name(path: str, user: object) -> str:
+    """As the other run dirs in the temp folder are called, so that `ftctl` finds it: FNV-1a in place of a library."""
+    number = 0xCBF29CE484222325
+    for byte in os.fsencode(path):
+        number = (number ^ byte) * 0x100000001B3 % (1 << 64)
+    return f"ftrun-{user}-0-{number:016x}"
+
+
+def _replaced(journal: Journal) -> Journal:
+    """What was fetched takes the place of what was there, which is kept if it was anything."""
+    path = journal.path
+    aside = f"{path}.{time.time_ns()}"
+    os.rename(path, aside)
+    os.rename(path + FETCHED, path)
+    fresh = Journal(path)
+    journal.close()
+    if set(os.listdir(aside)) <= {"events.jsonl", "run.log"}:
+        for name in os.listdir(aside):
+            os.unlink(f"{aside}/{name}")
+        os.rmdir(aside)
+    return fresh
+
+
+def _ask(words: Sequence[str], log: int | None, caught: Signals | None, patience: float) -> Message:
+    """The helper's one word, `done`, or else a `problem`: it has none in time, or `caught` tells us to stop.
+    RunDirError: it refuses."""
+    poll, until = select.poll(), time.monotonic() + patience
+    if caught is not None:
+        poll.register(caught.fd, select.POLLIN)
+    null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+    helpers = Helpers(poll, null if log is None else log)
+    helpers.want("mirror", *words, once=True)
+    helpers.tend(time.monotonic())
+    answer: Message = {"event": "problem", "what": "it has not answered in time"}
+    try:
+        while helpers.runs("mirror") and (left := until - time.monotonic()) > 0:
+            ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
+            if caught is not None and caught.fd in ready:
+                caught.read()
+            if caught is not None and caught.stop is not None:
+                break
+            for _, answer in helpers.said(ready, time.monotonic()):
+                if answer["event"] == "refused":
+                    raise RunDirError(str(answer["why"]))
+                if answer["event"] == DONE:
+                    return answer
+        return answer
+    finally:
+        helpers.close()
+        os.close(null)

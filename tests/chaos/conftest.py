@@ -1,0 +1,1 @@
+from runs import runs as runs

@@ -1,0 +1,294 @@
+"""The records of one ftrun fed to the pure core: it must come to the same records again, and so to the same end.
+
+A record is what the core answered to some event.  From each one that it has not just answered the event before it is
+made up (`_cause`): `exited` was an `Exited`, `hang` a suspicion that evidence has proven.  What the records do not tell
+is given beside them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core.failures import RULES, Ending, Thrown, Traceback
+from ftrun.core.job import decide
+from ftrun.core.policy import Policy
+from ftrun.core.states import Job, Launching, Pending, Running, Starting, Stopping, Suspect
+from ftrun.core.values import Ledger, Rank
+
+Record = Mapping[str, Any]
+WATCHED = (Starting, Running, Suspect)
+STOP = (2, 3, 15)
+UNDECIDED = ("problem", "learned", "listening", "group")  # records of others than the core, or of what it was not told
+SAME = (
+    "reason",
+    "start_cnt",
+    "consecutive",
+    "verdict",
+    "exit_code",
+    "code",
+    "signal",
+    "by",
+    "cause",
+    "ok",
+    "checkpoint",
+)
+TURNS = 4  # events that one record may take
+LITTLE = 1e-4  # s; what is rounded in a record
+
+
+class Beside(NamedTuple):
+    """What the records do not tell: the `signals` sent to ftrun (when, which), when the checkpoint files at these paths
+    were `saved`, and the starts in which the training said itself that it is of no use."""
+
+    signals: Sequence[tuple[float, int]] = ()
+    saved: Mapping[str, Sequence[float]] = {}
+    fatal: frozenset[int] = frozenset()
+
+
+class Replayed(NamedTuple):
+    """`wrong`: the first record that the core would not have written; the rest is as the core says.  `verdict` None: it
+    did not end."""
+
+    verdict: str | None
+    code: int | None
+    ledger: Ledger
+    consecutive: int
+    wrong: str | None = None
+
+
+def replay(
+    records: Iterable[Record], policy: Policy, ledger: Ledger | None = None, beside: Beside | None = None
+) -> Replayed:
+    """Of one ftrun, from its `started` on, with what it had from those before it."""
+    return _Replay(policy, ledger or Ledger(), beside or Beside()).over([dict(record) for record in records])
+
+
+class _Replay:
+    def __init__(self, policy: Policy, ledger: Ledger, beside: Beside) -> None:
+        self.job, self.policy, self.beside = Job(ledger=ledger), policy, beside
+        self.pending: list[do.Persist] = []
+        self.end: do.Exit | None = None
+        self.consecutive = 0
+        self.launched = 0.0
+
+    def over(self, records: list[dict[str, Any]]) -> Replayed:
+        wrong = None
+        for index, record in enumerate(records):
+            if record["event"] in UNDECIDED:
+                continue
+            wrong = self._next(record, records[index + 1 :])
+            if wrong is not None:
+                wrong = f"record {index}, {record['event']} of start {record['attempt']}: {wrong}"
+                break
+        if wrong is None and self.pending:
+            wrong = f"after the last record the core would have written {self.pending[0].event}"
+        code = self.end.code if self.end else None
+        return Replayed(self.end.verdict if self.end else None, code, self.job.ledger, self.consecutive, wrong)
+
+    def _next(self, record: dict[str, Any], rest: list[dict[str, Any]]) -> str | None:
+        """Why the core would not have written that."""
+        for _ in range(TURNS):
+            if self.pending:
+                break
+            for event in self._cause(record, rest):
+                self._feed(event)
+        if not self.pending:
+            return f"the core says nothing in {type(self.job.phase).__name__}"
+        ours = self.pending.pop(0)
+        if ours.event != record["event"]:
+            return f"the core would have written {ours.event} {dict(ours.fields)}"
+        fields = dict(ours.fields)
+        if ours.event in ("started", "restart"):
+            self.launched = record["mono"]
+            self.consecutive = record.get("consecutive", 0)
+        for name in SAME:
+            if name in fields and name in record and fields[name] != record[name]:
+                return f"{name} is {record[name]!r}, the core says {fields[name]!r}"
+        if isinstance(self.job.phase, Launching | Starting) and record["attempt"] != self.job.ledger.start_cnt:
+            return f"it is of start {record['attempt']}, the core is at {self.job.ledger.start_cnt}"
+        return None
+
+    def _feed(self, event: ev.Event) -> None:
+        self.job, effects = decide(self.job, event, self.policy)
+        self.pending += [e for e in effects if isinstance(e, do.Persist) and e.event not in UNDECIDED]
+        for effect in effects:
+            if isinstance(effect, do.Exit):
+                self.end = effect
+
+    # --- from a record to the event before it -------------------------------------------------------------------------
+
+    def _cause(self, record: dict[str, Any], rest: list[dict[str, Any]]) -> list[ev.Event]:
+        now, phase = record["mono"], self.job.phase
+        match record["event"]:
+            case "started":
+                return [ev.Started(now)]
+            case "spawned":
+                return [*self._early(now, rest), ev.Spawned(now, record["pid"])]
+            case "first_beat":
+                return [self._first(record, rest)]
+            case "progress":
+                return [self._progress(record)]
+            case "suspect":
+                return [self._suspicion(record)]
+            case "cleared":
+                return [self._cleared(record)]
+            case "hang":
+                seen = tuple((k, v) for k, v in record.items() if k in ("why", "evidence", "waits"))
+                return [ev.Evidenced(now, self._ranks, seen)]
+            case "order":
+                return [self._order(record)]
+            case "resumed":
+                self._judge_nobody()
+                return [ev.Ticked(now)]
+            case "stopping" if record["by"] == "outside":
+                return [ev.Signalled(now, record["signal"], True)]
+            case "stopping" if isinstance(phase, Stopping):
+                return [ev.Ticked(max(now, phase.deadline or 0.0))]
+            case "exited":
+                return self._exited(record)
+            case "killed":
+                by_us = isinstance(phase, Stopping) and phase.stage in ("kill", "inspect")
+                return [ev.TreeEnded(now, record["processes"])] if by_us else []
+        return self._onwards(record)
+
+    def _onwards(self, record: dict[str, Any]) -> list[ev.Event]:
+        """What is waited for, and is no record by itself, has come."""
+        now, phase = record["mono"], self.job.phase
+        match phase:
+            case Stopping(stage="devices"):
+                return [ev.Released(now)]
+            case Stopping(stage="verdict"):
+                return [ev.Shared(now)]
+            case Stopping(stage="inspect"):
+                return [ev.Survived(now, (record.get("why", ""),))]
+            case Stopping() if record.get("cause") == "unkillable":
+                return [ev.Ticked(phase.deadline or now)]
+            case Stopping():
+                return [ev.TreeEnded(now)]
+            case Pending() if record["event"] == "ended":
+                sent = [number for at, number in self.beside.signals if at <= now and number in STOP]
+                return [ev.Signalled(now, number, True) for number in sent[-1:]]
+            case Pending():
+                return [ev.Ticked(max(now, phase.deadline or 0.0))]
+            case Launching() if record["event"] == "ended":
+                return [ev.SpawnFailed(now, record["exit_code"], record["why"])]
+        return []
+
+    @property
+    def _ranks(self) -> tuple[Rank, ...]:
+        attempt = getattr(self.job.phase, "attempt", None)
+        return attempt.ranks if attempt is not None else ()
+
+    def _looked(self, now: float, **changed: Any) -> ev.Looked:
+        """One rank stands for all: these records tell no more."""
+        rank = self._ranks[0] if self._ranks else Rank(0)
+        return ev.Looked(now, (rank._replace(**changed),))
+
+    def _judge_nobody(self) -> None:
+        """How long who was silent is not replayed: only what was found, and what became of it."""
+        phase = self.job.phase
+        if isinstance(phase, Starting | Running | Suspect):
+            ranks = tuple(rank._replace(moved_at=rank.moved_at and float("inf")) for rank in phase.attempt.ranks)
+            attempt = phase.attempt._replace(aways=(), raised=(), ranks=ranks)
+            self.job = self.job._replace(phase=phase._replace(attempt=attempt))
+
+    def _early(self, now: float, rest: list[dict[str, Any]]) -> list[ev.Event]:
+        """A signal that asked for the end before the exec leaves no record."""
+        this = [r for r in rest if r["attempt"] == self.job.ledger.start_cnt]
+        if any(r["event"] == "stopping" and r["by"] == "outside" for r in this):
+            return []
+        sent = [(at, number) for at, number in self.beside.signals if self.launched - 1 <= at <= now]
+        return [ev.Signalled(now, number, True) for _, number in sent if number in STOP]
+
+    def _first(self, record: dict[str, Any], rest: list[dict[str, Any]]) -> ev.Event:
+        """A start that gets no record for its first step has not come beyond the earlier ones."""
+        if not (rest and rest[0]["event"] == "progress" and rest[0]["by"] == "step"):
+            self._reached(record.get("step"))
+        now = record["mono"]
+        return self._looked(now, rank=record["rank"], moved_at=now, step=record.get("step"))
+
+    def _reached(self, step: int | None) -> None:
+        """It is on record how far a start came only where that counts."""
+        ledger = self.job.ledger
+        if step is not None:
+            self.job = self.job._replace(ledger=ledger._replace(best_step=max(step, ledger.best_step or 0)))
+
+    def _told(self, record: dict[str, Any]) -> dict[str, Any]:
+        """What the hooks said of a checkpoint.  One whose path could not be told shows that of the one before."""
+        path, ledger = record.get("checkpoint"), self.job.ledger
+        number = int((re.findall(r"\d+", str(path).rpartition("/")[2]) or [0])[-1])
+        if path is None or path == ledger.last_checkpoint:
+            number, path = (ledger.best_checkpoint or 0) + 1, None
+        return {"checkpoint_step": number, "checkpoint_path": path, "step": record.get("step")}
+
+    def _progress(self, record: dict[str, Any]) -> ev.Event:
+        now, path = record["mono"], record.get("checkpoint")
+        if record["by"] == "step":
+            return self._looked(now, step=record["step"], moved_at=now)
+        if self.policy.files:
+            known = [at for at in self.beside.saved.get(str(path), ()) if at <= now + LITTLE]
+            return ev.Saved(now, str(path), max(known, default=now))
+        return self._looked(now, moved_at=now, **self._told(record))
+
+    def _suspicion(self, record: dict[str, Any]) -> ev.Event:
+        now, phase = record["mono"], self.job.phase
+        if not isinstance(phase, Starting | Running):
+            return ev.Ticked(now)
+        since, attempt = now - record["age"] - LITTLE, phase.attempt._replace(aways=(), raised=())
+        if record["rank"] is None:
+            attempt = attempt._replace(spawned_at=since, ranks=())
+            self.job = self.job._replace(phase=phase._replace(attempt=attempt, deadline=now))
+            return ev.Ticked(now)
+        self.job = self.job._replace(phase=phase._replace(attempt=attempt))
+        self._reached(record.get("step"))
+        moved = {"moved_at": since} if record["rule"] == "step" else {"claimed_at": since}
+        return self._looked(now, rank=record["rank"], step=record.get("step"), **moved)
+
+    def _cleared(self, record: dict[str, Any]) -> ev.Event:
+        now, phase = record["mono"], self.job.phase
+        age = phase.finding.age if isinstance(phase, Suspect) else 0.0
+        match record["why"]:
+            case "it moved":
+                return self._looked(now, moved_at=now)
+            case "frozen meanwhile":
+                return ev.Overslept(now, now - age)
+            case "stopped by the user":
+                return ev.Halted(now, 20)
+        return ev.Evidenced(now, self._ranks, (), str(record["why"]))
+
+    def _order(self, record: dict[str, Any]) -> ev.Event:
+        now = record["mono"]
+        order = ev.Order(record["id"], record["by"], float("-inf") if "too late" in record["why"] else float("inf"))
+        match record["what"]:
+            case "restart":
+                return ev.RestartAsked(now, order)
+            case "stop":
+                return ev.StopAsked(now, order)
+            case "pause":
+                return ev.PauseAsked(now, order)
+        self._judge_nobody()
+        return ev.ResumeAsked(now, order)
+
+    def _exited(self, record: dict[str, Any]) -> list[ev.Event]:
+        now, code, number = record["mono"], record.get("code"), record.get("signal")
+        phase, start = self.job.phase, self.job.ledger.start_cnt
+        found: list[ev.Event] = []
+        if isinstance(phase, Launching | Starting | Running | Suspect):
+            sent = [n for at, n in self.beside.signals if self.launched - 1 <= at <= now and n == number]
+            found += [ev.Signalled(now, n, False) for n in sent if n not in STOP]
+            if isinstance(phase, WATCHED) and (start in self.beside.fatal or self._incurable(record)):
+                self._judge_nobody()
+                found.append(self._looked(now, fatal=record.get("why", "")))
+        ending = None
+        if "rule" in record and isinstance(phase, WATCHED):
+            why = str(record["why"])
+            thrown = why.partition(", after ")[2] if "the command" in why[:40] else why
+            cause = Traceback(1, Thrown((thrown,))) if thrown else None
+            ending = Ending(code, number, phase.attempt.moved, cause, pid=1)
+        return [*found, ev.Exited(now, code, number, ending)]
+
+    def _incurable(self, record: dict[str, Any]) -> bool:
+        hopeless = {rule.name for rule in RULES if not rule.recoverable}
+        return record.get("rule") in hopeless and "failure" in self.policy.restart_on

@@ -1,0 +1,294 @@
+"""A run dir on a network disk that is alive, dead from the start, dies in the middle, comes back: a FUSE file system
+whose server is stopped.  Whatever it does, the job starts, restarts and ends, and nothing of it is lost."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ftrun.host.place import folder
+from network_disk import Disk
+from network_disk import disk as disk
+from runs import HOUSE, PID1, Run, Runs, alive, need_pid1, state_of, wait_for
+
+FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
+PATHS = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
+HANGS_ONCE = ("--start-timeout", "1s", "sh", "-c", "test $MA_PROC_START_CNT = 2 || sleep 1000")
+WAITS = ("sh", "-c", "until test -e go; do sleep 0.02; done; exit 7")
+
+
+@pytest.fixture
+def net(runs: Runs, disk: Disk) -> Iterator[Disk]:
+    runs.run_dir = disk.view / "run"
+    yield disk
+    shutil.rmtree(local(runs), ignore_errors=True)
+
+
+def local(runs: Runs) -> Path:
+    return Path(folder(str(runs.run_dir)))
+
+
+def program(first: float = 60, last: float = 60) -> tuple[str, ...]:
+    """ftrun with other waits, in s: for the disk at the start and for the last copy.  Helpers are started at once."""
+    code = (
+        f"import sys; sys.path[:0] = {PATHS}; from ftrun import aides; from ftrun.host import place; "
+        f"place.PATIENCE = {first}; place.SAVING = aides.COPYING = {last}; aides.SETTLED = 0; "
+        "from ftrun.cli import run; run.main()"
+    )
+    return sys.executable, "-c", code
+
+
+DEAD: Final = 0.5  # s for a disk that is
+
+
+def start(runs: Runs, *words: str, first: float = 60, last: float = 60, prefix: Sequence[str] = ()) -> Run:
+    """With records that can be looked at while the disk is dead: those of the local folder."""
+    run = runs.start(*words, program=program(first, last), prefix=prefix)
+    run.run_dir = local(runs)
+    return run
+
+
+def go(runs: Runs) -> None:
+    (runs.folder / "go").touch()
+
+
+def ftctl(runs: Runs, *words: str, run_dir: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*FTCTL, words[0], "--run-dir", str(run_dir or runs.run_dir), *words[1:]]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+
+
+def names(path: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in path.read_text().splitlines()]
+
+
+def same(runs: Runs, net: Disk) -> None:
+    """What the server has is what was written here."""
+    real = net.real / "run"
+    ours = {p.relative_to(local(runs)) for p in local(runs).rglob("*") if p.is_file()}
+    assert {p.relative_to(real) for p in real.rglob("*") if p.is_file()} == ours | {Path("mirror.lock")}
+    for name in ours:
+        assert (real / name).read_bytes() == (local(runs) / name).read_bytes(), name
+
+
+def test_all_is_there_at_the_end(runs: Runs, net: Disk) -> None:
+    run = start(runs, *HANGS_ONCE)
+    assert run.wait() == 0, run.told()
+    same(runs, net)
+    assert (net.real / "run" / "reports" / "attempt-1" / "report.md").is_file()
+    assert f"{runs.run_dir} is on a network disk (fuse" in run.stderr
+    assert runs.verdict["run_dir"] == str(runs.run_dir)
+    assert run.named("hang")[0]["report"].startswith(str(runs.run_dir))
+
+
+def test_counts_and_records_go_on_when_the_local_folder_is_gone(runs: Runs, net: Disk) -> None:
+    assert start(runs, "false").wait() == 1
+    shutil.rmtree(local(runs))
+    run = start(runs, "sh", "-c", "exit $MA_PROC_START_CNT")
+    assert run.wait() == 2, run.told()
+    same(runs, net)
+    assert names(net.real / "run" / "events.jsonl").count("started") == 2
+    assert start(runs, "sh", "-c", "exit $MA_PROC_START_CNT").wait() == 3  # with the folder that is there
+    same(runs, net)
+    shutil.rmtree(net.real / "run")  # whoever removes it begins anew
+    assert start(runs, "sh", "-c", "exit $MA_PROC_START_CNT").wait() == 1
+    same(runs, net)
+    for path in local(runs).parent.glob(f"{local(runs).name}.*"):  # what was there is kept
+        assert (path / "state.json").is_file()
+        shutil.rmtree(path)
+
+
+def test_dead_from_the_start_and_back_in_the_middle(runs: Runs, net: Disk) -> None:
+    assert start(runs, "false").wait() == 1
+    earlier = (net.real / "run" / "events.jsonl").read_text(), (net.real / "run" / "state.json").read_bytes()
+    shutil.rmtree(local(runs))
+    net.die()
+    run = start(runs, *HANGS_ONCE[:-1], HANGS_ONCE[-1] + f"; {WAITS[-1]}", first=DEAD)
+    run.until("restart")
+    assert "it has not answered in time, so the job starts without" in run.stderr
+    assert "no verdicts" in ftctl(runs, "pause").stdout
+    assert ftctl(runs, "resume").stdout
+    assert state_of(run.pid) == "S"
+    net.come_back()
+    real = net.real / "run"
+    wait_for(lambda: list(real.glob("state.json.unread-*")) and (real / "state.json").exists(), "its state is copied")
+    go(runs)
+    assert run.wait() == 7, run.told()
+    assert (real / "events.jsonl").read_text() == earlier[0] + (local(runs) / "events.jsonl").read_text()
+    assert (real / "state.json").read_bytes() == (local(runs) / "state.json").read_bytes()
+    assert [p.read_bytes() for p in real.glob("state.json.unread-*")] == [earlier[1]]
+
+
+def mirror_of(run: Run) -> int:
+    for child in map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()):
+        if alive(child) and b"ftrun.helpers.mirror" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return child
+    return 0
+
+
+def test_killed_it_comes_again_and_stopped_it_holds_nobody_back(runs: Runs, net: Disk) -> None:
+    run = start(runs, *WAITS, last=DEAD)
+    wait_for((net.real / "run" / "state.json").exists, "the first copy")
+    first = mirror_of(run)
+    os.kill(first, signal.SIGKILL)
+    second = wait_for(lambda: (now := mirror_of(run)) != first and now, "another one")
+    os.kill(second, signal.SIGSTOP)
+    go(runs)
+    assert run.wait() == 7
+    assert not alive(second)
+    assert start(runs, "true").wait() == 0
+    same(runs, net)
+
+
+def test_another_node_sees_that_it_runs(runs: Runs, net: Disk) -> None:
+    """From the copy alone, by whoever holds its lock; there every clock is another one."""
+    run = start(runs, *WAITS)
+    real = net.real / "run"
+    wait_for(lambda: (real / "state.json").exists() and b'"starting"' in (real / "state.json").read_bytes(), "it runs")
+    seen = runs.folder / "seen"
+    shutil.copytree(real, seen)
+    state = (seen / "state.json").read_text()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    (seen / "state.json").write_text(state.replace(boot, "another"))
+    with (seen / "mirror.lock").open("r+") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        found = json.loads(ftctl(runs, "status", "--json", run_dir=seen).stdout)
+        assert (found["alive"], found["phase"]) == (True, "starting")
+        assert 0 <= found["up"] < 3600
+    assert json.loads(ftctl(runs, "status", "--json", run_dir=seen).stdout)["phase"] == "cut off"
+    go(runs)
+    assert run.wait() == 7
+
+
+def test_dead_in_the_middle_and_at_the_end(runs: Runs, net: Disk) -> None:
+    run = start(runs, *WAITS, last=DEAD)
+    wait_for((net.real / "run" / "state.json").exists, "the first copy")
+    net.die()
+    assert ftctl(runs, "restart").stdout
+    run.until("spawned", 2)
+    go(runs)
+    assert run.wait() == 7, run.told()
+    assert f"not all of this run is in {runs.run_dir}: it is whole in {local(runs)}" in run.stderr
+    net.come_back()
+    assert start(runs, "true").wait() == 0
+    same(runs, net)
+    assert names(net.real / "run" / "events.jsonl").count("ended") == 2
+
+
+def test_pid1_of_a_container_ends_with_a_dead_disk(runs: Runs, net: Disk) -> None:
+    need_pid1()
+    net.die()
+    run = start(runs, "sh", "-c", "exit 7", prefix=PID1, first=DEAD, last=DEAD)
+    assert run.wait() == 7, run.told()
+
+
+def test_a_stop_does_not_wait_for_the_disk(runs: Runs, net: Disk) -> None:
+    net.die()
+    run = runs.start("touch", "started", program=program(1000, DEAD))
+    wait_for(local(runs).joinpath("run.log").exists, "it waits")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143, run.told()
+    assert not (runs.folder / "started").exists()
+
+
+def test_a_corrupt_state_is_kept_and_the_counts_begin_anew(runs: Runs, net: Disk) -> None:
+    (net.real / "run").mkdir()
+    (net.real / "run" / "state.json").write_text("{")
+    run = start(runs, "sh", "-c", "exit $MA_PROC_START_CNT")
+    assert run.wait() == 1
+    assert "is corrupt" in run.stderr
+    assert [p.read_text() for p in (net.real / "run").glob("state.json.corrupt-*")] == ["{"]
+    same(runs, net)
+
+
+def test_what_is_not_ours_to_write_is_told_at_once(runs: Runs, net: Disk) -> None:
+    (net.real / "run").write_text("a file")
+    run = runs.run("touch", "started")
+    assert run.wait() == 2
+    assert run.stderr == f"ftrun: run dir {runs.run_dir}: File exists\n"
+    (net.real / "run").unlink()
+    ours = local(runs)
+    ours.chmod(0o755)  # as somebody else might make it
+    run = runs.run("touch", "started")
+    ours.chmod(0o700)
+    assert run.wait() == 2
+    assert run.stderr == f"ftrun: {ours} is there already, and not a folder of ours alone\n"
+    assert not (runs.folder / "started").exists()
+
+
+def test_a_second_one(runs: Runs, net: Disk) -> None:
+    """On this node it is refused; what another node writes is left alone, and the job runs."""
+    first = start(runs, *WAITS)
+    wait_for((net.real / "run" / "mirror.json").exists, "the first one copies")
+    second = runs.run("true", run_dir=runs.run_dir)
+    assert second.wait() == 2
+    assert "another ftrun works in it" in second.stderr
+    go(runs)
+    assert first.wait() == 7
+    with (net.view / "run" / "mirror.lock").open("r+") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        before = (net.real / "run" / "events.jsonl").read_bytes()
+        run = start(runs, *WAITS, last=DEAD)
+        assert run.wait() == 7
+        assert f"not all of this run is in {runs.run_dir}" in run.stderr
+        assert (net.real / "run" / "events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("dead", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_log_dir(runs: Runs, net: Disk, dead: bool) -> None:
+    """A folder of its own for each run, with what the command printed, also where several begin in one second."""
+    logs, waits = net.view / "logs", (DEAD, DEAD) if dead else (60, 60)
+    words = [*program(*waits), "--log-dir", str(logs), "--termination-log", str(runs.folder / "log"), "echo", "hello"]
+    if dead:
+        net.die()
+    temp = runs.folder / "temp"
+    temp.mkdir()
+    started = [
+        subprocess.Popen(words, env=runs.environment | {"TMPDIR": str(temp)}, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    told = [process.communicate(timeout=90)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], told
+    net.come_back()
+    made = sorted(temp.iterdir() if dead else (net.real / "logs").glob("*_restartable"))
+    assert len(made) == 2
+    for path in made:
+        assert path.joinpath("output.log").read_text().endswith("hello\n")
+        assert "ended" in names(path / "events.jsonl")
+    known = [str(path) if dead else str(logs / path.name) for path in made]
+    assert json.loads((runs.folder / "log").read_text())["run_dir"] in known
+
+
+def test_phases_that_are_done_are_not_done_again(runs: Runs, net: Disk) -> None:
+    config = runs.folder / "ftrun.toml"
+    config.write_text(
+        '[[phase]]\nname = "one"\ncommand = ["sh", "-c", "echo >> one"]\n'
+        '[[phase]]\nname = "two"\ncommand = ["sh", "-c", "echo >> two; test -e go"]\n'
+    )
+    temp = runs.folder / "temp"
+    for attempt in (1, 2):
+        temp.mkdir()
+        run = runs.start("--config", str(config), program=program(), TMPDIR=str(temp))
+        assert run.wait() == (1 if attempt == 1 else 0), run.told()
+        shutil.rmtree(temp)  # with the container
+        assert (net.real / "run" / "phases.json").exists() == (attempt == 1)
+        go(runs)
+    assert (runs.folder / "one").read_text() == "\n"
+    assert (runs.folder / "two").read_text() == "\n\n"
+    second = sorted((net.real / "run").glob("*_restartable"))[1]
+    assert names(second / "events.jsonl").count("started") == 2
+
+
+def test_no_local_temp_folder_is_another_one(runs: Runs, net: Disk) -> None:
+    run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", TMPDIR=str(net.view))
+    assert run.wait() == 0, run.told()
+    path = run.stdout.strip()
+    assert os.path.dirname(path) == "/tmp"
+    shutil.rmtree(path)

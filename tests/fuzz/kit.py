@@ -1,0 +1,66 @@
+"""What the targets share: folders, a beat folder, a policy, and ways to cut bytes."""
+
+import json
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from ftrun import config
+from ftrun.core.policy import Policy
+from ftrun.helpers.lines import Lines
+from ftrun.host.beats import Beats
+
+NOW: Final = 1000.0  # s
+PAGE: Final = 4096
+_FOLDERS: Final[list[Path]] = []
+
+
+@cache
+def folder(name: str) -> Path:
+    """Of a target."""
+    _FOLDERS.append(Path(tempfile.mkdtemp(prefix=f"fuzz-{name}-")))
+    return _FOLDERS[-1]
+
+
+@cache
+def beat_folder() -> Beats:
+    return Beats(str(folder("beats")))
+
+
+def clean() -> None:
+    """Nothing of them stays."""
+    if beat_folder.cache_info().currsize:
+        beat_folder().close()
+    while _FOLDERS:
+        shutil.rmtree(_FOLDERS.pop(), ignore_errors=True)
+    folder.cache_clear()
+    beat_folder.cache_clear()
+
+
+@cache
+def policy() -> Policy:
+    return config.policy(config.settings({"hang-timeout": "60s"}, {}))
+
+
+class Quiet(Lines):
+    """Says nothing to anybody."""
+
+    def say(self, event: str, **more: Any) -> None:
+        json.dumps(more)
+
+
+def pieces(content: bytes, number: int) -> list[bytes]:
+    """That many, cut where there is a zero byte."""
+    found = content.split(b"\0", number - 1)
+    return found + [b""] * (number - len(found))
+
+
+def text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def one_line(error: BaseException, most: int = 1 << 20) -> None:
+    assert "\n" not in str(error), "it is no line"
+    assert len(str(error)) <= most, "it is too long"

@@ -1,0 +1,264 @@
+"""The mirror helper: what it brings, what it copies, and what becomes of both if it is killed at any moment."""
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.talker import Talker
+from network_disk import Disk
+from network_disk import disk as disk
+from runs import wait_for
+
+SOON = "from ftrun.helpers.mirror import keeping; keeping.PERIOD = keeping.PAUSE = 0.01"
+
+
+class Folders:
+    def __init__(self, path: Path) -> None:
+        self.local, self.remote = path / "local", path / "remote"
+        self.local.mkdir(0o700)
+
+    def keep(self, read: str = "none", before: str = SOON) -> Talker:
+        return Talker("mirror", "keep", str(self.local), str(self.remote), read, before=before)
+
+    def ask(self, *words: str) -> dict[str, Any]:
+        with Talker("mirror", *words) as helper:
+            assert helper.ended() == 0
+            return helper.lines[-1]
+
+    def fetch(self) -> dict[str, Any]:
+        return self.ask("fetch", str(self.local), str(self.remote))
+
+    def write(self, name: str, text: str) -> None:
+        path = self.local / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a" if name.endswith((".jsonl", ".log")) else "w") as stream:
+            stream.write(text)
+
+    def has(self, name: str, text: str) -> None:
+        path = self.remote / name
+        wait_for(lambda: path.exists() and path.read_text() == text, f"{name} there")
+
+    def note(self, folder: Path) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((folder / "mirror.json").read_text())
+        return found
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Folders:
+    return Folders(tmp_path)
+
+
+def test_what_is_added_and_replaced_is_copied(both: Folders) -> None:
+    both.write("events.jsonl", "one\n")
+    both.write("state.json", "1")
+    with both.keep() as mirror:
+        both.has("events.jsonl", "one\n")
+        both.write("events.jsonl", "two\nhal")
+        both.write("state.json", "2")
+        both.write("reports/attempt-1/report.md", "why")
+        both.has("state.json", "2")
+        both.has("reports/attempt-1/report.md", "why")
+        both.has("events.jsonl", "one\ntwo\n")  # whole lines
+        both.write("events.jsonl", "f\n")
+        both.has("events.jsonl", "one\ntwo\nhalf\n")
+        both.write("run.log", "no end")
+        assert mirror.end() == 0
+        both.has("run.log", "no end")
+        assert mirror.problems == []
+    assert {path.stat().st_mode & 0o777 for path in both.remote.iterdir() if path.is_file()} == {0o600}
+    assert both.remote.stat().st_mode & 0o777 == 0o700
+
+
+def test_only_files_that_are_whole_are_copied(both: Folders, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (both.local / "link.json").symlink_to(tmp_path / "secret")
+    (both.local / "away").symlink_to(tmp_path)
+    os.mkfifo(both.local / "pipe")
+    both.write("state.json.new", "half")
+    both.write("once.lock", "")
+    both.write("large", "12345")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(both.local / "s"))
+        with both.keep(before=f"{SOON}; keeping.MOST = 4") as mirror:
+            both.write("state.json", "1")
+            both.has("state.json", "1")
+            assert mirror.end() == 0
+            assert [what.split(": ")[1] for what in mirror.problems] == ["it has more than 0 MiB"]
+    assert sorted(path.name for path in both.remote.iterdir()) == ["mirror.json", "mirror.lock", "state.json"]
+
+
+def test_killed_at_any_moment_it_goes_on_at_the_right_place(both: Folders) -> None:
+    text = ""
+    for number in range(4):
+        for line in range(500):
+            text += f"{number} {line}\n"
+        (both.local / "events.jsonl").write_text(text)
+        with both.keep(before=f"{SOON}; from ftrun.helpers.mirror import files; files.CHUNK = 64"):
+            wait_for(lambda: (both.remote / "events.jsonl").exists(), "it copies")
+    with both.keep() as mirror:
+        assert mirror.end() == 0
+    both.has("events.jsonl", text)
+    assert both.note(both.local) == both.note(both.remote)
+
+
+def test_killed_over_taking_it_over_it_loses_nothing(both: Folders) -> None:
+    """Between any two of its steps: each may be the last."""
+    both.remote.mkdir()
+    (both.remote / "state.json").write_text("theirs")
+    (both.remote / "events.jsonl").write_text("theirs\nhal")
+    both.write("state.json", "ours")
+    both.write("events.jsonl", "ours\n")
+    dies = (
+        f"{SOON}; import os; from ftrun.helpers.mirror import files; save, left = files.save, [STEP]\n"
+        "def counted(*words):\n left[0] -= 1\n if not left[0]: os._exit(9)\n save(*words)\n"
+        "files.save = counted\n"
+    )
+    for step in (1, 2):
+        with both.keep("-", before=dies.replace("STEP", str(step))) as mirror:
+            assert mirror.ended() == 9
+    with both.keep("-") as mirror:
+        assert mirror.end() == 0
+    both.has("events.jsonl", "theirs\nhal\nours\n")
+    both.has("state.json", "ours")
+    assert [path.read_text() for path in both.remote.glob("state.json.unread-*")] == ["theirs"]
+
+
+def test_what_is_fetched(both: Folders) -> None:
+    both.remote.mkdir()
+    for name in ("state.json", "events.jsonl", "steps.jsonl", "run.log", "output.log", "mirror.lock", "mine"):
+        (both.remote / name).write_text(name)
+    (both.remote / "link.json").symlink_to("/etc/hostname")
+    brought = both.local.parent / "local.fetched"
+    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+    assert {path.name for path in brought.iterdir()} == {"state.json", "events.jsonl", "steps.jsonl", "run.log"}
+    both.local.rmdir()
+    brought.rename(both.local)
+    with both.keep() as mirror:
+        both.write("events.jsonl", "\nmore\n")
+        assert mirror.end() == 0
+        assert mirror.problems == []
+    both.has("events.jsonl", "events.jsonl\nmore\n")
+    token = both.note(both.remote)["token"]
+    assert both.fetch() == {"event": "done", "read": token, "replace": False}  # nobody wrote there since
+    another = "0123456789abcdef"
+    other = json.dumps(both.note(both.remote) | {"token": another})
+    (both.remote / "mirror.json").write_text(other)
+    assert both.fetch() == {"event": "done", "read": another, "replace": True}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give files away")
+def test_a_file_of_another_user_is_not_brought(both: Folders) -> None:
+    both.remote.mkdir()
+    for name in ("state.json", "events.jsonl"):
+        (both.remote / name).write_text("{}\n")
+    os.chown(both.remote / "state.json", 65534, 65534)
+    both.fetch()
+    assert os.listdir(f"{both.local}.fetched") == ["events.jsonl"]
+    os.chown(both.remote, 65534, 65534)  # an NFS server that makes nobody of root
+    both.fetch()
+    assert sorted(os.listdir(f"{both.local}.fetched")) == ["events.jsonl", "state.json"]
+
+
+def test_a_state_that_was_never_copied_is_not_replaced(both: Folders) -> None:
+    both.write("state.json", "ours")
+    both.remote.mkdir()
+    (both.remote / "state.json").write_text("theirs")
+    assert both.fetch() == {"event": "done", "read": "-", "replace": False}
+
+
+def test_removed_over_there_it_is_copied_anew(both: Folders) -> None:
+    both.write("events.jsonl", "one\n")
+    with both.keep() as mirror:
+        both.has("events.jsonl", "one\n")
+        os.rename(both.remote, both.remote.with_name("gone"))
+        both.write("events.jsonl", "two\n")
+        both.has("events.jsonl", "one\ntwo\n")
+        assert mirror.end() == 0
+
+
+def test_who_is_there_already_is_left_alone(both: Folders) -> None:
+    both.write("state.json", "ours")
+    both.remote.mkdir()
+    with (both.remote / "mirror.lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        with both.keep() as mirror:
+            assert "another ftrun writes to" in mirror.event("problem")["what"]
+            assert not (both.remote / "state.json").exists()
+            fcntl.lockf(lock, fcntl.LOCK_UN)
+            both.has("state.json", "ours")
+            theirs = both.note(both.remote) | {"token": "0123456789abcdef"}  # another node, where the disk has no locks
+            (both.remote / "mirror.json").write_text(json.dumps(theirs))
+            both.write("state.json", "ours again")
+            assert mirror.process.poll() is None
+            mirror.process.kill()
+    assert both.note(both.remote) == theirs
+
+
+def test_a_new_folder_is_nobody_elses(both: Folders) -> None:
+    path = both.remote / "20261231_235959_restartable"
+    assert both.ask("new", str(path)) == {"event": "done", "path": str(path)}
+    later = both.remote / "20270101_000000_restartable"
+    assert both.ask("new", str(path)) == {"event": "done", "path": str(later)}
+    with Talker("mirror", "keep", str(both.local), str(path), "+", before=SOON) as mirror:
+        both.write("state.json", "1")
+        assert mirror.end() == 0
+    assert (both.remote / "20270101_000001_restartable" / "state.json").read_text() == "1"
+
+
+def test_notes_go_both_ways(both: Folders) -> None:
+    here, there = both.local / "phases.json", both.remote / "deep" / "phases.json"
+    for text in ("one", None, "two"):
+        if text is not None:
+            here.write_text(text)
+        elif here.exists():
+            here.unlink()
+        assert both.ask("put", str(here), str(there)) == {"event": "done"}
+        assert (there.read_text() if there.exists() else None) == text
+        here.write_text("other")
+        assert both.ask("get", str(there), str(here)) == {"event": "done"}
+        assert (here.read_text() if here.exists() else None) == text
+
+
+@pytest.mark.parametrize("note", ["{", "[]", '{"token": "x"}', '{"token": 1, "base": {}}', "\0" * 70_000])
+def test_a_note_that_is_none_of_ours(both: Folders, note: str) -> None:
+    both.remote.mkdir()
+    for folder in (both.local, both.remote):
+        (folder / "mirror.json").write_text(note)
+    (both.remote / "state.json").write_text("theirs")
+    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+    both.write("state.json", "ours")
+    with both.keep() as mirror:
+        assert mirror.end() == 0
+    both.has("state.json", "ours")
+
+
+def test_what_it_did_not_expect_is_one_line(both: Folders) -> None:
+    both.write("state.json", "1")
+    with both.keep(before="from ftrun.helpers.mirror import files; files.replace = lambda *_: 1 / 0") as mirror:
+        assert mirror.ended() == 1
+        assert mirror.problems == ["it failed: ZeroDivisionError('division by zero')"]
+
+
+def test_what_never_works_is_refused(both: Folders) -> None:
+    both.remote.write_text("a file")
+    said = both.fetch()
+    assert said == {"event": "refused", "why": f"run dir {both.remote}: File exists"}
+
+
+def test_a_dead_disk_is_told_once_and_so_is_its_return(both: Folders, disk: Disk) -> None:
+    both.remote = disk.view / "run"
+    both.write("state.json", "1")
+    with both.keep(before=f"{SOON}; keeping.PATIENCE = keeping.PERIOD = 0.2") as mirror:
+        wait_for((disk.real / "run" / "state.json").exists, "the first copy")
+        disk.die()
+        both.write("state.json", "2")
+        assert "does not answer; until it does, all is in" in mirror.event("problem")["what"]
+        disk.come_back()
+        assert "answers again" in mirror.event("problem")["what"]
+        both.has("state.json", "2")
+        assert mirror.end() == 0

@@ -1,0 +1,87 @@
+"""Which paths are on a network disk: from the kernel's own list, without touching any that may not answer."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun.host import mounts
+from ftrun.host.mounts import Mounts
+from network_disk import Disk
+from network_disk import disk as disk
+from runs import HOUSE
+
+# As in a container: the root, a volume, another one in it, one over it, one whose name has a space.
+LIST = """\
+100 50 0:30 / / rw,relatime - overlay overlay rw,lowerdir=/a
+101 100 0:31 / /proc rw - proc proc rw
+102 100 0:32 /job /nfs rw,relatime shared:1 master:2 - nfs4 server:/job rw,hard
+103 102 8:1 / /nfs/fast rw - ext4 /dev/sda1 rw
+104 100 8:1 /x /data rw - xfs /dev/sdb rw
+105 104 0:33 / /data/hidden rw - nfs server:/x rw
+106 104 8:2 / /data rw - xfs /dev/sdc rw
+107 100 0:34 / /my\\040disk rw - fuse.sshfs me@there:/ rw
+108 100 0:35 / /host rw - virtiofs host rw
+109 100 0:36 / /home rw - autofs auto.home rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", None),
+        ("/job/run", None),
+        ("/nfs", "nfs4"),
+        ("/nfs/run", "nfs4"),
+        ("/nfs/fast/run", "nfs4"),  # its mount point is looked up on the way
+        ("/nfsx", None),
+        ("/data/run", None),
+        ("/data/hidden/run", None),  # something else is mounted over it
+        ("/my disk/run", "fuse.sshfs"),
+        ("/host/run", "virtiofs"),
+        ("/home/me/run", "autofs"),
+        ("/nfs/../tmp/run", "nfs4"),  # the kernel goes there too
+        ("/data/../nfs/run", "nfs4"),
+        ("//nfs/./run/", "nfs4"),
+    ],
+)
+def test_the_longest_mount_point_that_can_be_seen(path: str, kind: str | None) -> None:
+    assert Mounts(LIST).network(path) == kind
+
+
+@pytest.mark.parametrize("text", ["", "nonsense\n1 2\n", "x y z a b - c d"])
+def test_what_nobody_knows_is_as_before(text: str) -> None:
+    assert Mounts(text).network("/job/run") is None
+
+
+def test_in_a_chroot() -> None:
+    """The kernel lists what can be reached, with parents that cannot."""
+    assert Mounts("7 3 0:9 / /nfs rw - nfs4 s:/ rw\n").network("/nfs/run") == "nfs4"
+
+
+def test_this_machine() -> None:
+    assert mounts.network("/dev/shm") is None
+    assert mounts.network("/proc/self") is None
+    assert Mounts().network("/dev/shm/not/there") is None
+
+
+def test_a_dead_disk_is_not_asked(disk: Disk, tmp_path: Path) -> None:
+    """Also where links lead there, and back."""
+    (tmp_path / "link").symlink_to(disk.view / "deep")
+    (tmp_path / "relative").symlink_to("net/../link")
+    (tmp_path / "loop").symlink_to("loop")
+    (disk.real / "home").symlink_to(tmp_path)
+    disk.die()
+    code = "import sys; from ftrun.host.mounts import network; print(*map(network, sys.argv[1:]))"
+    paths = [f"{tmp_path}/{name}/run" for name in ("net", "link", "relative", "loop", "net/home", "none")]
+    found = subprocess.run(
+        [sys.executable, "-c", code, *paths],
+        env=os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor:{HOUSE}/hooks"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert found.stdout.split() == ["fuse", "fuse", "fuse", "None", "fuse", "None"]

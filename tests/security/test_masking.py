@@ -1,0 +1,102 @@
+"""Secrets in command lines are not written down."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.core.masking import MASK, command, secret, text
+from runs import FTHANG, Runs
+from runs import runs as runs
+
+VALUE = "hunter2hunter2"
+NAMED = (
+    ("--api-key=V",),
+    ("--api-key", "V"),
+    ("--token", "-V"),
+    ("-token", "V"),
+    ("--hf_token=V",),
+    ("WANDB_API_KEY=V",),
+    ("AWS_SECRET_ACCESS_KEY=V",),
+    ("PGPASSWORD=V",),
+    ("MYSQL_PWD=V",),
+    ("+trainer.accessToken=V",),
+    ("logger.apiKey=V",),
+    ("--auth", "user:V"),
+    ("-H", "Authorization: Bearer V"),
+    ("-H", "X-Api-Key: V"),
+    ("--header=Cookie: V",),
+    ("https://user:V@host/x",),
+    ("https://V@host/x",),
+    ("postgres://user:V@host:5432/x",),
+    ("--data=s3://bucket?token=V&x=1",),
+    ("sh", "-c", "export TOKEN=V; exec train --password 'V V' --secret V"),
+    ("python", "-c", "login({'token': 'V', \"password\": \"V\"})"),
+    ("login", "hf_VVVVV"),
+    ("login", "eyJVVVV.VVV"),
+)
+SHOWN = (
+    *("--tokenizer=gpt2", "--max-tokens=512", "--num_tokens=7", "--keyboard=us", "--author=me", "--monkey=1"),
+    *("PWD=/work", "--rdzv-endpoint=host:29400", "tcp://10.0.0.1:2345", "--lr=0.1", "10.0.0.1:29500", "a@b"),
+)
+
+
+@pytest.mark.parametrize("words", NAMED, ids=lambda words: words[-1])
+def test_a_secret_is_told_by_its_name(words: tuple[str, ...]) -> None:
+    given = [word.replace("V", VALUE) for word in ("train", *words, "--lr", "0.1")]
+    for found in (" ".join(command(given)), text(" ".join(given))):
+        assert VALUE not in found
+        assert MASK in found
+        assert found.startswith("train ")
+        assert found.endswith(" --lr 0.1")
+
+
+@pytest.mark.parametrize("word", SHOWN)
+def test_what_is_no_secret_is_shown(word: str) -> None:
+    assert command(["--auth=x", word]) == ["--auth=***", word]
+    assert text(word) == word
+
+
+def test_an_option_follows_a_flag() -> None:
+    assert command(["--use-auth", "--lr", "1"]) == ["--use-auth", "--lr", "1"]
+
+
+@given(st.lists(st.text()))
+def test_any_words(words: list[str]) -> None:
+    assert len(command(words)) == len(words)
+    text(" ".join(words))
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "TOKEN", "apiKey", "SECRET", "DB_PASSWD", "COOKIE", "X_AUTH", "CREDENTIALS"]
+)
+def test_names(name: str) -> None:
+    assert secret(name)
+
+
+def test_nothing_of_it_is_left_in_a_run_dir(runs: Runs, tmp_path: Path) -> None:
+    """Not of the command line, that of its children, nor of the environment: of a hang, with all that is collected."""
+    script = f'{sys.executable} -c "import time; time.sleep(60)" --api-key {VALUE} & exec "$@"'
+    words = (*FTHANG, "sleep", "--after", "2", "--steps", "9", "--step-time", "10ms", "--checkpoint-dir", str(tmp_path))
+    run = runs.run(
+        *("-v", "--hang-timeout", "300ms", "--max-restarts", "0"),
+        *("--on-exit", f"false --token {VALUE}"),
+        *("env", f"MY_PASSWORD={VALUE}", "sh", "-c", script, f"--secret={VALUE}", *words),
+        WANDB_API_KEY=VALUE,
+        FTRUN_HEAL=f"curl https://user:{VALUE}@host",
+    )
+    assert run.process.returncode == 195, run.told()
+    files = [path for path in runs.run_dir.rglob("*") if path.is_file()]
+    report = json.loads((runs.run_dir / "reports" / "attempt-1" / "report.json").read_text())
+    assert any(MASK in (one["command"] or "") for one in report["processes"])
+    assert any(MASK in word for word in run.named("started")[0]["command"])
+    assert "false --token ***" in json.dumps(run.named("problem"))
+    assert {"events.jsonl", "state.json", "report.md", "run.log"} <= {path.name for path in files}
+    told = {**{str(path): path.read_bytes() for path in files}, "stderr": run.stderr.encode()}
+    told["verdict"] = json.dumps(runs.verdict).encode()
+    assert [name for name, content in told.items() if VALUE.encode() in content] == []
+    assert os.listdir(tmp_path)

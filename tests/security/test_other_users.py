@@ -1,0 +1,175 @@
+"""A hostile process of another user in the same container, and what reaches ftrun from it: nothing."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun.wire import control
+from runs import HOUSE, PID1, Runs, need_pid1, python, wait_for
+from runs import runs as runs
+from security.hostile import needs_root, nobody
+from security.hostile import shared as shared
+
+pytestmark = needs_root
+HANDS = """
+pids, folder, beats = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(what, call):
+    try:
+        call()
+    except OSError:
+        return
+    print(what)
+for pid in pids:
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
+        tried(f"signal {number}", lambda: os.kill(pid, number))
+    for name in ("environ", "mem", "maps", "fd/0", "cwd/.", "root/.", "stack", "io", "syscall"):
+        tried(name, lambda: open(f"/proc/{pid}/{name}", "rb").read(1))
+    tried("fd", lambda: os.listdir(f"/proc/{pid}/fd"))
+    if libc.ptrace(16, pid, 0, 0) == 0: print("ptrace")
+    tried("priority", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+    tried("affinity", lambda: os.sched_setaffinity(pid, {0}))
+for path in (folder, beats):
+    tried("list", lambda: os.listdir(path))
+    for name in ("beats", "touch", "bell", "events.jsonl", "state.json", "run.log", "ftctl.sock", "records.sock"):
+        for flags in (os.O_RDONLY, os.O_WRONLY):
+            tried(name, lambda: os.open(f"{path}/{name}", flags | os.O_NONBLOCK))
+        tried(f"stat {name}", lambda: os.stat(f"{path}/{name}"))
+        tried(f"remove {name}", lambda: os.unlink(f"{path}/{name}"))
+    for name in ("ftctl.sock", "records.sock"):
+        tried(f"connect {name}", lambda: socket.socket(socket.AF_UNIX).connect(f"{path}/{name}"))
+    tried("move", lambda: os.rename(path, path + ".theirs"))
+    tried("remove", lambda: os.rmdir(path))
+print("done")
+"""
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [found for word in text.split() for found in (int(word), *children(int(word)))]
+
+
+def test_another_user_reaches_neither_processes_nor_files(runs: Runs) -> None:
+    """With a run dir in a temp folder that all may write to, as by default."""
+    place = Path("/tmp") / f"ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        run = runs.start(
+            *python(
+                "import os, time\nft.beat(1); print(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
+                "while True: time.sleep(0.05); ft.beat()"
+            ),
+            run_dir=place,
+        )
+        run.until("first_beat")
+        wait_for((place / "ftctl.sock").exists, "the control channel")
+        beats = wait_for(lambda: run.stdout.strip(), "the beat folder")
+        pids = [run.pid, *children(run.pid)]
+        assert len(pids) >= 3  # itself, the command, a helper
+        assert nobody(HANDS, json.dumps(pids), place, beats) == "done\n"
+        os.kill(run.pid, signal.SIGTERM)
+        assert run.wait() == 143
+    finally:
+        runs.end()
+        for name in place.glob("*"):
+            name.unlink()
+        place.rmdir()
+
+
+def test_a_socket_in_an_open_folder_is_for_its_user(runs: Runs, shared: Path) -> None:
+    """Also where the folder is everybody's: its own mode keeps others out."""
+    run = runs.start("sleep", "60", run_dir=shared)
+    wait_for((shared / control.SOCKET).exists, "the control channel")
+    said = nobody(
+        "try:\n    socket.socket(socket.AF_UNIX).connect(sys.argv[1])\nexcept PermissionError:\n    print('refused')",
+        shared / control.SOCKET,
+    )
+    assert said == "refused\n"
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 143
+
+
+def test_a_marker_of_ours_makes_nobody_ours(runs: Runs, tmp_path: Path) -> None:
+    """Another user's process with the beat folder in its environment, beside an ftrun that ends its tree, is left alone
+    by it, as it is none of its own."""
+    run = runs.start("sh", "-c", "echo $FTRUN_BEAT_DIR; exec sleep 60")
+    beats = wait_for(lambda: run.stdout.strip(), "the beat folder")
+    with subprocess.Popen(["sleep", "60"], env={"FTRUN_BEAT_DIR": beats, "PATH": "/usr/bin:/bin"}, user=65534) as other:
+        os.kill(run.pid, signal.SIGTERM)
+        assert run.wait() == 143
+        assert other.poll() is None
+        other.kill()
+
+
+def test_ranks_of_another_user_give_no_beats_and_are_not_harmed(runs: Runs) -> None:
+    """By design: whoever could write beats could hide a hang, or make one up."""
+    code = "import os; os.setuid(65534); ft.beat(1); ft.checkpoint(1); ft.done(); print('went on')"
+    run = runs.run("--start-timeout", "off", *python(code))
+    assert run.process.returncode == 0
+    assert run.stdout == "went on\n"
+    assert run.named("first_beat", "progress") == []
+
+
+def test_as_pid_1_it_ends_a_tree_with_another_users_processes(runs: Runs) -> None:
+    """Root's ftrun ends what it started as whom it became: nothing survives by a setuid."""
+    need_pid1()
+    code = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.setuid(65534); print('up', flush=True)\n"
+    run = runs.start("--stop-grace", "100ms", *python(code + "time.sleep(600)"), prefix=PID1)
+    wait_for(lambda: "up" in run.stdout, "the command")
+    (within,) = children(run.pid)[:1]
+    os.kill(within, signal.SIGTERM)
+    assert run.wait() == 137
+    assert runs.living() == []
+
+
+def test_a_secret_is_in_no_command_line_and_no_environment(runs: Runs, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ["--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{port}"]
+    run = runs.start(*options, "--group-secret-file", str(secret), "true")
+    wait_for((runs.run_dir / control.SOCKET).exists, "the courier")
+    for pid in (run.pid, *children(run.pid)):
+        for name in ("cmdline", "environ"):
+            assert secret.read_bytes() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    os.kill(run.pid, signal.SIGTERM)
+    run.wait()
+    files = [path for path in runs.run_dir.rglob("*") if path.is_file()]
+    assert [path for path in files if secret.read_bytes() in path.read_bytes()] == []
+
+
+SHADOWS = ("json", "select", "struct", "zmq", "traceback", "ftrun", "ftrun_hooks", "sitecustomize")
+
+
+@pytest.mark.parametrize("by", ["working directory", "PYTHONPATH"])
+def test_no_module_of_the_users_gets_into_a_helper(runs: Runs, tmp_path: Path, by: str) -> None:
+    """Nor from the working directory into PID 1.  Whoever sets PYTHONPATH for PID 1 itself is trusted."""
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'a').write('{name}\\n')\n")
+    script = (
+        "import sys, os, select; import ftrun_hooks; from ftrun.host.helpers import Helpers\n"
+        "os.environ['PYTHONPATH'] = sys.argv[1]\n"
+        "helpers = Helpers(select.poll(), 2); helpers.want('courier', sys.argv[2], '/nowhere', paired=True)\n"
+        "helpers.tend(0.0); pid = helpers.pids[0]\n"
+        "import time\n"
+        "while not os.path.exists(sys.argv[2] + '/ftctl.sock'): time.sleep(0.01)\n"
+        "helpers.close(); os.waitpid(pid, 0)\n"
+    )
+    if by == "PYTHONPATH":
+        (tmp_path / "run").mkdir()
+        paths = {"PYTHONPATH": f"{HOUSE}/supervisor:{HOUSE}/hooks"}
+        words = [sys.executable, "-c", script, str(tmp_path), str(tmp_path / "run")]
+        subprocess.run(words, cwd="/", env=os.environ | paths, check=True, timeout=60)
+    else:
+        run = runs.start("sleep", "60")  # its working directory is tmp_path
+        wait_for((runs.run_dir / control.SOCKET).exists, "the courier")
+        os.kill(run.pid, signal.SIGTERM)
+        assert run.wait() == 143
+    assert not (tmp_path / "loaded").exists()

@@ -1,0 +1,294 @@
+"""Run dirs in folders that others may write to: what they put there is not written through, waited for or believed.
+
+The hostile user is real (setuid), and the folder has no sticky bit, so that no setting of the kernel helps.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.helpers.courier.steps import Steps
+from ftrun.helpers.evidence.folder import Folder
+from ftrun.helpers.lines import Lines
+from ftrun.host import beats, own
+from ftrun.host.journal import write_message
+from ftrun.views import rundir
+from runs import FTHANG, HOUSE, Runs, state_of
+from runs import runs as runs
+from security.hostile import file, link, needs_root, nobody, pipe
+from security.hostile import precious as precious
+from security.hostile import shared as shared
+
+pytestmark = needs_root
+FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
+PUT: dict[str, Callable[[Path, Path], None]] = {
+    "a link": lambda place, target: link(place, target),
+    "a pipe": lambda place, _: pipe(place),
+    "a file of theirs": lambda place, _: file(place, "theirs"),
+}
+
+
+def whole(folder: Path) -> bool:
+    """Whether nothing in it has changed, come or gone."""
+    return [one.name for one in folder.iterdir()] == ["file"] and (folder / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("put", PUT)
+def test_a_state_is_saved_whatever_has_the_name_beside_it(runs: Runs, shared: Path, precious: Path, put: str) -> None:
+    PUT[put](shared / "state.json.new", precious / "file")
+    run = runs.run("true", run_dir=shared)
+    assert run.process.returncode == 0
+    assert run.state["ended"] is True
+    assert (shared / "state.json").stat().st_uid == os.getuid()
+    assert whole(precious)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "run.log"])
+@pytest.mark.parametrize("put", PUT)
+def test_records_go_to_no_file_of_others(runs: Runs, shared: Path, precious: Path, put: str, name: str) -> None:
+    PUT[put](shared / name, precious / "file")
+    run = runs.run("true", run_dir=shared)
+    assert run.process.returncode == 2
+    assert run.stderr.startswith(f"ftrun: run dir {shared}: ")
+    assert run.stderr.count("\n") == 1
+    assert whole(precious)
+
+
+def test_records_go_to_no_file_with_a_second_name(runs: Runs, shared: Path, precious: Path) -> None:
+    os.link(precious / "file", shared / "events.jsonl")  # fs.protected_hardlinks, where it is on, lets only root do it
+    run = runs.run("true", run_dir=shared)
+    assert run.stderr == f"ftrun: run dir {shared}: events.jsonl has other names\n"
+    assert whole(precious)
+
+
+def test_a_link_of_another_user_is_no_run_dir(runs: Runs, shared: Path, precious: Path) -> None:
+    link(shared / "run", precious)
+    assert runs.run("true", run_dir=shared / "run").process.returncode == 2
+    assert whole(precious)
+    (shared / "own").symlink_to(runs.folder / "elsewhere")
+    (runs.folder / "elsewhere").mkdir()
+    assert runs.run("true", run_dir=shared / "own").process.returncode == 0  # ours leads where we want
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+def forged(runs: Runs, beat_dir: Path, victim: int) -> str:
+    """A state as ftrun writes it, that asks the next one for things that its author may not do."""
+    runs.run("true", run_dir=runs.folder / "model")
+    state = json.loads((runs.folder / "model" / "state.json").read_bytes())
+    start = int(Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[19])
+    state |= {"beat_dir": str(beat_dir), "pid": victim, "pid_start": start, "ended": False}
+    state |= {"visible": ["LD_PRELOAD", "/tmp/evil.so"], "start_cnt": 7}
+    return json.dumps(state)
+
+
+def theirs(shared: Path, text: str) -> None:
+    file(shared / "state.json", text)
+
+
+def theirs_by_a_link(shared: Path, text: str) -> None:
+    file(shared / "forged", text)
+    link(shared / "state.json", shared / "forged")
+
+
+def ours_that_all_may_write(shared: Path, text: str) -> None:
+    (shared / "state.json").touch()
+    (shared / "state.json").chmod(0o666)
+    nobody("open(sys.argv[1], 'w').write(sys.argv[2])", shared / "state.json", text)
+
+
+@pytest.mark.parametrize("how", [theirs, theirs_by_a_link, ours_that_all_may_write])
+def test_a_state_of_another_user_is_not_believed(
+    runs: Runs,
+    shared: Path,
+    precious: Path,
+    sleeper: "subprocess.Popen[bytes]",
+    how: Callable[[Path, str], None],
+) -> None:
+    link(shared / "ftrun-beats-x", precious)
+    how(shared, forged(runs, shared / "ftrun-beats-x", sleeper.pid))
+    run = runs.run("sh", "-c", "echo start $MA_PROC_START_CNT preload $LD_PRELOAD", run_dir=shared)
+    assert run.stdout == "start 1 preload\n"  # nothing in the environment is theirs
+    assert state_of(sleeper.pid) == "S"  # no process of theirs to choose is ended
+    assert whole(precious)  # no folder of theirs to choose is emptied
+    assert "the counts start anew" in run.stderr
+    assert len(list(shared.glob("state.json.corrupt-*"))) == 1
+
+
+def test_no_beat_folder_is_removed_but_ours(shared: Path, precious: Path) -> None:
+    link(shared / "ftrun-beats-a", precious)
+    beats.remove(str(shared / "ftrun-beats-a"))
+    assert whole(precious)
+    nobody("os.mkdir(sys.argv[1]); os.symlink(sys.argv[2], sys.argv[1] + '/to')", shared / "ftrun-beats-b", precious)
+    beats.remove(str(shared / "ftrun-beats-b"))
+    assert (shared / "ftrun-beats-b" / "to").is_symlink()
+    (shared / "ftrun-beats-c").mkdir()
+    (shared / "ftrun-beats-c" / "to").symlink_to(precious)
+    (shared / "ftrun-beats-c" / "deep" / "er").mkdir(parents=True)
+    beats.remove(str(shared / "ftrun-beats-c"))
+    assert not (shared / "ftrun-beats-c").exists()
+    assert whole(precious)
+
+
+def test_a_beat_folder_that_another_user_made_anew_is_not_used(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftrun.host.procfs.memory_folders", lambda: [str(shared)])
+    made = beats.create()
+    try:
+        beats.remove(made.path)  # a command empties the memory file system, and somebody is faster than we
+        nobody("os.mkdir(sys.argv[1])", made.path)
+        made.reset()
+        assert os.listdir(made.path) == []
+        assert not made.ours  # so it is not on PYTHONPATH
+        assert "no beats are seen" in made.problems[-1]
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("put", ["a link", "a pipe"])
+def test_a_note_of_phases_goes_where_it_should(runs: Runs, shared: Path, precious: Path, put: str) -> None:
+    PUT[put](shared / "phases.json.new", precious / "file")
+    config = runs.folder / "config.toml"
+    config.write_text('[[phase]]\nname = "one"\ncommand = ["false"]\n')
+    assert runs.run("--config", str(config), run_dir=shared).process.returncode == 1
+    assert json.loads((shared / "phases.json").read_bytes())["phases"][0]["succeeded"] is False
+    assert whole(precious)
+
+
+@pytest.mark.parametrize("name", ["reports", "reports/attempt-1", "reports/attempt-1/stacks"])
+def test_a_report_is_written_through_no_link(shared: Path, precious: Path, name: str) -> None:
+    nobody("os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)", shared / name)
+    link(shared / name, precious)
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        Folder(str(shared), 1).write("# report", {}, {1: "stack"})
+    assert whole(precious)
+
+
+def test_files_of_a_report_replace_links(shared: Path, precious: Path) -> None:
+    nobody("os.makedirs(sys.argv[1])", shared / "reports" / "attempt-1")
+    link(shared / "reports" / "attempt-1" / "report.md.new", precious / "file")
+    folder = Folder(str(shared), 1)
+    folder.write("# report", {}, {1: "stack"})
+    assert Path(folder.report).read_text() == "# report"
+    assert whole(precious)
+
+
+@pytest.mark.parametrize("put", ["a link", "a pipe"])
+def test_samples_of_steps_go_to_no_file_of_others(
+    shared: Path, precious: Path, put: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PUT[put](shared / "steps.jsonl", precious / "file")
+    monkeypatch.chdir(shared)
+    monkeypatch.setattr(Steps, "_steps", lambda self: [1])
+    told: list[str] = []
+    lines = Lines()
+    monkeypatch.setattr(lines, "problem", told.append)
+    steps = Steps("/nowhere", lines)
+    steps.attempt = 1
+    steps.tend(steps.due)
+    assert len(told) == 1
+    assert whole(precious)
+
+
+@pytest.mark.parametrize("put", ["a link", "a pipe"])
+def test_the_termination_message_follows_no_link_of_another_user(shared: Path, precious: Path, put: str) -> None:
+    PUT[put](shared / "log", precious / "file")
+    write_message(str(shared / "log"), b"said")
+    assert whole(precious)
+    (shared / "own").symlink_to(shared / "target")
+    (shared / "target").touch()
+    write_message(str(shared / "own"), b"said")
+    assert (shared / "target").read_bytes() == b"said"
+
+
+def found(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.lstat().st_mode & 0o7777 for path in folder.rglob("*")}
+
+
+HANG = (*FTHANG, "sleep", "--after", "2", "--steps", "9", "--step-time", "10ms")
+BEATS = "stat -c %a-%n $FTRUN_BEAT_DIR $FTRUN_BEAT_DIR/*"
+
+
+@pytest.mark.parametrize("umask", [0, 0o77])
+def test_what_ftrun_makes_is_for_its_user_alone(runs: Runs, shared: Path, umask: int) -> None:
+    work = f"{BEATS}; exec {' '.join(HANG)} --checkpoint-dir {runs.folder}"
+    script = f'umask {umask:o}; exec "$@"'
+    run = runs.run(
+        *("--hang-timeout", "300ms", "--max-restarts", "0", "sh", "-c", work),
+        run_dir=shared / "run",
+        prefix=["sh", "-c", script, "sh"],
+    )
+    assert run.process.returncode == 195, run.told()
+    modes = found(shared)
+    assert "run/reports/attempt-1/report.md" in modes
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+    in_memory = [
+        line.split("-", 1) for line in run.stdout.splitlines() if line.partition("-")[2].startswith("/dev/shm")
+    ]
+    assert len(in_memory) >= 5
+    links = {name for _, name in in_memory if name.endswith("sitecustomize.py")}
+    assert [name for mode, name in in_memory if int(mode, 8) & 0o077 and name not in links] == []
+    log = (runs.folder / "termination-log").stat().st_mode & 0o777
+    assert log == 0o644 & ~umask  # for the platform
+
+
+def test_a_file_of_ours_is_read_only_if_it_is(shared: Path) -> None:
+    folder = os.open(shared, os.O_RDONLY)
+    try:
+        assert own.read("none", 10, folder) is None
+        (shared / "ours").write_text("ours")
+        assert own.read("ours", 10, folder) == b"ours"
+        with pytest.raises(ValueError, match="larger"):
+            own.read("ours", 3, folder)
+        os.chown(shared / "ours", 65534, -1)
+        with pytest.raises(own.Foreign, match="of user 65534"):
+            own.read("ours", 10, folder)
+    finally:
+        os.close(folder)
+
+
+# --- what is looked at ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_dir_is_whose_it_says(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user cannot make one that is found as ours."""
+    nobody("os.mkdir(sys.argv[1]); open(sys.argv[1] + '/events.jsonl', 'w')", shared / "ftrun-0-1-abc")
+    monkeypatch.setenv("TMPDIR", str(shared))
+    assert rundir._left() == []
+    nobody("os.rename(sys.argv[1], sys.argv[2])", shared / "ftrun-0-1-abc", shared / "ftrun-65534-1-abc")
+    assert rundir._left() == [str(shared / "ftrun-65534-1-abc")]  # root sees those of all
+
+
+NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\u2028"
+
+
+@pytest.mark.parametrize("verb", ["status", "events", "report", "timeline", "stacks", "stop"])
+def test_a_hostile_run_dir_is_told_in_plain_lines(shared: Path, verb: str) -> None:
+    """Root looks at the run dir of another user: pipes, links, huge files and escapes."""
+    nobody(
+        "d = sys.argv[1]; os.mkdir(d); os.makedirs(d + '/reports/attempt-1'); os.mkfifo(d + '/state.json')\n"
+        "bad = json.loads(sys.argv[2])\n"
+        "with open(d + '/events.jsonl', 'w') as f:\n"
+        "    for name in ('started', bad, 'hang'):\n"
+        "        print(json.dumps({'time': bad, 'event': name, 'attempt': 1, 'command': [bad], 'why': bad}), file=f)\n"
+        "    f.truncate(1 << 27)\n"
+        "open(d + '/reports/attempt-1/report.md', 'w').write('# ' + bad)\n"
+        "os.symlink('/dev/zero', d + '/steps.jsonl'); os.mkfifo(d + '/devices.json'); os.mkfifo(d + '/ftctl.sock')\n",
+        shared / f"ftrun-65534-1-{NASTY[:12]}",
+        json.dumps(NASTY),
+    )
+    words = [verb, "--run-dir", str(shared / f"ftrun-65534-1-{NASTY[:12]}")]
+    more = ["-o", "-"] if verb == "timeline" else []
+    done = subprocess.run([*FTCTL, *words, *more], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (0, 1)
+    assert [c for c in done.stdout + done.stderr if not (c.isprintable() or c in "\n\t")] == []
+    assert "Traceback" not in done.stderr

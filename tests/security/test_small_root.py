@@ -1,0 +1,55 @@
+"""What runs as PID 1, perhaps as root, is small and hears nobody."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ftrun.wire import control
+from runs import HOUSE, Runs, python, wait_for
+from runs import runs as runs
+
+PAGE = (HOUSE / "docs" / "security.md").read_text(encoding="utf-8")
+LOADED = """
+import sys
+bare = set(sys.modules)
+from ftrun.cli.run import run
+code = run(sys.argv[1:])
+ours = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] in ("ftrun", "ftrun_hooks")]
+print(code, *ours, sep="\\n")
+"""
+
+
+def test_it_is_as_small_as_the_page_says(tmp_path: Path) -> None:
+    """All of it that is loaded over a hang, a restart and a failure."""
+    code = "if ft.attempt().is_restart: raise ValueError\nimport time\nft.beat(1); time.sleep(60)"
+    options = ["--run-dir", str(tmp_path / "run"), "--hang-timeout", "200ms"]
+    environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor:{HOUSE}/hooks"}
+    words = [sys.executable, "-c", LOADED, *options, *python(code)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    code, *files = done.stdout.splitlines()
+    assert code == "1"
+    lines = sum(Path(file).read_text().count("\n") for file in files)
+    told = re.search(r"under ([\d,]+) lines of Python", PAGE)
+    assert told is not None
+    most = int(told[1].replace(",", ""))
+    assert most - 1500 < lines < most
+
+
+def test_it_listens_nowhere(runs: Runs) -> None:
+    """All that listens is a helper; it has pipes and nameless pairs of sockets to those, and records."""
+    run = runs.start("--metrics", "127.0.0.1:0", "sleep", "60")
+    run.until("listening")
+    wait_for((runs.run_dir / control.SOCKET).exists, "the control channel")
+    opened = [os.readlink(f"/proc/{run.pid}/fd/{name}") for name in os.listdir(f"/proc/{run.pid}/fd")]
+    sockets = [name[8:-1] for name in opened if name.startswith("socket:")]
+    assert sockets
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        assert not {line.split()[9] for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]} & set(sockets)
+    # Num RefCount Protocol Flags Type St Inode Path: 01 is connected, and a pair has no path.
+    unix = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    assert {(words[5], len(words)) for words in unix if words[6] in sockets} == {("03", 7)}
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 143
