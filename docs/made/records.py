@@ -68,6 +68,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "by": "`checkpoint`, `step` or `stable` (`--stable-after`)",
             "step": "the highest",
             "checkpoint": "path of the newest",
+            "seen": "with `--progress`: when the file was seen complete, as `mono`",
         },
     ),
     "learned": (

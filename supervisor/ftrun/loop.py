@@ -77,7 +77,7 @@ class Supervisor:
         self._journal, self._beats, self._voice, self._tree = setup.journal, setup.beats, setup.voice, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._terminal = tty.find()
-        self._job = Job(ledger=setup.ledger)
+        self._job, self._start = Job(ledger=setup.ledger), setup.ledger.start_cnt
         self._queue: deque[ev.Event] = deque()
         self._poll = select.poll()
         self._poll.register(self._signals.fd, select.POLLIN)
@@ -122,8 +122,14 @@ class Supervisor:
     def _settle(self) -> None:
         """Decide on every event there is, in order, and do what follows from it."""
         while self._queue:
-            self._job, effects = decide(self._job, self._queue.popleft(), self._policy)
-            for effect in effects:
+            start, (self._job, effects) = (
+                self._job.ledger.start_cnt,
+                decide(self._job, self._queue.popleft(), self._policy),
+            )
+            again = (n for n, e in enumerate(effects) if isinstance(e, do.Persist) and e.event == "restart")
+            anew = next(again, 0)  # what is recorded before it is of the earlier start
+            for number, effect in enumerate(effects):
+                self._start = start if number < anew else self._job.ledger.start_cnt
                 if not isinstance(effect, do.Persist):
                     self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)
@@ -284,7 +290,7 @@ class Supervisor:
                 self._exit = effect
 
     def _persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
-        attempt = self._job.ledger.start_cnt
+        attempt = self._start
         if event == "started":
             fields += (("version", __version__), ("command", masking.command(self._command)), ("pid", os.getpid()))
             fields += (("phase", self._phase),) if self._phase else ()

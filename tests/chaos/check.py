@@ -311,17 +311,13 @@ def policy(seen: Seen) -> Policy:
 def _replayed(seen: Seen) -> Iterator[str]:
     """The pure core comes to the same records and the same end."""
     by = policy(seen)
-    saved: dict[str, list[float]] = {}
-    for record in seen.attempts:
-        if "path" in record:
-            saved.setdefault(record["path"], []).append(record["mono"])
     fatal = frozenset(record["start"] for record in seen.attempts if record.get("does") == "fails")
     for number, life in enumerate(seen.lives):
         if not life.records or any("traceback" in record for record in life.records):
             continue
         sent = [s for s in struck(seen, "ended from outside", "signal passed on") if s.life == number]
         signals = [(s.at, int(Signals[f"SIG{s.fault.what}"])) for s in sent]
-        again = replay(life.records, by, _resumed_with(life), Beside(signals, saved, fatal))
+        again = replay(life.records, by, _resumed_with(life), Beside(signals, fatal))
         if again.wrong is not None:
             if not life.killed or not again.wrong.startswith("after the last"):
                 yield f"ftrun {number} against the core: {again.wrong}"

@@ -39,11 +39,10 @@ LITTLE = 1e-4  # s; what is rounded in a record
 
 
 class Beside(NamedTuple):
-    """What the records do not tell: the `signals` sent to ftrun (when, which), when the checkpoint files at these paths
-    were `saved`, and the starts in which the training said itself that it is of no use."""
+    """What the records do not tell: the `signals` sent to ftrun (when, which), and the starts in which the training
+    said itself that it is of no use."""
 
     signals: Sequence[tuple[float, int]] = ()
-    saved: Mapping[str, Sequence[float]] = {}
     fatal: frozenset[int] = frozenset()
 
 
@@ -228,8 +227,7 @@ class _Replay:
         if record["by"] == "step":
             return self._looked(now, step=record["step"], moved_at=now)
         if self.policy.files:
-            known = [at for at in self.beside.saved.get(str(path), ()) if at <= now + LITTLE]
-            return ev.Saved(now, str(path), max(known, default=now))
+            return ev.Saved(now, str(path), record["seen"])
         return self._looked(now, moved_at=now, **self._told(record))
 
     def _suspicion(self, record: dict[str, Any]) -> ev.Event:

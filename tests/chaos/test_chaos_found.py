@@ -85,6 +85,14 @@ os.wait(); os.kill(os.getppid(), signal.SIGCONT)"""
     assert run.state["last_checkpoint"] == "/c/5"
 
 
+def test_a_kill_is_on_record_as_one_of_the_start_that_it_ended(runs: Runs) -> None:
+    """Where nothing is waited for, the next start was decided together with it."""
+    code = "import os, time; ft.beat(1)\nif os.environ['MA_PROC_START_CNT'] == '1': time.sleep(99)"
+    run = runs.run("--hang-timeout", "500ms", "--grace", "off", "--device-timeout", "off", *python(code))
+    assert run.wait() == 0, run.told()
+    assert [(r["event"], r["attempt"]) for r in run.named("killed", "restart")] == [("killed", 1), ("restart", 2)]
+
+
 LATE = f"""
 import os, signal, sys
 sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}

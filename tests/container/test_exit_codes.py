@@ -43,7 +43,7 @@ def test_a_deadly_signal_is_128_and_its_number(start: Starter, mode: Mode) -> No
     assert [code for code, _ in found] == [128 + number for number in DEADLY]
 
 
-@pytest.mark.parametrize("descriptors", [9, 12])
+@pytest.mark.parametrize("descriptors", [9, 11, 12])
 def test_where_descriptors_run_out_nothing_is_left_behind(descriptors: int, tmp_path: Path) -> None:
     """One line, and the folder of the beats is gone again."""
     words = ["sh", "-c", f"ulimit -n {descriptors}; exec {FTRUN} --run-dir {tmp_path}/run true"]

@@ -513,9 +513,10 @@ class TestOnce:
     def test_a_child_that_the_work_left_holds_nobody_up(self, container: Container) -> None:
         first = container.start("0", "os.fork() or (print(os.getpid(), flush=True), time.sleep(600), os._exit(0))")
         assert line(first) == "ready"
-        child = int(line(first))
+        told = {line(first), line(first)}  # who of the two is first
+        child = int((told - {"True"}).pop())
         try:
-            assert line(first) == "True"
+            assert "True" in told
             assert container.ran("1") == "False"
         finally:
             os.kill(child, signal.SIGKILL)

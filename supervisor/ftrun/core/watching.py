@@ -47,9 +47,12 @@ def credit(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job,
     return job._replace(ledger=ledger), attempt._replace(progressed=True), (*written, record)
 
 
-def _progress(before: Ledger, by: str, step: int | None, checkpoint: str | None) -> do.Persist:
+def _progress(
+    before: Ledger, by: str, step: int | None, checkpoint: str | None, seen: float | None = None
+) -> do.Persist:
     counted = before.hang + before.fault + before.failure > 0
-    return do.Persist("progress", (("by", by), ("step", step), ("checkpoint", checkpoint)), durable=counted)
+    fields: tuple[tuple[str, object], ...] = (("by", by), ("step", step), ("checkpoint", checkpoint))
+    return do.Persist("progress", fields if seen is None else (*fields, ("seen", seen)), durable=counted)
 
 
 def _learned(ledger: Ledger, attempt: Attempt, policy: Policy) -> tuple[Ledger, Effects]:
@@ -76,7 +79,7 @@ def saved(job: Job, phase: Phase, event: ev.Saved, policy: Policy) -> Outcome:
     if isinstance(want, Again) and want.reason in CAUSES:
         ledger = ledger.counted(want.reason)
         want = want._replace(consecutive=ledger.count(want.reason))
-    written = _progress(job.ledger, "checkpoint", _step(attempt, job.ledger.last_step), event.path)
+    written = _progress(job.ledger, "checkpoint", _step(attempt, job.ledger.last_step), event.path, event.at)
     if attempt is not None and not attempt.progressed and event.at >= attempt.spawned_at:
         assert not isinstance(phase, Pending | Healing | Done)
         job = job._replace(phase=phase._replace(attempt=attempt._replace(progressed=True)))

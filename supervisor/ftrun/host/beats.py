@@ -33,7 +33,10 @@ def create() -> "Beats":
             return Beats(path)
         except OSError as error:
             problem = f"{folder}: {error.strerror}"
-            remove(path)
+            for name in (at.BEATS, at.BELL, at.TOUCH, f"{at.PYTHON}/sitecustomize.py"):
+                _quietly(os.unlink, f"{path}/{name}")  # there may be no descriptor left to look at it
+            for name in (at.PYTHON, ""):
+                _quietly(os.rmdir, f"{path}/{name}")
             if folder == folders[0] and error.errno == 28:
                 break  # full: falling back to a folder that is not meant for this would only hide it
     raise BeatsError(f"no room for the beats ({problem}); {at.FILE_BYTES // 1024} KiB are needed, e.g. --shm-size=64m")

@@ -132,7 +132,6 @@ def prepare(settings: Settings, caught: signals.Signals) -> Setup:
     """SetupError with one line for whatever is missing.  What an earlier, killed ftrun left running on this run dir is
     ended first."""
     voice = of(settings)
-    procfs.keep_one()
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
         where, journal, copied = place.take(*_run_dir(settings), caught)
@@ -154,6 +153,7 @@ def prepare(settings: Settings, caught: signals.Signals) -> Setup:
         beat_files = beats.create()
     except beats.BeatsError as error:
         raise SetupError(exitcode.INTERNAL.code, str(error)) from None
+    procfs.keep_one()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
     ledger = _resumed(before, _schedule_cnt(settings))
