@@ -126,10 +126,7 @@ class Supervisor:
                 self._job.ledger.start_cnt,
                 decide(self._job, self._queue.popleft(), self._policy),
             )
-            again = (n for n, e in enumerate(effects) if isinstance(e, do.Persist) and e.event == "restart")
-            anew = next(again, 0)  # what is recorded before it is of the earlier start
-            for number, effect in enumerate(effects):
-                self._start = start if number < anew else self._job.ledger.start_cnt
+            for effect, self._start in do.by_start(effects, start, self._job.ledger.start_cnt):
                 if not isinstance(effect, do.Persist):
                     self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)

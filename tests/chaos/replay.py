@@ -67,7 +67,7 @@ def replay(
 class _Replay:
     def __init__(self, policy: Policy, ledger: Ledger, beside: Beside) -> None:
         self.job, self.policy, self.beside = Job(ledger=ledger), policy, beside
-        self.pending: list[do.Persist] = []
+        self.pending: list[tuple[do.Persist, int]] = []  # each with the start that it is of
         self.end: do.Exit | None = None
         self.consecutive = 0
         self.launched = 0.0
@@ -82,7 +82,7 @@ class _Replay:
                 wrong = f"record {index}, {record['event']} of start {record['attempt']}: {wrong}"
                 break
         if wrong is None and self.pending:
-            wrong = f"after the last record the core would have written {self.pending[0].event}"
+            wrong = f"after the last record the core would have written {self.pending[0][0].event}"
         code = self.end.code if self.end else None
         return Replayed(self.end.verdict if self.end else None, code, self.job.ledger, self.consecutive, wrong)
 
@@ -95,7 +95,7 @@ class _Replay:
                 self._feed(event)
         if not self.pending:
             return f"the core says nothing in {type(self.job.phase).__name__}"
-        ours = self.pending.pop(0)
+        ours, start = self.pending.pop(0)
         if ours.event != record["event"]:
             return f"the core would have written {ours.event} {dict(ours.fields)}"
         fields = dict(ours.fields)
@@ -105,13 +105,15 @@ class _Replay:
         for name in SAME:
             if name in fields and name in record and fields[name] != record[name]:
                 return f"{name} is {record[name]!r}, the core says {fields[name]!r}"
-        if isinstance(self.job.phase, Launching | Starting) and record["attempt"] != self.job.ledger.start_cnt:
-            return f"it is of start {record['attempt']}, the core is at {self.job.ledger.start_cnt}"
+        if record["attempt"] != start:
+            return f"it is of start {record['attempt']}, for the core of {start}"
         return None
 
     def _feed(self, event: ev.Event) -> None:
-        self.job, effects = decide(self.job, event, self.policy)
-        self.pending += [e for e in effects if isinstance(e, do.Persist) and e.event not in UNDECIDED]
+        before, (self.job, effects) = self.job.ledger.start_cnt, decide(self.job, event, self.policy)
+        for effect, start in do.by_start(effects, before, self.job.ledger.start_cnt):
+            if isinstance(effect, do.Persist) and effect.event not in UNDECIDED:
+                self.pending.append((effect, start))
         for effect in effects:
             if isinstance(effect, do.Exit):
                 self.end = effect

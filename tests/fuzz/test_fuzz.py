@@ -100,7 +100,7 @@ def test_a_sample_is_taken(name: str) -> None:
 def test_whatever_is_made_of_it_ends_well(name: str) -> None:
     samples = seeds(name)
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(broken(samples) | st.binary(max_size=100))
     def each(content: bytes) -> None:
         found = tried(TARGETS[name], content)

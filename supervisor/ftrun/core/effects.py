@@ -1,5 +1,6 @@
 """What is to be done, in the imperative and in this order.  A record comes before anything that others can see."""
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ftrun.core.values import Fault, Finding
@@ -92,3 +93,11 @@ Effect = (
     | Answer
     | Exit
 )
+
+
+def by_start(effects: Sequence[Effect], before: int, after: int) -> Iterator[tuple[Effect, int]]:
+    """Each with the number of the start that it is of: what comes before the record of a restart belongs to the one
+    that has ended."""
+    restarts = (number for number, one in enumerate(effects) if isinstance(one, Persist) and one.event == "restart")
+    first = next(restarts, 0)
+    return ((effect, before if number < first else after) for number, effect in enumerate(effects))
