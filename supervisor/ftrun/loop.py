@@ -122,11 +122,10 @@ class Supervisor:
     def _settle(self) -> None:
         """Decide on every event there is, in order, and do what follows from it."""
         while self._queue:
-            start, (self._job, effects) = (
-                self._job.ledger.start_cnt,
-                decide(self._job, self._queue.popleft(), self._policy),
-            )
-            for effect, self._start in do.by_start(effects, start, self._job.ledger.start_cnt):
+            before = self._job.ledger.start_cnt
+            self._job, effects = decide(self._job, self._queue.popleft(), self._policy)
+            for effect, start in do.by_start(effects, before, self._job.ledger.start_cnt):
+                self._start = start
                 if not isinstance(effect, do.Persist):
                     self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)
