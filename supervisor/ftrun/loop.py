@@ -235,8 +235,12 @@ class Supervisor:
             elif change.how == os.CLD_CONTINUED:
                 self._queue.append(ev.Continued(now))
             elif change.status in signals.JOB_CONTROL:
+                if self._report is not None and select.select([self._report], [], [], 0)[0]:
+                    self._launched(now)  # what has executed may stop as soon as it reads
                 self._queue.append(ev.Halted(now, change.status))
                 if self._terminal is not None and tty.has_shell():
+                    self._settle()  # it is on record before we stop, for as long as the shell likes
+                    self._journal.flush()
                     self._terminal.stop_with(change.pid, change.status)
         if more:
             os.kill(os.getpid(), signal.SIGCHLD)  # come back for the rest after the other sources had their turn

@@ -88,14 +88,15 @@ class Probing:
 
     def _see(self, devices: list[dict[str, Any]], now: float) -> ev.Event | None:
         before = [device["id"] for device in self.known]
-        self._looks.extend(_use(device) for device in devices if _ours(device))
+        looks = [_use(device) for device in devices if _ours(device)]
+        used = {str(d["id"]): int(d["memory_used"]) for d in devices if d["memory_used"] is not None}
+        named = [d for d in devices if d["visible"]]  # what nobody can name nobody can use
+        found = tuple(Device(str(d["id"]), VISIBLE[d["vendor"]], str(d["visible"])) for d in named)
+        self._looks.extend(looks)  # not before all of it was understood
         self.known, self._seen_at = devices, now
         if self._used is None:
-            self._used = {str(d["id"]): int(d["memory_used"]) for d in devices if d["memory_used"] is not None}
-        if before == [device["id"] for device in devices]:
-            return None
-        named = [d for d in devices if d["visible"]]  # what nobody can name nobody can use
-        return ev.Found(now, tuple(Device(str(d["id"]), VISIBLE[d["vendor"]], str(d["visible"])) for d in named))
+            self._used = used
+        return None if before == [device["id"] for device in devices] else ev.Found(now, found)
 
     # --- what is known ----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from ftrun.wire import peers  # noqa: E402
 from helpers.talker import Talker  # noqa: E402
 
 REST = 30.0  # s
+LATE = 60.0  # s
 PORT = 29471
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -33,7 +34,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 class Members:
     def __init__(self, place: peers.Place, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         self.sockets, self.hellos, self.said = [], [], [b""] * place.size
-        self.size = place.size
+        self.size, self.beaten = place.size, time.monotonic()
         for rank in range(1, place.size):
             socket = context.socket(zmq.DEALER)
             socket.linger = 0
@@ -53,9 +54,16 @@ class Members:
         self.sockets[rank - 1].send_multipart([self.hellos[rank - 1], self.said[rank], pulse, stamp])
 
     def all_have(self, what: str, epoch: int) -> float:
-        """When."""
+        """When.  Meanwhile they beat: who is silent is taken for gone.  zmq.Again after a minute."""
+        self.beaten = began = time.monotonic()
         for socket in self.sockets:
             while True:
+                while time.monotonic() - self.beaten > period(self.size) or not socket.poll(500):
+                    self.beaten = time.monotonic()
+                    if self.beaten > began + LATE:
+                        raise zmq.Again
+                    for rank in range(1, self.size):
+                        self.beat(rank)
                 frames = socket.recv_multipart()
                 assert frames[0] == peers.ORDER, frames
                 order = json.loads(frames[1])

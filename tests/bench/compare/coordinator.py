@@ -30,7 +30,6 @@ NAME = "80-coordinator"
 SIZES = (1, 8, 64, 512, 1000, 4000)
 REST = 10.0  # s
 CAP = 180.0  # s
-LATE = 60_000  # ms
 ALONE = ("unshare", "--net", "sh", "-ec", 'ip link set lo up; exec "$@"', "sh")
 BEFORE = (
     "One process coordinates all nodes; a member is a node. *Decision*: the pure coordinator alone, the CPU from the "
@@ -123,7 +122,6 @@ def courier(size: int, rest: float) -> dict[str, float]:
         own = Own(hub)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         context.max_sockets = size * 2 + 100
-        context.setsockopt(zmq.RCVTIMEO, LATE)
         stack.callback(context.destroy, linger=0)
         members = Members(place, context)
         members.say(1, "ready", 0)

@@ -11,6 +11,7 @@ their health is that of the GPU they are a part of.
 
 import ctypes
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -334,7 +335,9 @@ def _library() -> Any:
     except OSError as error:
         raise Unavailable(f"no NVIDIA driver library: {error}") from None
     try:
-        import pynvml
+        with warnings.catch_warnings():  # beside nvidia-ml-py there may be its deprecated wrapper, which says so
+            warnings.simplefilter("ignore", FutureWarning)
+            import pynvml
     except ImportError as error:
         raise Unavailable(f"no nvidia-ml-py: {error}") from None
     return pynvml
