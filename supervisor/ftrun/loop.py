@@ -91,6 +91,7 @@ class Supervisor:
         self._exit: do.Exit | None = None
         self._spoke = False  # of what was decided
         self._told: str | None = None
+        self._fresh = False  # it has just executed
         self._postmortem = Postmortem(self._beats.path, self._aides)
         self._standing = Standing(self._journal, self._tree, self._beats.path, settings, self._policy, command)
 
@@ -138,6 +139,9 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Sleep until the deadline or an event, and turn what came into events."""
+        if self._fresh:  # the command works: there is time
+            gc.collect()  # empties CPython's free lists, which grow with each tuple() of a generator, to 2,000 a size
+            self._fresh = False
         deadline, phase = self._job.phase.deadline, self._job.phase
         others = [self._aides.deadline if self._report is None else None]  # the command comes before them
         others += [self._postmortem.deadline, self._standing.due]
@@ -204,7 +208,7 @@ class Supervisor:
             self._queue.append(ev.Spawned(now, self._tree.command or 0))
             self._postmortem.spawned()
             self._aides.spawned()
-            gc.collect()  # empties CPython's free lists, which grow with each tuple() of a generator, to 2,000 a size
+            self._fresh = True
             if (watch := self._beats.arm_touch()) is not None:
                 self._poll.register(watch, select.POLLIN)
         else:

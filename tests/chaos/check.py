@@ -218,7 +218,7 @@ def _passed_on(seen: Seen, one: Struck, after: Sequence[Record]) -> Iterator[str
     """It came to the command, or ended it, unless that was ending or not yet up."""
     life, number = seen.lives[one.life], one.fault.what
     ready = [r["mono"] for r in seen.attempts if r["start"] == one.attempt and "resumed" in r]
-    got = any("got" in r for r in seen.attempts if r["start"] == one.attempt)
+    got = any(r.get("got") == Signals[f"SIG{number}"] for r in seen.attempts if r["start"] == one.attempt)
     if got or life.killed or not ready or ready[0] > one.at or any(r["mono"] < one.at + SLACK for r in _ends(after)):
         return
     if any(s.fault.kind in ("command stopped", "container stopped") for s in seen.struck) or _stuck(seen, one):
@@ -268,8 +268,6 @@ def _stood(seen: Seen, life: int, record: Record, of: Life) -> bool:
     does = [r["does"] for r in seen.attempts if r["start"] == record["attempt"] and "does" in r]
     if set(does) & {"sleeps", "stops"} or of.late > LATE:
         return True
-    if record["rule"] == "start" and not any(r["start"] == record["attempt"] for r in seen.attempts):
-        return bool(_before(seen, life, record, "command stopped", "disk dead", *STARVING))
     return bool(_before(seen, life, record, "command stopped", "disk dead", *STARVING))
 
 

@@ -36,6 +36,7 @@ SAME = (
 )
 TURNS = 4  # events that one record may take
 LITTLE = 1e-4  # s; what is rounded in a record
+MOMENT = 2e-3  # s from an event to its record
 
 
 class Beside(NamedTuple):
@@ -126,7 +127,7 @@ class _Replay:
             case "started":
                 return [ev.Started(now)]
             case "spawned":
-                return [*self._early(now, rest), ev.Spawned(now, record["pid"])]
+                return [*self._early(now, rest), ev.Spawned(self._executed(now, rest), record["pid"])]
             case "first_beat":
                 return [self._first(record, rest)]
             case "progress":
@@ -194,6 +195,11 @@ class _Replay:
             ranks = tuple(rank._replace(moved_at=rank.moved_at and float("inf")) for rank in phase.attempt.ranks)
             attempt = phase.attempt._replace(aways=(), raised=(), ranks=ranks)
             self.job = self.job._replace(phase=phase._replace(attempt=attempt))
+
+    def _executed(self, now: float, rest: list[dict[str, Any]]) -> float:
+        """A moment before that is on record: a checkpoint seen in between is of this start."""
+        seen: list[float] = [r["seen"] for r in rest if r["event"] == "progress" and "seen" in r]
+        return min([now, *(at for at in seen if now - MOMENT < at)])
 
     def _early(self, now: float, rest: list[dict[str, Any]]) -> list[ev.Event]:
         """A signal that asked for the end before the exec leaves no record."""

@@ -125,6 +125,17 @@ def test_a_state_of_another_user_is_not_believed(
     assert len(list(shared.glob("state.json.corrupt-*"))) == 1
 
 
+@needs_root
+def test_a_run_dir_of_an_earlier_container_goes_on_under_another_user(runs: Runs) -> None:
+    """Nobody else can have put anything into it: a pod of another user had the volume, or a snapshot links to it."""
+    first = runs.run("true")
+    for name in ("events.jsonl", "run.log", "state.json"):
+        os.chown(first.run_dir / name, 1000, 1000)
+        os.link(first.run_dir / name, runs.folder / name)
+    run = runs.run("sh", "-c", "echo start $MA_PROC_START_CNT", run_dir=first.run_dir)
+    assert (run.wait(), run.stdout) == (0, "start 2\n"), run.told()
+
+
 def test_no_beat_folder_is_removed_but_ours(shared: Path, precious: Path) -> None:
     link(shared / "ftrun-beats-a", precious)
     beats.remove(str(shared / "ftrun-beats-a"))

@@ -251,7 +251,9 @@ class Beats:
         if row[at.FLAGS] & at.NO_RANK:
             problem = f"RANK or LOCAL_RANK of process {row[at.PID]} is no number: taken for rank {row[at.RANK]}"
             self._problem(slot, problem)
-        rank = slots.rank(row, credit, sections, self._text)
+        second = slot != at.slot_of(row[at.RANK])  # process of its rank: it has files of its own
+        mark = f"{row[at.RANK]}.{row[at.PID]}" if second else str(row[at.RANK])
+        rank = slots.rank(row, credit, sections, lambda prefix: self._text(prefix + mark))
         # Whether its process lives is asked only of those that have not beaten since the last look.
         quiet = before is not None and (before.alive_at, before.moved_at) == (rank.alive_at, rank.moved_at)
         return rank._replace(present=slots.lives(rank.pid, row[at.START_TICKS])) if quiet else rank

@@ -30,7 +30,10 @@ class Stat(NamedTuple):
 def keep_one() -> None:
     """From now on a look at /proc has a descriptor where no other is left: who sees nobody takes all for ended."""
     if not _kept:
-        _kept.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+        try:
+            _kept.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+        except OSError:
+            pass  # the next look tries again
 
 
 def _freed(error: OSError) -> bool:

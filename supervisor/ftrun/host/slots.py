@@ -25,9 +25,9 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         step=_step(row[at.STEP]),
         credit=max(credit, row[at.CREDIT]) / NS,
         done=bool(flags & at.DONE),
-        fatal=(_text(text, at.FAIL, row) or "it said so") if flags & at.FATAL else None,
+        fatal=(text(at.FAIL) or "it said so") if flags & at.FATAL else None,
         checkpoint_step=_step(row[at.CHECKPOINT_STEP]),
-        checkpoint_path=_text(text, at.CHECKPOINT, row) if row[at.CHECKPOINT_STEP] else None,
+        checkpoint_path=text(at.CHECKPOINT) if row[at.CHECKPOINT_STEP] else None,
         sections=open_now,
         broken=_name(row[at.BROKEN_NAME :]) if row[at.BROKEN_AT] > row[at.MOVED_AT] else None,
         intervals=row[at.INTERVALS],
@@ -35,11 +35,6 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         longest=row[at.LONGEST] / NS,
         slowest_start=row[at.SLOWEST_START] / NS,
     )
-
-
-def _text(text: Callable[[str], str | None], prefix: str, row: Sequence[int]) -> str | None:
-    """Of this process, if it is a second one of its rank; else of the rank."""
-    return text(f"{prefix}{row[at.RANK]}.{row[at.PID]}") or text(f"{prefix}{row[at.RANK]}")
 
 
 def sections(row: Sequence[int]) -> tuple[Section, ...]:

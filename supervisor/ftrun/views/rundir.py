@@ -43,8 +43,18 @@ def find(given: str | None) -> str:
 
 def _near(path: str) -> str | None:
     """Where an ftrun works whose run dir is on a network disk, here: it can be asked there, also while that is dead."""
-    running = (folder for folder in place.working(path) if alive.locked(f"{folder}/events.jsonl"))
-    return next(running, None)
+    ours = (folder for folder in place.working(path) if _whose(folder))
+    return next((folder for folder in ours if alive.locked(f"{folder}/events.jsonl")), None)
+
+
+def _whose(folder: str) -> bool:
+    """Whether it belongs to the user in its name, and is ours, or for root anybody's.  Anybody can make one of any
+    name."""
+    try:
+        owner, me = os.lstat(folder).st_uid, os.getuid()
+    except OSError:
+        return False
+    return owner in (me, int(os.path.basename(folder).split("-")[1])) and me in (0, owner)
 
 
 def check(path: str) -> None:
@@ -109,10 +119,9 @@ def _left() -> list[str]:
     found = []
     for name in names:
         try:
-            # Anybody can make one of any name.
-            if os.lstat(f"{folder}/{name}").st_uid in (me, int(name.split("-")[1])):
+            if _whose(f"{folder}/{name}"):
                 found.append(_within(f"{folder}/{name}"))
-        except (NoRunDir, OSError):
+        except NoRunDir:
             pass
     return found
 
