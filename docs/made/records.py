@@ -174,7 +174,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "a helper serves others: `--metrics`",
         {"helper": "which", "address": "`HOST:PORT`, with the port that it got"},
     ),
-    "ended": ("over; the last record of a run", END),
+    "ended": ("over; what helpers still had to say, and answers to orders, may follow", END),
 }
 
 

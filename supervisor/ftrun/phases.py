@@ -8,7 +8,6 @@ multi-phase configurations are the model: each phase has its own counts and its 
 import json
 import os
 import re
-import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -66,6 +65,10 @@ class Note:
         task = next((text for name in TASKS if (text := os.environ.get(name, "")).isalnum()), "")
         self._folder, self._file = folder, FILE.format(f"-{task}" if task else "")
         self._kept = place.Note(f"{folder}/{self._file}", caught)
+        if self._kept.unread and not self._kept.stopped:
+            aside = os.path.basename(self._kept.aside)
+            why = f"{self._kept.unread}; the phases go on as this node knows them, and it is kept as {aside}"
+            self._voice.say(f"{folder}/{self._file} is not read: {why}")
         self.stages = self._read(names)
 
     def begin(self, index: int) -> str:
@@ -103,12 +106,13 @@ class Note:
         if [stage.name for stage in stages] == list(names):
             return stages
         if content is not None:
-            aside = f"{self._file}.other-{time.time_ns()}"
-            os.rename(self._kept.path, f"{os.path.dirname(self._kept.path)}/{aside}")
+            aside = self._kept.set_aside("other")
             self._voice.say(f"{self._folder}/{self._file} is not of these phases; kept as {aside}, they begin anew")
         return [Stage(name) for name in names]
 
     def _now(self, index: int, **changed: Any) -> None:
+        if self._kept.stopped:
+            return  # what nobody has read is right
         self.stages[index] = self.stages[index]._replace(**changed)
         content = {"schema": SCHEMA, "phases": [stage._asdict() for stage in self.stages]}
         path = self._kept.path

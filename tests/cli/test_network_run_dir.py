@@ -198,6 +198,39 @@ def test_a_stop_does_not_wait_for_the_disk(runs: Runs, net: Disk) -> None:
     assert not (runs.folder / "started").exists()
 
 
+def test_a_stop_before_it_is_read_leaves_all_as_it_is(runs: Runs, net: Disk) -> None:
+    """On a new node: nothing is here, and what is there is what the next one goes on with."""
+    temp = runs.folder / "temp"
+    temp.mkdir()
+    assert start(runs, "false").wait() == 1
+    real = net.real / "run"
+    before = {path.name: path.read_bytes() for path in real.iterdir()}
+    shutil.rmtree(local(runs))
+    net.die()
+    run = runs.start("touch", "started", program=program(1000, 60), TMPDIR=str(temp))
+    wait_for(lambda: list(temp.glob("*/run.log")), "it waits")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143, run.told()
+    assert "stopped before it was read" in run.stderr
+    net.come_back()
+    assert {path.name: path.read_bytes() for path in real.iterdir()} == before
+    run = runs.start(
+        "sh", "-c", "exit $MA_PROC_START_CNT", program=program(), TMPDIR=str(temp)
+    )  # on the node of the stop
+    assert run.wait() == 2, run.told()
+    assert not list(real.glob("*.unread-*"))
+
+
+def test_what_is_no_stop_reaches_the_command(runs: Runs, net: Disk) -> None:
+    net.die()
+    run = start(runs, "sh", "-c", "trap 'exit 7' USR1; until test -e go; do sleep 0.02; done", first=1000)
+    wait_for(local(runs).joinpath("run.log").exists, "it waits")
+    run.process.send_signal(signal.SIGUSR1)
+    net.come_back()
+    code = run.wait()
+    assert code in (7, 128 + signal.SIGUSR1), run.told()  # the shell may not have come to its trap
+
+
 def test_a_corrupt_state_is_kept_and_the_counts_begin_anew(runs: Runs, net: Disk) -> None:
     (net.real / "run").mkdir()
     (net.real / "run" / "state.json").write_text("{")
@@ -266,12 +299,15 @@ def test_log_dir(runs: Runs, net: Disk, dead: bool) -> None:
     assert json.loads((runs.folder / "log").read_text())["run_dir"] in known
 
 
+PHASES: Final = (
+    '[[phase]]\nname = "one"\ncommand = ["sh", "-c", "echo >> one"]\n'
+    '[[phase]]\nname = "two"\ncommand = ["sh", "-c", "echo >> two; test -e go"]\n'
+)
+
+
 def test_phases_that_are_done_are_not_done_again(runs: Runs, net: Disk) -> None:
     config = runs.folder / "ftrun.toml"
-    config.write_text(
-        '[[phase]]\nname = "one"\ncommand = ["sh", "-c", "echo >> one"]\n'
-        '[[phase]]\nname = "two"\ncommand = ["sh", "-c", "echo >> two; test -e go"]\n'
-    )
+    config.write_text(PHASES)
     temp = runs.folder / "temp"
     for attempt in (1, 2):
         temp.mkdir()
@@ -284,6 +320,60 @@ def test_phases_that_are_done_are_not_done_again(runs: Runs, net: Disk) -> None:
     assert (runs.folder / "two").read_text() == "\n\n"
     second = sorted((net.real / "run").glob("*_restartable"))[1]
     assert names(second / "events.jsonl").count("started") == 2
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_phases_that_could_not_be_read(runs: Runs, net: Disk, stopped: bool) -> None:
+    """On a new node.  A stop leaves the note as it is; without it they begin anew, and the note is kept."""
+    config, temp = runs.folder / "ftrun.toml", runs.folder / "temp"
+    config.write_text(PHASES)
+    temp.mkdir()
+    real = net.real / "run"
+    assert runs.start("--config", str(config), program=program(), TMPDIR=str(temp)).wait() == 1
+    shutil.rmtree(temp)
+    temp.mkdir()
+    before = (real / "phases.json").read_bytes()
+    net.die()
+    run = runs.start("--config", str(config), program=program(1000 if stopped else DEAD, 60), TMPDIR=str(temp))
+    if stopped:
+        wait_for(lambda: list(temp.iterdir()), "it waits")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == 143, run.told()
+        net.come_back()
+        assert (real / "phases.json").read_bytes() == before
+        assert not list(real.glob("*.unread-*"))
+        go(runs)
+        assert runs.start("--config", str(config), program=program(), TMPDIR=str(temp)).wait() == 0
+        assert (runs.folder / "one").read_text() == "\n"
+    else:
+        wait_for(lambda: list(temp.glob("*/phases.json")), "it goes on without")
+        net.come_back()
+        assert run.wait() == 1, run.told()
+        assert f"{runs.run_dir}/phases.json is not read: it has not answered in time" in run.stderr
+        (aside,) = real.glob("phases.json.unread-*")
+        assert aside.name in run.stderr
+        assert aside.read_bytes() == before
+        assert (runs.folder / "one").read_text() == "\n\n"
+
+
+def test_a_note_of_other_phases_is_kept_over_there(runs: Runs, net: Disk) -> None:
+    (net.real / "run").mkdir()
+    (net.real / "run" / "phases.json").write_text("other")
+    config = runs.folder / "ftrun.toml"
+    config.write_text(PHASES)
+    run = runs.start("--config", str(config), program=program(), TMPDIR=str(runs.folder))
+    assert run.wait() == 1, run.told()
+    (aside,) = (net.real / "run").glob("phases.json.other-*")
+    assert f"kept as {aside.name}" in run.stderr
+    assert aside.read_text() == "other"
+
+
+def test_a_temp_folder_that_is_not_there_is_another_one(runs: Runs, net: Disk) -> None:
+    run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", program=program(), TMPDIR=str(runs.folder / "none"))
+    assert run.wait() == 0, run.told()
+    path = Path(run.stdout.strip())
+    assert path == Path("/tmp", local(runs).name)
+    shutil.rmtree(path)
 
 
 def test_no_local_temp_folder_is_another_one(runs: Runs, net: Disk) -> None:

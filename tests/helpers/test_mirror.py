@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.helpers.mirror.keeping import RECORDS
 from helpers.talker import Talker
 from network_disk import Disk
 from network_disk import disk as disk
@@ -36,7 +37,7 @@ class Folders:
     def write(self, name: str, text: str) -> None:
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a" if name.endswith((".jsonl", ".log")) else "w") as stream:
+        with path.open("a" if name in RECORDS else "w") as stream:
             stream.write(text)
 
     def has(self, name: str, text: str) -> None:
@@ -128,9 +129,82 @@ def test_killed_over_taking_it_over_it_loses_nothing(both: Folders) -> None:
     assert [path.read_text() for path in both.remote.glob("state.json.unread-*")] == ["theirs"]
 
 
+def test_what_others_have_there_is_left_as_it_is(both: Folders) -> None:
+    """Also what looks like a record, and ends amid a line."""
+    both.remote.mkdir()
+    theirs = {"output.log": "loss 1", "train.log": "half", "data.jsonl": "{", "run.log": "earlier"}
+    for name, text in theirs.items():
+        (both.remote / name).write_text(text)
+    both.write("run.log", "ours\n")
+    with both.keep("-") as mirror:
+        assert mirror.end() == 0
+    both.has("run.log", "earlier\nours\n")
+    assert {name: (both.remote / name).read_text() for name in theirs} == theirs | {"run.log": "earlier\nours\n"}
+
+
+def test_what_the_command_writes_anew_is_copied_anew(both: Folders) -> None:
+    both.write("train.log", "a long line\n")
+    both.write("deep/events.jsonl", "one\n")
+    both.write("steps.jsonl", "1\n2\n")
+    both.write("output.log", "of the command\n")
+    both.remote.mkdir()
+    (both.remote / "output.log").write_text("earlier\n")
+    with both.keep() as mirror:
+        both.has("train.log", "a long line\n")
+        both.has("deep/events.jsonl", "one\n")
+        both.has("steps.jsonl", "1\n2\n")
+        both.write("train.log", "another line, and a longer one\n")
+        both.write("deep/events.jsonl", "two\n")
+        (both.local / "steps.jsonl").write_text("3\n")
+        both.has("train.log", "another line, and a longer one\n")
+        both.has("deep/events.jsonl", "two\n")
+        both.has("steps.jsonl", "3\n")
+        both.has("output.log", "of the command\n")
+        assert mirror.end() == 0
+
+
+def test_killed_over_taking_it_over_what_is_here_goes_on(both: Folders) -> None:
+    """And removed over there, after that, it does not."""
+    both.write("state.json", "ours")
+    dies = "from ftrun.helpers.mirror import files; save, files.save = files.save, lambda where, note: DIES"
+    only_here = f"{dies.replace('DIES', 'save(where, note) if where.endswith(chr(108)) else os._exit(9)')}; import os"
+    with both.keep(before=f"{SOON}; {only_here}") as mirror:
+        assert mirror.ended() == 9
+    assert both.fetch() == {"event": "done", "read": "none", "replace": False}
+    with both.keep() as mirror:
+        assert mirror.end() == 0
+    both.has("state.json", "ours")
+    os.rename(both.remote, both.remote.with_name("gone"))
+    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+
+
+@pytest.mark.parametrize("name", ["state.json", "run.log"])
+def test_a_file_that_cannot_be_read_is_told(both: Folders, name: str) -> None:
+    """It refuses no start; and a state is not taken for none."""
+    both.remote.mkdir()
+    for each in ("state.json", "events.jsonl", "run.log"):
+        (both.remote / each).write_text(each)
+    code = (
+        "import errno; from ftrun.helpers.mirror import files; replace = files.replace\n"
+        f"def denied(source, target):\n if source.endswith({name!r}): raise PermissionError(errno.EACCES, 'No')\n"
+        " replace(source, target)\nfiles.replace = denied"
+    )
+    with Talker("mirror", "fetch", str(both.local), str(both.remote), before=code) as helper:
+        assert helper.ended() == 0
+        assert helper.problems == [f"{both.remote}/{name}: No"]
+        found = helper.lines[-1]
+    if name == "state.json":
+        assert found == {"event": "done", "read": "-", "replace": False}
+    else:
+        assert found == {"event": "done", "read": "none", "replace": True}
+        assert sorted(os.listdir(f"{both.local}.fetched")) == ["events.jsonl", "state.json"]
+
+
 def test_what_is_fetched(both: Folders) -> None:
     both.remote.mkdir()
     for name in ("state.json", "events.jsonl", "steps.jsonl", "run.log", "output.log", "mirror.lock", "mine"):
+        (both.remote / name).write_text(name)
+    for name in ("config.json", "data.jsonl", "train.log"):  # of an experiment that has it for its folder
         (both.remote / name).write_text(name)
     (both.remote / "link.json").symlink_to("/etc/hostname")
     brought = both.local.parent / "local.fetched"
@@ -220,8 +294,28 @@ def test_notes_go_both_ways(both: Folders) -> None:
         assert both.ask("put", str(here), str(there)) == {"event": "done"}
         assert (there.read_text() if there.exists() else None) == text
         here.write_text("other")
-        assert both.ask("get", str(there), str(here)) == {"event": "done"}
+        assert both.ask("get", str(there), str(here), f"{here}.unsaved") == {"event": "done"}
         assert (here.read_text() if here.exists() else None) == text
+
+
+@pytest.mark.parametrize(("known", "then"), [("theirs", "ours"), ("an older one", "theirs"), ("", "theirs")])
+def test_a_note_that_did_not_go_over_does_unless_there_is_another_by_now(both: Folders, known: str, then: str) -> None:
+    here, there, unsaved = both.local / "phases.json", both.remote / "phases.json", both.local / "phases.json.unsaved"
+    both.remote.mkdir()
+    for path, text in ((here, "ours"), (there, "theirs"), (unsaved, known)):
+        path.write_text(text)
+    assert both.ask("get", str(there), str(here), str(unsaved)) == {"event": "done"}
+    assert here.read_text() == there.read_text() == then
+
+
+def test_a_note_that_nobody_read_is_kept(both: Folders) -> None:
+    here, there, aside = both.local / "phases.json", both.remote / "phases.json", both.remote / "phases.json.unread"
+    both.remote.mkdir()
+    here.write_text("ours")
+    there.write_text("theirs")
+    for _ in range(2):  # it may be killed over it
+        assert both.ask("put", str(here), str(there), str(aside)) == {"event": "done"}
+        assert (aside.read_text(), there.read_text()) == ("theirs", "ours")
 
 
 @pytest.mark.parametrize("note", ["{", "[]", '{"token": "x"}', '{"token": 1, "base": {}}', "\0" * 70_000])

@@ -38,10 +38,35 @@ NAMED = (
     ("python", "-c", "login({'token': 'V', \"password\": \"V\"})"),
     ("login", "hf_VVVVV"),
     ("login", "eyJVVVV.VVV"),
+    ("-H", "Authorization: token V"),
+    ("-H", "Proxy-Authorization: NTLM V"),
+    ("-H", "Cookie: a=V; b=V"),
+    ("--db-pass", "V"),
+    ("DB_PASS=V",),
+    ("PGPASS=V",),
+    ("HFTOKEN=V",),
+    ("--githubtoken", "V"),
+    ("ENCRYPTIONKEY=V",),
+    ("--wandbkey", "V"),
+    ("--jwt", "V"),
+    ("https://host/x?X-Amz-Signature=V&sig=V",),
+    ("python", "-c", 'os.environ["HF_TOKEN"]="V"; os.environ.setdefault("A_KEY", "V")'),
+    ("--tokens=V",),
+    ("--password", "--token", "V"),
+    ("sh", "-c", 'train --password A\\ V --token "a\\"V"'),
+    ("https://user:p@V@host/x",),
+    *(
+        (prefix + "VVV",)
+        for prefix in ("ghr_", "npm_", "pypi-", "AIza", "ya29.", "xapp-", "sk_live_", "dckr_pat_", "ASIA")
+    ),
 )
 SHOWN = (
     *("--tokenizer=gpt2", "--max-tokens=512", "--num_tokens=7", "--keyboard=us", "--author=me", "--monkey=1"),
     *("PWD=/work", "--rdzv-endpoint=host:29400", "tcp://10.0.0.1:2345", "--lr=0.1", "10.0.0.1:29500", "a@b"),
+    *("num_key_value_heads=8", "--key-dim=64", "--key_padding_mask=x", "--pad-token-id=0", "--eos_token=</s>"),
+    *("--token-dropout=0.1", "--per-token-loss=x", "--text-key=words", "--monitor-key=loss", "--sort_key=a"),
+    *("--use_auth_token=True", "--auth-type=basic", "--group-secret-file=secret", "s3://bucket@v/x"),
+    *("--model=Basic ResNet", "hf_transformers_model_name_or_path", "/data/sk-some-folder-of-data"),
 )
 
 
@@ -62,7 +87,9 @@ def test_what_is_no_secret_is_shown(word: str) -> None:
 
 
 def test_an_option_follows_a_flag() -> None:
-    assert command(["--use-auth", "--lr", "1"]) == ["--use-auth", "--lr", "1"]
+    for words in (["--use-auth", "--lr", "1"], ["--use-auth-token", "train.py"], ["--pad-token", "x"]):
+        assert command(words) == words
+        assert text(" ".join(words)) == " ".join(words)
 
 
 @given(st.lists(st.text()))

@@ -7,27 +7,50 @@ from typing import Final
 MASK: Final = "***"
 # Where none of these is, there is nothing to hide.  Patterns are compiled when needed: the command waits for us.
 _HINTS: Final = (
-    *("secret", "passw", "passphrase", "credential", "auth", "key", "token", "cookie", "bearer", "basic", "pwd", "@"),
-    *("hf_", "sk-", "gho_", "ghp_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox", "akia", "eyj"),
+    *("secret", "pass", "credential", "auth", "key", "token", "cookie", "bearer", "basic", "pwd", "jwt", "sig", "@"),
+    *("hf_", "sk-", "sk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox", "xapp-", "npm_"),
+    *("akia", "asia", "aiza", "ya29.", "pypi-", "dckr_pat_", "eyj"),
 )
-# Anywhere in a name; and words of one, so that `--tokenizer`, `--max-tokens` and `--keyboard` show their values.
-_PARTS: Final = r"secret|passw(?:or)?d|passphrase|credential|authorization|api[-_.]?key|(?:access|private)[-_.]?key"
-_NAME: Final = rf"{_PARTS}|(?<![a-z])(?:keys?|token|auth|cookies?|bearer|pwd)(?![a-z])"
+# A name is that of a secret by how it ends: what is said of one (`--token-count`, `--key_dim`) is none.
+_ANY: Final = r"secrets?|passw(?:or)?ds?|passphrase|credentials?|authorization|token|jwt"
+_WORD: Final = r"(?<![a-z])(?:key|auth|cookies?|bearer|pass|pwd|sig)|signature|(?:db|pg)pass"
+_KEYS: Final = (
+    r"(?:api|access|private|encryption|wandb|ssh|signing|account)[-_.]?key|(?:api|access|auth)[-_]tokens|^tokens"
+)
+_NAME: Final = rf"(?:{_ANY}|{_WORD}|{_KEYS})[-_.]?\d*$"
+# Of a model or a data set, and a switch.
+_OTHER: Final = (
+    r"(?:^|[-_.])(?:(?:pad|eos|bos|unk|sep|cls|mask|image|video|audio|start|end|stop|special|next|new|per|last|first)"
+    r"[-_]?token|(?:text|sort|monitor|label|image|input|output|target|state|dict|column|feature|caption|group|primary|"
+    r"foreign|query|metric|video|audio|prompt|response|chosen|rejected|cache|partition|data|dataset)[-_]?key)$"
+)
+_SWITCH: Final = r"-{0,2}(?:use|no|enable|disable|skip|require|has|with)[-_]"
+_PLAIN: Final = r"(?:true|false|none|null|auto|yes|no|on|off|\d{1,6}(?:\.\d*)?)"
 _HUMP: Final = r"([a-z0-9])([A-Z])"
-_TEXT: Final = r"'[^']*'|\"[^\"]*\"|(?:(?:Bearer|Basic)\s+)?[^\s'\"&;,]+"
-_GIVEN: Final = r"(?<![\w.-])([\w.-]+)['\"]?\s*[=:]\s*"  # NAME=VALUE, NAME: VALUE
+_BARE: Final = r"(?:\\.|[^\s'\"&;,\\])+"
+_TEXT: Final = rf"'[^']*'|\"(?:[^\"\\]|\\.)*\"|(?:(?:Bearer|Basic)\s+)?{_BARE}"
+_HEADER: Final = rf"(?:[A-Za-z][\w-]*\s+(?!-))?{_BARE}"  # a scheme and what comes with it
+_COOKIES: Final = r"[^\s'\";]+(?:;\s*[^\s'\";]+)*"
+_GIVEN: Final = r"(?<![\w.-])([\w.-]+)(?:['\"]\]?\s*[=:,]|\s*[=:])\s*"  # NAME=VALUE, NAME: VALUE, "NAME", VALUE
 _OPTION: Final = r"(?<!\S)(--?[\w.-]+)\s+(?!--)"  # --NAME VALUE
 _OTHERS: Final = (
-    (r"(?<![\w+.-])([A-Za-z][\w+.-]*://)[^\s/@'\"]+@", rf"\1{MASK}@"),  # user and password of a URL
-    (r"\b(Bearer|Basic)\s+[\w.~+/=-]+", rf"\1 {MASK}"),
-    (r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|eyJ)[\w.-]{16,}", MASK),  # told by what they begin with
+    # Of a URL: a user with a password, or a token for a user.
+    (r"(?<![\w+.-])([A-Za-z][\w+.-]*://)(?:[^\s/'\":@]*:[^\s/'\"]*|[^\s/@'\"]{12,})@", rf"\1{MASK}@"),
+    (r"\b(Bearer|Basic)\s+[\w.~+/=-]{12,}", rf"\1 {MASK}"),
+    # Told by what they begin with.
+    (
+        r"(?<![\w/.-])(?:hf_[A-Za-z0-9]{20,}(?!\w)|(?:gh[oprsu]_|github_pat_|glpat-|npm_|pypi-|dckr_pat_)[\w-]{12,})",
+        MASK,
+    ),
+    (r"(?<![\w/.-])(?:sk[-_]|xox[abp]-|xapp-|ya29\.|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}", MASK),
 )
 
 
 def secret(name: str) -> bool:
     """Whether what has this name is one, of an option or a variable."""
-    lower = re.sub(_HUMP, r"\1_\2", name).lower().lstrip("-+")
-    return lower != "pwd" and re.search(_NAME, lower) is not None  # that one is the working directory
+    lower = re.sub(_HUMP, r"\1_\2", name[-64:]).lower().lstrip("-+")
+    # `pwd` alone is the working directory.
+    return lower != "pwd" and re.search(_NAME, lower) is not None and re.search(_OTHER, lower) is None
 
 
 def text(line: str) -> str:
@@ -46,14 +69,15 @@ def command(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     hidden = False  # the last word was the name of a secret
     for word in words if _may(" ".join(words)) else ():
-        name, equals, _ = word.partition("=")
-        if hidden and not word.startswith("--"):
+        name, equals, value = word.partition("=")
+        hide, hidden = hidden and not word.startswith("--") and not _plain(word), False
+        if hide:
             found.append(MASK)
         elif equals and re.fullmatch(r"[\w.+-]+", name) and secret(name):
-            found.append(f"{name}={MASK}")
+            found.append(word if _plain(value) else f"{name}={MASK}")
         else:
             found.append(text(word))
-        hidden = not hidden and re.fullmatch(r"--?[\w.-]+", word) is not None and secret(word)
+            hidden = re.fullmatch(r"--?[\w.-]+", word) is not None and secret(word) and not _switch(word)
     return found or list(words)
 
 
@@ -62,14 +86,28 @@ def _may(line: str) -> bool:
     return any(hint in lower for hint in _HINTS)
 
 
+def _plain(value: str) -> bool:
+    """What no secret is."""
+    return re.fullmatch(_PLAIN, value.strip("'\""), re.IGNORECASE) is not None
+
+
+def _switch(name: str) -> bool:
+    """An option of this name has no value."""
+    return re.match(_SWITCH, name) is not None
+
+
 def _masked(line: str, pattern: str) -> str:
     """Without the values that follow where the pattern has found the name of a secret."""
-    known, value = re.compile(pattern), re.compile(_TEXT)
+    known = re.compile(pattern)
     shown, at = [], 0
     while (found := known.search(line, at)) is not None:
         shown.append(line[at : found.end()])
-        at = found.end()
-        if secret(found[1]) and (hidden := value.match(line, at)) is not None:
+        at, name = found.end(), found[1].lower()
+        if not secret(found[1]) or (pattern is _OPTION and _switch(name)):
+            continue
+        value = _HEADER if "authorization" in name else _COOKIES if "cookie" in name else _TEXT
+        hidden = re.compile(value).match(line, at) or re.compile(_TEXT).match(line, at)
+        if hidden is not None and not _plain(hidden[0]):
             shown.append(MASK)
             at = hidden.end()
     return "".join((*shown, line[at:]))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ftrun.host import mounts
+from ftrun.host import mounts, procfs
 from ftrun.host.helpers import Helpers, Message
 from ftrun.host.journal import Journal, RunDirError
 from ftrun.host.signals import Signals
@@ -55,7 +55,7 @@ def take(path: str, new: bool, caught: Signals) -> tuple[Place, Journal, str | N
         answer = _ask(("new", path), None, caught, PATIENCE)
         if answer["event"] == DONE:
             path, read = str(answer["path"]), NOTHING
-    local = folder(path) if read != UNMADE else unnamed()
+    local = folder(path) if read != UNMADE else _unnamed(temporary(path))
     try:
         journal = Journal(local)
     except RunDirError as error:
@@ -65,15 +65,27 @@ def take(path: str, new: bool, caught: Signals) -> tuple[Place, Journal, str | N
         if answer["event"] == DONE:
             read = str(answer["read"])
             journal = _replaced(journal) if answer["replace"] else journal
-    said = f"{path} is on a network disk ({kind}): ftrun works in {local}, which is copied there"
+    said = f"{path} is on a network disk ({kind})"
+    if answer["event"] != DONE and caught.stop is not None:
+        if not os.path.exists(f"{local}/state.json"):  # what begins here is not what the next ftrun goes on with
+            journal.close()
+            journal = Journal(_unnamed(temporary(path)))
+        said += f": stopped before it was read, and nothing is copied there; all is in {journal.path}"
+        return Place(journal.path, journal.path), journal, said
+    said += f": ftrun works in {local}, which is copied there"
     if answer["event"] != DONE:
         said += f"; {answer['what']}, so the job starts without what is in it"
+    elif answer["problem"]:
+        said += f"; {answer['problem']}, so the job starts without it"
     return Place(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, said
 
 
 class Note:
     """A small file that outlives the container, and on a network disk does not stop PID 1.  OSError of the local
-    disk, RunDirError of both."""
+    disk, RunDirError of both.  `unread`: why what is over there is not known, empty where it is.  `stopped`: it is
+    because ftrun is to end; then nothing is written there."""
+
+    unread, stopped = "", False
 
     def __init__(self, path: str, caught: Signals) -> None:
         """What was written last is read, from where it was written."""
@@ -84,21 +96,44 @@ class Note:
             return
         self.path = f"{folder(path)}/{os.path.basename(path)}"
         self._unsaved = f"{self.path}.unsaved"  # the other side did not take what is here
-        self._late = False
-        if os.path.exists(self._unsaved):
-            self.saved()
+        self.aside = ""  # the name that what is over there is to have when something else is written
+        answer = _ask(("get", path, self.path, self._unsaved), None, caught, PATIENCE)
+        self._late = answer["event"] != DONE
+        self._known = b""  # what is over there
+        if not self._late:
+            self._agreed()
+        elif caught.stop is not None:
+            self.unread, self.stopped = "ftrun was stopped", True
         else:
-            self._late = _ask(("get", path, self.path), None, caught, PATIENCE)["event"] != DONE
+            self.unread, self.aside = str(answer["what"]), _aside(path, "unread")
+
+    def set_aside(self, why: str) -> str:
+        """What it says is not ours: it is kept under a name in the same folder, which this gives."""
+        kept = _aside(self.path, why)
+        os.rename(self.path, kept)
+        if self.remote:
+            self.aside = kept = self.aside or _aside(self.given, why)
+        return os.path.basename(kept)
 
     def saved(self) -> bool:
         """Have what is here, or that nothing is, in place on the other side too."""
         if not self.remote:
             return True
-        os.close(os.open(self._unsaved, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._late = _ask(("put", self.path, self.given), None, None, SAVING)["event"] != DONE
+        if not os.path.exists(self._unsaved):  # whether it is still so tells who is right, later
+            with open(self._unsaved, "wb") as stream:
+                stream.write(self._known)
+        words = ("put", self.path, self.given, *((self.aside,) if self.aside else ()))
+        self._late = _ask(words, None, None, SAVING)["event"] != DONE
         if not self._late:
-            os.unlink(self._unsaved)
+            self.aside = ""
+            self._agreed()
         return not self._late
+
+    def _agreed(self) -> None:
+        """Both sides are the same."""
+        self._known = procfs.read(self.path) or b""
+        if os.path.exists(self._unsaved):
+            os.unlink(self._unsaved)
 
     def fresh(self, path: str) -> str:
         """A new folder beside it, by this name or that of a later second."""
@@ -110,7 +145,7 @@ class Note:
 
 def folder(path: str) -> str:
     """The local one for a path on a network disk, the same each time on this node; it is ours alone.  RunDirError."""
-    found = f"{temporary()}/{_name(path, os.getuid())}"
+    found = f"{temporary(path)}/{_name(path, os.getuid())}"
     try:
         os.mkdir(found, 0o700)
     except FileExistsError:
@@ -130,18 +165,29 @@ def alone(path: str) -> None:
 
 def unnamed() -> str:
     """A run dir for one who asked for none.  RunDirError."""
-    return f"{temporary()}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+    given = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
+    return _unnamed(given if mounts.network(given) is None else temporary(given))
 
 
-def temporary() -> str:
-    """The temp folder, or another that is on a local disk.  RunDirError."""
-    first = os.environ.get("TMPDIR") or "/tmp"
-    if mounts.network(os.path.abspath(first)) is None:
-        return os.path.abspath(first)
-    for other in ("/tmp", "/var/tmp", "/dev/shm"):
-        if mounts.network(other) is None and os.access(other, os.W_OK | os.X_OK):
-            return other
-    raise RunDirError(f"{first} is on a network disk, and so is every other temp folder: set TMPDIR to a local one")
+def _unnamed(temp: str) -> str:
+    return f"{temp}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def temporary(path: str) -> str:
+    """The temp folder, or another one, that is on a local disk and can be written to, for what is not in `path`.
+    RunDirError."""
+    for found in _temporaries():
+        if mounts.network(found) is None and os.access(found, os.W_OK | os.X_OK):
+            return found
+    raise RunDirError(
+        f"{path} is on a network disk, and ftrun needs a local folder to work in: it can write to none of "
+        f"{', '.join(_temporaries())}; set TMPDIR to one"
+    )
+
+
+def _temporaries() -> list[str]:
+    first = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
+    return list(dict.fromkeys((first, "/tmp", "/var/tmp", "/dev/shm")))
 
 
 def working(path: str) -> list[str]:
@@ -150,8 +196,8 @@ def working(path: str) -> list[str]:
     if mounts.network(path) is None:
         return []
     found = []
-    for temp in dict.fromkeys((os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp", "/dev/shm")):
-        if mounts.network(os.path.abspath(temp)) is None:
+    for temp in _temporaries():
+        if mounts.network(temp) is None:
             names = os.listdir(temp) if os.path.isdir(temp) else []
             found += [f"{temp}/{n}" for n in names if n.startswith("ftrun-") and n.endswith(_name(path, "")[6:])]
     return found
@@ -163,6 +209,10 @@ def _name(path: str, user: object) -> str:
     for byte in os.fsencode(path):
         number = (number ^ byte) * 0x100000001B3 % (1 << 64)
     return f"ftrun-{user}-0-{number:016x}"
+
+
+def _aside(path: str, why: str) -> str:
+    return f"{path}.{why}-{time.time_ns()}"
 
 
 def _replaced(journal: Journal) -> Journal:
@@ -181,8 +231,8 @@ def _replaced(journal: Journal) -> Journal:
 
 
 def _ask(words: Sequence[str], log: int | None, caught: Signals | None, patience: float) -> Message:
-    """The helper's one word, `done`, or else a `problem`: it has none in time, or `caught` tells us to stop.
-    RunDirError: it refuses."""
+    """The helper's one word, `done`, with its last `problem` or an empty one; or else a `problem`: it has none in time,
+    it could not start or died, or `caught` tells us to stop.  RunDirError: it refuses."""
     poll, until = select.poll(), time.monotonic() + patience
     if caught is not None:
         poll.register(caught.fd, select.POLLIN)
@@ -190,20 +240,23 @@ def _ask(words: Sequence[str], log: int | None, caught: Signals | None, patience
     helpers = Helpers(poll, null if log is None else log)
     helpers.want("mirror", *words, once=True)
     helpers.tend(time.monotonic())
-    answer: Message = {"event": "problem", "what": "it has not answered in time"}
+    problem, came = "", b""
     try:
-        while helpers.runs("mirror") and (left := until - time.monotonic()) > 0:
+        while (caught is None or caught.stop is None) and helpers.runs("mirror"):
+            if (left := until - time.monotonic()) <= 0:
+                return {"event": "problem", "what": problem or "it has not answered in time"}
             ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
             if caught is not None and caught.fd in ready:
-                caught.read()
-            if caught is not None and caught.stop is not None:
-                break
+                came += caught.read()
             for _, answer in helpers.said(ready, time.monotonic()):
                 if answer["event"] == "refused":
                     raise RunDirError(str(answer["why"]))
                 if answer["event"] == DONE:
-                    return answer
-        return answer
+                    return answer | {"problem": problem}
+                problem = str(answer.get("what", ""))
+        return {"event": "problem", "what": problem or "the helper that reads it did not start, or died"}
     finally:
         helpers.close()
+        if caught is not None:
+            caught.again(came)
         os.close(null)

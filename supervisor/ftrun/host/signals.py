@@ -65,6 +65,15 @@ class Signals:
         self.stop = self.stop or next((number for number in numbers if number in STOP), None)
         return numbers
 
+    def again(self, numbers: bytes) -> None:
+        """These were read before there was anybody to have them: they come once more, but for those that ask to end,
+        as `stop` says, and for what only told of a child of ours."""
+        left = bytes(number for number in numbers if number not in STOP and number != signal.SIGCHLD)
+        try:
+            os.write(self._write, left)
+        except BlockingIOError:
+            pass  # nobody has read so many
+
     def release(self) -> None:
         """From here on nothing is caught: for the very end."""
         signal.set_wakeup_fd(-1)

@@ -3,14 +3,16 @@ the disk does not answer: PID 1 gives it up, or does not wait for it at all.
 
     mirror new PATH                  makes a folder that nobody has, of this name or that of a later second
     mirror fetch LOCAL REMOTE        brings what a new container goes on with, into LOCAL.fetched
-    mirror get REMOTE LOCAL          one file, that there is none included
-    mirror put LOCAL REMOTE          the same in the other direction
+    mirror get REMOTE LOCAL UNSAVED  one file, that there is none included; but the other way round where UNSAVED is
+                                     there and says what REMOTE still is: LOCAL was to take the place of that
+    mirror put LOCAL REMOTE [ASIDE]  LOCAL takes the place of REMOTE, which keeps the name ASIDE
     mirror keep LOCAL REMOTE READ    copies LOCAL to REMOTE until stdin ends, and then what is left (keeping.py);
                                      READ: the token of what was fetched, `none` where nothing was there, `-` for not
                                      asked in time, `+` for a REMOTE that is yet to be made, as by `new`
 JSON lines come out on stdout, ASCII:
     {"event": "done", "path": PATH}                         of `new`
-    {"event": "done", "read": TOKEN, "replace": B}          of `fetch`; B: LOCAL.fetched is to take the place of LOCAL
+    {"event": "done", "read": TOKEN, "replace": B}          of `fetch`; B: LOCAL.fetched is to take the place of LOCAL;
+                                                            TOKEN is `-` where there is a state that is not brought
     {"event": "done"}                                       of `get` and `put`
     {"event": "refused", "why": TEXT}                       it will not work, however long one waits: not ours to write
     {"event": "problem", "what": TEXT}                      one line for a person, each at most once
@@ -27,10 +29,12 @@ from typing import Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.mirror import files
-from ftrun.helpers.mirror.keeping import Keeping, appended
+from ftrun.helpers.mirror.keeping import RECORDS, Keeping
 from ftrun.host.place import FETCHED, NOTHING, UNREAD, alone
 
 MOST: Final = 64 << 20  # bytes of a file that is fetched
+STATE: Final = "state.json"
+FETCHED_NAMES: Final = (STATE, *RECORDS, "metrics.json", "devices.json")  # what an ftrun reads, or goes on with
 NAMED: Final = "%Y%m%d_%H%M%S"
 WRONG: Final = (  # with the path: to wait would change nothing
     *(errno.EACCES, errno.EPERM, errno.EROFS),
@@ -49,14 +53,13 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
             case "new":
                 lines.say("done", path=fresh(words[0]))
             case "fetch":
-                read, replaced = fetch(*words)
+                read, replaced = fetch(*words, lines=lines)
                 lines.say("done", read=read, replace=replaced)
             case "get":
-                take(*words)
+                get(*words)
                 lines.say("done")
             case "put":
-                os.makedirs(os.path.dirname(words[1]), 0o700, exist_ok=True)
-                take(*words)
+                put(*words)
                 lines.say("done")
             case _:
                 local, remote, read = words
@@ -82,14 +85,14 @@ def fresh(path: str) -> str:
             path = f"{folder}/{time.strftime(NAMED, time.localtime(at))}_{rest}"
 
 
-def fetch(local: str, remote: str) -> tuple[str, bool]:
+def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
     """The token of what is there, and whether it takes the place of what is in `local`: unless that has a state which
-    was never copied, or nobody else has written there since it was."""
+    was never copied, or nobody else has written there since it was.  A file that we may not read is a problem."""
     os.makedirs(remote, 0o700, exist_ok=True)
-    theirs, ours = files.load(remote).get("token", NOTHING), files.load(local).get("token")
-    if ours == theirs:
+    theirs, note = files.load(remote).get("token", NOTHING), files.load(local)
+    if note and theirs in (note["token"], note.get("before")):  # `before`: a mirror was killed as it took it over
         return theirs, False
-    if ours is None and os.path.exists(f"{local}/state.json"):
+    if not note and os.path.exists(f"{local}/{STATE}"):
         return UNREAD, False
     brought = local + FETCHED
     os.makedirs(brought, 0o700, exist_ok=True)
@@ -98,11 +101,33 @@ def fetch(local: str, remote: str) -> tuple[str, bool]:
         os.unlink(f"{brought}/{name}")
     # Whose folder it is can do as he likes there; of a squashing NFS server he is also who wrote all.
     believed = (0, os.geteuid(), os.stat(remote).st_uid)
-    for name in sorted(os.listdir(remote)):
-        found = files.regular(f"{remote}/{name}") if _wanted(name) else None
-        if found is not None and found.st_size <= MOST and found.st_uid in believed:
+    for name in FETCHED_NAMES:
+        found = files.regular(f"{remote}/{name}")
+        if found is None or found.st_size > MOST or found.st_uid not in believed:
+            continue
+        try:
             files.replace(f"{remote}/{name}", f"{brought}/{name}")
+        except PermissionError as error:
+            lines.problem(f"{remote}/{name}: {error.strerror}")
+            if name == STATE:
+                return UNREAD, False
     return theirs, True
+
+
+def get(remote: str, local: str, unsaved: str) -> None:
+    """Make the two the same.  What is over there is right, unless it is what `unsaved` says, where there is that."""
+    known = files.content(unsaved)
+    if known is not None and (files.content(remote) or b"") == known:
+        put(local, remote)
+    else:
+        take(remote, local)
+
+
+def put(local: str, remote: str, aside: str = "") -> None:
+    os.makedirs(os.path.dirname(remote), 0o700, exist_ok=True)
+    if aside and not os.path.lexists(aside) and files.regular(remote) is not None:  # else we were killed over it
+        os.rename(remote, aside)
+    take(local, remote)
 
 
 def take(source: str, target: str) -> None:
@@ -111,10 +136,6 @@ def take(source: str, target: str) -> None:
         files.replace(source, target)
     elif files.regular(target) is not None:
         os.unlink(target)
-
-
-def _wanted(name: str) -> bool:
-    return name != files.NOTE and (name.endswith(".json") or (appended(name) and name != "output.log"))
 
 
 if __name__ == "__main__":

@@ -41,9 +41,13 @@ def replace(source: str, target: str, moved: Callable[[], None] = lambda: None) 
 
 def append(source: str, target: str, base: int, rest: bool, moved: Callable[[], None] = lambda: None) -> None:
     """What `target` lacks of `source`, which was begun when `target` had `base` bytes; whole lines, `rest`: and the
-    last one that is none yet.  Where it stopped is told by the size of `target` alone: killed over it, it goes on."""
+    last one that is none yet.  Where it stopped is told by the size of `target` alone: killed over it, it goes on.
+    A source that is shorter than what was copied of it was begun anew: so is the copy."""
     with open(source, "rb", opener=_unfollowed) as inp, open(target, "ab", buffering=0, opener=_unfollowed) as out:
         at = os.fstat(out.fileno()).st_size
+        if os.fstat(inp.fileno()).st_size < at - base:
+            out.truncate(base)
+            at = base
         inp.seek(at - base)
         before = at
         while piece := inp.read(CHUNK):
@@ -71,6 +75,13 @@ def continues(source: str, target: str) -> bool:
         inp.seek(start)
         other.seek(start)
         return inp.read(there.st_size - start) == other.read()
+
+
+def content(path: str) -> bytes | None:
+    """Of a note; None where there is no file.  ValueError for more than LIMIT bytes."""
+    if regular(path) is None:
+        return None
+    return whole.read(_unfollowed(path, os.O_RDONLY), LIMIT)
 
 
 def load(folder: str) -> dict[str, Any]:

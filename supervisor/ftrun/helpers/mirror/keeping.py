@@ -2,6 +2,7 @@
 
 Who writes there is told by `mirror.json`, in both: its token changes hands with the right to write.  `base` in the
 local one says how long a file already was there when the local one of that name began: 0 where it was fetched.
+`before` is the token that was there, until ours is.
 """
 
 import fcntl
@@ -22,11 +23,8 @@ PAUSE: Final = 0.1  # s at least, where there are new records: what was decided 
 PATIENCE: Final = 10.0  # s without a sign of the disk after which a person is told
 LOCK: Final = "mirror.lock"
 MOST: Final = 64 << 20  # bytes of a file that is none of ours
-
-
-def appended(name: str) -> bool:
-    """Whether nothing but the end of this file ever changes."""
-    return name.endswith((".jsonl", ".log"))
+RECORDS: Final = ("events.jsonl", "steps.jsonl", "run.log")  # ours: nothing but their end ever changes
+OUTPUT: Final = "output.log"  # ours too, in a folder that we make: elsewhere it may be anybody's
 
 
 class Keeping:
@@ -34,6 +32,7 @@ class Keeping:
 
     def __init__(self, local: str, remote: str, read: str, *, make: Callable[[str], str], lines: Lines) -> None:
         self._local, self._remote, self._read, self._make, self._lines = local, remote, read, make, lines
+        self._appended = (*RECORDS, OUTPUT) if read == UNMADE else RECORDS
         self._note = files.load(local)
         self._lock, self._held = -1, False
         self._seen: dict[str, tuple[int, int, int]] = {}
@@ -119,15 +118,17 @@ class Keeping:
             within = os.path.relpath(folder, self._local)
             found += [os.path.normpath(f"{within}/{name}") for name in names if _ours(name)]
         keys = {name: _key(f"{self._local}/{name}") for name in found}
-        changed = [n for n in found if keys[n] and (self._seen.get(n) != keys[n] or (last and appended(n)))]
-        return sorted(changed, key=lambda name: (not appended(name), name))  # no state without its records
+        changed = [n for n in found if keys[n] and (self._seen.get(n) != keys[n] or (last and n in self._appended))]
+        return sorted(
+            changed, key=lambda name: (name not in self._appended, name)
+        )  # records first: the state follows them
 
     def _copy(self, name: str, last: bool) -> None:
         source, target = f"{self._local}/{name}", f"{self._remote}/{name}"
         seen = _key(source)
         if "/" in name:
             os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-        if appended(name):
+        if name in self._appended:
             files.append(source, target, self._base(name), last, self._moved)
         elif os.path.getsize(source) <= MOST:
             files.replace(source, target, self._moved)
@@ -155,7 +156,10 @@ class Keeping:
                 files.save(self._local, self._note)
             if self._note["unread"]:
                 self._set_aside()
-            files.save(self._remote, self._note)
+            ours = {key: value for key, value in self._note.items() if key != "before"}
+            files.save(self._remote, ours)
+            self._note = ours  # from here on the token that was there would be another one's
+            files.save(self._local, ours)
             self._seen = {}
         self._held = True
         return True
@@ -176,7 +180,7 @@ class Keeping:
     def _bases(self, unread: bool) -> dict[str, int]:
         """Of the files that are there and do not go on as ours do."""
         bases = {}
-        for name in filter(appended, os.listdir(self._remote)):
+        for name in RECORDS:
             target = f"{self._remote}/{name}"
             found = files.regular(target)
             if found is not None and (unread or not files.continues(f"{self._local}/{name}", target)):
