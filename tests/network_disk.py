@@ -19,6 +19,9 @@ class Disk:
         self.real, self.view = folder / "real", folder / "net"
         self.real.mkdir()
         self.view.mkdir()
+        self.mount()
+
+    def mount(self) -> None:
         # Nothing is cached: a server that is stopped answers nothing at all.
         words = ["bindfs", "-f", "-o", "attr_timeout=0,entry_timeout=0,negative_timeout=0"]
         self._server = subprocess.Popen([*words, str(self.real), str(self.view)], stderr=subprocess.PIPE)
@@ -32,6 +35,18 @@ class Disk:
     def come_back(self) -> None:
         self._server.send_signal(signal.SIGCONT)
 
+    def unmount(self) -> None:
+        """As when its server is gone for good, and an operator has cleared it away."""
+        self._server.kill()
+        self._server.wait(60)
+        self._clear()
+
+    def _clear(self) -> None:
+        assert self._server.stderr is not None
+        self._server.stderr.close()
+        if self._mounted():  # somebody had it open
+            subprocess.run(["umount", "--lazy", str(self.view)], check=True, timeout=60)
+
     def _mounted(self) -> bool:
         return f" {self.view} " in Path("/proc/self/mountinfo").read_text()
 
@@ -40,10 +55,7 @@ class Disk:
         if self._server.poll() is None:
             self._server.terminate()  # it unmounts what it has mounted
         self._server.wait(60)
-        assert self._server.stderr is not None
-        self._server.stderr.close()
-        if self._mounted():  # somebody had it open
-            subprocess.run(["umount", "--lazy", str(self.view)], check=True, timeout=60)
+        self._clear()
 
 
 @pytest.fixture

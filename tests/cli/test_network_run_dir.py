@@ -247,13 +247,47 @@ def test_what_is_not_ours_to_write_is_told_at_once(runs: Runs, net: Disk) -> Non
     assert run.wait() == 2
     assert run.stderr == f"ftrun: run dir {runs.run_dir}: File exists\n"
     (net.real / "run").unlink()
-    ours = local(runs)
-    ours.chmod(0o755)  # as somebody else might make it
+    taken = local(runs)
+    others = [taken, *(taken.with_name(f"{taken.name}-{number}") for number in range(1, 10))]
+    for path in others:  # as somebody else might make them
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
     run = runs.run("touch", "started")
-    ours.chmod(0o700)
+    for path in others:
+        shutil.rmtree(path)
     assert run.wait() == 2
-    assert run.stderr == f"ftrun: {ours} is there already, and not a folder of ours alone\n"
+    assert run.stderr == f"ftrun: {taken} is there already, and not a folder of ours alone; nor is any like it\n"
     assert not (runs.folder / "started").exists()
+
+
+@pytest.mark.parametrize("how", ["another temp folder", "another name"])
+def test_a_second_one_ends_nothing_of_the_first(runs: Runs, net: Disk, how: str) -> None:
+    """It has another local folder, and so another lock there; the state on the disk names processes of the first."""
+    first = start(runs, *WAITS)
+    wait_for((net.real / "run" / "state.json").exists, "the first one copies")
+    temp, link = runs.folder / "tmp", runs.folder / "link"
+    temp.mkdir()
+    link.symlink_to(net.view)
+    more = {"TMPDIR": str(temp)} if how == "another temp folder" else {}
+    second = runs.run("true", run_dir=link / "run" if how == "another name" else runs.run_dir, **more)
+    assert second.wait() == 2
+    assert "another ftrun works in it" in second.stderr
+    go(runs)
+    assert first.wait() == 7, first.told()
+    shutil.rmtree(folder(str(link / "run")), ignore_errors=True)
+
+
+def test_a_local_folder_of_another_user_is_passed_over(runs: Runs, net: Disk) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs the right to give files away")
+    taken = local(runs)
+    os.chown(taken, 65534, 65534)
+    try:
+        assert runs.run("true").wait() == 0
+        assert local(runs) != taken
+        shutil.rmtree(local(runs))
+    finally:
+        os.chown(taken, 0, 0)
 
 
 def test_a_second_one(runs: Runs, net: Disk) -> None:
@@ -265,6 +299,8 @@ def test_a_second_one(runs: Runs, net: Disk) -> None:
     assert "another ftrun works in it" in second.stderr
     go(runs)
     assert first.wait() == 7
+    note = net.view / "run" / "mirror.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"node": "another"}))
     with (net.view / "run" / "mirror.lock").open("r+") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         before = (net.real / "run" / "events.jsonl").read_bytes()

@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_read_is_told(both: Folders, name: str) -> None:
         assert found == {"event": "done", "read": "-", "replace": False}
     else:
         assert found == {"event": "done", "read": "none", "replace": True}
-        assert sorted(os.listdir(f"{both.local}.fetched")) == ["events.jsonl", "state.json"]
+        assert sorted(os.listdir(both.local / ".fetched")) == ["events.jsonl", "state.json"]
 
 
 def test_what_is_fetched(both: Folders) -> None:
@@ -207,11 +207,12 @@ def test_what_is_fetched(both: Folders) -> None:
     for name in ("config.json", "data.jsonl", "train.log"):  # of an experiment that has it for its folder
         (both.remote / name).write_text(name)
     (both.remote / "link.json").symlink_to("/etc/hostname")
-    brought = both.local.parent / "local.fetched"
+    brought = both.local / ".fetched"
     assert both.fetch() == {"event": "done", "read": "none", "replace": True}
     assert {path.name for path in brought.iterdir()} == {"state.json", "events.jsonl", "steps.jsonl", "run.log"}
+    brought.rename(both.local.parent / "brought")
     both.local.rmdir()
-    brought.rename(both.local)
+    (both.local.parent / "brought").rename(both.local)
     with both.keep() as mirror:
         both.write("events.jsonl", "\nmore\n")
         assert mirror.end() == 0
@@ -232,10 +233,58 @@ def test_a_file_of_another_user_is_not_brought(both: Folders) -> None:
         (both.remote / name).write_text("{}\n")
     os.chown(both.remote / "state.json", 65534, 65534)
     both.fetch()
-    assert os.listdir(f"{both.local}.fetched") == ["events.jsonl"]
+    assert os.listdir(both.local / ".fetched") == ["events.jsonl"]
     os.chown(both.remote, 65534, 65534)  # an NFS server that makes nobody of root
     both.fetch()
-    assert sorted(os.listdir(f"{both.local}.fetched")) == ["events.jsonl", "state.json"]
+    assert sorted(os.listdir(both.local / ".fetched")) == ["events.jsonl", "state.json"]
+
+
+@pytest.mark.parametrize("name", ["reports", "reports/attempt-1"])
+def test_nothing_is_written_through_a_link(both: Folders, name: str) -> None:
+    theirs = both.remote.parent / "theirs"
+    (theirs / "attempt-1").mkdir(parents=True)
+    (both.remote / name).parent.mkdir(parents=True)
+    (both.remote / name).symlink_to(theirs)
+    with both.keep() as mirror:
+        both.write("reports/attempt-1/report.md", "ours")
+        both.write("events.jsonl", "{}\n")
+        both.has("events.jsonl", "{}\n")
+        assert f"{both.remote}/reports/attempt-1/report.md" in mirror.event("problem")["what"]
+    assert os.listdir(theirs) == ["attempt-1"]
+    assert os.listdir(theirs / "attempt-1") == []
+
+
+def test_where_the_local_folder_is_gone_not_all_is_copied(both: Folders) -> None:
+    with both.keep() as mirror:
+        both.write("events.jsonl", "{}\n")
+        both.has("events.jsonl", "{}\n")
+        both.local.rename(both.local.parent / "away")
+        assert "is gone" in mirror.event("problem")["what"]
+        assert mirror.process.poll() is None
+        (both.local.parent / "away").rename(both.local)
+
+
+def test_a_note_that_is_a_link_is_none_of_ours(both: Folders) -> None:
+    both.remote.mkdir()
+    (both.remote / "mirror.json").symlink_to("/etc/hostname")
+    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+
+
+def test_a_disk_that_is_mounted_anew_gets_all(both: Folders, disk: Disk) -> None:
+    """What was written while nothing was mounted there would be hidden by it, and taken for copied."""
+    both.remote = disk.view / "run"
+    with both.keep() as mirror:
+        both.write("state.json", "1")
+        both.has("state.json", "1")
+        disk.unmount()
+        both.write("state.json", "2")
+        mirror.event("problem", lambda line: "no network disk is mounted" in line["what"])
+        assert list(disk.view.iterdir()) == []
+        disk.mount()
+        both.has("state.json", "2")
+        both.write("state.json", "3")
+        assert mirror.end() == 0
+    both.has("state.json", "3")
 
 
 def test_a_state_that_was_never_copied_is_not_replaced(both: Folders) -> None:

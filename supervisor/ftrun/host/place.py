@@ -3,6 +3,7 @@ there (`helpers/mirror`, ADR 11).  Nothing in here touches a network disk: that 
 it does not answer."""
 
 import os
+import re
 import select
 import stat as st
 import time
@@ -16,7 +17,7 @@ from ftrun.host.signals import Signals
 
 PATIENCE: Final = 10.0  # s for a network disk to say what it holds, before the job starts without
 SAVING: Final = 5.0  # s for a note that is written there between two commands
-FETCHED: Final = ".fetched"  # beside the local folder: what the network disk holds
+FETCHED: Final = ".fetched"  # in the local folder: what the network disk holds
 DONE: Final = "done"
 # What the copying helper has to know of the other side: the token of what was read, or
 UNREAD: Final = "-"  # nothing was: what is there is not to be lost
@@ -145,22 +146,23 @@ class Note:
 
 def folder(path: str) -> str:
     """The local one for a path on a network disk, the same each time on this node; it is ours alone.  RunDirError."""
-    found = f"{temporary(path)}/{_name(path, os.getuid())}"
-    try:
-        os.mkdir(found, 0o700)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise RunDirError(f"{found}: {error.strerror}; {path} is on a network disk") from None
-    alone(found)
-    return found
+    first = f"{temporary(path)}/{_name(path, os.getuid())}"
+    for found in (first, *(f"{first}-{number}" for number in range(1, 10))):
+        try:
+            os.mkdir(found, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise RunDirError(f"{found}: {error.strerror}; {path} is on a network disk") from None
+        if _alone(found):
+            return found
+    raise RunDirError(f"{first} is there already, and not a folder of ours alone; nor is any like it")
 
 
-def alone(path: str) -> None:
-    """RunDirError unless it is a folder that only we can write to: anybody may make one in a shared temp folder."""
+def _alone(path: str) -> bool:
+    """Whether it is a folder that only we can write to: anybody may make one in a shared temp folder."""
     found = os.lstat(path)
-    if not st.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise RunDirError(f"{path} is there already, and not a folder of ours alone")
+    return st.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def unnamed() -> str:
@@ -195,11 +197,11 @@ def working(path: str) -> list[str]:
     path = os.path.abspath(path)
     if mounts.network(path) is None:
         return []
-    found = []
+    found, ours = [], re.compile(rf"ftrun-\d+{_name(path, '')[6:]}(?:-\d)?")
     for temp in _temporaries():
         if mounts.network(temp) is None:
             names = os.listdir(temp) if os.path.isdir(temp) else []
-            found += [f"{temp}/{n}" for n in names if n.startswith("ftrun-") and n.endswith(_name(path, "")[6:])]
+            found += [f"{temp}/{n}" for n in names if ours.fullmatch(n)]
     return found
 
 
@@ -220,7 +222,7 @@ def _replaced(journal: Journal) -> Journal:
     path = journal.path
     aside = f"{path}.{time.time_ns()}"
     os.rename(path, aside)
-    os.rename(path + FETCHED, path)
+    os.rename(f"{aside}/{FETCHED}", path)
     fresh = Journal(path)
     journal.close()
     if set(os.listdir(aside)) <= {"events.jsonl", "run.log"}:

@@ -2,7 +2,7 @@
 the disk does not answer: PID 1 gives it up, or does not wait for it at all.
 
     mirror new PATH                  makes a folder that nobody has, of this name or that of a later second
-    mirror fetch LOCAL REMOTE        brings what a new container goes on with, into LOCAL.fetched
+    mirror fetch LOCAL REMOTE        brings what a new container goes on with, into LOCAL/.fetched
     mirror get REMOTE LOCAL UNSAVED  one file, that there is none included; but the other way round where UNSAVED is
                                      there and says what REMOTE still is: LOCAL was to take the place of that
     mirror put LOCAL REMOTE [ASIDE]  LOCAL takes the place of REMOTE, which keeps the name ASIDE
@@ -11,7 +11,7 @@ the disk does not answer: PID 1 gives it up, or does not wait for it at all.
                                      asked in time, `+` for a REMOTE that is yet to be made, as by `new`
 JSON lines come out on stdout, ASCII:
     {"event": "done", "path": PATH}                         of `new`
-    {"event": "done", "read": TOKEN, "replace": B}          of `fetch`; B: LOCAL.fetched is to take the place of LOCAL;
+    {"event": "done", "read": TOKEN, "replace": B}          of `fetch`; B: LOCAL/.fetched is to take the place of LOCAL;
                                                             TOKEN is `-` where there is a state that is not brought
     {"event": "done"}                                       of `get` and `put`
     {"event": "refused", "why": TEXT}                       it will not work, however long one waits: not ours to write
@@ -30,7 +30,7 @@ from typing import Final
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.keeping import RECORDS, Keeping
-from ftrun.host.place import FETCHED, NOTHING, UNREAD, alone
+from ftrun.host.place import FETCHED, NOTHING, UNREAD
 
 MOST: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"
@@ -39,7 +39,10 @@ NAMED: Final = "%Y%m%d_%H%M%S"
 WRONG: Final = (  # with the path: to wait would change nothing
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    errno.EAGAIN,
 )
+LEAVING: Final = 5.0  # s for the mirror of an ftrun that has just been killed to end
+TURN: Final = 0.05  # s between looks whether it has
 
 
 def main(argv: Sequence[str]) -> int:
@@ -87,16 +90,22 @@ def fresh(path: str) -> str:
 
 def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
     """The token of what is there, and whether it takes the place of what is in `local`: unless that has a state which
-    was never copied, or nobody else has written there since it was.  A file that we may not read is a problem."""
+    was never copied, or nobody else has written there since it was.  A file that we may not read is a problem.  OSError
+    where another ftrun of this node works there: its state names processes, and they are not to be ended."""
     os.makedirs(remote, 0o700, exist_ok=True)
+    until = time.monotonic() + LEAVING
+    # That of another node may be gone with it, and its lock stays for a while; nor can we end anything there.
+    while files.worked_in(remote) and files.load(remote).get("node") == os.uname().nodename:
+        if time.monotonic() > until:
+            raise BlockingIOError(errno.EAGAIN, "another ftrun works in it", remote)
+        time.sleep(TURN)
     theirs, note = files.load(remote).get("token", NOTHING), files.load(local)
     if note and theirs in (note["token"], note.get("before")):  # `before`: a mirror was killed as it took it over
         return theirs, False
     if not note and os.path.exists(f"{local}/{STATE}"):
         return UNREAD, False
-    brought = local + FETCHED
+    brought = f"{local}/{FETCHED}"
     os.makedirs(brought, 0o700, exist_ok=True)
-    alone(brought)
     for name in os.listdir(brought):
         os.unlink(f"{brought}/{name}")
     # Whose folder it is can do as he likes there; of a squashing NFS server he is also who wrote all.

@@ -1,6 +1,8 @@
 """Copying files to and from a disk that may be slow, dead, full or shared.  Every call may block as long as it likes;
 OSError: the disk does not do it."""
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -8,10 +10,11 @@ import stat as st
 from collections.abc import Callable
 from typing import Any, Final
 
-from ftrun.host import whole
+from ftrun.host import own, whole
 
 CHUNK: Final = 1 << 20  # bytes
 NOTE: Final = "mirror.json"
+LOCK: Final = "mirror.lock"
 LIMIT: Final = 1 << 20  # bytes of a note
 TOKEN: Final = re.compile("[0-9a-f]{16}", re.ASCII)
 
@@ -84,6 +87,33 @@ def content(path: str) -> bytes | None:
     return whole.read(_unfollowed(path, os.O_RDONLY), LIMIT)
 
 
+def within(root: str, path: str) -> int:
+    """A descriptor of a folder below `root`, made where there is none; no link on the way is followed."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in path.split("/") if path else ():
+        above = fd
+        try:
+            fd = own.within(name, above)
+        finally:
+            os.close(above)
+    return fd
+
+
+def worked_in(folder: str) -> bool:
+    """Whether a mirror copies there; no, where the disk has no locks."""
+    try:
+        fd = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(fd)
+
+
 def load(folder: str) -> dict[str, Any]:
     """The note in a folder; empty where there is none that is ours."""
     try:
@@ -93,6 +123,10 @@ def load(folder: str) -> dict[str, Any]:
         return dict(found) if right else {}
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
         return {}
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return {}  # a link is none of ours
 
 
 def save(folder: str, note: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ local one says how long a file already was there when the local one of that name
 `before` is the token that was there, until ours is.
 """
 
+import errno
 import fcntl
 import os
 import signal
@@ -15,13 +16,12 @@ from typing import Any, Final
 
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.mirror import files
-from ftrun.host import inotify
-from ftrun.host.place import NOTHING, UNMADE, UNREAD
+from ftrun.host import inotify, mounts
+from ftrun.host.place import FETCHED, NOTHING, UNMADE, UNREAD
 
 PERIOD: Final = 1.0  # s between copies of what has changed
 PAUSE: Final = 0.1  # s at least, where there are new records: what was decided is not to wait
 PATIENCE: Final = 10.0  # s without a sign of the disk after which a person is told
-LOCK: Final = "mirror.lock"
 MOST: Final = 64 << 20  # bytes of a file that is none of ours
 RECORDS: Final = ("events.jsonl", "steps.jsonl", "run.log")  # ours: nothing but their end ever changes
 OUTPUT: Final = "output.log"  # ours too, in a folder that we make: elsewhere it may be anybody's
@@ -35,6 +35,7 @@ class Keeping:
         self._appended = (*RECORDS, OUTPUT) if read == UNMADE else RECORDS
         self._note = files.load(local)
         self._lock, self._held = -1, False
+        self._mounted = mounts.network(remote) is not None
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._alive: float | None = None  # since when the disk has not answered; None: it is not asked
         self._problems: list[str] = []
@@ -94,6 +95,9 @@ class Keeping:
 
     def _turn(self, last: bool) -> bool:
         """Copy what has changed; whether all is there.  Where nothing has, the disk is not asked."""
+        if not os.path.isdir(self._local):
+            self._problems.append(f"{self._local} is gone: what was not copied before is lost")
+            return False
         if self._held and not self._changed(last):
             return True
         if not self._take_over():
@@ -114,26 +118,27 @@ class Keeping:
         """The files, relative; what is being written, or of this helper, is not among them."""
         found: list[str] = []
         for folder, folders, names in os.walk(self._local):
-            folders[:] = [name for name in folders if not os.path.islink(f"{folder}/{name}")]
+            folders[:] = [n for n in folders if n != FETCHED and not os.path.islink(f"{folder}/{n}")]
             within = os.path.relpath(folder, self._local)
             found += [os.path.normpath(f"{within}/{name}") for name in names if _ours(name)]
         keys = {name: _key(f"{self._local}/{name}") for name in found}
         changed = [n for n in found if keys[n] and (self._seen.get(n) != keys[n] or (last and n in self._appended))]
-        return sorted(
-            changed, key=lambda name: (name not in self._appended, name)
-        )  # records first: the state follows them
+        # Records first: the state follows them.
+        return sorted(changed, key=lambda name: (name not in self._appended, name))
 
     def _copy(self, name: str, last: bool) -> None:
-        source, target = f"{self._local}/{name}", f"{self._remote}/{name}"
-        seen = _key(source)
-        if "/" in name:
-            os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-        if name in self._appended:
-            files.append(source, target, self._base(name), last, self._moved)
-        elif os.path.getsize(source) <= MOST:
-            files.replace(source, target, self._moved)
-        else:
-            self._problems.append(f"{source} is not copied: it has more than {MOST >> 20} MiB")
+        source, (folder, base) = f"{self._local}/{name}", os.path.split(name)
+        seen, below = _key(source), files.within(self._remote, folder)
+        target = f"/proc/self/fd/{below}/{base}"
+        try:
+            if name in self._appended:
+                files.append(source, target, self._base(name), last, self._moved)
+            elif os.path.getsize(source) <= MOST:
+                files.replace(source, target, self._moved)
+            else:
+                self._problems.append(f"{source} is not copied: it has more than {MOST >> 20} MiB")
+        finally:
+            os.close(below)
         if seen is not None:
             self._seen[name] = seen
 
@@ -141,6 +146,12 @@ class Keeping:
 
     def _take_over(self) -> bool:
         """Whether we may write there."""
+        if self._mounted and mounts.network(self._remote) is None:  # what lies here now is hidden when it is back
+            self._held, self._seen = False, {}
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+            raise OSError(errno.ENODEV, "no network disk is mounted there", self._remote)
         if "remote" in self._note:
             self._remote = self._note["remote"]
         elif self._read == UNMADE:
@@ -208,14 +219,14 @@ class Keeping:
         """Where the disk has no locks we go on without."""
         if self._lock >= 0:
             return True
-        fd = os.open(f"{self._remote}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(f"{self._remote}/{files.LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             os.close(fd)
             return False
         except OSError as error:
-            self._problems.append(f"{self._remote}/{LOCK}: {error.strerror}; a second ftrun there is not noticed")
+            self._problems.append(f"{self._remote}/{files.LOCK}: {error.strerror}; a second ftrun there is not noticed")
         self._lock = fd
         return True
 
