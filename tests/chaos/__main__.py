@@ -36,6 +36,14 @@ FOUND = """\
 - a signal in the last milliseconds, when the interpreter had given up its handlers, was the exit status in place of the
   verdict"""
 
+LENIENT = """\
+Not held against ftrun: answers to orders, and what helpers still say, after `ended`; exit code 2 for a start while the
+stopped container still holds the lock; with no free descriptor, 125 with a word of why, or no termination message; the
+beat folder of an ftrun that was killed before its command was started; a checkpoint on record less than 20 ms before
+ftrun was killed; a hang where the harness itself overslept by half a second. With a full or read-only run dir neither
+counts nor the replay are checked. Not struck: devices, `--heal`, groups (they have a chaos of their own,
+`tests/net/test_group_chaos.py`), and a change of nodes."""
+
 
 class Result(NamedTuple):
     """`seen` None: the harness itself failed, as `wrong` says."""
@@ -160,7 +168,11 @@ def page(results: Sequence[Result], seed: int, took: float) -> measured.Measured
         ),
         head=("fault", "injected", "lost"),
         rows=(*rows, ("**together**", f"**{injected.total():,}**", f"**{lost.total():,}**")),
-        after=("What the runs have found is fixed, each with a test (`tests/chaos/test_chaos_found.py`):", FOUND),
+        after=(
+            "What the runs have found is fixed, each with a test (`tests/chaos/test_chaos_found.py`):",
+            FOUND,
+            LENIENT,
+        ),
     )
 
 
