@@ -51,7 +51,7 @@ LINES = {
     "c10d rendezvous, all at once": THEIRS[2],
 }
 AFTER = (
-    "**A bare TCPStore answers sooner**: it is C++ and compares nothing; its barrier is the floor of one socket a "
+    "**A bare TCPStore is about as fast**: it is C++ and compares nothing; its barrier is the floor of one socket a "
     "member. ftrun's answer is a decision over what all members have said (who is in which epoch, whose trouble was "
     "first), made by Python in one thread, and each word of it is encrypted. The figure that it has to be held "
     "against is the rendezvous, which is what torchrun's agents wait for at each restart.",
