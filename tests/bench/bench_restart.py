@@ -22,9 +22,9 @@ if int(os.environ["MA_PROC_START_CNT"]) > {runs}:
     sys.exit(0)
 for _ in range({size} - 1):
     if os.fork() == 0:
-        time.sleep(3600)
+        time.sleep(3600)  # until it is killed with its tree
 ft.beat(1)
-time.sleep(3600)
+time.sleep(3600)  # the hang
 """
 
 

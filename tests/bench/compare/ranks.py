@@ -20,7 +20,7 @@ def main(size: int, fifo: str = "") -> None:
             os.write(held, b"up\n")
             if folder := os.environ.get("FTRUN_BEAT_DIR"):
                 os.utime(os.path.join(folder, "touch"))  # the only beat: from now on it hangs
-        time.sleep(86400)
+        time.sleep(86400)  # until it is killed: how fast that goes is measured
     os.environ["RANK"] = str(rank)
     import ftrun_hooks as ft
 

@@ -13,6 +13,7 @@ from ftrun.host import procfs, spawn
 SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "busybox", "ksh")
 FILES: Final = 4096  # descriptors
 PROCESSES: Final = 4096
+# What py-spy is tried on; it is killed when that has answered.
 SLEEPER: Final = "import sys, time; sys.stdout.write('.'); sys.stdout.flush(); time.sleep(60)"
 SPY: Final = 5.0  # s
 

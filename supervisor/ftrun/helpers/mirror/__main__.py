@@ -31,6 +31,7 @@ from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.keeping import RECORDS, Keeping
 from ftrun.host.place import FETCHED, NOTHING, UNREAD
+from ftrun.views import alive
 
 MOST: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"
@@ -95,7 +96,7 @@ def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
     os.makedirs(remote, 0o700, exist_ok=True)
     until = time.monotonic() + LEAVING
     # That of another node may be gone with it, and its lock stays for a while; nor can we end anything there.
-    while files.worked_in(remote) and files.load(remote).get("node") == os.uname().nodename:
+    while alive.copied(remote) and files.load(remote).get("node") == os.uname().nodename:
         if time.monotonic() > until:
             raise BlockingIOError(errno.EAGAIN, "another ftrun works in it", remote)
         time.sleep(TURN)

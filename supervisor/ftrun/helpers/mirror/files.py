@@ -2,7 +2,6 @@
 OSError: the disk does not do it."""
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -97,21 +96,6 @@ def within(root: str, path: str) -> int:
         finally:
             os.close(above)
     return fd
-
-
-def worked_in(folder: str) -> bool:
-    """Whether a mirror copies there; no, where the disk has no locks."""
-    try:
-        fd = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError as error:
-        return error.errno in (errno.EAGAIN, errno.EACCES)
-    finally:
-        os.close(fd)
 
 
 def load(folder: str) -> dict[str, Any]:
