@@ -14,7 +14,7 @@ from ftrun import config  # noqa: E402
 from ftrun.core import exitcode  # noqa: E402
 
 SEEN = (
-    ("MA_PROC_START_CNT", "1, then one more at each start in this pod"),
+    ("MA_PROC_START_CNT", "1 or what comes in, then one more at each start in this pod, over all ftruns and phases"),
     (
         "MA_SCHEDULE_CNT",
         "how often this pod was scheduled: passed on, else the outer scheduler's count of restarts + 1, else 1",
@@ -27,7 +27,10 @@ SEEN = (
     ("FTRUN_EPOCH", "the number of this start in the group, of all members together; absent outside of one"),
     ("FTRUN_LAST_SECTION", "the outermost section that the earlier attempt ended or broke in; absent if none"),
     ("PYTHONPATH", "with automatic beats: a folder of ftrun's before what was given"),
-    ("CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES", "with `--min-devices`: without the devices that did not heal"),
+    (
+        "CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES",
+        "with `--min-devices`: without the devices that did not heal and are not well again",
+    ),
 )
 READ = (
     ("FTRUN_…", "the options above. A name that is close to one and is none: exit 2"),
@@ -35,6 +38,10 @@ READ = (
     ("MA_HANG_DETECT_TIME", "minutes: what `--idle-timeout auto` means"),
     ("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "how long the work at the very end is waited for; -1: to its end"),
     ("NODE_NAME, SLURMD_NODENAME", "what `--node-name` is by itself"),
+    (
+        "MINDX_TASK_ID",
+        "the name of the job, by which its faults and schedules are told from those of another",
+    ),
     (
         "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEPID, SLURM_TASK_PID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST, "
         "SLURM_PROCID, SLURM_NNODES, SLURM_JOB_NUM_NODES, SLURM_NODEID, SLURM_JOB_NODELIST",
@@ -57,6 +64,10 @@ READ = (
     (
         "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
         "which ranks are here; `reset.json` names ranks",
+    ),
+    (
+        "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
+        "of each process of the job, for evidence: whether some of its ranks run on other nodes",
     ),
     ("CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER", "which NVIDIA devices are looked at"),
     (
@@ -81,7 +92,13 @@ LINES = """## ftrun's own lines
 
 On stderr, each a line that begins with `[ftrun]`; in colours where stderr is a terminal and `NO_COLOR` is not set. What
 comes from outside (paths, exceptions, words of the command) can neither break a line nor act on a terminal. A line that
-stderr cannot take at once is dropped, so that a full pipe never holds up the job: `run.log` has all of them.
+stderr cannot take at once is dropped, so that a full pipe never holds up the job: `run.log` has all of them. On a
+terminal a line begins in the first column, also after a progress bar; in a pipe or a file it may follow an unfinished
+line of the command, since ftrun cannot know there in which column that ended.
+
+The line that names what is watched, the timeouts and the run dir comes 30 s after the first start of the command, once:
+what ends sooner, such as `ftrun true` in a script, has the stderr of the bare command. `ftctl status` shows the same
+from the start on.
 
 With `--log-format json` each is an object:
 

@@ -59,6 +59,11 @@ class BeatDir:
             timeout=60,
         )
 
+    def start(self, code: str, **env: str) -> subprocess.Popen[bytes]:
+        """The same, without waiting for its end."""
+        words = [sys.executable, "-c", f"import ftrun_hooks as ft\n{code}"]
+        return subprocess.Popen(words, env=self.environment(**env))
+
     def environment(self, **env: str) -> dict[str, str]:
         path = os.pathsep.join([str(HOUSE / "hooks"), str(HOUSE / "tests")])
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TMPDIR")}

@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -23,8 +24,8 @@ import ftrun_hooks as ft
 
 
 class Trouble(NamedTuple):
-    """`KIND:RANK:STEP[:always]`: once, or in each epoch that comes to that step.  `KIND` is hang, crash, fail (it says
-    that no restart can cure it), or exit, which is a good end."""
+    """`KIND:RANK:STEP[:always]`: once, or in each epoch that comes to that step.  `KIND` is hang, crash, kill (by
+    SIGKILL), fail (it says that no restart can cure it), or exit, which is a good end."""
 
     kind: str
     rank: int
@@ -81,6 +82,8 @@ class Ledger:
                     sys.exit(1)
                 case "crash":
                     raise RuntimeError("as it was told")
+                case "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
                 case "exit":
                     sys.exit(0)
                 case _:

@@ -145,6 +145,10 @@ class Host:
         else:
             self.network.ip("link set eth0 down")
 
+    def narrow(self, size: int) -> None:
+        """No packet of more than `size` bytes comes in any more, and nobody is told."""
+        self._switch.ip(f"link set {self._port} mtu {size}")
+
     def restore(self) -> None:
         self._switch.ip(f"link set {self._port} master bridge")
         self.network.ip("link set eth0 up")

@@ -170,8 +170,9 @@ LATE = f"""- `spin` and `busy` use their processor, so that evidence raises a le
   default an hour, has passed. A limit that is given finds them at once: `--hang-timeout {FLOOR}s` after {{given}}.
 - `nobeat` trains on. To the idle rule, which found it here, its steps are next to nothing; had they taken a twentieth
   of its time it would be left alone. A given `--start-timeout` ends what has never beaten.
-- By default a limit is learned from a hundred steps: what hangs before is found when the start timeout has passed. The
-  idle rule is on by itself only for a job that uses an accelerator, after half an hour."""
+- By default a limit is learned from a hundred steps. What hangs after fewer has a provisional limit of at least five
+  minutes, and what hangs before its first beat is found only in a later start of a job that has beaten before. The idle
+  rule is on by itself only for a job that uses an accelerator, after half an hour."""
 
 
 def page(measured: Measured) -> str:
@@ -208,7 +209,9 @@ def _healthy(measured: Measured) -> str:
     def cleared(all_seen: Sequence[Seen]) -> str:
         return _names(why.partition(":")[0] for seen in all_seen for why in seen.cleared)
 
-    words = "How many were killed; a suspicion that was cleared does no harm."
+    words = """How many were killed; a suspicion that was cleared does no harm. Healthy jobs that wait for minutes for
+somebody outside (a rate limit, an upload, a simulator, ranks of which one uploads) are measured with the real limits:
+[waits for somebody outside](reliability.md#waits-for-somebody-outside)."""
     return words + "\n\n" + _table(measured, HEALTHY, cell, "what cleared the suspicions", cleared)
 
 

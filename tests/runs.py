@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,12 +28,17 @@ Record = dict[str, Any]
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = DEADLINE) -> Any:
-    """The first true value of `condition`."""
+    """The first true value of `condition`; a file or process that it reads and that is not there yet is a wait too."""
     until = time.monotonic() + timeout
-    while not (found := condition()):
+    while True:
+        try:
+            if found := condition():
+                return found
+        except (FileNotFoundError, ProcessLookupError):
+            if time.monotonic() >= until:
+                raise
         assert time.monotonic() < until, f"not within {timeout:.0f} s: {what}"
         time.sleep(0.01)
-    return found
 
 
 def permitted(*words: str) -> bool:
@@ -83,6 +89,12 @@ def carrying(entry: str) -> list[int]:
             if entry.encode() in words:
                 found.append(int(name))
     return found
+
+
+def end_process(pid: int) -> None:
+    """SIGKILL for a process that may have ended meanwhile; a test whose point is the kill itself calls `os.kill`."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 class Run:
@@ -215,10 +227,7 @@ class Runs:
 
         def none_left() -> bool:
             for pid in self.living():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
+                end_process(pid)
             return not self.living()
 
         wait_for(none_left, "nothing of the test runs")

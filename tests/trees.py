@@ -14,6 +14,7 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hooks"))
 STORMS = 3
+LASTS = 240.0  # s; a storm that no ftrun ends, because its test was killed, ends by itself
 
 
 def fields(pid: int | str) -> tuple[str, int] | None:
@@ -127,10 +128,11 @@ class Tree:
         os.execve("/bin/sleep", ["sleep", "3600"], {})
 
     def storm(self) -> NoReturn:
-        """Forks on for ever: one process follows another, in a session of its own, deaf to SIGTERM."""
+        """Forks on and on: one process follows another, in a session of its own, deaf to SIGTERM."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.here()
-        while True:
+        until = time.monotonic() + LASTS
+        while time.monotonic() < until:
             time.sleep(0.002)
             try:
                 if os.fork():
@@ -138,6 +140,7 @@ class Tree:
                 os.setsid()
             except OSError:
                 pass
+        os._exit(1)
 
 
 def main(folder: Path, size: int, restarts: int, end: int = 0) -> None:

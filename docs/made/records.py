@@ -29,7 +29,7 @@ killed ftrun may leave half a line. `ftctl events --json` prints them, `ftctl ev
 """
 FINDING: Final = {
     "rule": "`step`, `start`, `section` or `idle`",
-    "rank": "which; -1: the touch file; `null`: the whole command",
+    "rank": "which; -1: the touch file; -1 - pid: one of several processes without RANK; `null`: the whole command",
     "age": "how long it has been silent",
     "limit": "what it has passed",
     "step": "its step",
@@ -65,7 +65,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "progress": (
         "a newer checkpoint, or the first step of this attempt beyond all earlier ones: counts begin anew",
         {
-            "by": "`checkpoint`, `step` or `stable` (`--stable-after`)",
+            "by": "`checkpoint`, `step`, `save` (it resumed from its newest file and saved a newer one) or "
+            "`stable` (`--stable-after`)",
             "step": "the highest",
             "checkpoint": "path of the newest",
             "seen": "with `--progress`: when the file was seen complete, as `mono`",
@@ -99,6 +100,14 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "fault": ("a device reports a fault", FAULT),
     "healing": ("the tree is dead and a fault is being cured, or the platform permits no start", FAULT),
     "removed": ("the command goes on without a device", {"device": "which", "left": "how many are left"}),
+    "platform": (
+        "the platform wants the command to end, or to start again with other pods",
+        {"what": "`end` or `restart`", "why": "by which field of reset.json"},
+    ),
+    "returned": (
+        "a device that was taken out is well again, and the next start has it",
+        {"device": "which", "devices": "how many the command has then", "why": "why it is taken for well"},
+    ),
     "stopping": (
         "the tree is being ended",
         {
@@ -150,7 +159,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "an order of rank 0 to the whole group that says something new; at rank 0 also what it has seen",
         {
             "what": "`wait`; `run`: the command of this epoch; `stop`: it is over; `end`: all is; "
-            "`cut`: no word of rank 0; `noted`: what rank 0 saw",
+            "`cut`: rank 0 was not heard in time either; `noted`: what rank 0 saw",
             "epoch": "the number of the start, of all together",
             "why": "a sentence",
             "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",

@@ -63,7 +63,8 @@ WHERE: Final = (
 )
 ELSEWHERE: Final = (
     f"| `/dev/shm/ftrun-beats-…` | the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"
-    f" {layout.SLOTS} ranks; removed at the end |",
+    f" {layout.SLOTS} ranks; removed at the end. That of a killed ftrun is removed by the next ftrun of the same user"
+    " there, in whichever container, unless a process that the killed one left still gives heartbeats in it |",
     "| `/dev/termination-log` | the verdict as one line of JSON, at most 4,096 bytes, where it exists |",
 )
 

@@ -10,13 +10,15 @@ import sys
 from _thread import get_ident
 from functools import wraps
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Tuple
 
 from ._beat import beat
+from ._files import known
 from ._section import Automatic
 from ._slot import mine
 
 MANY = 4096  # optimizers in one round: a program that makes a new one each time
+Target = Tuple[Optional[int], Tuple[str, ...]]  # of a call, where its file is: the position, and names of keywords
 
 
 class Training:
@@ -38,6 +40,7 @@ class Training:
         """In a forked child too: it has a slot of its own, or none."""
         self.stepped: set[int] = set()
         self.step = -1
+        self.restored = 0
         self.told = 0
         self.silent = False
         self.between: Automatic | None = None
@@ -49,7 +52,8 @@ class Training:
                 return
             mine.claim(_rank_in_group())
         if not self.stepped:
-            self.step += _restored(optimizer)
+            restored = _restored(optimizer)
+            self.step, self.restored = self.step + restored, self.restored + restored
         if not self.stepped or id(optimizer) in self.stepped or len(self.stepped) == MANY:
             self.stepped = set()
             self.step += 1
@@ -60,6 +64,11 @@ class Training:
         self.silent = self.silent or mine.step != self.told
         beat(None if self.silent else self.step)
         self.told = mine.step
+
+    def counts_from_zero(self) -> bool:
+        """Whether the steps tell nothing of what earlier processes did: not where an optimizer was restored with its
+        count, nor where the program tells its own."""
+        return not self.silent and self.restored == 0 and mine.step == self.told
 
     def batch_came(self) -> None:
         if _beats_here():
@@ -112,13 +121,44 @@ def step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
     door.optimizer = optimizer
 
 
-def in_section(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def was_saved(target: Any) -> None:
+    """A save of the program's own to `target` is complete."""
+    try:
+        if target is not None and training.counts_from_zero():
+            known.was_saved(target)
+    except Exception:
+        pass
+
+
+def in_section(function: Callable[..., Any], name: str, target: Target) -> Callable[..., Any]:
     @wraps(function)
     def within(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return function(*args, **kwargs)
         with Automatic(name):
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+        try:
+            was_saved(_of_call(target, args, kwargs))
+        except Exception:
+            pass
+        return result
+
+    return within
+
+
+def with_notice(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
+    """Takes note of what it has loaded."""
+
+    @wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        try:
+            loaded = None if is_compiling() else _of_call(target, args, kwargs)
+            if loaded is not None:
+                known.was_loaded(loaded)
+        except Exception:
+            pass
+        return result
 
     return within
 
@@ -157,23 +197,48 @@ def _loader(module: Any) -> None:
     iterator.__next__ = with_beats(iterator.__next__)
 
 
-def _sections(package: str, *functions: str) -> Callable[[Any], None]:
-    """No public hook of torch tells when these begin and end."""
+def _of_call(target: Target, args: Any, kwargs: Any) -> Any:
+    """The file that a call is about, or None."""
+    number, names = target
+    if number is not None and len(args) > number:
+        return args[number]
+    for name in names:
+        if kwargs.get(name) is not None:
+            return getattr(kwargs[name], "path", None) if name.startswith("storage_") else kwargs[name]
+    return None
+
+
+def _wrapped(package: str, saves: dict[str, Target], loads: dict[str, Target]) -> Callable[[Any], None]:
+    """No public hook of these libraries tells when they save and load.  Saves are sections; what they and loads were
+    about is noted when they have returned."""
 
     def replace(module: Any) -> None:
-        for name in functions:
-            setattr(module, name, in_section(getattr(module, name), f"{package}.{name}"))
+        for name, target in saves.items():
+            setattr(module, name, in_section(getattr(module, name), f"{package}.{name}", target))
+        for name, target in loads.items():
+            setattr(module, name, with_notice(getattr(module, name), target))
 
     return replace
 
 
+def _distributed_load(module: Any) -> None:
+    module.load = with_notice(in_section(module.load, "torch.distributed.checkpoint.load", NOTHING), READ)
+
+
+NOTHING: Target = (None, ())
+WRITTEN: Target = (None, ("checkpoint_id", "storage_writer"))
+READ: Target = (None, ("checkpoint_id", "storage_reader"))
 AFTER: dict[str, Callable[[Any], None]] = {
     "torch.compiler": _compiler,
     "torch.optim.optimizer": _optimizer,
     "torch.utils.data.dataloader": _loader,
-    "torch.serialization": _sections("torch", "save"),
-    "torch.distributed.checkpoint.state_dict_saver": _sections("torch.distributed.checkpoint", "save", "async_save"),
-    "torch.distributed.checkpoint.state_dict_loader": _sections("torch.distributed.checkpoint", "load"),
+    "torch.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
+    # An asynchronous save is not complete when the call returns.
+    "torch.distributed.checkpoint.state_dict_saver": _wrapped(
+        "torch.distributed.checkpoint", {"save": WRITTEN, "async_save": NOTHING}, {}
+    ),
+    "torch.distributed.checkpoint.state_dict_loader": _distributed_load,
+    "safetensors.torch": _wrapped("safetensors", {"save_file": (1, ("filename",))}, {"load_file": (0, ("filename",))}),
 }
 
 
@@ -222,13 +287,13 @@ def _restored(optimizer: Any) -> int:
     return 0
 
 
-def _rank_in_group() -> int:
-    """Of a process that was started without RANK, as torch.multiprocessing.spawn does."""
+def _rank_in_group() -> int | None:
+    """Of a process that was started without RANK, as torch.multiprocessing.spawn does; None where it is in no group."""
     try:
         distributed = sys.modules["torch.distributed"]
-        return max(0, distributed.get_rank()) if distributed.is_initialized() else 0
+        return max(0, distributed.get_rank()) if distributed.is_initialized() else None
     except Exception:
-        return 0
+        return None
 
 
 training = Training()

@@ -54,7 +54,7 @@ def beat(step: object = None) -> None:
             # After MOVED_AT: a look in between sees too much credit, never an age that is too great.
             mine.credit = words[CREDIT] = 0
         if silence > SHORT:
-            mine.long.append(silence)
+            mine.long.append((silence, now))
         mine.left -= 1
         if mine.left <= 0:
             mine.learn()

@@ -3,6 +3,7 @@
 `raised-<CLOCK_MONOTONIC in ns, 20 digits>-<pid>`, renamed into place, at most `SIZE` bytes: lines of `key value`, `end`
 the last of them.  Times are in ns, `parents` goes up from the parent, `kinds` are the exception's class and its bases.
 What begins with `root-` tells of the exception that is at the bottom of its chain; `chain` says how it got there.
+`children` are `rank:pid:exit code`, of each child process that a launcher says it failed for (minus n: by signal n).
 
 Loaded by itself, without the package: what kills a program may be that it cannot import what the package needs.
 """
@@ -22,6 +23,7 @@ SIZE = 4096
 FILES = 256  # so many are kept; where there are more, the middle ones go: the first and the last tell most
 ANCESTORS = 16
 CHAIN = 64
+CHILDREN = 12
 ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120}  # bytes; for error and root each
 
 
@@ -81,7 +83,28 @@ def _record(error: BaseException) -> list[str]:
     if root is not error:
         lines.append("chain " + how)
         lines += _described(root, "root-")
+    children = _children(error) or _children(root)
+    if children:
+        lines.append("children " + " ".join(children))
     return lines
+
+
+def _children(error: BaseException) -> list[str]:
+    """The one that failed first comes first, as torch's launchers tell it: torchrun's `ChildFailedError` and the
+    exceptions of `torch.multiprocessing.spawn`."""
+    told: Any = error
+    try:
+        if isinstance(getattr(told, "failures", None), dict):
+            first = told.get_first_failure()[0]
+            ranks = sorted(told.failures, key=lambda rank: rank != first)
+            failed = [(rank, told.failures[rank].pid, told.failures[rank].exitcode) for rank in ranks]
+        elif hasattr(told, "error_pid"):
+            failed = [(told.error_index, told.error_pid, getattr(told, "exit_code", 1))]
+        else:
+            return []
+        return ["%d:%d:%d" % one for one in failed[:CHILDREN]]
+    except Exception:  # another class with such names
+        return []
 
 
 def _described(error: BaseException, prefix: str) -> list[str]:
@@ -188,7 +211,8 @@ def _write(folder: str, lines: list[str]) -> None:
     name = "%s%020d-%d" % (RAISED, time.monotonic_ns(), os.getpid())
     fresh = os.path.join(folder, "." + name)
     try:
-        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        mode = 0o600 if os.stat(folder).st_uid == os.geteuid() else 0o640  # for the supervisor, if that is another user
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             os.write(file, content)
         finally:

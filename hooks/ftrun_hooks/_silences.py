@@ -10,6 +10,23 @@ WINDOW = 10  # batches, so that a step time that drifts is followed
 TOP = 11  # of each batch: the 99th percentile of the whole window is among them
 
 
+def awake(silences: list[tuple[int, int]], header: memoryview | None) -> list[int]:
+    """The lengths of these silences, each of which has its end, in ns: without the time in which all were frozen."""
+    freezes = []
+    if header is not None and any(silence >= at.FREEZE for silence, _ in silences):
+        found = header[at.H_FREEZES : at.H_FREEZES + 2 * at.FREEZES].tolist()
+        freezes = [(found[n], found[n + 1]) for n in range(0, len(found), 2) if found[n] < found[n + 1]]
+    lengths = []
+    for silence, end in silences:
+        if freezes and silence >= at.FREEZE:
+            begun = end - silence
+            frozen = sum(max(0, min(end, until) - max(begun, since)) for since, until in freezes)
+            silence = max(0, silence - frozen)
+        if silence > at.SHORT:
+            lengths.append(silence)
+    return lengths
+
+
 class Silences:
     """Digests the silences a batch at a time, because a beat must cost nothing: it counts, and keeps the long ones.
 

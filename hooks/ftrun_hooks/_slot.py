@@ -10,20 +10,24 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from . import layout as at
-from ._silences import Silences
+from ._silences import Silences, awake
 
-TRIES = 64  # slots that a claim looks at; so many processes would have to claim one rank, or clash
+SOON, LATE = 5_000_000, 10_000_000_000  # ns; where the file is not ours to write, it is tried again after these
+TRIES = 256  # slots that a claim looks at; so many processes would have to claim one rank, have none, or clash
 
 
 class Slot:
-    """`words` is the claimed slot, or None.  `settled` tells that a claim was tried: it is tried once a process.
+    """`words` is the claimed slot, or None.  `settled` tells that a claim was tried: it is tried once a process, and
+    again, not before `again`, where the supervisor has still to let this user in.
 
     `main` is the main thread, `mover` the one whose steps advance.  `step`, `moved_at` and `credit` are those words:
-    beats read them faster than the mapped ones.  `long` silences wait to be digested when no movements are `left` of
-    their batch.
+    beats read them faster than the mapped ones.  `long` silences, each with its end, wait to be digested when no
+    movements are `left` of their batch.
     """
 
     __slots__ = (
+        "again",
+        "claiming",
         "credit",
         "digester",
         "folder",
@@ -35,6 +39,7 @@ class Slot:
         "mark",
         "moved_at",
         "mover",
+        "pause",
         "rank",
         "settled",
         "step",
@@ -48,9 +53,11 @@ class Slot:
     def _unclaimed(self, main: int) -> None:
         self.words: memoryview | None = None
         self.header: memoryview | None = None
-        self.settled = False
+        self.settled = self.claiming = False
+        self.again = 0
+        self.pause = SOON
         self.step = self.moved_at = self.credit = 0
-        self.long: list[int] = []
+        self.long: list[tuple[int, int]] = []
         self.digester = Silences()
         self.left = self.digester.batch
         self.folder = ""
@@ -66,17 +73,33 @@ class Slot:
 
     def claim(self, rank: int | None = None) -> memoryview | None:
         """A slot for this rank; None for ever outside ftrun.  `rank` stands in where the environment names none."""
-        if self.settled:
+        if self.settled or (self.again and monotonic_ns() < self.again):
             return self.words
-        with self.lock:
-            if not self.settled:
+        with (
+            self.lock
+        ):  # other threads wait here for the first claim; a signal handler in the middle of it does not claim
+            if not (self.settled or self.claiming or (self.again and monotonic_ns() < self.again)):
+                self.claiming, again = True, False
                 try:
-                    self._claim(rank or 0)
-                except (OSError, ValueError):  # no such file, not ours to write, cannot be mapped
+                    self._claim(rank)
+                except PermissionError:  # this process changed its user, and was not let in yet
+                    again = True
+                except (OSError, ValueError):  # no such file, cannot be mapped
                     pass
                 finally:
-                    self.settled = True
+                    self.claiming, self.settled = False, not again
+                if again:
+                    self._ask()
         return self.words
+
+    def _ask(self) -> None:
+        """Ask the supervisor for access, which it gives to users of the command's own processes."""
+        self.again = monotonic_ns() + self.pause
+        self.pause = min(2 * self.pause, LATE)
+        try:
+            os.close(os.open(os.path.join(os.environ["FTRUN_BEAT_DIR"], at.REQUEST), os.O_RDONLY | os.O_CLOEXEC))
+        except (OSError, LookupError):
+            pass
 
     def learn(self) -> None:
         """Digest the silences: every hundredth movement, a few microseconds."""
@@ -86,8 +109,12 @@ class Slot:
         look = False
         with self.lock:
             if self.left <= 0:  # not if another thread was faster
-                long, self.long = self.long, []
-                look = self.digester.digest(words, long)
+                # The supervisor may not have written down yet that it was frozen with us just now.
+                early = monotonic_ns() - at.TELLING
+                later = [(silence, end) for silence, end in self.long if silence >= at.FREEZE and end > early]
+                known = [pair for pair in self.long if pair not in later] if later else self.long
+                self.long = later
+                look = self.digester.digest(words, awake(known, self.header))
                 self.left, self.mover = self.digester.batch, get_ident()
         if look:
             self.ring()
@@ -111,15 +138,20 @@ class Slot:
         fresh = os.path.join(self.folder, f".{prefix}{self.rank}.{os.getpid()}")
         try:
             if text is not None:
-                with open(fresh, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-                    file.write(text)
+                content = text.encode("utf-8", "surrogateescape")
+                _remove(fresh)
+                # Not through a link of another user who was let in; the supervisor, if it is another one, may read it.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                mode = 0o600 if os.stat(self.folder).st_uid == os.geteuid() else 0o640
+                with open(os.open(fresh, flags, mode), "wb") as file:
+                    file.write(content)
                 os.replace(fresh, path)
                 return
         except (OSError, ValueError):
             _remove(fresh)
         _remove(path)
 
-    def _claim(self, default_rank: int) -> None:
+    def _claim(self, default_rank: int | None) -> None:
         folder = os.environ.get("FTRUN_BEAT_DIR")
         if not folder:
             return
@@ -130,7 +162,7 @@ class Slot:
             words = memoryview(mmap.mmap(file, at.FILE_BYTES)).cast("Q")
             if words[at.H_MAGIC] != at.MAGIC:
                 return
-            rank, flags = _rank(default_rank)
+            rank, flags, ranked = _rank(default_rank)
             for number in range(rank, rank + TRIES):
                 start = at.slot_of(number)
                 slot = words[start : start + at.SLOT_WORDS]
@@ -139,7 +171,7 @@ class Slot:
                     break
             else:
                 return
-            self.moved_at = _take(slot, rank, flags)
+            self.moved_at = _take(slot, rank, flags, ranked)
         finally:
             os.close(file)
         self.folder, self.rank, self.header, self.words = folder, rank, words[: at.HEADER_WORDS], slot
@@ -147,7 +179,7 @@ class Slot:
         self.ring()
 
 
-def _take(slot: memoryview, rank: int, flags: int) -> int:
+def _take(slot: memoryview, rank: int, flags: int, ranked: bool) -> int:
     """The time at which it was claimed."""
     for word in range(at.SLOT_WORDS):
         slot[word] = 0
@@ -155,6 +187,10 @@ def _take(slot: memoryview, rank: int, flags: int) -> int:
     slot[at.START_TICKS] = _start_ticks(os.getpid()) or 0
     slot[at.RANK] = rank
     slot[at.FLAGS] = flags
+    slot[at.UNRANKED] = not ranked
+    if not ranked:
+        for level, pid in enumerate(_parents(os.getpid())):
+            slot[at.PARENTS + level] = pid
     slot[at.CLAIMED_AT] = now = monotonic_ns()
     slot[at.MAGIC_WORD] = at.MAGIC
     return now
@@ -169,12 +205,20 @@ def _held_by_another(slot: memoryview) -> bool:
 
 def _start_ticks(pid: int) -> int | None:
     """When the process began (proc(5), field 22); None for one that ended, a zombie included."""
+    fields = _stat(pid)
+    try:
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (ValueError, IndexError):
+        return None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/<pid>/stat from the state on (field 3); none for a process that is not there."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def _locked(file: int, start: int) -> bool:
@@ -187,12 +231,26 @@ def _locked(file: int, start: int) -> bool:
     return True
 
 
-def _rank(default: int) -> tuple[int, int]:
-    """The rank that the environment names, and the flags that say what is wrong with it."""
+def _rank(default: int | None) -> tuple[int, int, bool]:
+    """The rank that the environment names, the flags that say what is wrong with it, and whether anything told it."""
     text = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
     if text.isascii() and text.isdigit() and len(text) < 20:
-        return int(text), 0
-    return default, at.NO_RANK if text else 0
+        return int(text), 0, True
+    if text:
+        return default or 0, at.NO_RANK, True
+    return default or 0, 0, default is not None
+
+
+def _parents(pid: int) -> list[int]:
+    """The pids of the processes that this one descends from, the nearest first, as far as they are kept."""
+    found: list[int] = []
+    while len(found) < at.PARENTS_KEPT:
+        fields = _stat(pid)
+        pid = int(fields[1]) if len(fields) > 1 else 0
+        if pid <= 1:
+            break
+        found.append(pid)
+    return found
 
 
 def _remove(path: str) -> None:

@@ -8,9 +8,12 @@ Times are CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share
 as step + 1, so that zero means "none".
 
 Beside it lie `bell` (a FIFO: one byte wakes the supervisor), `touch` (its modification is a beat from any language),
+`request` (a process that may not write here opens it to be let in: one that changed its user),
 `checkpoint-<rank>` and `fail-<rank>` (text of any length, renamed into place; `.<pid>` more of a process that has not
-the slot of its rank), `raised-<when>-<pid>` (what a Python died of: `_last.py`), and `python`, the folder that comes
-first on PYTHONPATH: with a link to our sitecustomize, so that its compiled form is kept here, wherever that lies.
+the slot of its rank), `saved-<rank>` likewise (a line `S VERSION PATH` for each file that the program saved, `L` for
+each that it loaded before its first step), `raised-<when>-<pid>` (what a Python died of: `_last.py`), `lock` (locked
+by the supervisor for as long as it lives), and `python`, the folder that comes first on PYTHONPATH: with a link to our
+sitecustomize, so that its compiled form is kept here, wherever that lies.
 """
 
 from typing import Final
@@ -24,8 +27,11 @@ SLOTS: Final = 1024
 BEATS: Final = "beats"
 BELL: Final = "bell"
 TOUCH: Final = "touch"
+REQUEST: Final = "request"
 CHECKPOINT: Final = "checkpoint-"
 FAIL: Final = "fail-"
+SAVED: Final = "saved-"
+SAVED_BYTES: Final = 4000  # of one such file
 PYTHON: Final = "python"
 
 # Header, in words from the start of the file.
@@ -35,6 +41,10 @@ H_MAGIC: Final = 0
 # supervisor wakes for it; NO_LOOK (it plans none, or is looking just now) makes every section ring.
 H_NEXT_LOOK: Final = 1
 NO_LOOK: Final = (1 << 63) - 1
+# The last FREEZES times in which the supervisor was frozen, or nothing was judged, each as beginning and end in ns: a
+# silence in them teaches nothing.  An end of zero: none, or one that is being written.
+H_FREEZES: Final = 16
+FREEZES: Final = 8
 
 # Slot, in words from the start of the slot.
 SLOT_WORDS: Final = 80
@@ -60,6 +70,11 @@ SLOWEST_START: Final = 17  # the longest of the first WARMUP: compiling, allocat
 # The outermost section that an exception closed last: where the program broke, if nothing moves after it.
 BROKEN_AT: Final = 18
 BROKEN_NAME: Final = 19  # NAME_BYTES
+# When the program saved a file by one of its own libraries; `saved-<rank>` says which.
+SAVED_AT: Final = 25
+UNRANKED: Final = 26  # 1: nothing told this process a rank, and RANK is 0; then, where it descends from:
+PARENTS: Final = 27  # the pids of its parent, of that one's parent, ..., then zeros
+PARENTS_KEPT: Final = 5
 
 DONE: Final = 1
 FATAL: Final = 2
@@ -68,13 +83,19 @@ NO_RANK: Final = 4  # RANK or LOCAL_RANK is set and is no number
 SHORT: Final = 100_000_000  # ns; a silence up to this is as this
 WARMUP: Final = 10
 ENOUGH: Final = 100  # intervals; the supervisor is woken when so many were seen
+FREEZE: Final = 5_000_000_000  # ns; a silence from this on may have been a freeze
+TELLING: Final = 2_000_000_000  # ns after a freeze, in which the supervisor writes it down
 
 # Section table: SECTIONS entries, the outermost first.
 SECTIONS: Final = 6
 SECTION_TABLE: Final = 32
 SECTION_WORDS: Final = 8
 S_STARTED: Final = 0
-S_TIMEOUT: Final = 1  # nanoseconds; zero: the supervisor's own limit for a section without one; and the flags
+# Nanoseconds, and the flags.  Zero: the supervisor's own limit for a section without one.  Of an automatic section it
+# is no timeout, but the longest earlier one of its name in this process, where there were EARLIER.
+S_TIMEOUT: Final = 1
+EARLIER: Final = 3
+LONG: Final = 300_000_000_000  # ns; no automatic section is overdue before that
 SIDE: Final = 1 << 63  # entered by a thread that is not the one that trains: the rank is judged by its steps as well
 AUTOMATIC: Final = 1 << 62  # entered by ourselves around a call of the program's
 S_NAME: Final = 2

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Iterator
 
 from ._attempt import attempt
+from ._auto import was_saved
 from ._beat import checkpoint
 from ._section import Automatic
 from ._slot import _start_ticks
@@ -41,6 +42,7 @@ def save(obj: object, path: str | os.PathLike[str], step: int | None = None) -> 
 
     with Automatic("checkpoint"), _replacing(os.path.realpath(path)) as file:
         torch.save(obj, file)
+    was_saved(path)
     if step is not None:
         checkpoint(step, os.path.abspath(path))
 

@@ -14,6 +14,7 @@ from ftrun.config import Settings
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core.idle import Sample
+from ftrun.core.liveness import patience
 from ftrun.core.ordering import asked
 from ftrun.core.policy import Policy
 from ftrun.core.states import Job
@@ -111,8 +112,14 @@ class Aides:
         self.problems += self._helpers.problems
         self._helpers.problems = []
 
+    @property
+    def checks_devices(self) -> bool:
+        """Whether the first start waits for a look at the devices, `Checked`."""
+        return self._probing.checks
+
     def spawning(self, number: int) -> None:
         self._attempt = number
+        self._probing.spawning()
         self._number_attempt()
         self._helpers.tell("output", {"ask": "attempt", "number": number, "mono": time.monotonic()})
 
@@ -133,6 +140,9 @@ class Aides:
 
     def ended(self, pid: int, now: float, well: bool) -> None:
         self._helpers.ended(pid, now, well)
+
+    def stopped(self, pid: int) -> None:
+        self._helpers.stopped(pid)
 
     # --- what they say ----------------------------------------------------------------------------------------------
 
@@ -173,7 +183,7 @@ class Aides:
                 seconds, cpu, io = (float(message[key]) for key in ("seconds", "cpu", "io"))
                 return ev.Sampled(now, Sample(float(message["mono"]), seconds, cpu, io, self._probing.uses(now)))
             case "probe", _:
-                return self._probing.hear(message, now)
+                return self._probing.hear(message, now, self._recovery.held_for)
             case "output", "broken":
                 self._captured.broken(int(message["stream"]))
             case "output", "tail":
@@ -219,6 +229,7 @@ class Aides:
             "output": _output(),
             "between": min(BETWEEN, finding.limit / 4),
             "timeout": self._policy.evidence_timeout - MARGIN,
+            "patience": patience(finding, self._policy.limits),
         }
         self._question = finding
         self._helpers.want("evidence", json.dumps(question), once=True)
@@ -240,14 +251,17 @@ class Aides:
         """What is to be written down since the last time."""
         found: list[Told] = []
         for name, what in self.problems:
-            line = f"{name}: {what}; the command is not touched" if name in SERVING else None
+            aloud = name in SERVING or what in self._probing.aloud
+            line = f"{name}: {what}; the command is not touched" if aloud else None
             found.append(("problem", (("helper", name), ("what", what)), line))
         for name, address in self._listening:
             line = f"{name}: http://{address}/metrics"
             found.append(("listening", (("helper", name), ("address", address)), line))
         if self._peers is not None:
             found += [("group", (("what", "noted"), ("why", what)), None) for what in self._peers.notes]
+            found += [("group", (("what", "noted"), ("why", what)), what) for what in self._peers.lines]
             self._peers.notes.clear()
+            self._peers.lines.clear()
         self.problems, self._listening = [], []
         return found
 

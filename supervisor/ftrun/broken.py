@@ -28,7 +28,8 @@ def give_up(
     tree.terminate()
     while time.monotonic() < deadline + kill:
         reaper.reap()
-        if not tree.members() and tree.gone():
+        members = tree.members()
+        if (not members and tree.gone()) or (members and tree.beyond_reach(members)):
             break
         if time.monotonic() >= deadline:
             tree.kill()

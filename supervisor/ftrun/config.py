@@ -6,9 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ftrun.core.idle import Thresholds
-from ftrun.core.liveness import Limits
-from ftrun.core.policy import HOUR, Policy
 from ftrun.wire import annotations
 from ftrun.wire.texts import (
     above_zero,
@@ -71,6 +68,7 @@ class Phase(NamedTuple):
 
 
 RESET_FILE: Final = "/user/restore/reset/config/reset.json"
+AFTER_LIMIT: Final = ("reschedule|fail", "reschedule", one_of("reschedule", "fail"))
 PROBES: Final = ("auto", "nvidia", "ascend", "off")
 
 OPTIONS: Final = (
@@ -84,6 +82,14 @@ OPTIONS: Final = (
     ),
     Option("start-timeout", "DUR|auto", "auto", or_auto(or_off(duration)), "the same before the first beat"),
     Option(
+        "section-timeout",
+        "DUR|auto",
+        "auto",
+        or_auto(or_off(duration)),
+        "the same in a section without a timeout of its own; auto: in those that ftrun opens itself the given "
+        "--hang-timeout, else learned from earlier ones of that name; 1h in others",
+    ),
+    Option(
         "idle-timeout",
         "DUR|auto",
         "auto",
@@ -94,6 +100,7 @@ OPTIONS: Final = (
     Option("idle-cpu", "CORES", "0.05", amount, "less of a core, by main threads, is no work for the idle rule"),
     Option("idle-io", "BYTES/S", "16384", amount, "less read and written is no work for the idle rule"),
     Option("probe", "|".join(PROBES), "auto", one_of(*PROBES), "which accelerators are looked at"),
+    Option("check-devices", "on|off", "on", truth, "look at them before the first start: one that cannot work is 197"),
     Option("device-timeout", "DUR", "60s", or_off(duration), "devices that are not free so long after a kill: 197"),
     Option("fault-table", "FILE", "", path, "what codes of device faults mean on this site: CODE SEVERITY, one a line"),
     Option(
@@ -110,7 +117,7 @@ OPTIONS: Final = (
         "N",
         "off",
         or_off(above_zero),
-        "go on without a device that does not heal, if N are left; {devices}",
+        "go on without a device that does not heal, until it is well, if N are left; {devices}",
     ),
     Option("auto-beat", "", "on", truth, "beats from unmodified PyTorch programs", flag=True, no=True),
     Option(
@@ -126,7 +133,8 @@ OPTIONS: Final = (
     Option(
         "unconditional-retry", "", "off", truth, "the limit of failures ends with the command's own code", flag=True
     ),
-    Option("annotations", "FILE", "", path, "the platform's words: a file of the Kubernetes downward API"),
+    Option("after-limit", *AFTER_LIMIT, "what the limit of hangs ends with: 195, which is rescheduled, or 93"),
+    Option("annotations", "FILE", "", path, "the platform's words: of the Kubernetes downward API, or a job's JSON"),
     Option("termination-log", "PATH", "", path, "the verdict as JSON [default: /dev/termination-log where it exists]"),
     Option(
         "metrics", "HOST:PORT", "off", or_off(address), "Prometheus metrics; :9400: all interfaces; port 0: any free"
@@ -156,17 +164,18 @@ OPTIONS: Final = (
     ),
     Option("group-job", "TEXT", "", label, "tells two groups on one port apart [default: as the platform says]"),
     Option("wait-peer", "DUR", "10m", duration, "a member that is lost and not back so long after: 195"),
+    Option("peer-timeout", "DUR", "1m", duration, "silence of another member that counts as its loss"),
     Option("config", "FILE", "", path, "TOML with these names as keys"),
     Option("log-format", "text|json", "text", one_of("text", "json"), "form of ftrun's own lines on stderr"),
     Option("quiet", "", "off", truth, "no lines of ftrun's own on stderr", "q", flag=True),
     Option("verbose", "", "off", truth, "every record as a line on stderr", "v", flag=True),
 )
 BY_NAME: Final = {option.name: option for option in OPTIONS}
-# Not for a phase to set.
-OF_THE_JOB: Final = (
+OF_THE_JOB: Final = (  # not for a phase to set
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
     *("log-format", "quiet", "verbose", "metrics", "metrics-file"),
     *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
+    "peer-timeout",
 )
 # Variables that ftrun sets for the command (DESIGN 2.3): not options of an inner ftrun.
 SET_BY_US: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
@@ -197,11 +206,8 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Ph
         try:
             found[option.name] = Value(option.read(text), text, source)
         except ValueError as error:
-            places = {
-                "option": f"--{option.name}",
-                "environment": option.variable,
-                "config file": f"{file}: {option.name}",
-            }
+            given_as = f"--{option.name}", option.variable, f"{file}: {option.name}"
+            places = dict(zip(("option", "environment", "config file"), given_as, strict=True))
             name = places.get(source, f"{source}: {option.name}")
             raise ConfigError(f"{name}: {error}") from None
     if found["run-dir"].value and found["log-dir"].value:
@@ -310,68 +316,3 @@ def _texts(content: Mapping[str, Any], known: Iterable[str]) -> dict[str, str]:
             value = ("\n" if BY_NAME[name].many else ",").join(str(word) for word in value)
         found[name] = str(value)
     return found
-
-
-def idle_timeout(found: Settings) -> float | None:
-    """Seconds; ConfigError where ModelArts' own setting is none."""
-    given = found["idle-timeout"].value
-    if given != "auto":
-        return None if given is None else float(given)
-    minutes = os.environ.get("MA_HANG_DETECT_TIME") or "30"
-    try:
-        return count(minutes) * 60.0 or None
-    except ValueError as error:
-        raise ConfigError(f"MA_HANG_DETECT_TIME: {error}") from None
-
-
-def policy(found: Settings, phase: str = "") -> Policy:
-    """What the core needs of the settings.
-
-    The start timeout is an hour where nobody gave one, and armed at the spawn only where somebody did: a command
-    without hooks is never judged by beats on its own.  The hang timeout starts with it and is learned.
-    """
-    hang, start = found["hang-timeout"].value, found["start-timeout"].value
-    start_limit = HOUR if start == "auto" else start
-    return Policy(
-        restart_on=found["restart-on"].value,
-        max_restarts=found["max-restarts"].value,
-        stable_after=found["stable-after"].value,
-        backoff=found["backoff"].value or 0.0,
-        files=bool(found["progress"].value),
-        device_timeout=None if found["probe"].value == "off" else found["device-timeout"].value,
-        work=Thresholds(cpu=found["idle-cpu"].value, io=found["idle-io"].value),
-        limits=Limits(
-            hang=start_limit if hang == "auto" else hang,
-            start=start_limit,
-            start_given=start not in ("auto", None),
-            section=None if hang is None else HOUR,
-            auto=hang == "auto",
-            idle=idle_timeout(found),
-            idle_given=found["idle-timeout"].value not in ("auto", None),
-        ),
-        grace=found["grace"].value or 0.0,
-        stop_grace=found["stop-grace"].value,
-        heal_timeout=found["heal-timeout"].value,
-        min_devices=found["min-devices"].value,
-        unconditional=found["unconditional-retry"].value,
-        asks_platform=reset_file(found) is not None,
-        node=node_name(found),
-        phase=phase,
-        shared=state_dir(found) is not None,
-    )
-
-
-def node_name(found: Settings) -> str:
-    names = (found["node-name"].value, os.environ.get("NODE_NAME"), os.environ.get("SLURMD_NODENAME"))
-    return next((name for name in names if name), os.uname().nodename)
-
-
-def reset_file(found: Settings) -> str | None:
-    """MindCluster's, where it is given or where its folder says that there will be one."""
-    given: str | None = found["reset-file"].value
-    return given or (RESET_FILE if os.path.isdir(os.path.dirname(RESET_FILE)) else None)
-
-
-def state_dir(found: Settings) -> str | None:
-    """Where what outlives the pod is kept, if anywhere."""
-    return found["state-dir"].value or found["log-dir"].value or None

@@ -4,7 +4,6 @@ Nothing in here waits for anything but the poll: reading /proc and a memory file
 signalling are all that it does itself.
 """
 
-import gc
 import os
 import select
 import signal
@@ -16,17 +15,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from ftrun import __version__
 from ftrun.aides import Aides
 from ftrun.broken import give_up
-from ftrun.config import Settings, policy
+from ftrun.config import Settings
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, masking, words
 from ftrun.core.job import decide
-from ftrun.core.states import Done, Finish, Job, Launching, Running, Starting, Stopping, Suspect
-from ftrun.host import procfs, reaper, signals, spawn, tty
+from ftrun.core.states import Done, Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
+from ftrun.derived import policy
+from ftrun.host import reaper, signals
 from ftrun.host.capture import Capture
 from ftrun.host.ender import Ender
 from ftrun.host.helpers import Helpers
+from ftrun.host.jobcontrol import JobControl
+from ftrun.host.pod import Starts
 from ftrun.host.setup import Setup, SetupError, prepare
+from ftrun.launching import Launcher, after_exec
 from ftrun.postmortem import Postmortem
 from ftrun.standing import Standing
 
@@ -39,14 +42,11 @@ WATCHING = (Starting, Running, Suspect)
 
 
 def supervise(
-    command: Sequence[str],
-    settings: Settings,
-    caught: signals.Signals | None = None,
-    part: "Part | None" = None,
+    command: Sequence[str], settings: Settings, caught: signals.Signals | None = None, part: "Part | None" = None
 ) -> int:
     """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises."""
     try:
-        setup = prepare(settings, caught or signals.Signals())
+        setup = prepare(settings, caught or signals.Signals(), part.starts if part else None)
         supervisor = Supervisor(command, settings, setup, part or Part())
     except Exception as error:
         os.write(2, f"ftrun: {words.printable(str(error))}\n".encode())
@@ -60,40 +60,42 @@ def supervise(
 
 
 class Part(NamedTuple):
-    """Which of several commands in sequence it is; `last`: nothing comes after it.  `group`: what ftrun is one of."""
+    """Which of several in sequence it is; `last`: nothing follows.  `group`: what ftrun is one of; `starts`: of all."""
 
     phase: str = ""
     last: bool = True
     group: "Group | None" = None
+    starts: Starts | None = None
 
 
 class Supervisor:
     """The imperative shell around `decide`: it turns what the kernel says into events, and effects into calls."""
 
     def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, part: Part) -> None:
-        self._command, self._phase, self._last, group = command, *part
+        self._command, self._phase, self._last, group = command, part.phase, part.last, part.group
         self._policy = policy(settings, part.phase)._replace(group=group is not None)
         self._words = settings["annotations"].value
         self._journal, self._beats, self._voice, self._tree = setup.journal, setup.beats, setup.voice, setup.tree
         self._signals, self._setup = setup.signals, setup
-        self._terminal = tty.find()
+        self._control = JobControl()
         self._job, self._start = Job(ledger=setup.ledger), setup.ledger.start_cnt
         self._queue: deque[ev.Event] = deque()
         self._poll = select.poll()
         self._poll.register(self._signals.fd, select.POLLIN)
         self._poll.register(self._beats.bell, select.POLLIN)
         self._capture = Capture((1, 2) if settings["log-dir"].value else ())
-        helpers = Helpers(self._poll, self._journal.log_fd)
-        paths = setup.place, self._beats.path
+        helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.place, self._beats.path)
         self._aides = Aides(settings, self._policy, helpers, self._tree, *paths, self._capture, group)
-        self._report: int | None = None  # the exec report of the child being launched
+        self._policy = self._policy._replace(checks_devices=self._aides.checks_devices)
+        self._launcher = Launcher(command, setup, self._control, self._poll, self._capture)
         self._ender = Ender(self._tree)
         self._exit: do.Exit | None = None
         self._spoke = False  # of what was decided
         self._told: str | None = None
         self._fresh = False  # it has just executed
         self._postmortem = Postmortem(self._beats.path, self._aides)
-        self._standing = Standing(self._journal, self._tree, self._beats.path, settings, self._policy, command)
+        run = settings, self._policy, command, self._voice, setup.place.given
+        self._standing = Standing(self._journal, self._tree, self._beats.path, *run)
 
     def run(self) -> int:
         if self._signals.stop is not None:  # after the end of the command before this one
@@ -130,7 +132,7 @@ class Supervisor:
                 if not isinstance(effect, do.Persist):
                     self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)
-        self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None)
+        self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None, self._job.asleep)
         now = time.monotonic()
         self._standing.follow(self._job, now)
         self._aides.follow(self._job, now, self._postmortem.deadline is not None)
@@ -140,12 +142,12 @@ class Supervisor:
     def _wait(self) -> None:
         """Sleep until the deadline or an event, and turn what came into events."""
         if self._fresh:  # the command works: there is time
-            gc.collect()  # empties CPython's free lists, which grow with each tuple() of a generator, to 2,000 a size
+            after_exec(self._beats.path)
             self._fresh = False
         deadline, phase = self._job.phase.deadline, self._job.phase
-        others = [self._aides.deadline if self._report is None else None]  # the command comes before them
-        others += [self._postmortem.deadline, self._standing.due]
-        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices"):
+        others = [self._aides.deadline if self._launcher.report is None else None]  # the command comes before them
+        others += [self._postmortem.deadline, self._standing.due, self._beats.access.due]
+        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
             others.append(self._ender.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
         timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
@@ -153,27 +155,26 @@ class Supervisor:
         now = time.monotonic()
         if deadline is not None and now - deadline > LATE:
             self._queue.append(ev.Overslept(now, deadline))
-        if self._report in ready:
-            ready -= {self._report}  # it is closed now, and what is opened next may get its number
+        if self._launcher.report in ready:
+            ready -= {self._launcher.report}  # it is closed below, and what is opened next may get its number
             self._launched(now)
         for number in self._signals.read():
             if number != signal.SIGCHLD:
                 self._queue.append(ev.Signalled(now, number, number in signals.STOP))
+            if number in signals.JOB_CONTROL:
+                self._control.received(number, idle=isinstance(phase, Pending | Healing))
         self._reap(now)
         self._hear(ready, now)
         if (exited := self._postmortem.due(now, self._job.phase)) is not None:
             self._queue.append(exited)
-        if self._beats.bell in ready or self._beats.watch in ready:
-            self._beats.hush()
-            if self._beats.watch in ready:
-                self._poll.unregister(self._beats.watch)  # one shot: what follows is found by deadlines
+        if self._beats.woken(ready, now):
             self._look(now)
         elif deadline is not None and deadline <= now <= deadline + LATE:
             if isinstance(phase, Starting | Running):
                 self._look(now)
             else:
                 self._queue.append(ev.Ticked(now))
-        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices"):
+        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
             self._check_tree(now, phase.stage)
 
     def _hear(self, ready: set[int], now: float) -> None:
@@ -182,7 +183,7 @@ class Supervisor:
             if isinstance(event, ev.Sampled):
                 self._look(now)  # what the ranks said last would be judged as if it held still
             self._queue.append(self._with_ranks(event))
-        if self._report is None:
+        if self._launcher.report is None:
             self._aides.tend(now)
         for record, fields, text in self._aides.told():
             self._persist(record, fields, False)
@@ -194,27 +195,23 @@ class Supervisor:
         return event._replace(ranks=self._beats.look(event.now)) if isinstance(event, ev.Evidenced) else event
 
     def _look(self, now: float) -> None:
-        self._queue.append(ev.Looked(now, self._beats.look(now)))
+        ranks = self._beats.look(now)
+        self._queue.append(ev.Looked(now, ranks, self._beats.access.problem is not None))
         while self._beats.problems:
-            self._persist("problem", (("what", self._beats.problems.pop()),), False)
+            what = self._beats.problems.pop()
+            self._persist("problem", (("what", what),), False)
+            if what == self._beats.access.problem:
+                self._voice.say(what)
 
     def _launched(self, now: float) -> None:
-        assert self._report is not None
-        said = os.read(self._report, 16)
-        self._poll.unregister(self._report)
-        os.close(self._report)
-        self._report = None
-        if not said:
-            self._queue.append(ev.Spawned(now, self._tree.command or 0))
+        outcome = self._launcher.outcome(now)
+        self._queue.append(outcome)
+        if isinstance(outcome, ev.Spawned):
             self._postmortem.spawned()
             self._aides.spawned()
             self._fresh = True
-            if (watch := self._beats.arm_touch()) is not None:
+            if (watch := self._beats.spawned(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
-        else:
-            code, why = spawn.explain(self._command[0], int(said))
-            self._voice.say(why, level=0, severity="error")
-            self._queue.append(ev.SpawnFailed(now, code, why))
 
     def _reap(self, now: float) -> None:
         """Every child that changed, adopted orphans included; only the command's own end is an event."""
@@ -223,12 +220,15 @@ class Supervisor:
             if change.ended:
                 self._ender.awaited.discard(change.pid)
                 self._aides.ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
+            elif change.how == os.CLD_STOPPED:
+                self._aides.stopped(change.pid)
             if change.pid != self._tree.command:
                 continue
-            if change.ended and self._report is not None:
+            if change.ended and self._launcher.report is not None:
                 self._launched(now)  # it has executed, or failed to, before it ended
             if change.ended:
                 self._tree.command = None
+                self._control.take_back()
                 self._look(now)  # what it reported last counts
                 by_itself = change.how == os.CLD_EXITED
                 exited = ev.Exited(now, code=change.status) if by_itself else ev.Exited(now, signal=change.status)
@@ -239,24 +239,22 @@ class Supervisor:
             elif change.how == os.CLD_CONTINUED:
                 self._queue.append(ev.Continued(now))
             elif change.status in signals.JOB_CONTROL:
-                if self._report is not None and select.select([self._report], [], [], 0)[0]:
+                if self._launcher.reported():
                     self._launched(now)  # what has executed may stop as soon as it reads
+                if self._control.resumes(change.pid, change.status):
+                    continue
                 self._queue.append(ev.Halted(now, change.status))
-                if self._terminal is not None and tty.has_shell():
+                if self._control.stops_us(change.status):
                     self._settle()  # it is on record before we stop, for as long as the shell likes
                     self._journal.flush()
-                    self._terminal.stop_with(change.pid, change.status)
+                    self._control.stop_with(change.pid)
         if more:
             os.kill(os.getpid(), signal.SIGCHLD)  # come back for the rest after the other sources had their turn
 
     def _check_tree(self, now: float, stage: str) -> None:
         """Look at the tree again when all that the last look showed are reaped, or after a while."""
         if not self._queue and (not self._ender.awaited or now >= self._ender.recheck_at):
-            self._told_of(self._ender.kill() if stage == "kill" else self._ender.look())
-
-    def _told_of(self, killed: int | None) -> None:
-        if killed is not None:
-            self._queue.append(ev.TreeEnded(time.monotonic(), killed))
+            self._queue.extend(self._ender.kill() if stage == "kill" else self._ender.look())
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 
@@ -271,17 +269,19 @@ class Supervisor:
             case do.Spawn():
                 self._spawn()
             case do.Forward(number):
-                self._tree.forward(number, self._terminal)
+                if (problem := self._tree.forward(number, self._control)) is not None:
+                    self._persist("problem", (("what", problem),), False)
+                    self._voice.say(problem, severity="warning")
             case do.Investigate(finding):
                 phase = self._job.phase
                 if isinstance(phase, WATCHING):
                     self._aides.investigate(finding, phase.attempt, phase.attempt.ranks)
             case do.Terminate():
-                self._told_of(self._ender.terminate())
+                self._queue.extend(self._ender.terminate())
             case do.Kill():
-                self._told_of(self._ender.kill())
+                self._queue.extend(self._ender.kill())
             case do.Inspect():
-                self._inspect()
+                self._queue.extend(self._ender.inspect())
             case do.Release():
                 self._release()
             case do.Heal(fault):
@@ -311,39 +311,16 @@ class Supervisor:
 
     def _spawn(self) -> None:
         self._beats.reset()
+        self._setup.starts.started(self._job.ledger.start_cnt)
         self._postmortem.spawning(time.monotonic())
         self._aides.spawning(self._job.ledger.start_cnt)
-        environment = self._setup.environment(self._job.ledger)
-        fd = None if self._terminal is None else self._terminal.offer()
-        try:
-            child = spawn.spawn(
-                self._setup.command(self._command, self._job.ledger),
-                environment,
-                self._signals.inherited,
-                fd,
-                os.getpid() != 1,
-                self._capture.streams,
-            )
-        except (OSError, ValueError) as error:  # no more processes or memory; a NUL in a word
-            self._queue.append(
-                ev.SpawnFailed(time.monotonic(), exitcode.INTERNAL.code, f"cannot start a process: {error}")
-            )
-            self._voice.say(f"cannot start a process: {error}")
-            return
-        self._tree.command, self._report = child
-        self._poll.register(child.report, select.POLLIN)
+        if (failed := self._launcher.start(self._job.ledger)) is not None:
+            self._queue.append(failed)
 
     def _release(self) -> None:
         released = self._aides.release(sorted(self._ender.dead), self._job.ledger.removed, time.monotonic())
         if released is not None:
             self._queue.append(released)
-
-    def _inspect(self) -> None:
-        now, members = time.monotonic(), self._tree.members()
-        if members:
-            self._queue.append(ev.Survived(now, tuple(procfs.describe(s) for s in members[:20])))
-        else:
-            self._queue.append(ev.TreeEnded(now, self._ender.killed))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -368,6 +345,8 @@ class Supervisor:
             for change in reaper.reap()[0]:
                 if change.ended:
                     self._aides.ended(change.pid, time.monotonic(), change.how == os.CLD_EXITED and change.status == 0)
+                elif change.how == os.CLD_STOPPED:
+                    self._aides.stopped(change.pid)
             self._hear(ready, time.monotonic())
             self._settle()  # whoever asks is answered
 
@@ -389,8 +368,7 @@ class Supervisor:
     def close(self) -> None:
         """Everything put back."""
         self._journal.flush()
-        if self._terminal is not None:
-            self._terminal.take_back()
+        self._control.take_back()
         self._aides.drain()
         self._beats.close()
         if self._exit is not None:  # after the last that the command wrote

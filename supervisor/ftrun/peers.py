@@ -1,6 +1,10 @@
 """One of a group, as PID 1 has it: what the courier is told of us, and what the group's words mean as events.
 
-Nothing in here waits.  A courier that is dead or mad for long is taken for a group that is lost.
+Nothing in here waits.  A courier that is dead or mad for long is taken for a rank 0 that is not heard.
+
+Who does not hear rank 0 goes on with its command, for its lease: `--peer-timeout`, after which rank 0 may miss it, and
+`--wait-peer`, for which rank 0 then waits.  Later nobody of the group is left to obey, and its place may be taken
+(`core.members.fence`), so that the command has to end.
 """
 
 import json
@@ -9,7 +13,7 @@ from typing import Any, Final
 
 from ftrun.core import events as ev
 from ftrun.core import words
-from ftrun.core.group import SILENCE, Report
+from ftrun.core.group import BEATS, Report
 from ftrun.core.joining import Member, report
 from ftrun.core.policy import Policy
 from ftrun.core.states import Job
@@ -18,12 +22,13 @@ from ftrun.host import procfs
 from ftrun.host.helpers import Helpers, Message
 from ftrun.wire import peers as wire
 
-FENCE: Final = SILENCE + 5.0  # s; the courier itself says it after SILENCE.  Rank 0 waits longer (members.fence)
+SPARE: Final = 5.0  # s; the courier itself says it so much earlier
+PERIOD: Final = 1.0, 4.5  # s between two heartbeats of a member, by the size of the group (courier.member)
 KILLING: Final = 5.0  # s from SIGKILL to the end of what can be killed
 
 
 class Peers:
-    """`problems` and, of rank 0, `notes` are for a record."""
+    """`problems`, `lines` and, of rank 0, `notes` are for a record; `lines` also for a person."""
 
     def __init__(self, group: Group, policy: Policy, helpers: Helpers, now: float) -> None:
         self._policy, self._helpers = policy, helpers
@@ -32,13 +37,18 @@ class Peers:
         drain = policy.grace + KILLING
         job = f"{group.job}/{policy.phase}" if policy.phase else group.job
         place = (group.size, group.rank, group.endpoint, group.secret, group.wait, drain, policy.heal_timeout)
-        self._place = wire.Place(*place, job, *self._me[1:])
+        period = min(max(PERIOD[0], group.size / 200), PERIOD[1])
+        self._place = wire.Place(*place, job, *self._me[1:], silence=max(policy.peer_timeout, BEATS * period))
         self._said: Report | None = None
-        self._seq = 0
-        self._fence: float | None = now + group.wait + FENCE
+        self._seq = self._ran = 0
+        self._began = now
+        self._word: float | None = None  # when we asked what rank 0 has answered last; None: never
+        self._unheard = self._over = False  # as the core knows
+        self._refusal = ""
         self.parting = False  # the group has still to hear that we are gone
         self.problems: list[tuple[str, str]] = []
         self.notes: list[str] = []
+        self.lines: list[str] = []
 
     @property
     def words(self) -> str:
@@ -47,11 +57,22 @@ class Peers:
 
     @property
     def deadline(self) -> float | None:
-        return self._fence
+        if self._over:
+            return None
+        if self._word is None:
+            return self._began + self._place.wait + SPARE
+        return self._until if self._unheard else min(self._until, self._word + self._place.silence + SPARE)
+
+    @property
+    def _until(self) -> float:
+        """The end of the lease."""
+        return (self._began if self._word is None else self._word) + self._place.silence + self._place.wait
 
     def follow(self, job: Job, now: float, fallen: bool) -> None:
         """Tell the group what has changed here.  What led to it is on record by then."""
         said = report(job, self._me, self._policy, now, fallen)
+        self._ran = max(self._ran, said.epoch) if said.state in ("running", "fallen") else self._ran
+        said = said._replace(ran=self._ran)
         if self._said is not None and _ageless(said) == _ageless(self._said):
             return
         self._seq += 1
@@ -67,14 +88,17 @@ class Peers:
     def hear(self, message: Message, now: float) -> ev.Event | None:
         match message["event"]:
             case "ordered":
-                self._fence = now + FENCE
                 return ev.Ordered(now, wire.order_of(message["order"]))
             case "contact":
-                self._fence = now + FENCE
+                self._contact(now - max(0.0, float(message.get("age", 0.0))), now)
             case "cut":
                 return self._cut(str(message["why"]), now)
             case "refused":
-                self.problems.append(("courier", f"rank 0 does not take us into the group: {message['why']}"))
+                self._refusal = f"{self._zero} does not take this node: {message['why']}"
+                self.problems.append(("courier", self._refusal))
+                # Who was taken once was one of the group: scheduled again, all of it may fit together.
+                if message.get("misfit") is True and self._word is None:
+                    return ev.CutOff(now, self._refusal, True)
             case "noted":
                 self.notes.append(str(message["what"]))
             case "left":
@@ -82,13 +106,31 @@ class Peers:
         return None
 
     def overdue(self, now: float) -> list[ev.Event]:
-        if self._fence is None or now < self._fence:
+        if self.deadline is None or now < self.deadline:
             return []
-        return [self._cut(f"nothing heard of the group for {words.seconds(FENCE)}", now)]
+        return [self._cut(f"nothing was heard of {self._zero} for {words.seconds(now - self._last)}", now)]
+
+    @property
+    def _zero(self) -> str:
+        return f"rank 0 ({self._place.endpoint})"
+
+    @property
+    def _last(self) -> float:
+        return self._began if self._word is None else self._word
+
+    def _contact(self, asked: float, now: float) -> None:
+        if self._unheard:
+            self.lines.append(f"rank 0 is heard again, after {words.seconds(now - self._last)}")
+        self._word = max(self._last, asked)
+        self._unheard = self._over = False
+        self._refusal = ""
 
     def _cut(self, why: str, now: float) -> ev.Event:
-        self._fence = None  # it holds until there is an order again
-        return ev.CutOff(now, why)
+        if self._word is None or now >= self._until:
+            self._over = True
+            return ev.CutOff(now, self._refusal or why)
+        self._unheard = True
+        return ev.Unheard(now, self._refusal or why, self._until)
 
 
 def _ageless(said: Report) -> tuple[Any, ...]:

@@ -11,12 +11,14 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from ftrun.config import Phase, Settings, Value, state_dir
+from ftrun.config import Phase, Settings, Value
 from ftrun.core import exitcode
+from ftrun.derived import job_name, state_dir
 from ftrun.grouping import Group
 from ftrun.host import own, place, procfs
 from ftrun.host.journal import RunDirError
-from ftrun.host.setup import fresh, named
+from ftrun.host.pod import Starts
+from ftrun.host.setup import fresh, named, schedule_cnt
 from ftrun.host.signals import Signals
 from ftrun.host.voice import Voice, of
 from ftrun.loop import Part, supervise
@@ -43,12 +45,13 @@ def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) ->
         _say(f"ftrun: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"ftrun: {error}")
         given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
         return exitcode.USAGE.code if given else exitcode.INTERNAL.code
+    starts = Starts(schedule_cnt(phases[0][1]), job_name(phases[0][1]))  # of all phases in this pod
     for index, (phase, settings) in enumerate(phases):
         if note.stages[index].succeeded:
             continue
         run_dir = note.begin(index)
         own = settings | {"run-dir": Value(run_dir, run_dir, "phase")}
-        code = supervise(phase.command, own, caught, Part(phase.name, index == len(phases) - 1, group))
+        code = supervise(phase.command, own, caught, Part(phase.name, index == len(phases) - 1, group, starts))
         if code != 0:
             return code
         note.succeeded(index)

@@ -36,14 +36,23 @@ class Postmortem:
         exited = self._exited
         if exited is None or now < self._aides.speaking(exited.now):
             return None
-        from ftrun.core.failures import Ending, first_cause
+        from ftrun.core import deaths
+        from ftrun.core.failures import Ending, first_cause, symptom
         from ftrun.host import tracebacks
 
         self._exited = None
         attempt = getattr(phase, "attempt", None) or Attempt(0)
         beaten = any(rank.moved_at is not None or rank.alive_at is not None for rank in attempt.ranks)
-        cause = first_cause(tracebacks.read(self._beat_dir, self._since), exited.now)
+        found = tracebacks.read(self._beat_dir, self._since)
+        cause, death, also = first_cause(found, exited.now), None, ""
+        if cause is not None and symptom(cause.chain):
+            left = {one.pid for one in found if not one.children}  # a launcher's own exception tells of its children
+            told = max((one for one in found if one.children), key=lambda one: one.at, default=None)
+            if told is not None:
+                death = deaths.first(told.children, left)
+            else:
+                also = deaths.also(((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left)
         counted, before = cgroup.oom_kills(), self._oom_kills
         kills = None if counted is None or before is None else counted - before
         ending = Ending(exited.code, exited.signal, beaten, cause, self._aides.tail, kills, self._pid, exited.now)
-        return exited._replace(ending=ending)
+        return exited._replace(ending=ending._replace(death=death, also=also))

@@ -6,22 +6,26 @@ Like the other aides nothing in here waits: questions go out, and events come ba
 import json
 import os
 import time
+from collections.abc import Collection
 from typing import Any, Final
 
-from ftrun.config import Settings, reset_file, state_dir
+from ftrun.config import Settings
 from ftrun.core import events as ev
 from ftrun.core import exitcode, masking
-from ftrun.core.history import Clock, Occurrence, Schedule
+from ftrun.core.history import NO_CODE, Clock, Occurrence, Schedule
 from ftrun.core.policy import Policy
 from ftrun.core.values import Device, Fault, Ledger
+from ftrun.derived import reset_file, state_dir
 from ftrun.host import procfs
 from ftrun.host.helpers import Helpers, Message
 from ftrun.wire import records
 
 LOOK: Final = 0.5  # s between looks at the platform's file
 SPARE: Final = 10.0  # s before the core gives up, in which the healers have to say what they know
-NO_CODE: Final = "reset.json"  # in place of a code: the platform tells none (ClusterD)
 ASCEND: Final = "ASCEND_RT_VISIBLE_DEVICES"
+# MindCluster's agent ends the processes whatever the code is, and the device plugin resets the chip only then: what a
+# table calls harmless is recovered in place too, else the reset would wait for ever.
+OBEYED: Final = {"warning": "minor", "unknown": "minor", "user": "minor+user"}
 DRIFT: Final = 30.0  # s by which the clocks of two nodes may differ
 SENT: Final = 64  # faults that the keeper is told of: a pipe holds 64 KiB
 Event = ev.Event
@@ -45,6 +49,8 @@ class Recovery:
         self._waits: set[str] = set()  # for whose word: heal, probe, platform
         self._platform: set[tuple[str, str]] = set()  # faults that the platform reports, by device and code
         self._hold: str | None = None  # why the platform permits no start
+        self._ends = False  # it wants a command that runs to end
+        self._retries: int | None = None  # pods of this job that it has scheduled again, the most that it ever said
         self._held_for: set[str] = set()  # devices that this is about
         self._kept: object = None  # of the ledger, by the keeper
         self._ledger: Ledger | None = None
@@ -100,8 +106,7 @@ class Recovery:
             device, code, severity = ids.get(int(one["logic"]), f"npu{one['logic']}"), str(one["code"]), one["severity"]
             if code == NO_CODE:
                 device = f"rank{one['rank']}"  # the number of a chip means nothing then
-            if severity == "unknown":
-                severity = "minor"  # the platform has judged it: it waits for the end of the tree, and heals
+            severity = OBEYED.get(severity, severity)
             found[device, code] = Fault(
                 device, code, severity, f"the platform has rank {one['rank']} as {one['status']}"
             )
@@ -109,20 +114,38 @@ class Recovery:
         self._held_for = {fault.device for fault in found.values()}
         if message["flushing"]:
             self._hold, self._held_for = "it flushes faults", set()
+        self._ends = bool(message["graceful"]) and not self._policy.group
+        if self._ends:
+            self._hold, self._held_for = "all processes of the job are to end (GracefulExit)", set()
         events: list[Event] = self.permitted(now)
         if not ids and (words := os.environ.get(ASCEND)):  # no probe says which there are
             events.append(ev.Found(now, tuple(Device(f"npu{word}", ASCEND, word) for word in words.split(","))))
         events += [ev.Faulted(now, fault, clock()) for place, fault in found.items() if place not in self._platform]
+        events += self._rescheduled(message["retry_time"], now)  # for a fault here the command starts again anyway
         self._platform = set(found)
         if self._fault is not None and "platform" in self._waits and self._fault.place not in found:
             events += self._answered("platform", True, None, now)
         return events
 
+    @property
+    def held_for(self) -> Collection[str]:
+        """Devices that the platform permits no start on."""
+        return self._held_for
+
     def permitted(self, now: float) -> list[Event]:
         """Whether the platform permits a start: what it has against devices that the job does without is no matter."""
         removed = self._ledger.removed if self._ledger is not None else ()
         without = bool(self._held_for) and self._held_for <= set(removed)
-        return [ev.Held(now, None if without else self._hold)]
+        return [ev.Held(now, None if without else self._hold, self._ends)]
+
+    def _rescheduled(self, retries: int | None, now: float) -> list[Event]:
+        """What the platform said at first is how it was when we came.  A group learns such a loss from its members."""
+        before = self._retries
+        if retries is not None:
+            self._retries = max(retries, before or 0)
+        if retries is None or before is None or retries <= before or self._policy.group:
+            return []
+        return [ev.Rescheduled(now, f"the platform has scheduled a pod of this job again (RetryTime {retries})")]
 
     def _remember(self, history: dict[str, Any], now: float) -> list[Event]:
         if self._verdict is not None:
@@ -231,6 +254,7 @@ class Recovery:
             "faulted": ledger.faulted,
             "failed": _failed(final),
             "phase": self._policy.phase,
+            "job": ledger.job,
         }
         faults = [records.occurrence(one) for one in ledger.occurrences[-SENT:]]
         self._helpers.tell("keeper", {"ask": "keep", "faults": faults, "schedule": schedule})
@@ -275,6 +299,7 @@ def _schedule(found: dict[str, Any]) -> Schedule:
         number=int(found["count"]),
         failed=found.get("failed") is True,
         phase=str(found.get("phase", "")),
+        job=str(found.get("job", "")),
         **{n: found[n] for n in names},
     )
 

@@ -8,11 +8,13 @@ from typing import Any, Final
 from ftrun import __version__
 from ftrun.config import Settings
 from ftrun.core import masking
+from ftrun.core.notices import Notices, Told, notices
 from ftrun.core.policy import Policy
 from ftrun.core.states import Done, Job
-from ftrun.host import procfs
+from ftrun.host import leftovers, procfs
 from ftrun.host.journal import Journal
 from ftrun.host.tree import Tree
+from ftrun.host.voice import Voice
 from ftrun.wire import records, standing
 
 PAUSE: Final = 0.2  # s between two saves for figures alone
@@ -23,34 +25,54 @@ class Standing:
     """Saves what has changed: a phase at once, figures that follow each other fast a moment later, at `due`."""
 
     def __init__(
-        self, journal: Journal, tree: Tree, beat_dir: str, settings: Settings, policy: Policy, command: Sequence[str]
+        self,
+        journal: Journal,
+        tree: Tree,
+        beat_dir: str,
+        settings: Settings,
+        policy: Policy,
+        command: Sequence[str],
+        voice: Voice,
+        run_dir: str,
     ) -> None:
         self._journal, self._tree, self._beat_dir = journal, tree, beat_dir
         self._run = _run(settings, policy, command)
+        self._policy, self._voice, self._run_dir = policy, voice, run_dir
+        self._notices = Notices(Told())
+        self._group = leftovers.Recorder()
         self._saved: Job | None = None
         self._saved_at = 0.0
         self._at: tuple[object, ...] = ()  # the phase, and since when
         self._since = 0.0
-        self.due: float | None = None
+        self._save_due: float | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When `follow` has something to do."""
+        return min((at for at in (self._save_due, self._notices.due) if at is not None), default=None)
 
     def follow(self, job: Job, now: float) -> None:
         """To be called with each new `job`, before anything that others can see is done about it: what led to it is
         written by then."""
+        self._notices = notices(job, self._policy, self._notices.told, self._run_dir, now)
+        for line in self._notices.lines:
+            self._journal.log(line)
+            self._voice.say(line, severity="info")
         self._journal.flush()
-        if job is self._saved and self.due is None:
+        if job is self._saved and self._save_due is None:
             return
-        before, self.due = self._saved, None
+        before, self._save_due = self._saved, None
         if before is not None and _shape(before) == _shape(job):
             if before.ledger == job.ledger:
                 return
             if now < self._saved_at + PAUSE:
-                self.due = self._saved_at + PAUSE
+                self._save_due = self._saved_at + PAUSE
                 return
         self.save(job, False)
 
     def save(self, job: Job, durable: bool) -> None:
         """`durable`: it is on disk when this returns."""
-        self._saved, self._saved_at, self.due = job, time.monotonic(), None
+        self._saved, self._saved_at, self._save_due = job, time.monotonic(), None
         at = type(job.phase), getattr(job.phase, "stage", None)
         if at != self._at:
             self._at, self._since = at, self._saved_at
@@ -59,7 +81,9 @@ class Standing:
             "beat_dir": self._beat_dir,
             "pid": process.pid if process else None,
             "pid_start": process.start if process else None,
+            "group": self._group.follow(process, self._saved_at),
             "ended": isinstance(job.phase, Done),
+            "succeeded": isinstance(job.phase, Done) and job.phase.code == 0,
             "run": self._run,
             "now": standing.dump(job) | {"since": self._since},
         }

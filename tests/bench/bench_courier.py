@@ -31,7 +31,7 @@ def main() -> None:
             until(lambda: (run_dir / "ftctl.sock").exists())
             (courier,) = couriers(process.pid)
             tell("an order and its answer, ms", orders(run_dir))
-            time.sleep(2)  # memory is told at rest, not while it answers
+            time.sleep(2)  # a pause: the memory is measured at rest, and nothing tells when that is reached
             print(f"courier: RSS {memory(courier, 'status', 'VmRSS:')} MiB (goal: at most 25), "
                   f"PSS {memory(courier, 'smaps_rollup', 'Pss:')} MiB")  # fmt: skip
             print(f"descriptors of PID 1: {descriptors(process.pid) - before} more with it (goal: 1)")

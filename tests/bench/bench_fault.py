@@ -24,12 +24,13 @@ from device.nvml import FakeNvml  # noqa: E402
 
 XIDS = (46, 62, 64, 95, 109, 110, 119, 120, 136, 140)  # of severity major, each once: the third would isolate
 TREE = """
-import os, time
+import os, signal
 for _ in range({size} - 1):
     if os.fork() == 0:
-        time.sleep(3600)  # until it is killed
+        signal.pause()  # until it is killed
 open("tree-" + os.environ["MA_PROC_START_CNT"], "w").close()  # it is there
-time.sleep(3600 if int(os.environ["MA_PROC_START_CNT"]) <= {runs} else 0)
+if int(os.environ["MA_PROC_START_CNT"]) <= {runs}:
+    signal.pause()  # until it is killed
 """
 
 

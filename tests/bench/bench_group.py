@@ -96,7 +96,7 @@ def main(size: int) -> None:
         place = peers.Place(size, 0, f"127.0.0.1:{PORT}", secret, 600.0, 10.0, 300.0, "job", "l0", "n0", "b")
         courier = stack.enter_context(Talker("courier", str(folder), str(folder), json.dumps(place._asdict())))
         own = Own(courier)
-        time.sleep(1)  # its start is no part of what is measured
+        time.sleep(1)  # a pause: its memory is measured at rest, and it says nothing until a member speaks
         print(f"courier alone: RSS {memory(courier)} MiB")
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         context.max_sockets = size * 2 + 100

@@ -135,7 +135,7 @@ def _settled(group: Group) -> None:
     group.until_started(epoch)
     before = group.book.step
     group.until_step(before + 10)
-    time.sleep(0.5)  # what the imports of others still burn
+    time.sleep(0.5)  # a pause: nothing tells when the processors are done with the start of the others
 
 
 def _time(one: Container, event: str, after: float) -> float:

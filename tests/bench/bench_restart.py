@@ -16,15 +16,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = """
-import os, sys, time
+import os, signal, sys
 import ftrun_hooks as ft
 if int(os.environ["MA_PROC_START_CNT"]) > {runs}:
     sys.exit(0)
 for _ in range({size} - 1):
     if os.fork() == 0:
-        time.sleep(3600)  # until it is killed with its tree
+        signal.pause()  # until it is killed with its tree
 ft.beat(1)
-time.sleep(3600)  # the hang
+signal.pause()  # the hang: until it is killed
 """
 
 

@@ -35,7 +35,7 @@ def measure(out: Path, files: int, mode: str) -> None:
     began = time.monotonic()
     with Watcher(out, "*.pt", mode=mode, pace=1) as watcher:
         ready = time.monotonic() - began
-        time.sleep(3)  # it lists once more after its start, which is no part of being quiet
+        time.sleep(3)  # a pause: it lists once more after its start, says nothing of it, and is measured quiet
         wakes, cpu = wake_ups(watcher), watcher.cpu
         time.sleep(QUIET)
         wakes, idle = wake_ups(watcher) - wakes, watcher.cpu - cpu

@@ -5,7 +5,7 @@ from signal import Signals
 
 from chaos.replay import UNDECIDED, Beside, replay
 from chaos.seen import Life, Record, Seen, Struck
-from ftrun import config
+from ftrun import config, derived
 from ftrun.core.exitcode import INTERNAL
 from ftrun.core.policy import Policy
 from ftrun.core.values import Ledger
@@ -303,7 +303,7 @@ def _asked(seen: Seen, life: int, record: Record) -> bool:
 def policy(seen: Seen) -> Policy:
     """As the options of the job make it."""
     given = {name: text.format(folder="/job") for name, text in seen.job.options}
-    return config.policy(config.settings(given, {}))
+    return derived.policy(config.settings(given, {}))
 
 
 def _replayed(seen: Seen) -> Iterator[str]:
@@ -328,7 +328,7 @@ def _resumed_with(life: Life) -> Ledger:
     if life.state is None:
         return Ledger()
     try:
-        ledger, _ = wire.load_state(life.state)
+        ledger, state = wire.load_state(life.state)
     except wire.Corrupt:
         return Ledger()
-    return ledger._replace(reason="first" if ledger.start_cnt == 0 else "failure")
+    return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")

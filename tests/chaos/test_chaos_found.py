@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import config
+from ftrun import config, derived
 from ftrun.core.policy import credited
 from ftrun.core.states import Job, Running
 from ftrun.core.values import Attempt, Ledger, Rank
 from ftrun.host.journal import Journal
 from ftrun.host.tree import Tree
+from ftrun.host.voice import Voice
 from ftrun.standing import Standing
-from runs import HOUSE, Runs, carrying, python, wait_for
+from runs import HOUSE, Runs, carrying, end_process, python, wait_for
 
+# Processes below that sleep for 99 s wait to be killed by ftrun: that it does so is what is tested.
 DEAF = "import os, signal, time; ft.beat(1); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
@@ -25,7 +27,9 @@ def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path)
     """An ftrun that is killed then is followed by one that knows it."""
     journal = Journal(str(tmp_path))
     settings = config.settings({}, {})
-    standing = Standing(journal, Tree(b"A=b"), "/none", settings, config.policy(settings), ["train"])
+    standing = Standing(
+        journal, Tree(b"A=b"), "/none", settings, derived.policy(settings), ["train"], Voice(0), str(tmp_path)
+    )
     phase, ledger = Running(Attempt(1)), Ledger(start_cnt=1)
     for step in (8, 16, 24):
         ledger = ledger._replace(best_checkpoint=step, last_checkpoint=f"/c/{step}")
@@ -48,7 +52,7 @@ def test_a_keeper_that_dies_before_the_end_is_told_of_it_when_it_is_back(runs: R
     run.until("stopping")
     for pid in carrying(runs.marker):
         if b"ftrun.helpers.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+            end_process(pid)
     assert run.wait() == 93, run.told()
     assert not [record for record in run.named("problem") if "not done" in record["what"]], run.told()
     assert json.loads((state / "verdict.json").read_bytes())["exit_code"] == 93

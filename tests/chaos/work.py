@@ -43,6 +43,7 @@ def resume() -> int:
 
 
 def stay() -> NoReturn:
+    """Hang, until ftrun or the end of the chaos kills it."""
     while True:
         time.sleep(3600)
 

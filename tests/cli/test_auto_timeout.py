@@ -1,19 +1,26 @@
 """`--hang-timeout auto`, end to end: learned from a hundred steps, remembered, and no proof against what works."""
 
+import os
+import signal
 import sys
+import time
 
-from runs import HOUSE, Runs, python
+from runs import HOUSE, Runs, python, state_of, wait_for
 
 FAST = """
+import os
+import signal
 import sys
+import time
 sys.path[:0] = [{paths}]
 import ftrun.core.learning as learning
-learning.FLOOR = 1.0
+learning.FLOOR = learning.PROVISIONAL_FLOOR = 1.0
 from ftrun.cli.run import main
 main()
 """
 # The same program, with half a minute made a second so that a test need not wait for it.
 SOON = (sys.executable, "-c", FAST.format(paths=", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))))
+# What sleeps for 10**6 s in these programs hangs on purpose: ftrun has to find and kill it.
 STEPS = """
 import os, sys, time
 first = ft.attempt().start_cnt == 1
@@ -22,7 +29,7 @@ for step in range(110): ft.beat((ft.attempt().last_step or 0) + step)
 
 
 def test_a_limit_is_learned_and_remembered(runs: Runs) -> None:
-    hang = "print('stopped', flush=True)\nif first: time.sleep(3600)\nos._exit(0)"
+    hang = "print('stopped', flush=True)\nif first: time.sleep(10**6)\nos._exit(0)"
     run = runs.run("--grace", "off", *python(STEPS + hang), program=SOON)
     assert run.wait() == 0, run.told()
     (learned,) = run.named("learned")
@@ -50,11 +57,33 @@ def test_what_works_is_not_ended_by_a_learned_limit(runs: Runs) -> None:
 
 def test_what_works_no_longer_is_found_at_the_next_look(runs: Runs) -> None:
     code = "until = time.monotonic() + 1.2 * first\nwhile time.monotonic() < until: pass\n"
-    code += "if first: time.sleep(3600)\nos._exit(0)"
+    code += "if first: time.sleep(10**6)\nos._exit(0)"
     run = runs.run("--grace", "off", *python(STEPS + code), program=SOON)
     assert run.wait() == 0, run.told()
     (found,) = run.named("hang")
     assert found["limit"] > 1.0 or not run.named("cleared")
+
+
+def test_a_stop_after_a_few_steps_is_found_by_a_provisional_limit(runs: Runs) -> None:
+    code = "import time\nfor step in range(28): ft.beat(step)\nif not ft.attempt().is_restart: time.sleep(10**6)"
+    run = runs.run("--grace", "off", *python(code), program=SOON)
+    assert run.wait() == 0, run.told()
+    (found,) = run.named("hang")
+    assert (found["rule"], found["step"], found["learned"]) == ("step", 27, True)
+    assert 1.0 <= found["limit"] < 60.0
+
+
+def test_a_later_start_that_never_beats_is_found_by_the_earlier_one(runs: Runs) -> None:
+    """Its first hook would come after the place where it blocks, so that nothing of it is in the beat file."""
+    code = "import os, time\nif os.environ['MA_PROC_START_CNT'] == '2': time.sleep(10**6)\n"
+    code += "ft.beat(1)\nos._exit(0 if os.environ['MA_PROC_START_CNT'] == '3' else 7)"
+    run = runs.run("--restart-on", "hang,failure", "--backoff", "1ms", "--grace", "off", *python(code), program=SOON)
+    assert run.wait() == 0, run.told()
+    assert [record["reason"] for record in run.named("restart")] == ["failure", "hang"]
+    (found,) = run.named("hang")
+    assert (found["rule"], found["attempt"], found["learned"]) == ("start", 2, True)
+    assert "the command gave no beat in its first" in run.stderr
+    assert run.state["first_beat"] > 0
 
 
 def test_a_given_limit_is_not_learned(runs: Runs) -> None:
@@ -62,3 +91,27 @@ def test_a_given_limit_is_not_learned(runs: Runs) -> None:
     assert run.wait() == 0, run.told()
     assert run.named("learned") == []
     assert run.state["learned"] is None
+
+
+def test_a_freeze_teaches_no_limit(runs: Runs) -> None:
+    """SIGSTOP of ftrun and of its command, as a frozen container or a laptop that sleeps; here while the limit is still
+    provisional, five minutes, and would by itself be looked at twice a minute."""
+    code = "print(os.getpid(), flush=True)\nfor step in range(10**9):\n    ft.beat(step); time.sleep(0.02)"
+    program = (*SOON[:-1], SOON[-1].replace("learning.PROVISIONAL_FLOOR = ", ""))
+    run = runs.start("--no-auto-beat", *python(f"import os, time\n{code}"), program=program)
+    wait_for(lambda: run.named("first_beat"), "a step")
+    pids = [int(run.stdout.split()[0]), run.process.pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: all(state_of(pid) == "T" for pid in pids), "the freeze")
+    frozen = 8.0  # longer than layout.FREEZE
+    time.sleep(frozen)  # that much of time is what the test is about
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: run.named("learned"), "a learned limit")
+    learned = wait_for(lambda: run.state["learned"], "it in the state")["intervals"]
+    wait_for(lambda: run.state["learned"]["intervals"] >= learned + 100, "steps after the freeze")
+    assert max(run.state["learned"]["longest"], run.state["learned"]["slowest_start"]) < frozen, run.told()
+    assert not run.named("hang")
+    run.process.send_signal(signal.SIGTERM)
+    run.wait()

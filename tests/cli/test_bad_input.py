@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ftrun import config
+from ftrun import config, derived
 from ftrun.cli.run import _with_click, run, split
 from ftrun.wire.texts import duration
 from runs import FTRUN, Runs, need_mounts
@@ -266,7 +266,7 @@ def test_the_idle_timeout_is_that_of_modelarts_where_nobody_gave_one(
 ) -> None:
     def limits(minutes: str, **given: str) -> tuple[float | None, bool]:
         monkeypatch.setenv("MA_HANG_DETECT_TIME", minutes)
-        found = config.policy(config.settings({k.replace("_", "-"): v for k, v in given.items()}, {})).limits
+        found = derived.policy(config.settings({k.replace("_", "-"): v for k, v in given.items()}, {})).limits
         return found.idle, found.idle_given
 
     assert limits("") == (1800.0, False)

@@ -172,6 +172,7 @@ CLOCKS = st.builds(Clock, SECONDS, st.text(), SECONDS)
         st.sampled_from(["first", "hang", "fault", "failure", "manual", "peer"]),
         occurrences=st.lists(st.builds(Occurrence, *[st.text()] * 4, at=CLOCKS), max_size=3).map(tuple),
         learned=st.none() | st.builds(Learned, SECONDS, SECONDS, SECONDS, st.integers(0, 10**12), SECONDS),
+        first_beat=st.none() | SECONDS,
         epoch=st.integers(0, 2**62),
         account=ACCOUNTS,
     )

@@ -53,6 +53,21 @@ def test_every_line_says_how_it_is_and_what_that_means(tmp_path: Path) -> None:
     assert {n for n in set(os.listdir("/dev/shm")) - before if f"-{os.getuid()}-" in n and not _lives(n)} == set()
 
 
+ALL_BUT_KILL = ("setpriv", "--bounding-set=-kill", "--inh-caps=-all")
+NO_USER_CHANGE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has capabilities to give up")
+def test_the_capability_to_signal_another_user(tmp_path: Path) -> None:
+    """Only a command that can change its user needs it."""
+    alone = str(tmp_path)  # without the run dir of another ftrun, whose capabilities it would report
+    assert findings(doctor("--json", TMPDIR=alone))["signals"]["state"] == "ok"
+    missing = findings(doctor("--json", prefix=ALL_BUT_KILL, TMPDIR=alone))["signals"]
+    assert missing["state"] == "warning"
+    assert "--cap-add KILL" in missing["remedy"]
+    assert findings(doctor("--json", prefix=NO_USER_CHANGE, TMPDIR=alone))["signals"]["state"] == "ok"
+
+
 def _lives(beat_folder: str) -> bool:
     """Whether it is that of an ftrun which runs: of another test."""
     return os.path.exists(f"/proc/{beat_folder.split('-')[3]}")

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from device.npu_smi import FakeNpuSmi
-from device.nvml import NOT_LOADED, uuid
+from device.nvml import NOT_LOADED, UNKNOWN, uuid
 from device.ward import (
+    JOB,
     NODE,
+    NONE,
     QUICK,
     REBOOT,
     SOON,
@@ -58,7 +60,7 @@ def kept(state: Path) -> dict[str, Any]:
 # --- what kills nothing -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("code", "severity"), [("31", "user"), ("13", "user"), ("63", "ignore"), ("999", "unknown")])
+@pytest.mark.parametrize(("code", "severity"), [("31", "user"), ("13", "user"), ("63", "warning"), ("999", "unknown")])
 def test_a_fault_that_is_no_reason_to_kill_is_only_written_down(ward: Ward, code: str, severity: str) -> None:
     run = ward.start()
     ward.gpus.xid(0, int(code))
@@ -123,10 +125,10 @@ def fires(ward: Ward, run: Run, *codes: int) -> None:
 def test_the_same_fault_a_third_time_ends_with_197_though_training_got_on_in_between(ward: Ward, state: Path) -> None:
     ward.put("on")
     run = ward.start("--state-dir", str(state))
-    fires(ward, run, 46, 109, 46)
+    fires(ward, run, 46, 109, 46, 46)  # another code in between ends the row
     ward.gpus.xid(0, 46)
     assert run.wait() == 197, run.told()
-    assert reasons(run) == ["fault"] * 3
+    assert reasons(run) == ["fault"] * 4
     assert {r["consecutive"] for r in run.named("restart")} == {1}
     assert "time in 24 hours" in ward.runs.verdict["message"]
     verdict = kept(state)
@@ -149,7 +151,7 @@ def test_one_fault_that_fires_again_and_again_is_one(ward: Ward) -> None:
 def test_faults_are_counted_over_restarts_of(ward: Ward, state: Path, again: str) -> None:
     for number in (1, 2, 3):
         folder = ward.folder / (f"run-{number}" if again == "the container" else "run")
-        run = ward.start("--state-dir", str(state), run_dir=folder, heard=False)
+        run = ward.start("--state-dir", str(state), "--group-job", JOB, run_dir=folder, heard=False)
         remembers(run, state)
         ward.hears(run)
         before, heard = len(run.named("spawned")), len(told(run, "46"))
@@ -178,7 +180,7 @@ def test_faults_of_an_earlier_boot_count_by_the_clock(
     ward: Ward, state: Path, ages: tuple[float, ...], code: int
 ) -> None:
     history(state, *ages)
-    run = ward.start("--state-dir", str(state), heard=False)
+    run = ward.start("--state-dir", str(state), "--group-job", JOB, heard=False)
     remembers(run, state)
     ward.hears(run)
     ward.gpus.xid(0, 46)
@@ -195,16 +197,23 @@ def test_within_a_boot_no_clock_makes_a_fault_undone(ward: Ward, state: Path) ->
     for number, fault in enumerate(content["faults"]):
         fault["mono"] = now - 5 - number
     (state / "history.json").write_text(json.dumps(content))
-    run = ward.start("--state-dir", str(state), heard=False)
+    run = ward.start("--state-dir", str(state), "--group-job", JOB, heard=False)
     remembers(run, state)
     ward.hears(run)
     ward.gpus.xid(0, 46)
     assert run.wait() == 197, run.told()
 
 
-def test_faults_of_another_node_are_none_of_ours(ward: Ward, state: Path) -> None:
-    history(state, 60.0, 50.0, node="n8")
-    run = ward.start("--state-dir", str(state), heard=False)
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [(NODE, ("--group-job", "other")), (NODE, ()), ("n8", ("--group-job", JOB))],
+    ids=["another job", "a first schedule of a job without a name", "another node"],
+)
+def test_faults_of_others_in_the_same_folder_are_none_of_ours(
+    ward: Ward, state: Path, node: str, name: tuple[str, ...]
+) -> None:
+    history(state, 60.0, 50.0, node=node)
+    run = ward.start("--state-dir", str(state), *name, heard=False)
     remembers(run, state)
     ward.hears(run)
     ward.gpus.xid(0, 46)
@@ -370,19 +379,23 @@ def test_memory_of_a_removed_device_is_not_waited_for(four: Ward) -> None:
 
 
 def test_a_killed_ftrun_still_knows_what_it_has_removed(four: Ward) -> None:
-    run = four.start("--min-devices", "2", words=("{devices}",))
-    four.gpus.xid(1, 79)
+    options: dict[str, Any] = {"words": ("{devices}",), "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    run = four.start("--min-devices", "2", **options)
+    four.gpus.set(1, **REBOOT)
     run.until("spawned", 2)
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
-    before = len(four.starts)
-    again = four.start("--min-devices", "2", words=("{devices}",), heard=False)
-    wait_for(lambda: len(four.starts) > before, "the third start")
-    started = four.starts[-1]
+    for life, visible in ((2, "0,2,3"), (3, "0,1,2,3")):  # the last finds that it is well again
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        if life == 3:
+            four.gpus.set(1, **NONE)
+        before = len(four.starts)
+        run = four.start("--min-devices", "2", heard=False, **options)
+        wait_for(lambda before=before: len(four.starts) > before, "the next start")  # type: ignore[misc]
+        assert four.starts[-1]["env"]["CUDA_VISIBLE_DEVICES"] == visible
+        assert four.starts[-1]["argv"] == [str(visible.count(",") + 1)]
     four.end()
-    assert again.wait() == 0, again.told()
-    assert started["env"]["CUDA_VISIBLE_DEVICES"] == ",".join([ALL[0], *ALL[2:]])
-    assert started["argv"] == ["3"]
+    assert run.wait() == 0, run.told()
+    assert [record["device"] for record in run.named("returned")] == [uuid(1)]
 
 
 # --- the site's own table ---------------------------------------------------------------------------------------------
@@ -392,7 +405,7 @@ def test_a_sites_table_wins_over_ours(ward: Ward) -> None:
     table = ward.put("table.txt", "79 ignore as it is here\n999 major ours\n")
     run = ward.start("--fault-table", str(table), "--heal", "touch healed")
     ward.gpus.xid(0, 79)
-    assert faulted(run, "79")["severity"] == "ignore"
+    assert faulted(run, "79")["severity"] == "warning"
     ward.hears(run)
     ward.gpus.xid(0, 999)
     run.until("spawned", 2)
@@ -435,16 +448,19 @@ class Ascend(Ward):
         return run
 
 
-def test_a_users_fault_of_a_chip_kills_nothing(runs: Runs) -> None:
+def test_a_fault_of_a_chip_that_the_user_induced_is_recovered_in_place_and_the_third_time_is_196(runs: Runs) -> None:
     ward = Ascend(runs)
     run = ward.start()
-    ward.chips.set(codes=[AICORE], health="Warning")
-    assert faulted(run, "80C98002")["severity"] == "user"
-    ward.end(1, start=1)
-    run.until("spawned", 2)
-    ward.end()
-    assert run.wait() == 0, run.told()
-    assert reasons(run) == ["fault"]
+    for number in (1, 2, 3):
+        ward.chips.set(codes=[AICORE], health="Warning")
+        assert faulted(run, "80C98002", number)["severity"] == "minor+user"
+        if number == 3:
+            break
+        run.until("healing", number)
+        ward.chips.set(codes=[], health="OK")
+        run.until("spawned", number + 1)
+    assert run.wait() == 196, run.told()
+    assert reasons(run) == ["fault"] * 2
 
 
 def test_a_chip_that_heals_is_waited_for_until_its_code_is_gone(runs: Runs) -> None:
@@ -472,6 +488,104 @@ def test_a_chip_that_does_not_heal_is_done_without(runs: Runs) -> None:
     assert run.wait() == 0, run.told()
     assert ward.starts[1]["env"]["ASCEND_RT_VISIBLE_DEVICES"] == "1"
     assert ward.starts[1]["argv"] == ["1"]
+
+
+@pytest.mark.parametrize("vendor", ["ascend", "nvidia"])
+def test_a_device_that_was_taken_out_comes_back_when_it_is_well(runs: Runs, vendor: str) -> None:
+    """With the next start, whatever that is for; none is made for it alone."""
+    ward = Ascend(runs, 2) if vendor == "ascend" else Ward(runs, 2)
+    variable = "ASCEND_RT_VISIBLE_DEVICES" if vendor == "ascend" else "CUDA_VISIBLE_DEVICES"
+
+    def falls(ill: bool) -> None:
+        if isinstance(ward, Ascend):
+            ward.chips.set(0, codes=[FATAL] if ill else [], health="Critical" if ill else "OK")
+        else:
+            ward.gpus.set(0, **(REBOOT if ill else NONE))
+
+    options = ("--min-devices", "1", "--restart-on", "fault,failure")
+    given: dict[str, Any] = {variable: "0,1"}
+    run = ward.start(*options, words=("{devices}",), **given)
+    falls(ill=True)
+    run.until("spawned", 2)
+    ward.end(1, start=2)
+    run.until("spawned", 3)
+    wait_for(lambda: len(ward.starts) == 3, "the third start, while it still reports the fault")
+    falls(ill=False)
+    looks = len(run.named("spawned"))
+    ward.end(1, start=3)
+    wait_for(lambda: len(ward.starts) == 4, "the fourth start")
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert looks == 3
+    assert reasons(run) == ["fault", "failure", "failure"]
+    assert [start["env"][variable] for start in ward.starts] == ["0,1", "1", "1", "0,1"]
+    assert [start["argv"] for start in ward.starts] == [["2"], ["1"], ["1"], ["2"]]
+    (returned,) = run.named("returned")
+    assert returned["device"] == run.named("removed")[0]["device"]
+    assert returned["devices"] == 2
+    assert run.order.index("returned") == len(run.order) - 1 - run.order[::-1].index("restart") - 1
+    assert f"[ftrun] device {returned['device']} is used again: {returned['why']}\n" in run.stderr
+
+
+# --- a broken tool is no broken node ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [UNKNOWN, NOT_LOADED])
+def test_a_driver_that_fails_after_a_hang_isolates_no_node(ward: Ward, error: int) -> None:
+    run = ward.start("--hang-timeout", "1s", "--device-timeout", "1s")
+    for scope in ("-", 0):
+        ward.gpus.set(scope, **{"error:*": error})
+    ward.put("still-1")
+    run.until("spawned", 2)
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert reasons(run) == ["hang"]
+    assert any(uuid(0) in record["what"] and "nobody says" in record["what"] for record in run.named("problem"))
+
+
+def test_a_lost_device_after_a_hang_isolates_the_node(ward: Ward) -> None:
+    table = ward.put("table.txt", "lost ignore so that it is the hang that ends it\n")
+    run = ward.start("--hang-timeout", "1s", "--device-timeout", "1s", "--fault-table", str(table))
+    ward.gpus.set(0, lost=True)
+    ward.put("still-1")
+    assert run.wait() == 197, run.told()
+    assert f"{uuid(0)} (GPU is lost)" in ward.runs.verdict["message"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["printf '\\377\\0\\376%s' garbage", "true", "kill -SEGV $$", "exec sleep 100000"],
+    ids=lambda s: s.split()[0],
+)
+def test_a_tool_that_fails_after_a_hang_isolates_no_node(runs: Runs, script: str) -> None:
+    ward = Ascend(runs)
+    run = ward.start("--hang-timeout", "1s", "--device-timeout", "1s")
+    tool = ward.chips.folder / "npu-smi"
+    beside = tool.with_name("broken")
+    beside.write_text(f"#!/bin/sh\n{script}\n")
+    beside.chmod(0o755)
+    beside.replace(tool)
+    ward.put("still-1")
+    run.until("spawned", 2)
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert reasons(run) == ["hang"]
+    assert any("nobody says" in record["what"] for record in run.named("problem"))
+
+
+def test_a_tool_that_lists_no_chip_at_first_is_asked_again_and_that_is_told_once(runs: Runs) -> None:
+    ward = Ascend(runs)
+    ward.chips.say("info -m", "dcmi model initialized failed, because the device is used. ret is -8020\n", 255)
+    run = ward.start(heard=False)
+    what = run.until("problem")["what"]
+    assert "ret is -8020" in what
+    ward.chips.say("info -m", *FakeNpuSmi(runs.folder / "well").answers()["info -m"])
+    wait_for(lambda: (runs.folder / "run" / "devices.json").read_text().count("0-0"), "that the chip is seen")
+    ward.chips.set(0, codes=[FATAL], health="Critical")
+    wait_for(lambda: told(run, FATAL[0]), "that its fault is seen")
+    ward.end()
+    run.wait()
+    assert len(run.named("problem")) == 1
 
 
 # --- MindCluster ------------------------------------------------------------------------------------------------------
@@ -530,14 +644,27 @@ def test_ranks_of_other_containers_are_none_of_ours(runs: Runs) -> None:
     assert run.wait() == 0, run.told()
 
 
-@pytest.mark.parametrize("codes", ["80C98002", "80818200"], ids=["user", "ignore"])
-def test_a_code_that_is_no_reason_to_kill_is_none_in_the_platforms_mouth(runs: Runs, codes: str) -> None:
+@pytest.mark.parametrize("codes", ["80C98002", "80818200"], ids=["user", "warning"])
+def test_a_hot_reset_ends_the_processes_whatever_the_table_says_of_the_code(runs: Runs, codes: str) -> None:
+    """The chip is reset when they are gone, and not before."""
     ward, run = platform(runs)
     ward.reset(rank(codes=codes))
-    run.until("fault")
+    run.until("healing")
+    assert run.named("killed")
+    ward.reset(rank(codes=codes, status="recovered"))
+    run.until("restart")
     ward.end()
     assert run.wait() == 0, run.told()
-    assert not run.named("healing", "restart")
+
+
+def test_a_hot_reset_of_a_chip_beside_the_one_at_fault_ends_the_processes_too(runs: Runs) -> None:
+    ward, run = platform(runs)
+    ward.reset(rank(codes="", status="unrecovered"))
+    run.until("healing")
+    ward.reset(rank(status="recovered"))
+    run.until("restart")
+    ward.end()
+    assert run.wait() == 0, run.told()
 
 
 def test_a_torn_file_changes_nothing(runs: Runs) -> None:
@@ -582,6 +709,45 @@ def test_flushing_alone_kills_nothing(runs: Runs) -> None:
     ward.end()
     assert run.wait() == 0, run.told()
     assert len(run.named("spawned")) == 1
+
+
+def test_the_platform_s_word_to_end_is_obeyed_and_ftrun_stays(runs: Runs) -> None:
+    ward, run = platform(runs, "--grace", "1s")
+    ward.reset(GracefulExit=1)
+    assert run.until("platform")["what"] == "end"
+    run.until("exited")
+    run.until("healing")
+    assert not run.named("restart", "ended")
+    assert run.order.index("platform") < run.order.index("exited")
+    ward.reset()
+    assert run.until("restart")["reason"] == "peer"
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert len(run.named("spawned")) == 2
+
+
+def test_where_another_pod_was_scheduled_again_the_command_starts_with_it(runs: Runs) -> None:
+    """What the file said before ftrun came is no news, nor is a file that comes back with the same number."""
+    ward = Ascend(runs)
+    reset = ward.reset(RetryTime=5)
+    options = ("--probe", "off", *QUICK, "--reset-file", str(reset), "--max-restarts", "0")
+    run = runs.start(*options, *python(TRAINS), program=SOON)
+    run.until("first_beat")
+    ward.reset(RetryTime=6)
+    run.until("first_beat", 2)
+    reset.unlink()
+    kill_helper(run, "platform")
+    wait_for(lambda: any(r["helper"] == "platform" for r in run.named("problem")), "that it ended")
+    wait_for(lambda: helper(run, "platform"), "the helper again")
+    ward.reset(RetryTime=6)
+    ward.reset(RetryTime=6, FaultFlushing=True)
+    ward.reset(RetryTime=7)
+    run.until("first_beat", 3)
+    ward.end()
+    assert run.wait() == 0, run.told()
+    assert [r["why"].partition("(")[2] for r in run.named("platform")] == ["RetryTime 6)", "RetryTime 7)"]
+    assert reasons(run) == ["peer", "peer"]
+    assert [start["n"] for start in ward.starts] == [1, 2, 3]
 
 
 def test_a_killed_platform_helper_knows_in_its_next_life_what_has_changed(runs: Runs) -> None:

@@ -64,12 +64,12 @@ def test_an_assertion_fails_again_however_far_training_came(runs: Runs) -> None:
     assert "loss is nan" in runs.verdict["message"]
 
 
-def test_the_same_line_twice_before_the_first_beat_ends_with_94(runs: Runs) -> None:
+def test_the_same_line_at_each_start_before_the_first_beat_uses_up_the_restarts(runs: Runs) -> None:
+    """As tokens out of bounds of the vocabulary do (Cerebras): that alone is no proof of a permanent error."""
     run = runs.run(*FAILURE, *program(runs, "raise ValueError('no such data set')"))
-    assert run.wait() == 94, run.told()
-    assert len(run.named("restart")) == 1
+    assert run.wait() == 93, run.told()
+    assert [r["consecutive"] for r in run.named("restart")] == [1, 2, 3]
     assert "ValueError: no such data set" in runs.verdict["message"]
-    assert "as the start before" in runs.verdict["message"]
 
 
 def test_the_same_line_after_beats_is_tried_three_times(runs: Runs) -> None:
@@ -83,33 +83,6 @@ def test_another_line_at_each_start_is_tried_three_times(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, "raise ValueError(f'port {ft.attempt().start_cnt} is taken')"))
     assert run.wait() == 93, run.told()
     assert len(run.named("restart")) == 3
-
-
-def test_a_start_that_came_to_a_beat_is_between_two_that_did_not(runs: Runs) -> None:
-    code = "n = ft.attempt().start_cnt\nif n == 4: sys.exit(0)\nif n == 2: ft.beat(1)\nraise ValueError('out of luck')"
-    run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 0, run.told()
-    assert len(run.named("restart")) == 3
-
-
-def test_a_hang_is_between_two_that_died_of_the_same(runs: Runs) -> None:
-    code = "import time; n = ft.attempt().start_cnt\nif n == 4: sys.exit(0)\nif n == 2: time.sleep(3600)\n"
-    options = ("--restart-on", "hang,failure", "--start-timeout", "2s", *FAILURE[2:])
-    run = runs.run(*options, *program(runs, code + "raise ValueError('out of luck')"))
-    assert run.wait() == 0, run.told()
-    assert [r["reason"] for r in run.named("restart")] == ["failure", "hang", "failure"]
-
-
-def test_what_died_before_a_kill_of_ftrun_is_remembered_after_it(runs: Runs) -> None:
-    """A container that is started again goes on with the row of failures."""
-    words = program(runs, "raise ValueError('no such data set')")
-    killed = runs.start("--restart-on", "failure", "--backoff", "1h", *words)
-    killed.until("exited")
-    killed.process.kill()
-    killed.wait()
-    run = runs.run(*FAILURE, *words)
-    assert run.wait() == 94, run.told()
-    assert run.named("started")[-1]["start_cnt"] == 2
 
 
 def test_progress_starts_the_count_of_failures_anew(runs: Runs) -> None:

@@ -286,7 +286,7 @@ def test_a_fault_that_came_while_there_was_no_probe_is_found_by_the_next(ward: W
 def test_what_the_driver_asked_for_before_us_is_no_fault_of_ours(ward: Ward) -> None:
     ward.gpus.set(0, **RESET)
     run = ward.start()
-    assert told(run, "recovery:reset")[0]["severity"] == "ignore"
+    assert told(run, "recovery:reset")[0]["severity"] == "warning"
     ward.end()
     assert run.wait() == 0, run.told()
     assert len(run.named("spawned")) == 1

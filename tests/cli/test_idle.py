@@ -13,9 +13,9 @@ from runs import HOUSE, Runs, python, wait_for
 FAST = """
 import sys
 sys.path[:0] = [{paths}]
-import ftrun.config as config
-timeout = config.idle_timeout
-config.idle_timeout = lambda found: 1.0 if timeout(found) == 60.0 else timeout(found)
+import ftrun.derived as derived
+timeout = derived.idle_timeout
+derived.idle_timeout = lambda found: 1.0 if timeout(found) == 60.0 else timeout(found)
 from ftrun.cli.run import main
 main()
 """
@@ -23,7 +23,7 @@ PATHS = ", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))
 MINUTE = (sys.executable, "-c", FAST.format(paths=PATHS))
 OPTIONS = ("--idle-timeout", "1s", "--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "off")
 AUTO = ("--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "nvidia")
-QUIET = "import time\ntime.sleep(3600)"
+QUIET = "import time\ntime.sleep(10**6)"
 # Works for so long, and ends well.
 FOR = "import os, time\nuntil = time.monotonic() + {}\nwhile time.monotonic() < until:\n    {}\nos._exit(0)"
 

@@ -163,7 +163,6 @@ def test_a_helper_that_is_killed_comes_again_and_one_that_is_stopped_holds_nobod
     os.kill(second, signal.SIGSTOP)
     (runs.folder / "go").touch()
     assert run.wait() == 0, run.told()
-    os.kill(second, signal.SIGCONT)
     wait_for(lambda: not state_of(second), "the end of the helper")
 
 

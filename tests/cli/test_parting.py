@@ -1,7 +1,5 @@
 """End to end: the work at the end of the container is done when all is told, and nobody waits for it for too long."""
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runs import PID1, Runs, alive, need_mounts, need_pid1, python, wait_for
+from runs import PID1, Runs, alive, end_process, need_mounts, need_pid1, python, wait_for
 
 GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 A_SECOND: dict[str, Any] = {GRACE: "1"}
@@ -23,8 +21,7 @@ def left(runs: Runs) -> Iterator[Path]:
     yield path
     if path.exists() and path.read_text():
         pid = int(path.read_text())
-        if alive(pid):
-            os.kill(pid, signal.SIGKILL)
+        end_process(pid)
         wait_for(lambda: not alive(pid), "its end")
 
 

@@ -16,7 +16,8 @@ from runs import Record, Run, Runs, wait_for
 
 STAMPED = re.compile(r"\d{8}_\d{6}_restartable")
 FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")
-SEEN = 'echo "$0 $MA_PROC_START_CNT $FTRUN_RUN_DIR" >> seen\n'
+# N is which start of this phase it is; MA_PROC_START_CNT goes on from one phase to the next.
+SEEN = 'N=$(($(grep -c "^$0 " seen 2>/dev/null) + 1)); echo "$0 $N $FTRUN_RUN_DIR" >> seen\n'
 Phase = dict[str, Any]
 
 
@@ -34,7 +35,7 @@ def config(runs: Runs, *phases: Phase, **options: Any) -> list[str]:
 
 
 def seen(runs: Runs) -> list[str]:
-    """The starts: the phase's name and MA_PROC_START_CNT."""
+    """The starts: the phase's name, and which start of it this is."""
     try:
         lines = (runs.folder / "seen").read_text().splitlines()
     except FileNotFoundError:
@@ -76,7 +77,7 @@ def test_they_run_in_sequence_each_with_a_run_dir_of_its_own(runs: Runs) -> None
 def test_what_succeeded_as_a_whole_is_run_as_a_whole_once_more(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train"))
     assert [runs.run(*phases).wait(), runs.run(*phases).wait()] == [0, 0]
-    assert seen(runs) == ["fetch 1", "train 1"] * 2
+    assert seen(runs) == ["fetch 1", "train 1", "fetch 2", "train 2"]
     assert len(run_dirs(runs)) == 4
 
 
@@ -88,14 +89,14 @@ def test_the_next_runs_only_if_the_earlier_succeeded(runs: Runs) -> None:
 
 
 def test_a_restarted_container_goes_on_with_the_one_that_failed(runs: Runs) -> None:
-    phases = config(runs, phase("fetch"), phase("train", "exit $((MA_PROC_START_CNT < 2))"), phase("evaluate"))
+    phases = config(runs, phase("fetch"), phase("train", "exit $((N < 2))"), phase("evaluate"))
     assert [runs.run(*phases).wait(), runs.run(*phases).wait()] == [1, 0]
     assert seen(runs) == ["fetch 1", "train 1", "train 2", "evaluate 1"]
     assert len(run_dirs(runs)) == 3
 
 
 def test_a_killed_ftrun_goes_on_with_the_one_that_was_under_way(runs: Runs) -> None:
-    phases = config(runs, phase("fetch"), phase("train", "[ $MA_PROC_START_CNT = 2 ] || exec sleep 3600"))
+    phases = config(runs, phase("fetch"), phase("train", "[ $N = 2 ] || exec sleep 3600"))
     killed = runs.start(*phases)
     started(runs, killed, 2)
     killed.process.kill()
@@ -110,11 +111,12 @@ def test_a_new_schedule_goes_on_there_too_and_counts_its_starts_anew(runs: Runs)
     phases = config(runs, phase("fetch"), phase("train", "exit $((MA_SCHEDULE_CNT < 2))"))
     assert runs.run(*phases).wait() == 1
     assert runs.run(*phases, MA_SCHEDULE_CNT="2").wait() == 0
-    assert seen(runs) == ["fetch 1", "train 1", "train 1"]
+    assert seen(runs) == ["fetch 1", "train 1", "train 2"]
+    assert [r["start_cnt"] for r in records(run_dirs(runs)[1], "started")] == [2, 1]
 
 
 def test_each_has_restart_counts_of_its_own(runs: Runs) -> None:
-    script = "exit $((MA_PROC_START_CNT < 4))"
+    script = "exit $((N < 4))"
     run = runs.run(*FAILURE, *config(runs, phase("fetch", script), phase("train", script)))
     assert run.wait() == 0, run.told()
     assert seen(runs) == [f"{name} {n}" for name in ("fetch", "train") for n in (1, 2, 3, 4)]
@@ -161,7 +163,7 @@ def test_a_stop_during_one_ends_them_all(runs: Runs, script: str) -> None:
 
 
 def test_one_that_was_stopped_is_started_again_in_the_next_container(runs: Runs) -> None:
-    phases = config(runs, phase("train", f"[ $MA_PROC_START_CNT = 2 ] && exit 0; {ENDS_WELL}"), phase("evaluate"))
+    phases = config(runs, phase("train", f"[ $N = 2 ] && exit 0; {ENDS_WELL}"), phase("evaluate"))
     run = runs.start(*phases)
     wait_for((runs.folder / "ready").exists, "the trap")
     run.process.terminate()
@@ -314,7 +316,7 @@ def test_two_tasks_of_a_job_with_one_state_dir_do_not_disturb_each_other(runs: R
     words = ["--state-dir", str(runs.folder / "state"), *config(runs, phase("fetch", script), phase("train"))]
     both = [runs.start(*words, SLURM_PROCID=task) for task in "01"]
     assert [run.wait() for run in both] == [0, 0], [run.told() for run in both]
-    assert sorted(seen(runs)) == ["fetch 1", "fetch 1", "train 1", "train 1"]
+    assert sorted(line.split()[0] for line in seen(runs)) == ["fetch", "fetch", "train", "train"]
 
 
 def test_signals_reach_the_second_as_they_reach_the_first(runs: Runs) -> None:

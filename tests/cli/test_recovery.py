@@ -44,6 +44,12 @@ def test_a_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) ->
     assert not runs.living()
 
 
+def test_after_the_limit_of_hangs_the_job_may_fail(runs: Runs) -> None:
+    run = runs.run(*HANG, "--after-limit", "fail", "--max-restarts", "1", *FTHANG, *FAST, "--times", "9", "sleep")
+    assert run.wait() == 93, run.told()
+    assert only(run, "ended")["verdict"] == "failure-limit"
+
+
 def test_what_hangs_every_time_ends_with_195_after_three_restarts(runs: Runs) -> None:
     run = runs.run(*HANG, *FTHANG, *FAST, "--times", "9", "sleep")
     assert run.wait() == 195, run.told()

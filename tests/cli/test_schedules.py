@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -29,6 +31,12 @@ def codes(runs: Runs, *lives: tuple[int, list[str]], state: Path | None = None) 
     return [schedule(runs, number, *words, state=state).wait() for number, words in lives]
 
 
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
 def in_a_row(words: list[str]) -> list[tuple[int, list[str]]]:
     return [(number, words) for number in (1, 2, 3, 4)]
 
@@ -47,6 +55,30 @@ def test_the_fourth_schedule_in_a_row_that_hangs_is_the_last(runs: Runs) -> None
 def test_the_fourth_schedule_in_a_row_that_fails_is_the_last(runs: Runs, listed: list[str]) -> None:
     assert codes(runs, *in_a_row([*listed, *FAILS])) == [7, 7, 7, 93]
     assert "this is the 4th schedule in a row, and it came no further" in runs.verdict["message"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_group_that_never_comes_together_is_not_scheduled_for_ever(runs: Runs, rank: int) -> None:
+    """The command was never started in any of them."""
+    group = ["--group-size", "2", "--group-rank", str(rank), "--group-endpoint", f"127.0.0.1:{free_port()}"]
+    assert codes(runs, *in_a_row([*group, "--wait-peer", "500ms", "true"])) == [195, 195, 195, 93]
+    assert "this is the 4th schedule in a row, and it came no further" in runs.verdict["message"]
+    assert not runs.started[-1].named("started")
+
+
+def test_a_size_that_does_not_fit_ends_at_once_and_whoever_is_right_waits(runs: Runs) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    zero = runs.start("--group-size", "2", "--group-rank", "0", "--group-endpoint", endpoint, "true")
+    odd = runs.start(
+        *("--group-size", "3", "--group-rank", "1", "--group-endpoint", endpoint, "true"), run_dir=runs.folder / "odd"
+    )
+    assert odd.wait() == 2
+    assert "does not take this node: it is in a group of 3, and rank 0 in one of 2" in odd.stderr
+    assert not odd.named("started")
+    right = runs.start(
+        *("--group-size", "2", "--group-rank", "1", "--group-endpoint", endpoint, "true"), run_dir=runs.folder / "one"
+    )
+    assert (zero.wait(), right.wait()) == (0, 0)
 
 
 def test_trouble_with_the_work_at_the_end_does_not_hide_that_a_schedule_failed(runs: Runs) -> None:
@@ -301,12 +333,26 @@ UNCONDITIONAL, POD = "fault-tolerance/job-unconditional-retry", "fault-tolerance
 QUICK = ("--hang-timeout", "300ms", "--grace", "off", "--backoff", "1ms", "--max-restarts", "1")
 
 
-@pytest.mark.parametrize(("hang_retry", "restarts"), [("true", 1), ("false", 0)])
-def test_the_platform_says_whether_a_hang_is_restarted(runs: Runs, hang_retry: str, restarts: int) -> None:
-    words = annotations(runs, **{RETRY: "3", HANG_RETRY: hang_retry})
-    run = runs.run(*QUICK, *words, *python(HANGS))
+def test_the_platform_says_that_a_hang_is_restarted(runs: Runs) -> None:
+    run = runs.run(*QUICK, *annotations(runs, **{RETRY: "3", HANG_RETRY: "true"}), *python(HANGS))
     assert run.wait() == 195, run.told()
-    assert len(run.named("restart")) == restarts
+    assert len(run.named("restart")) == 1
+
+
+@pytest.mark.parametrize("said", [{RETRY: "3", HANG_RETRY: "false"}, {RETRY: "3"}], ids=["no", "nothing"])
+def test_the_platform_says_that_a_hang_is_left_as_it_is(runs: Runs, said: dict[str, str]) -> None:
+    run = runs.start(*QUICK, *annotations(runs, **said), *python(HANGS))
+    wait_for(lambda: len(run.named("cleared")) > 1, "two suspicions")
+    assert (run.run_dir / "run.log").read_text().count("since fault-tolerance/hang-retry is not set") == 1
+    assert not run.named("hang", "stopping")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 143, run.told()
+
+
+def test_the_user_s_own_word_on_restarts_wins_over_the_platform_s(runs: Runs) -> None:
+    run = runs.run(*QUICK, "--restart-on", "fault", *annotations(runs, **{RETRY: "3"}), *python(HANGS))
+    assert run.wait() == 195, run.told()
+    assert not run.named("restart")
 
 
 def test_the_platforms_unconditional_retry_wants_the_commands_own_code(runs: Runs) -> None:

@@ -177,9 +177,9 @@ def test_a_courier_that_dies_with_something_unread_is_no_matter(runs: Runs, how:
         os.kill(run.until("spawned")["pid"], signal.SIGKILL)  # the next attempt is told to it
         run.until("restart")
     os.kill(courier, signal.SIGKILL)
-    problem = run.until("problem")
-    assert problem["helper"] == "courier"
-    assert "courier: it ended; it is started again; the command is not touched" in run.stderr
+    again = "courier: it ended; it is started again; the command is not touched"
+    wait_for(lambda: again in run.stderr, "that the courier ended")
+    assert {problem["helper"] for problem in run.named("problem")} == {"courier"}
     assert said(ftctl(run, "restart")) == "the command is being ended, then started again"
     run.until("restart", 1 if how == "at its birth" else 2)
     said(ftctl(run, "stop"))
@@ -218,6 +218,7 @@ def test_a_stopped_courier_is_one_line(runs: Runs) -> None:
     run.until("first_beat")
     said(ftctl(run, "pause"))
     courier = courier_of(run)
+    os.kill(run.pid, signal.SIGSTOP)  # or it would continue the courier at once
     os.kill(courier, signal.SIGSTOP)
     try:
         patience = "import ftrun.cli.steering as s; s.PATIENCE = 0.5; from ftrun.cli.ctl import main; main()"
@@ -229,6 +230,7 @@ def test_a_stopped_courier_is_one_line(runs: Runs) -> None:
         late = "ftrun does not answer; what it has not heard by now it will not obey"
         assert (done.returncode, done.stderr) == (1, f"ftctl: {run.run_dir}: {late}\n")
     finally:
+        os.kill(run.pid, signal.SIGCONT)
         os.kill(courier, signal.SIGCONT)
     assert said(ftctl(run, "pause"))  # it is heard again, after the other
     assert not run.named("resumed")

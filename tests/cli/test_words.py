@@ -71,8 +71,8 @@ def test_a_plain_command_that_ended_by_itself_is_not_talked_about() -> None:
 def test_the_last_line_of_a_training_that_came_through() -> None:
     ledger = Ledger(start_cnt=3, best_step=8120, last_step=8120, last_checkpoint="/ckpt/8000.pt")
     assert words.last(ENDED, ledger, "/run", 7380.0, {"hang": 1, "failure": 1}, "goodput 93%; lost 8m: 5m hang") == (
-        "ended with 0 (succeeded) after 2h 3m: 3 starts (again after 1 hang, 1 failure), step 8120, "
-        "checkpoint 8000.pt; goodput 93%; lost 8m: 5m hang; records: /run"
+        "ended with 0 (succeeded) after 2h 3m: 3 starts (restarted twice: once because of a hang, once because of a "
+        "failure), step 8120, checkpoint 8000.pt; goodput 93%; lost 8m: 5m hang; records: /run"
     )
 
 
@@ -81,7 +81,7 @@ def test_the_last_line_says_what_the_scheduler_should_do_with_a_verdict_of_ours(
     said = words.last(end, Ledger(start_cnt=4, last_step=5), "/run", 300.0, {"hang": 3}) or ""
     assert said == (
         "ended with 195 (hang-limit) after 5m: rank 0 stopped at step 5, 61s ago (limit 60s); "
-        "4 starts (again after 3 hangs), step 5; the scheduler should reschedule; records: /run"
+        "4 starts (restarted 3 times because of a hang), step 5; the scheduler should reschedule; records: /run"
     )
     for verdict in exitcode.TABLE:
         line = words.last(Exit(verdict.code, verdict.name, "why"), Ledger(start_cnt=1), "/run", 1.0, {})
@@ -97,7 +97,7 @@ def test_the_last_line_of_one_that_was_stopped_or_failed_has_its_reason() -> Non
     failed = words.last(Exit(1, exitcode.FAILED, "e" * 500), ledger, "/r", 9.0, {"manual": 2, "peer": 1}, phase="eval")
     assert failed is not None
     assert failed.startswith("phase eval ended with 1 (failed) after 9s: eee")
-    assert "(again after 2 orders, 1 trouble of another)" in failed
+    assert "(restarted 3 times: twice by an operator, once because of another node)" in failed
     assert len(failed) < LONGEST
 
 

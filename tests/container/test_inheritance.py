@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervised import NAMESPACE, PYTHON, Mode, Starter, afresh, ended, wait_for
+from supervised import DEADLINE, FTRUN, NAMESPACE, PYTHON, Mode, Starter, afresh, ended, wait_for
 
 BYTES = bytes(range(256)) * 4096
 
@@ -209,3 +209,18 @@ def test_the_command_dies_with_ftrun(start: Starter, mode: Mode) -> None:
     run.wait()
     for folder in run.beat_dirs():  # the next start on that run dir removes it
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' PIPE;"])
+def test_sigpipe_that_a_shell_ignores_stays_ignored(tmp_path: Path, trap: str) -> None:
+    """For the command; a helper or ftrun itself would have it either way."""
+    found = subprocess.run(
+        ["sh", "-c", f"{trap} {' '.join(FTRUN)} --run-dir {tmp_path}/run -- grep SigIgn /proc/self/status; exit $?"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+        preexec_fn=afresh(),
+    )
+    ignored = int(found.stdout.split()[1], 16)
+    assert ignored == (1 << (signal.SIGPIPE - 1) if trap else 0)

@@ -1,5 +1,6 @@
 """A person at a terminal has the command before them, as if ftrun were not there."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -139,6 +140,78 @@ def test_hang_up(start: Starter, mode: Mode) -> None:
     run.terminal.hang_up()
     assert run.process.wait(30) == 128 + signal.SIGHUP
     assert run.events("ended")
+
+
+# --- no shell above: what the terminal stops would be an orphaned process group without ftrun -------------------------
+
+# Says every line that it reads, and at which start that is.
+STUBBORN_READER = """
+start = os.environ['MA_PROC_START_CNT']
+say('u' + 'p' + start)
+for line in iter(lambda: os.read(0, 100), b''):
+    say('<' + start + line.decode().strip() + '>')
+    if line == b'fail' + b'\\n' and start == '1':
+        sys.exit(3)
+    if line == b'end' + b'\\n':
+        sys.exit(0)
+"""
+# A script that starts ftrun and waits for it, and so is in its process group.
+SCRIPT = ("sh", "-c", '"$@"; code=$?; echo; exit $code', "sh")
+
+
+def suspended_in_vain(terminal: Terminal, number: int) -> None:
+    """The key is pressed, and what is typed then arrives."""
+    for times in (1, 2):
+        terminal.type(SUSPEND)
+        terminal.type(b"word%d\n" % times)
+        terminal.wait(b"<%dword%d>" % (number, times))
+
+
+@pytest.mark.parametrize("above", [(), SCRIPT], ids=["alone", "script"])
+def test_suspend_without_a_shell(start: Starter, mode: Mode, tmp_path: Path, above: tuple[str, ...]) -> None:
+    """The command goes on, as it would without ftrun, and so does what a restart has started."""
+    options = ["--restart-on", "failure", "--backoff", "1ms"]
+    run = start(*program(tmp_path, STUBBORN_READER), mode=mode, tty=True, options=options, above=above)
+    run.terminal.wait(b"up1")
+    suspended_in_vain(run.terminal, 1)
+    run.terminal.type(b"fail\n")
+    run.terminal.wait(b"up2")
+    suspended_in_vain(run.terminal, 2)
+    run.terminal.type(b"end\n")
+    assert run.wait() == 0
+
+
+def test_a_group_that_stops_itself_for_the_terminal_goes_on(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    """As a full-screen program does after it has put the screen in order."""
+    seen = "signal.signal(signal.SIGTSTP, signal.SIG_DFL)\nsay('u' + 'p')\n"
+    seen += "os.kill(0, signal.SIGTSTP)\nsay('further')\nos.kill(os.getpid(), signal.SIGTTIN)\nsys.exit(4)"
+    run = start(*program(tmp_path, seen), mode=mode, tty=True)
+    assert run.wait() == 4
+    assert b"further" in run.terminal.look()
+    assert not run.events("hang")
+
+
+def test_an_operators_sigstop_is_a_stop(start: Starter, mode: Mode) -> None:
+    run = start("sleep", "600", mode=mode, tty=True)
+    command = run.command
+    os.kill(command, signal.SIGSTOP)
+    wait_for("the stop", lambda: state(command) == "T")
+    run.kill(signal.SIGUSR1)  # ftrun has seen that, and the stop before it
+    run.kill(signal.SIGTERM)
+    run.event("stopping")
+    assert state(command) == "T"
+    os.kill(command, signal.SIGCONT)
+    run.wait()
+
+
+def test_interrupt_while_a_restart_waits(start: Starter, mode: Mode) -> None:
+    """The foreground is not left to the process group that has ended."""
+    options = ["--restart-on", "failure", "--backoff", "60s"]
+    run = start("sh", "-c", "exit 3", mode=mode, tty=True, options=options)
+    run.event("exited")
+    wait_for("the wait", lambda: not children(run.pid))
+    run.terminal.type(INTERRUPT)
+    assert run.wait() == 130
 
 
 # --- a shell leads the session ----------------------------------------------------------------------------------------
@@ -375,3 +448,156 @@ def test_in_a_pipeline(shell: Shell, tmp_path: Path) -> None:
     assert shell.run.events("ended")[0]["exit_code"] == 130
     wait_for("the end", lambda: ended(shell.ftrun))
     shell.leave()
+
+
+# Says every line that it reads from the terminal, wherever its stdin comes from.
+TERMINAL_READER = """
+terminal = os.open('/dev/tty', os.O_RDONLY)
+say('u' + 'p')
+for line in iter(lambda: os.read(terminal, 100), b''):
+    say('<' + line.decode().strip() + '>')
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "< /dev/null"),
+        ("echo | ", ""),
+        ("", "| cat"),
+        ("sleep 600 | ", "| cat"),
+        ("sh -c '\"$@\"; exit $?' sh ", ""),
+    ],
+    ids=["no stdin", "after a pipe", "before a pipe", "amid pipes", "script"],
+)
+def test_suspend_where_the_terminal_is_not_handed_over(shell: Shell, tmp_path: Path, before: str, after: str) -> None:
+    shell.type(before + shell.line(*program(tmp_path, SLEEPER), after=after))
+    shell.terminal.wait(b"up\r\n")
+    command = shell.run.command
+    for times in (1, 2):
+        shell.terminal.type(SUSPEND)
+        shell.terminal.wait(b"Stopped", times)
+        shell.prompt()
+        shell.shows(shell.ftrun, "T")
+        shell.shows(command, "T")
+        shell.type("fg")
+        shell.shows(command, "S")
+        shell.shows(shell.ftrun, "S")
+        wait_for("the foreground", lambda: shell.terminal.foreground() != shell.bash)
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    wait_for("the end", lambda: shell.run.events("ended"))
+    assert shell.run.events("ended")[0]["exit_code"] == 130
+    shell.leave()
+
+
+@pytest.mark.parametrize("before", ["", "echo | "], ids=["no stdin", "after a pipe"])
+def test_it_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Path, before: str) -> None:
+    """As the command itself may: in the foreground, after a stop, and not in the background."""
+    shell.type(before + shell.line(*program(tmp_path, TERMINAL_READER), after="" if before else "< /dev/null"))
+    shell.terminal.wait(b"up\r\n")
+    command = shell.run.command
+    shell.type("one")
+    shell.terminal.wait(b"<one>")
+    shell.terminal.type(SUSPEND)
+    shell.terminal.wait(b"Stopped")
+    shell.prompt()
+    shell.type("bg")
+    shell.prompt()
+    wait_for("the stop", lambda: state(shell.ftrun) == "T")
+    shell.shows(command, "T")
+    shell.foreground(shell.bash)
+    shell.type("fg")
+    shell.foreground(command)
+    shell.type("two")
+    shell.terminal.wait(b"<two>")
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    shell.foreground(shell.bash)
+    assert shell.run.events("ended")[0]["exit_code"] == 130
+    shell.leave()
+
+
+def test_a_pipeline_stops_as_a_whole(shell: Shell, tmp_path: Path) -> None:
+    """Also where the command has asked for the terminal, so that the key went to it alone."""
+    shell.type(shell.line(*program(tmp_path, TERMINAL_READER), after="| cat"))
+    shell.terminal.wait(b"up\r\n")
+    command, group = shell.run.command, os.getpgid(shell.ftrun)
+    others = [pid for pid in children(shell.bash) if os.getpgid(pid) == group and pid != shell.ftrun]
+    assert len(others) == 1
+    shell.type("one")
+    shell.terminal.wait(b"<one>")
+    shell.foreground(command)
+    shell.terminal.type(SUSPEND)
+    shell.terminal.wait(b"Stopped")
+    shell.prompt()
+    for pid in (shell.ftrun, command, *others):
+        shell.shows(pid, "T")
+    shell.type("fg")
+    shell.type("two")
+    shell.terminal.wait(b"<two>")
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    shell.leave()
+
+
+def test_a_reader_of_the_output_keeps_the_terminal(shell: Shell, tmp_path: Path) -> None:
+    """As a pager does: it reads keys while the command writes."""
+    (tmp_path / "pager").mkdir()
+    pager = program(tmp_path / "pager", "os.read(0, 1)\n" + TERMINAL_READER)
+    line = shell.line(*program(tmp_path, SLEEPER), after="| " + shlex.join(pager))
+    shell.type(line)
+    shell.terminal.wait(b"up\r\n")
+    shell.type("key")
+    shell.terminal.wait(b"<key>")
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    wait_for("the end", lambda: shell.run.events("ended"))
+    shell.leave()
+
+
+def test_suspend_while_a_restart_waits(shell: Shell) -> None:
+    words = ["--restart-on", "failure", "--backoff", "60s", "--run-dir", str(shell.run.run_dir), "sh", "-c", "exit 3"]
+    shell.type(shlex.join([*FTRUN, *words]))
+    shell.run.event("exited")
+    wait_for("the wait", lambda: not children(shell.ftrun))
+    shell.terminal.type(SUSPEND)
+    shell.prompt()
+    shell.shows(shell.ftrun, "T")
+    shell.type("fg")
+    shell.shows(shell.ftrun, "S")
+    shell.terminal.type(INTERRUPT)
+    shell.prompt()
+    assert shell.run.events("ended")[0]["exit_code"] == 130
+    shell.leave()
+
+
+# --- a parent that watches ftrun stop, without a terminal -------------------------------------------------------------
+
+
+# As a shell starts a job.
+PARENT = """
+import os, sys, time
+if os.fork():
+    time.sleep(600)
+os.setpgid(0, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU], ids=lambda s: s.name)
+def test_the_parent_sees_the_stop_of_the_command(start: Starter, number: int) -> None:
+    """Who stops ftrun as a shell would stop the command finds it stopped, and continues both."""
+    run = start("sleep", "600", above=[*PYTHON, "-c", PARENT])
+    run.event("spawned")
+    ftrun, command = int(run.event("started")["pid"]), run.command
+    for _ in range(2):
+        os.kill(ftrun, number)
+        wait_for("the stop", lambda: state(ftrun) == state(command) == "T")
+        os.kill(ftrun, signal.SIGCONT)
+        wait_for("their going on", lambda: {state(ftrun), state(command)} <= {"R", "S"})
+    os.kill(ftrun, signal.SIGTERM)
+    assert run.event("ended")["exit_code"] == 143
+    wait_for("the end", lambda: ended(ftrun))
+    run.process.kill()
+    run.process.wait()

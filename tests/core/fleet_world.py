@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 from ftrun.core.fleet import Effects, Event, Fleet, Gone, Over, Refused, Reported, Ticked, Told, decide, gather
-from ftrun.core.group import SILENCE, End, Order, Pulse, Report, State, Trouble
+from ftrun.core.group import End, Order, Pulse, Report, State, Trouble
 
 DELAY: Final = 4.0  # s; the latest that a message comes: see `fleet.LATE`
 BEAT: Final = 1.0
 CLOSED: Final = 1.0  # s until a closed connection counts
+SILENCE: Final = 15.0  # s; --peer-timeout
 PATIENT: Final = 25.0  # `fleet.LATE`, SILENCE and more
 
 
@@ -23,13 +24,13 @@ class Body:
 
     def __init__(self, world: "World", rank: int, life: str, boot: str) -> None:
         self.world, self.rank, self.life, self.boot = world, rank, life, boot
-        self.seq = self.epoch = self.over = 0
+        self.seq = self.epoch = self.over = self.ran = 0
         self.state: State = "ready"
         self.tree: int | None = None  # the epoch of the command that lives
         self.trouble: Trouble | None = None
         self.since = world.now
         self.end: End | None = None
-        self.word: float | None = None  # of rank 0
+        self.word: float | None = None  # when we asked what rank 0 has answered last
         self.alive = True
         self.cut = False  # its link
         self.mute = self.deaf = False  # its link, one way
@@ -38,7 +39,7 @@ class Body:
     def report(self) -> Report:
         trouble = self.trouble and self.trouble._replace(age=self.world.now - self.since)
         return Report(self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, trouble,
-                      self.end, progressed=self.epoch % 3 == 1)  # fmt: skip
+                      self.end, progressed=self.epoch % 3 == 1, ran=self.ran)  # fmt: skip
 
     def now_is(self, state: State) -> None:
         self.state, self.seq = state, self.seq + 1
@@ -62,10 +63,11 @@ class Body:
             self.epoch = max(self.epoch, self.over)
             self.now_is("ready")
 
-    def ordered(self, order: Order) -> None:
+    def ordered(self, order: Order, asked: float) -> None:
+        """`asked`: when we had said what this answers."""
         if not self.alive or self.state == "left":
             return
-        self.word = self.world.now
+        self.word = asked if self.word is None else max(self.word, asked)
         if order.what == "end" and order.end is not None:
             if self.end is None or self.end.verdict == "own":
                 self.world.verdicts.append(order.end)
@@ -100,7 +102,7 @@ class Body:
             if other.tree is not None:
                 assert other.tree == epoch, f"epoch {epoch} starts at {self.life}, {other.tree} runs at {other.life}"
                 assert other.rank != self.rank, f"rank {self.rank} starts at {self.life}, and runs at {other.life}"
-        self.epoch = self.tree = epoch
+        self.epoch = self.tree = self.ran = epoch
         self.trouble = self.end = None
         self.world.started = max(self.world.started, epoch)
         self.now_is("running")
@@ -111,12 +113,12 @@ class Body:
         now, world = self.world.now, self.world
         if self.rank == 0:
             self.word = now
-        if self.word is not None and now >= self.word + SILENCE and self.state == "running":
-            self.trouble, self.since = Trouble("peer", "no word of rank 0"), now
-            self.over = max(self.over, self.epoch)
+        lease = self.word is not None and now >= self.word + SILENCE + world.wait
+        if lease and self.state == "running":  # it has worked on until now: its ranks moved
+            self.end = End(195, "hang-limit", "no word of rank 0", cut=True)
             self.killed_soon()
-        elif self.word is not None and now >= self.word + SILENCE + world.wait and self.state in ("ready", "done"):
-            self.end = End(195, "hang-limit", "no word of rank 0")
+        elif lease and self.state in ("ready", "done", "ending"):
+            self.end = End(195, "hang-limit", "no word of rank 0", cut=True)
             self.now_is("left")
         world.send(self)
         world.later(BEAT, self.beat)
@@ -180,8 +182,9 @@ class World:
         self.ordered: list[Order] = []
         self.bodies: list[Body] = []
         self.heard: dict[int, tuple[str, float]] = {}
+        self.asked: dict[str, float] = {}  # by life: when it had said what arrived here last
         self.boots = [f"boot{rank}" for rank in range(size)]
-        self.fleet: Fleet | None = gather(0.0, size, wait, drain)
+        self.fleet: Fleet | None = gather(0.0, size, wait, drain, silence=SILENCE)
         self.woken: float | None = None
         for rank in range(size):
             self.later(self.dice.random() * 5, lambda rank=rank: self.born(rank))  # type: ignore[misc]
@@ -223,24 +226,25 @@ class World:
 
     def send(self, body: Body) -> None:
         """Its whole report.  What was sent to a coordinator that is no more does not reach the next one."""
-        report, session = body.report(), self.session
+        report, session, asked = body.report(), self.session, self.now
         for delay in self._delays(body, body.mute):
-            self.later(delay, lambda: self.arrived(body, report, session))
+            self.later(delay, lambda: self.arrived(body, report, session, asked))
 
-    def arrived(self, body: Body, report: Report, session: int) -> None:
+    def arrived(self, body: Body, report: Report, session: int, asked: float) -> None:
         if self.fleet is None or session != self.session or (not body.alive and body.rank == 0):
             return
         pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.trouble else {}
         refused = self.tell(Reported(self.now, report, pulses))
         if not any(isinstance(e, Refused) for e in refused):
             self.heard[body.rank] = (body.life, self.now)
+            self.asked[body.life] = asked
             self.answer(body)
 
     def answer(self, body: Body) -> None:
         if self.fleet is not None and self.fleet.order.what:
-            order = self.fleet.order
+            order, asked = self.fleet.order, self.asked.get(body.life, 0.0)
             for delay in self._delays(body, body.deaf):
-                self.later(delay, lambda: body.ordered(order))
+                self.later(delay, lambda: body.ordered(order, asked))
 
     def closed(self, body: Body) -> None:
         session = self.session
@@ -253,8 +257,10 @@ class World:
         self.later(CLOSED, gone)
 
     def silences(self) -> None:
+        """Where rank 0's own command moves it is patient, for as long as a member may work on."""
         for rank, (life, at) in list(self.heard.items()):
-            if self.now >= at + SILENCE:
+            patient = (rank + self.session) % 2 and self.now < at + SILENCE + self.wait
+            if self.now >= at + SILENCE and not patient:
                 del self.heard[rank]
                 self.tell(Gone(self.now, rank, life, "silent for 15s", False, at))
         self.later(BEAT, self.silences)
@@ -279,7 +285,7 @@ class World:
                 self.ordered.append(effect.order)
                 for body in sorted(self.current(), key=lambda b: b.rank):  # rank 0's own first: it outlives its courier
                     if body.rank == 0:
-                        body.ordered(effect.order)
+                        body.ordered(effect.order, self.now)
                     elif self.heard.get(body.rank, ("",))[0] == body.life:
                         self.answer(body)
         self.wake()
@@ -305,7 +311,7 @@ class World:
 
         def again() -> None:
             if session == self.session:
-                self.fleet = gather(self.now, self.size, self.wait, self.drain)
+                self.fleet = gather(self.now, self.size, self.wait, self.drain, silence=SILENCE)
                 self.wake()
 
         self.later(self.dice.random() * 2, again)
@@ -316,7 +322,7 @@ class World:
         """`f`all, `h`ang, `d`ie and come back, `m`ove to another machine, `c`ut for a while, `x`: forget,
         `z`: rank 0's ftrun dies, `l`eave, `e`nd well."""
         body, kind = self.dice.choice(self.current() or [None]), self.dice.choice(kinds)
-        if body is None or not body.alive or body.moved:
+        if body is None or not body.alive or body.moved or (kind in "zdm" and self.unknown_without(body, kind)):
             return
         if kind == "x":
             self.forget()
@@ -328,6 +334,12 @@ class World:
             self.later(self.dice.random() * 5, lambda: self.born(0))
         elif kind in "dmc" and body.rank != 0 and body.state != "left":
             self._lost(body, kind)
+
+    def unknown_without(self, body: Body, kind: str) -> bool:
+        """Whether somebody works on unseen, and nobody who is left has heard of that epoch: see ADR 10."""
+        unseen = kind == "m" or any(other.moved and other.tree is not None for other in self.bodies)
+        left = (other for other in self.current() if other is not body and other.alive and other.state != "left")
+        return unseen and not any(other.epoch >= self.started and not other.moved for other in left)
 
     def _lost(self, body: Body, kind: str) -> None:
         rank = body.rank
@@ -343,7 +355,7 @@ class World:
         else:
             way = self.dice.choice([(True, False, False), (False, True, False), (False, False, True)])
             body.cut, body.mute, body.deaf = way
-            self.later(self.dice.choice([3.0, 12.0, 20.0, 100.0]), body.mended)
+            self.later(self.dice.choice([3.0, 12.0, 20.0, 70.0, 100.0]), body.mended)
 
     def heal(self) -> None:
         self.bad = 0.0

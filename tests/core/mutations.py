@@ -101,9 +101,15 @@ MUTATIONS = (
         "if policy.files or newest is not None or ledger.best_checkpoint is not None:",
         "if policy.files or newest is not None:",
     ),
+    Mutation("no_saved_file_is_progress", "policy.py", "if not attempt.progressed and advanced(attempt):", "if False:"),
     Mutation(
-        "stable_though_steps_are_reported", "policy.py", "if attempt.step is not None or ledger.best", "if ledger.best"
+        "any_saved_file_is_progress",
+        "saving.py",
+        "any(_same(file, newest[series]) for series in now & newest.keys() for file in resumed)",
+        "True",
     ),
+    Mutation("an_older_file_resumes_too", "saving.py", "return loaded.version == saved.version", "return True"),
+    Mutation("saved_files_are_forgotten", "restarting.py", "inherited=ledger.saved", "inherited=()"),
     Mutation("stable_counts_time_away", "policy.py", "until, attempt.aways)", "until, ())"),
     Mutation("backoff_unbounded", "policy.py", ", BACKOFF_LIMIT)", ", 1e9)"),
     Mutation("backoff_does_not_double", "policy.py", "ledger.failure - 1, 0), 30", "ledger.failure - 1, 0), 0"),
@@ -127,8 +133,38 @@ MUTATIONS = (
     Mutation("a_late_word_starts", "restarting.py", "job.order.epoch <= epoch", "job.order.epoch < epoch"),
     Mutation("an_epoch_that_is_over_starts", "joining.py", 'if event.order.what == "stop":', "if False:"),
     Mutation("a_verdict_waits_for_nobody", "joining.py", "if not policy.group or", "if True or"),
-    Mutation("a_verdict_waits_for_ever", "job.py", "else event.now + WORD", "else None"),
-    Mutation("success_does_not_wait", "job.py", "waits = None if job", "waits = event.now if job"),
+    Mutation(
+        "a_verdict_waits_for_ever",
+        "joining.py",
+        "return now + WORD + (policy.peer_timeout if _yields(job.want) else 0.0)",
+        "return None",
+    ),
+    Mutation(
+        "success_does_not_wait",
+        "joining.py",
+        "    if job.want.verdict == exitcode.SUCCEEDED:\n        return None",
+        "    if False:\n        return None",
+    ),
+    Mutation(
+        "a_verdict_does_not_wait_for_rank_0",
+        "joining.py",
+        "job = job._replace(phase=phase._replace(deadline=None))",
+        "pass",
+    ),
+    Mutation("what_ran_is_ended_by_a_misfit", "joining.py", "if event.incurable and job.ledger.epoch:", "if False:"),
+    Mutation("a_misfit_is_scheduled_again", "joining.py", "    if event.incurable:\n", "    if False:\n"),
+    Mutation(
+        "a_failure_by_the_loss_of_rank_0_is_one",
+        "joining.py",
+        "in (exitcode.SUCCEEDED, exitcode.FAILED)",
+        "in (exitcode.SUCCEEDED,)",
+    ),
+    Mutation(
+        "a_group_is_scheduled_for_ever",
+        "joining.py",
+        "want = unless_in_vain(job, finish_with(exitcode.HANG_LIMIT, event.why))",
+        "want = finish_with(exitcode.HANG_LIMIT, event.why)",
+    ),
     Mutation(
         "overruled_while_it_is_open", "joining.py", "and event.order.cause is not None:", "and event.order is not None:"
     ),
@@ -169,8 +205,15 @@ MUTATIONS = (
         "age = awake(since, now, attempt.aways) - rank.credit",
         "age = awake(since, now, attempt.aways)",
     ),
-    Mutation("inner_section_hides_outer", "liveness.py", "for s in rank.sections]", "for s in rank.sections[-1:]]"),
-    Mutation("outer_section_hides_inner", "liveness.py", "for s in rank.sections]", "for s in rank.sections[:1]]"),
+    Mutation(
+        "inner_section_hides_outer",
+        "liveness.py",
+        "for section in rank.sections:",
+        "for section in rank.sections[-1:]:",
+    ),
+    Mutation(
+        "outer_section_hides_inner", "liveness.py", "for section in rank.sections:", "for section in rank.sections[:1]:"
+    ),
     Mutation(
         "sections_have_no_deadline",
         "liveness.py",
@@ -210,8 +253,8 @@ MUTATIONS = (
     Mutation(
         "start_limit_armed_though_not_given",
         "liveness.py",
-        "limits.start is None or not limits.start_given",
-        "limits.start is None",
+        "limits.start is None or limits.start_given:",
+        "True:",
     ),
     Mutation("aways_ignored", "liveness.py", "return max(0.0, now - since - away)", "return max(0.0, now - since)"),
     Mutation("the_limit_itself_is_not_over", "liveness.py", "if f.age >= f.limit]", "if f.age > f.limit]"),
@@ -300,7 +343,10 @@ MUTATIONS = (
         "    if False:\n        asked = ",
     ),
     Mutation(
-        "verdict_lost_to_sigterm", "job.py", "    if event.stop and isinstance(job.want, Again):", "    if event.stop:"
+        "verdict_lost_to_sigterm",
+        "job.py",
+        "    if event.stop and isinstance(job.want, Again):\n        # Not its own",
+        "    if event.stop:\n        # Not its own",
     ),
     Mutation(
         "stop_grace_ignored",
@@ -327,6 +373,39 @@ MUTATIONS = (
         "job.py",
         "    (Stopping, ev.Survived): _survived,\n",
         '    (Stopping, ev.Survived): lambda j, p, e, q: _launch(j, "restart"),\n',
+    ),
+    Mutation(
+        "a_refused_signal_blames_the_node",
+        "surviving.py",
+        "    return event.refused or by_command\n",
+        "    return by_command\n",
+    ),
+    Mutation(
+        "a_leftover_overrides_the_code",
+        "surviving.py",
+        "    return event.refused or by_command\n",
+        "    return event.refused\n",
+    ),
+    Mutation(
+        "the_commands_own_refusal_to_die_keeps_the_code",
+        "surviving.py",
+        " and not event.command\n",
+        "\n",
+    ),
+    Mutation(
+        "a_refused_signal_is_waited_for",
+        "surviving.py",
+        '    return phase.stage in ("kill", "inspect") or',
+        '    return phase.stage == "inspect" or',
+    ),
+    Mutation(
+        "a_refused_signal_costs_the_grace_of_a_restart",
+        "surviving.py",
+        'phase.stage == "term" and isinstance(job.want, Finish)',
+        'phase.stage == "term"',
+    ),
+    Mutation(
+        "a_failure_beside_a_survivor_loses_its_code", "surviving.py", "    if again.own is not None:", "    if False:"
     ),
     Mutation("a_frozen_tree_loses_its_grace", "job.py", "    (Stopping, ev.Overslept): _overslept_ending,\n", ""),
     Mutation("signals_are_not_128_plus_n", "exitcode.py", "128 + signal if", "127 + signal if"),
@@ -367,15 +446,43 @@ MUTATIONS = (
         "critical_fault_restarts", "faulting.py", 'if fault.severity == "critical":', 'if fault.severity == "none":'
     ),
     Mutation(
-        "a_users_fault_kills", "values.py", '("minor", "major", "critical")', '("user", "minor", "major", "critical")'
+        "a_users_fault_kills",
+        "values.py",
+        '("minor", "minor+user", "major", "critical")',
+        '("user", "minor", "minor+user", "major", "critical")',
     ),
     Mutation(
         "unknown_faults_kill",
         "values.py",
-        '("minor", "major", "critical")',
-        '("unknown", "minor", "major", "critical")',
+        '("minor", "minor+user", "major", "critical")',
+        '("unknown", "minor", "minor+user", "major", "critical")',
     ),
-    Mutation("a_users_fault_isolates_the_node", "ending.py", 'fault.severity == "user"', 'fault.severity == "own"'),
+    Mutation("a_users_fault_isolates_the_node", "values.py", '("user", "minor+user")', "()"),
+    Mutation("a_fault_that_the_user_induced_is_no_users", "values.py", 'in ("user", "minor+user")', 'in ("user",)'),
+    Mutation(
+        "a_fault_that_the_user_induced_is_left",
+        "values.py",
+        '("minor", "minor+user", "major", "critical")',
+        '("minor", "major", "critical")',
+    ),
+    Mutation(
+        "a_fault_of_the_users_speaks_for_another_schedule",
+        "faulting.py",
+        "clear = ledger.faulted or not fault.by_user",
+        "clear = True",
+    ),
+    Mutation(
+        "different_faults_isolate_the_node",
+        "ending.py",
+        "if fault is not None and (fault.by_user or in_place):",
+        "if fault is not None and fault.by_user:",
+    ),
+    Mutation("faults_without_a_code_are_one", "faulting.py", "if fault.code != NO_CODE:", "if True:"),
+    Mutation("the_limit_of_hangs_never_fails", "ending.py", 'if cause == "hang" and policy.limit_fails:', "if False:"),
+    Mutation(
+        "a_hang_without_hang_retry_ends_it", "watching.py", "if fault is None and policy.hangs_stand:", "if False:"
+    ),
+    Mutation("a_hang_is_reported_again_and_again", "watching.py", "if not attempt.reported:", "if True:"),
     Mutation(
         "restart_without_healing", "faulting.py", "(isinstance(job.want, Again) and bool(job.want.faults))", "False"
     ),
@@ -417,7 +524,7 @@ MUTATIONS = (
         "return twice if start is None",
         "return by_usual if start is None",
     ),
-    Mutation("the_limit_of_before_is_forgotten", "learning.py", "    elif before is None:", "    else:"),
+    Mutation("the_limit_of_before_is_forgotten", "learning.py", "    elif before is None:", "    elif True:"),
     Mutation(
         "the_start_is_judged_as_the_rest",
         "learning.py",
@@ -451,6 +558,45 @@ MUTATIONS = (
     ),
     Mutation("the_job_remembers_the_smallest", "learning.py", "usual, intervals = max(", "usual, intervals = min("),
     Mutation("every_change_is_news", "learning.py", "NEWS: Final = 0.1", "NEWS: Final = 0.0"),
+    # A provisional limit, and that of a later start
+    Mutation("a_few_steps_teach_nothing", "learning.py", "or start <= seconds else", "or True else"),
+    Mutation("a_provisional_limit_is_proof", "learning.py", "else Limit(seconds, True, start)", "else Limit(seconds)"),
+    Mutation(
+        "a_provisional_limit_is_tight",
+        "learning.py",
+        "PROVISIONAL_FLOOR: Final = 300.0",
+        "PROVISIONAL_FLOOR: Final = 30.0",
+    ),
+    Mutation(
+        "the_first_steps_teach_nothing", "learning.py", "PROVISIONAL_TIMES * rank.slowest_start)", "rank.slowest_start)"
+    ),
+    Mutation("what_led_to_a_step_counts_once", "learning.py", "START_TIMES * taken)", "taken)"),
+    Mutation("a_later_start_is_as_fast", "learning.py", "START_TIMES * first_beat)", "first_beat)"),
+    Mutation("no_later_start_is_judged", "liveness.py", "if attempt.first_beat is None or not", "if True or not"),
+    Mutation(
+        "a_later_start_needs_no_evidence", "liveness.py", "attempt.start_raised), True", "attempt.start_raised), False"
+    ),
+    Mutation(
+        "a_later_start_is_suspected_for_ever",
+        "watching.py",
+        "attempt._replace(start_raised=2 * finding.age)",
+        "attempt",
+    ),
+    Mutation("one_hang_makes_a_start_patient", "liveness.py", "max(1, attempt.patience // 2)", "attempt.patience"),
+    Mutation(
+        "the_first_start_is_forgotten",
+        "watching.py",
+        "ledger._replace(first_beat=max(taken, ledger.first_beat or 0.0))",
+        "ledger",
+    ),
+    Mutation("the_last_start_counts", "watching.py", "max(taken, ledger.first_beat or 0.0)", "taken"),
+    Mutation(
+        "a_freeze_is_a_slow_start",
+        "watching.py",
+        "first, attempt.aways)\n    return ledger",
+        "first, ())\n    return ledger",
+    ),
+    Mutation("off_is_not_off_for_a_later_start", "liveness.py", "or not (limits.auto or limits.hang is not None)", ""),
     Mutation("nothing_is_news", "learning.py", "NEWS: Final = 0.1", "NEWS: Final = 10.0"),
     Mutation(
         "a_given_limit_is_learned", "liveness.py", "    if not limits.auto:\n        return limits.hang, False\n", ""
@@ -475,8 +621,8 @@ MUTATIONS = (
     Mutation(
         "evidence_makes_it_tighter",
         "liveness.py",
-        "seconds = max([limit.seconds",
-        "seconds = min([limit.seconds",
+        "return max([seconds",
+        "return min([seconds",
     ),
     Mutation(
         "evidence_of_one_excuses_all", "liveness.py", "attempt.raised if r.rank == rank.rank", "attempt.raised if True"
@@ -492,8 +638,8 @@ MUTATIONS = (
     Mutation(
         "a_given_limit_is_raised",
         "watching.py",
-        "if not finding.learned or finding.rank is None:",
-        "if finding.rank is None:",
+        "    if not finding.learned:\n        return attempt\n",
+        "",
     ),
     Mutation("learned_is_not_said", "liveness.py", "rank.pid, by_learning)", "rank.pid, False)"),
     # Sections and ranks
@@ -506,8 +652,20 @@ MUTATIONS = (
     Mutation(
         "a_side_section_has_no_deadline",
         "liveness.py",
-        "for s in rank.sections]",
-        "for s in rank.sections if not s.side]",
+        "for section in rank.sections:",
+        "for section in [s for s in rank.sections if not s.side]:",
+    ),
+    Mutation("a_limit_of_the_hooks_sections_holds_in_all", "liveness.py", "if not section.automatic:", "if False:"),
+    Mutation(
+        "a_learned_section_is_a_proof",
+        "liveness.py",
+        "return (seconds, True) if seconds < most",
+        "return (seconds, False) if seconds < most",
+    ),
+    Mutation("a_section_learns_nothing", "liveness.py", "or section.longest is None:", "or True:"),
+    Mutation("a_learned_section_has_no_end", "liveness.py", "if seconds < most else (most, False)", "if True else ()"),
+    Mutation(
+        "a_section_opens_unseen", "liveness.py", "            spans.append(limits.automatic)", "            spans += []"
     ),
     Mutation("a_section_of_ours_is_the_last", "values.py", "in r.sections if not s.automatic)", "in r.sections)"),
     Mutation(
@@ -521,14 +679,22 @@ MUTATIONS = (
         "view.moved_at or view.claimed_at\n",
         "-(view.moved_at or view.claimed_at)\n",
     ),
-    Mutation("a_stand_in_is_as_old_as_its_beat", "ranks.py", "if speaker.step is None and (", "if False and ("),
+    Mutation(
+        "a_stand_in_is_as_old_as_its_beat",
+        "ranks.py",
+        "if (speaker.moved_at or 0.0) < last and not speaker.done:",
+        "if False:",
+    ),
     Mutation(
         "what_another_saved_is_lost",
         "ranks.py",
         "checkpoint_step=saved.checkpoint_step",
         "checkpoint_step=speaker.checkpoint_step",
     ),
-    Mutation("the_last_words_of_another_are_lost", "ranks.py", "_replace(fatal=fatal, ", "_replace("),
+    Mutation("a_hang_hides_among_others_without_rank", "ranks.py", "if len(apart) < 2:", "if True:"),
+    Mutation("who_waits_for_its_children_hangs", "ranks.py", "if view.pid not in parents", "if True"),
+    Mutation("ranks_that_were_told_are_told_apart", "ranks.py", "[] if any(view.ranked for view in views) else ", ""),
+    Mutation("the_last_words_of_another_are_lost", "ranks.py", "        fatal=fatal,\n", ""),
     # Checkpoint files
     Mutation(
         "a_file_is_no_progress",
@@ -596,9 +762,7 @@ MUTATIONS = (
     # Races and rare turns
     Mutation("a_tick_for_an_earlier_phase_counts", "job.py", "event.now < job.phase.deadline)", "False)"),
     Mutation("silence_is_stable", "policy.py", "    if judged:\n", "    if False:\n"),
-    Mutation(
-        "an_exit_before_the_exec_is_stable", "restarting.py", "Attempt(number, spawned_at=now,", "Attempt(number,"
-    ),
+    Mutation("an_exit_before_the_exec_is_stable", "restarting.py", "        spawned_at=now,\n", ""),
     Mutation("no_patience_after_a_hang", "restarting.py", "patience=1 << min(ledger.hang, 10)", "patience=1"),
     Mutation("time_away_counts_twice", "liveness.py", "max(start, reached)", "max(start, since)"),
     Mutation(
@@ -637,23 +801,28 @@ MUTATIONS = (
         "if False else seen",
     ),
     Mutation("critical_fault_while_stopping_lost", "job.py", "    (Stopping, ev.Faulted): faulted_ending,\n", ""),
-    Mutation("a_users_fault_is_healed", "ending.py", 'fault.severity != "user" else', "True else"),
-    Mutation("a_stray_answer_condemns", "job.py", 'if phase.stage != "inspect":', "if False:"),
+    Mutation("a_users_fault_is_healed", "ending.py", "if fault is not None and fault.acts else ()", "if fault else ()"),
+    Mutation("a_stray_answer_condemns", "surviving.py", 'return phase.stage == "inspect"\n', "return True\n"),
     # Device faults, schedules, failures
+    Mutation(
+        "a_device_that_nobody_answers_for_isolates", "job.py", "if not event.held:", "if not event.held + event.silent:"
+    ),
     Mutation("a_fault_is_counted_each_time_it_fires", "faulting.py", " and fault.mark not in attempt.known\n", "\n"),
     Mutation("twice_in_a_day_is_enough", "history.py", "TIMES: Final = 3", "TIMES: Final = 2"),
     Mutation("a_fault_counts_for_two_days", "history.py", "DAY: Final = 86400.0", "DAY: Final = 2 * 86400.0"),
-    Mutation(
-        "another_node_counts", "history.py", "if o != one and o[:3] == one[:3])", "if o != one and o[1:3] == one[1:3])"
-    ),
+    Mutation("another_node_counts", "history.py", "if other[:2] == one[:2]]", "if other.device == one.device]"),
     Mutation(
         "another_chip_counts",
         "history.py",
-        "if o != one and o[:3] == one[:3])",
-        "if o != one and (o[0], o[2]) == (one[0], one[2]))",
+        "if other[:2] == one[:2]]",
+        "if other.node == one.node]",
     ),
+    Mutation("another_code_counts", "history.py", "if other.code != one.code or ", "if "),
     Mutation(
-        "another_code_counts", "history.py", "if o != one and o[:3] == one[:3])", "if o != one and o[:2] == one[:2])"
+        "another_code_ends_no_row",
+        "history.py",
+        "if other[:2] == one[:2]]",
+        "if other[:3] == one[:3]]",
     ),
     Mutation(
         "a_clock_set_back_forgives",
@@ -668,15 +837,17 @@ MUTATIONS = (
     Mutation(
         "faults_are_forgotten_when_the_past_comes",
         "remembering.py",
-        "occurrences=noted(event.occurrences, ledger.occurrences)",
-        "occurrences=tuple(event.occurrences)",
+        "occurrences=noted(faults, ledger.occurrences)",
+        "occurrences=tuple(faults)",
     ),
     Mutation(
         "the_past_is_forgotten",
         "remembering.py",
-        "occurrences=noted(event.occurrences, ledger.occurrences)",
+        "occurrences=noted(faults, ledger.occurrences)",
         "occurrences=ledger.occurrences",
     ),
+    Mutation("faults_of_another_job_count", "remembering.py", "if one.job in jobs]", "]"),
+    Mutation("schedules_of_another_job_count", "remembering.py", "if not name or s.job == name]", "]"),
     Mutation(
         "a_fault_breaks_no_row", "history.py", "if schedule.progressed or schedule.faulted:", "if schedule.progressed:"
     ),
@@ -685,11 +856,19 @@ MUTATIONS = (
     ),
     Mutation("a_stopped_schedule_counts", "history.py", "row += schedule.failed and not schedule.faulted", "row += 1"),
     Mutation("the_third_schedule_is_the_last", "ending.py", "or vain < TIMES:", "or vain < TIMES - 1:"),
+    Mutation("progress_now_is_not_seen", "ending.py", "if job.ledger.reached or clear", "if clear"),
+    Mutation("a_fault_now_is_not_seen", "ending.py", "if job.ledger.reached or clear", "if job.ledger.reached"),
     Mutation(
-        "progress_now_is_not_seen", "ending.py", "if job.ledger.reached or job.ledger.faulted", "if job.ledger.faulted"
+        "user_faults_are_rescheduled_for_ever",
+        "ending.py",
+        " and want.code != exitcode.USER_FAULT_LIMIT.code",
+        "",
     ),
     Mutation(
-        "a_fault_now_is_not_seen", "ending.py", "if job.ledger.reached or job.ledger.faulted", "if job.ledger.reached"
+        "a_schedule_that_ended_with_196_is_not_counted",
+        "ending.py",
+        "ledger = ledger._replace(faulted=False)  #",
+        "pass  #",
     ),
     Mutation(
         "tasks_of_a_job_count_each",
@@ -708,8 +887,8 @@ MUTATIONS = (
     Mutation(
         "a_users_fault_for_the_third_time_restarts",
         "ending.py",
-        "if by_user and fault is not None and often(",
-        "if False and fault is not None and often(",
+        "if fault is not None and fault.by_user and often(",
+        "if fault is not None and False and often(",
     ),
     Mutation(
         "the_third_time_is_healed", "faulting.py", "if often(job.ledger, fault, policy) else None", "if False else None"
@@ -773,6 +952,22 @@ MUTATIONS = (
         "or len(left) < policy.min_devices",
         "or len(left) + 1 < policy.min_devices",
     ),
+    Mutation(
+        "the_pod_s_end_is_not_heard_after_the_platform_s_word",
+        "job.py",
+        "if isinstance(job.want, Again) and event.stop:",
+        "if False:",
+    ),
+    Mutation("who_was_sent_away_isolates_its_node", "faulting.py", "phase.fault is None and job.leaving:", "False:"),
+    Mutation("a_device_comes_back_unseen", "faulting.py", "        and device.id in event.well\n", ""),
+    Mutation("a_device_comes_back_at_once", "faulting.py", "        and device.id not in job.shed\n", ""),
+    Mutation("a_device_comes_back_only_once", "restarting.py", ", blame=None, shed=())", ", blame=None)"),
+    Mutation(
+        "a_device_comes_back_again_and_again",
+        "faulting.py",
+        "        and not _keeps_failing(job, device.id, event.clock, policy)\n",
+        "",
+    ),
     Mutation("the_bad_device_stays", "faulting.py", "if device.id not in removed]", "if True]"),
     Mutation(
         "shed_though_nobody_asked", "faulting.py", "policy.min_devices is None or ", "(policy.min_devices or 0) > 9 or "
@@ -801,32 +996,62 @@ MUTATIONS = (
         "if policy.shared and job.want.asked:",
         "if policy.shared:",
     ),
-    Mutation("an_incurable_failure_restarts", "exiting.py", "    if not found.recoverable:\n", "    if False:\n"),
+    Mutation("an_incurable_failure_restarts", "exiting.py", "and not found.recoverable and", "and False and"),
     Mutation(
         "incurable_though_failures_are_not_listed",
         "exiting.py",
-        'if found is None or "failure" not in policy.restart_on:',
-        "if found is None:",
-    ),
-    Mutation("the_same_end_twice_is_tried_again", "exiting.py", "if line is not None and line == before:", "if False:"),
-    Mutation(
-        "any_two_ends_are_the_same",
-        "exiting.py",
-        "if line is not None and line == before:",
-        "if line is not None and before is not None:",
+        ' and "failure" in policy.restart_on else None',
+        " else None",
     ),
     Mutation(
-        "an_end_after_a_beat_counts",
-        "exiting.py",
-        "if found is None or attempt.moved else found.line",
-        "if found is None else found.line",
+        "the_first_start_asks_nobody",
+        "beginning.py",
+        '(("platform", policy.asks_platform), ',
+        '(("platform", False), ',
     ),
-    Mutation("the_first_start_asks_nobody", "job.py", "    if policy.asks_platform:\n", "    if False:\n"),
+    Mutation("the_first_start_waits_for_ever", "beginning.py", "(CHECK if policy.checks_devices else ANSWER)", "1e9"),
     Mutation(
-        "the_first_start_waits_for_ever",
-        "job.py",
-        "job._replace(phase=Pending(event.now + ANSWER)), ()",
-        "job._replace(phase=Pending()), ()",
+        "the_first_start_looks_at_no_device",
+        "beginning.py",
+        '("devices", policy.checks_devices))',
+        '("devices", False))',
+    ),
+    Mutation(
+        "a_freeze_ends_the_look_at_the_devices", "beginning.py", "event, ev.Overslept) and phase.awaits", "event, int)"
+    ),
+    Mutation("the_first_start_waits_for_one_of_two", "beginning.py", "return (job, ()) if phase.awaits else", "return"),
+    Mutation(
+        "what_stands_is_not_looked_up",
+        "beginning.py",
+        "        if unhealed(job, fault, policy):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "what_stands_always_ends_it", "beginning.py", "        if unhealed(job, fault, policy):\n", "        if True:\n"
+    ),
+    Mutation(
+        "what_could_heal_ends_it_before_it_starts",
+        "faulting.py",
+        'if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:',
+        "if event.fault.device in job.ledger.removed:",
+    ),
+    Mutation(
+        "a_removed_device_ends_it_before_it_starts",
+        "faulting.py",
+        'if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:',
+        'if event.fault.severity != "critical":',
+    ),
+    Mutation(
+        "what_stood_before_acts_when_it_is_seen_late",
+        "faulting.py",
+        'if not event.standing or event.fault.severity == "critical":',
+        "if True:",
+    ),
+    Mutation(
+        "what_is_critical_and_seen_late_is_let_be",
+        "faulting.py",
+        'if not event.standing or event.fault.severity == "critical":',
+        "if not event.standing:",
     ),
     # Where the time goes
     Mutation(
@@ -855,5 +1080,5 @@ MUTATIONS = (
     Mutation("no_late_file_is_told_for_ever", "goodput.py", "account.begun or account.open >= TOLD", "account.begun"),
     Mutation("work_that_nobody_reported_may_be_kept", "goodput.py", "not (account.trace or account.saved)", "False"),
     Mutation("success_was_for_nothing", "goodput.py", "and job.phase.code == 0", "and False"),
-    Mutation("goodput_before_the_checkpoint", "account.py", "(account.kept + pending) / wall", "account.kept / wall"),
+    Mutation("goodput_before_the_checkpoint", "account.py", "pending if moved else", "0.0 if moved else"),
 )

@@ -41,7 +41,8 @@ def noise(median: float, sigma: float) -> Recorder:
     return lambda chance: (median * chance.lognormvariate(0.0, sigma) for _ in range(STEPS))
 
 
-# In none of these is a step longer than max(30 s, 10 x the 99th percentile) of those before it, once 100 were seen.
+# In none of these is a step longer than max(30 s, 10 x the 99th percentile) of those before it, once 100 were seen, or
+# before that than max(300 s, 30 x the slowest of the first 10).
 USUAL: dict[str, Recorder] = {
     "steady and fast": steady(0.05),
     "steady and slow": steady(20.0),
@@ -50,7 +51,6 @@ USUAL: dict[str, Recorder] = {
     "a second step that compiles again": first(5.0, 200.0),
     "ten steps that warm up": first(300.0, *[60.0] * 9),
     "evaluation every 50 steps": every(50, 55.0, 65.0),
-    "long evaluation every 50 steps": every(50, 500.0, 700.0),
     "evaluation every 100 steps": every(100, 20.0, 29.0),
     "evaluation every 101 steps": every(101, 20.0, 29.0),
     "evaluation every 500 steps": every(500, 20.0, 29.0),
@@ -72,6 +72,7 @@ RARE: dict[str, Recorder] = {
     "evaluation every 100 steps": every(100, 54.0, 60.0),
     "evaluation every 101 steps": every(101, 54.0, 60.0),
     "long evaluation every 500 steps": every(500, 250.0, 300.0),
+    "long evaluation every 50 steps": every(50, 500.0, 590.0),
     "an epoch ends every 1,000 steps": every(1000, 100.0, 130.0),
     "evaluation every 20 steps, from the 150th on": every(20, 54.0, 60.0, since=150),
     "barely longer than the limit": every(150, 30.0, 32.0),

@@ -134,5 +134,5 @@ def test_a_full_account_is_small() -> None:
 
 @pytest.mark.parametrize("schedule_cnt", [1, 2])
 def test_a_new_schedule_keeps_it(schedule_cnt: int) -> None:
-    ledger = setup._resumed((Ledger(start_cnt=3, hang=1, account=ACCOUNT), {}), schedule_cnt)
+    ledger = setup._resumed((Ledger(start_cnt=3, hang=1, account=ACCOUNT), {}), schedule_cnt, "")
     assert ledger.account == ACCOUNT

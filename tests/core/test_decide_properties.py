@@ -41,13 +41,15 @@ from ftrun.core.values import Device, Fault, Learned, Ledger, Rank, Section
 
 WATCHED = (Starting, Running, Suspect)
 PAUSES = st.sampled_from([0.0, 0.5, 1.0, 5.0, 30.0, 59.0, 61.0, 130.0, 1000.0, 40000.0])
-SEVERITIES = ["ignore", "user", "minor", "major", "critical", "unknown"]
+SEVERITIES = ["warning", "user", "minor", "minor+user", "major", "critical", "unknown"]
+ACTING = ("minor", "minor+user", "major", "critical")
 STOPS = st.sampled_from([2, 3, 15])
 AGES = st.sampled_from([0.0, 0.5, 10.0, 39.0, 41.0, 59.0, 61.0, 300.0])
 STEPS = st.integers(0, 6)
 # What the digest of a rank says: (intervals, usual, longest, slowest start).
 LEARNING = st.sampled_from([(0, 0.0, 0.0, 0.0), (50, 0.0, 0.0, 15.0), (200, 0.5, 2.0, 4.0), (300, 5.0, 55.0, 200.0)])
 TROUBLE = ["hang", "hang", "works", "works", "failure", "fault", "order", "user", "file", "ended"]
+LOOKS = 64  # more than any silence takes to become a suspicion
 KNOWN = Learned(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
 POLICIES = st.builds(
     Policy,
@@ -64,9 +66,12 @@ POLICIES = st.builds(
         auto=st.sampled_from([True, True, False]),
         idle=st.none(),
         idle_given=st.just(False),
+        automatic=st.sampled_from([70.0, None]),
+        automatic_learned=st.booleans(),
     ),
     work=st.just(Thresholds()),
     device_timeout=st.sampled_from([None, None, 20.0]),
+    checks_devices=st.booleans(),
     files=st.booleans(),
     grace=st.sampled_from([0.0, 10.0]),
     stop_grace=st.sampled_from([None, 20.0]),
@@ -153,7 +158,10 @@ class Adversary(RuleBasedStateMachine):
         self.best_checkpoint: int | None = None
         self.held: str | None = None
         self.sick: set[tuple[str, str]] = set()  # faults that a start has to wait for
+        self.shed: set[str] = set()  # devices that were taken out since the last start
+        self.returned: set[str] = set()  # that came back since then
         self.earlier = 0  # occurrences before the attempt under way
+        self.left = ""  # what is said to have survived: what may not be signalled, the command, others
 
     @initialize(
         policy=POLICIES,
@@ -199,8 +207,9 @@ class Adversary(RuleBasedStateMachine):
     def _falls_silent(self) -> None:
         if not self.ranks:
             self.training_moves(1, None)
-        while isinstance(self.job.phase, Starting | Running) and self.job.phase.deadline is not None:
-            self.the_deadline_comes(0.0)
+        for _ in range(LOOKS):  # where no timeout holds for it now, it is looked at for ever
+            if isinstance(self.job.phase, Starting | Running) and self.job.phase.deadline is not None:
+                self.the_deadline_comes(0.0)
 
     @rule()
     def gets_going(self) -> None:
@@ -333,13 +342,36 @@ class Adversary(RuleBasedStateMachine):
             self.tree_alive = False
         self.happens(ev.TreeEnded(self.now, killed))
 
-    @rule(held=st.sampled_from([(), (), ("gpu0 by process 100",)]))
-    def released(self, held: tuple[str, ...]) -> None:
-        self.happens(ev.Released(self.now, held))
+    @rule(
+        held=st.sampled_from([(), (), ("gpu0 by process 100",)]),
+        silent=st.sampled_from([(), ("gpu1",)]),
+        well=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]),
+    )
+    def released(self, held: tuple[str, ...], silent: tuple[str, ...] = (), well: tuple[str, ...] = ()) -> None:
+        self.happens(ev.Released(self.now, held, silent, well, Clock(0.0, "boot", self.now)))
 
-    @rule()
-    def survived(self) -> None:
-        self.happens(ev.Survived(self.now, ("100 (python) D nfs",)))
+    @rule(well=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]))
+    def the_devices_were_looked_at(self, well: tuple[str, ...] = ()) -> None:
+        self.happens(ev.Checked(self.now, well, Clock(0.0, "boot", self.now)))
+
+    @rule(severity=st.sampled_from(["user", "major"]))
+    def a_device_had_a_fault_before(self, severity: str) -> None:
+        """It is only written down, whatever the phase."""
+        before = self.job
+        self.happens(ev.Faulted(self.now, Fault("gpu0", "X", severity), standing=True))
+        if before.paused is None:
+            assert type(self.job.phase) is type(before.phase)
+            assert self.job.want == before.want
+
+    @rule(refused=st.booleans(), command=st.booleans())
+    def survived(self, refused: bool = False, command: bool = True) -> None:
+        before = self.job.want
+        self.left = "refused" if refused else "command" if command else "others"
+        self.happens(ev.Survived(self.now, ("100 (python) D nfs",), refused, command))
+        if refused and self.job.want != before:
+            assert isinstance(self.job.want, Finish)
+            self.own_codes.add(self.job.want.code)
+            assert self.job.want.code != exitcode.NODE_FAULT.code, "the node of a signal that was refused"
 
     @rule(signal=STOPS, rarely=st.integers(0, 4))
     def asked_to_stop(self, signal: int, rarely: int = 0) -> None:
@@ -360,7 +392,7 @@ class Adversary(RuleBasedStateMachine):
     @rule(fault=FAULTS, wall=st.sampled_from([0.0, 1e9, 0.5e9]))
     def faulted(self, fault: Fault, wall: float = 0.0) -> None:
         """Whatever the wall clock says."""
-        if fault.severity in ("minor", "major", "critical"):
+        if fault.severity in ACTING:
             self.allowed_to_kill = "a fault"
             if isinstance(self.job.phase, (Launching, *WATCHED)) or isinstance(self.job.want, Again):
                 self.sick.add(fault.place)
@@ -376,6 +408,19 @@ class Adversary(RuleBasedStateMachine):
     def the_platform_says(self, why: str | None) -> None:
         self.held = why
         self.happens(ev.Held(self.now, why))
+
+    @rule()
+    def the_platform_wants_it_to_end(self) -> None:
+        self.held = "all are to end"
+        if not isinstance(self.job.phase, Done):
+            self.allowed_to_kill = "the platform"
+        self.happens(ev.Held(self.now, self.held, ends=True))
+
+    @rule()
+    def another_pod_was_scheduled_again(self) -> None:
+        if isinstance(self.job.phase, WATCHED):
+            self.allowed_to_kill = "the platform"
+        self.happens(ev.Rescheduled(self.now, "a pod was scheduled again"))
 
     @rule(number=st.integers(0, 3))
     def devices_are_found(self, number: int) -> None:
@@ -431,6 +476,7 @@ class Adversary(RuleBasedStateMachine):
             assert all(isinstance(effect, do.Persist | do.Answer) for effect in effects), "Done is final"
             return
         self._check_records(effects)
+        self._check_returned(before, event, effects)
         self._check_budget(before, event, progressed)
         self._check_findings(before, effects)
         self._check_kills(before, event, effects)
@@ -620,8 +666,31 @@ class Adversary(RuleBasedStateMachine):
                 assert limit is None or self.in_a_row[reason] <= limit, "more restarts in a row than allowed"
                 assert self.in_a_row[reason] == before.want.consecutive
             self.tree_alive, self.allowed_to_kill, self.halted = True, None, False
+            self.left = ""
             self.ranks, self.moved, self.aways, self.spawned_at = (), False, [], self.now
             self.earlier, self.sick = len(self.job.ledger.occurrences), set()
+            self.shed, self.returned = set(), set()
+
+    def _check_returned(self, before: Job, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
+        """A device comes back only by the word of a look that it is well, later than the start it was taken out for,
+        on record, and not after its third fault within a day."""
+        records = [effect for effect in effects if isinstance(effect, do.Persist)]
+        self.shed |= {str(dict(r.fields)["device"]) for r in records if r.event == "removed"}
+        back = {str(dict(r.fields)["device"]) for r in records if r.event == "returned"}
+        assert back == set(before.ledger.removed) - set(self.job.ledger.removed), "a device comes back on record"
+        if not back:
+            return
+        assert isinstance(event, ev.Released | ev.Checked)
+        assert back <= set(event.well), "nobody saw that it is well"
+        assert not back & self.shed, "it comes back in the restart that it was taken out for"
+        assert all(record.durable for record in records if record.event == "returned")
+        self.returned |= back
+        self.sick = {place for place in self.sick if place[0] not in back}
+        for device in back:
+            acted = [o for o in self.job.ledger.occurrences if o.device == device and o.severity in ACTING[-2:]]
+            assert len([o for o in acted if o.at.mono >= self.now - 86400]) < 3, "it keeps failing"
+        if not self.job.ledger.removed:
+            assert not self.job.ledger.visible, "with all devices the command has what it was given"
 
     def _check_devices(self) -> None:
         ledger = self.job.ledger
@@ -631,12 +700,14 @@ class Adversary(RuleBasedStateMachine):
             assert len(ledger.visible) - 1 >= self.policy.min_devices
             assert "fault" in self.policy.restart_on
         for number, last in enumerate(ledger.occurrences):
-            if number < self.earlier or last.severity not in ("minor", "major", "critical"):
+            if number < self.earlier or last.severity not in ACTING:
                 continue
-            if last.device in ledger.removed:
+            if last.device in ledger.removed or last.device in self.returned:
                 continue
             until = ledger.occurrences[: number + 1]  # what came in the same instant, and later, did not yet count
-            same = [o for o in until if o[:3] == last[:3] and last.at.mono - 86400 <= o.at.mono <= last.at.mono]
+            here = [o for o in until if o[:2] == last[:2]]
+            ends = next((n for n, o in enumerate(reversed(here)) if o.code != last.code), len(here))
+            same = [o for o in here[len(here) - ends :] if last.at.mono - 86400 <= o.at.mono <= last.at.mono]
             assert len(same) < 3, "the same fault for the third time within a day"
             assert last.severity != "critical"
 
@@ -652,7 +723,10 @@ class Adversary(RuleBasedStateMachine):
             table = {v.name: v.code for v in exitcode.TABLE}
             assert end.code in self.own_codes if end.verdict not in table else end.code == table[end.verdict]
             if self.tree_alive:
-                assert end.verdict == exitcode.NODE_FAULT.name, "an end beside a living tree"
+                by_command = end.verdict in (exitcode.SUCCEEDED, exitcode.FAILED, exitcode.STOPPED)
+                assert self.left, "an end beside a living tree"
+                if self.left == "command" or (self.left == "others" and not by_command):
+                    assert end.verdict == exitcode.NODE_FAULT.name, "an end beside a living tree"
 
     @invariant()
     def deadlines(self) -> None:

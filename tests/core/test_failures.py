@@ -4,10 +4,10 @@ import importlib
 import importlib.util
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.core import failures
+from ftrun.core import deaths, failures, words
 from ftrun.core.failures import RULES, Ending, Rule, Thrown, Traceback, first_cause, judge, last_printed
 
 ELASTIC = "torch.distributed.elastic.multiprocessing"
@@ -455,3 +455,58 @@ def test_what_libraries_raise_has_the_names_of_the_rules(name: str, wanted: str)
         assert failures.symptom((raised,))
     else:
         assert judge(Ending(1, cause=Traceback(7, raised))).rule == wanted
+
+
+# --- a process that left no exception ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("children", "left", "first"),
+    [
+        ([(0, 10, 1), (1, 11, -11)], {10}, 11),
+        ([(0, 10, 1), (1, 11, 3)], {10}, 11),
+        ([(0, 10, 1), (1, 11, -9)], set(), 11),  # 1 may have been an exception that nobody could write down
+        ([(0, 10, 3), (1, 11, -6)], set(), 11),
+        ([(0, 10, 1), (1, 11, -15)], {10}, None),  # ended by the launcher
+        ([(0, 10, 1), (1, 11, 0)], {10}, None),
+        ([], {10}, None),
+    ],
+)
+def test_the_child_that_died_first_is_found(
+    children: list[tuple[int, int, int]], left: set[int], first: int | None
+) -> None:
+    found = deaths.first([deaths.Death(*one) for one in children], left)
+    assert (found and found.pid) == first
+
+
+def test_the_judgement_names_the_process_that_left_no_exception() -> None:
+    reset = Traceback(10, Thrown(("ConnectionResetError", "ConnectionError"), "by peer"), rank=0, at=5.0)
+    ending = Ending(code=1, cause=reset, ended=6.0, death=deaths.Death(1, 11, -11))
+    judged = judge(ending)
+    assert judged.why == "rank 1: signal 11 (SIGSEGV) ended process 11, which left no exception"
+    assert judged.line is None, "it is not the same twice by what another process died of"
+    killed = judge(ending._replace(death=deaths.Death(1, 11, -9)))
+    assert (killed.recoverable, killed.rule) == (True, "killed")
+
+
+@pytest.mark.parametrize("ranks", [[(0, 10), (1, 11), (2, 12)], [(1, 11)], []])
+def test_one_of_several_ranks_that_left_nothing_is_not_guessed(ranks: list[tuple[int, int]]) -> None:
+    assert deaths.also(ranks, {10}) == ""
+
+
+@settings(max_examples=200, derandomize=True, database=None, deadline=None)
+@given(st.text("ab ([)]", max_size=80), st.integers(20, 60))
+def test_a_text_is_shortened_to_its_most(text: str, most: int) -> None:
+    found = words.short(text, most)
+    assert len(found) <= most
+    assert found == text or "..." in found
+    inside = words._brackets(text)
+    assert all(begun < ended for begun, ended in inside)
+
+
+def test_no_bracket_is_cut() -> None:
+    place = " (pair.cc:547 in some_function_with_a_name)"
+    text = "rank 0: RuntimeError: " + "a word " * 12 + place + " and what led to it was " + "another " * 8 + place
+    for most in range(90, len(text)):
+        found = words.short(text, most)
+        assert found.count("(") == found.count(")"), found

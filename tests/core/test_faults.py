@@ -14,8 +14,8 @@ from ftrun.helpers.probe import tables
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "faults"
 shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared facts are not here")
 LEVELS = {
-    "NotHandleFault": "ignore",
-    "SubHealthFault": "ignore",
+    "NotHandleFault": "warning",
+    "SubHealthFault": "warning",
     "RestartRequest": "minor",
     "RestartBusiness": "minor",
     "FreeRestartNPU": "minor",
@@ -24,7 +24,7 @@ LEVELS = {
     "SeparateNPU": "critical",
 }
 IMMEDIATE = {
-    "IGNORE": "ignore",
+    "IGNORE": "warning",
     "RESTART_APP": "minor",
     "RESET_GPU": "major",
     "RESTART_BM": "critical",
@@ -32,7 +32,7 @@ IMMEDIATE = {
     "CHECK_MECHANICALS": "critical",
 }
 BY_THE_PROGRAM = {"CHECK_APP/CUDA", "INVESTIGATE_SW", "WORKFLOW_XID_13", "WORKFLOW_XID_31"}
-WORKFLOWS = {45: "ignore", 48: "major", 74: "major", 154: "ignore"}
+WORKFLOWS = {45: "warning", 48: "major", 74: "major", 154: "warning"}
 
 
 def load(name: str) -> Any:
@@ -54,7 +54,7 @@ def test_a_table() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("79 critical\n80 grave x", "line 2: 'grave' is none of ignore, user,"),
+        ("79 critical\n80 grave x", "line 2: 'grave' is none of warning, user,"),
         ("79", "line 1: '' is none"),
         ("\n79 major\n79 major again\n079 minor", "line 4: 79 is major already"),
         ("79\x00critical", "line 1"),
@@ -84,6 +84,13 @@ def test_what_is_wrong_is_named(text: str, why: str) -> None:
 )
 def test_one_form_of_a_code(code: str, expected: str) -> None:
     assert normal(code) == expected
+
+
+def test_severities_have_the_names_of_modelarts_and_the_earlier_name_of_a_warning_still_holds() -> None:
+    text = "1 warning\n2 minor\n3 major\n4 critical\n5 ignore\n6 minor+user"
+    assert [entry.severity for entry in parse(text).values()] == [
+        *("warning", "minor", "major", "critical", "warning", "minor+user")
+    ]
 
 
 def test_a_code_is_found_in_any_form_and_others_are_unknown() -> None:
@@ -134,23 +141,23 @@ def test_every_entry_says_why_and_every_line_is_one(vendor: str) -> None:
 @pytest.mark.parametrize(
     ("vendor", "code", "severity"),
     [
-        ("ascend", "80C98002", "user"),
-        ("ascend", "80CB8002", "user"),
+        ("ascend", "80C98002", "minor+user"),
+        ("ascend", "80CB8002", "minor+user"),
         ("ascend", "80C98003", "minor"),  # User/Hardware
         ("ascend", "A2301001", "minor"),  # the milder of two levels
         ("ascend", "80E18402", "critical"),
         ("nvidia", "13", "user"),
         ("nvidia", "31", "user"),
-        ("nvidia", "43", "ignore"),
-        ("nvidia", "45", "ignore"),
+        ("nvidia", "43", "warning"),
+        ("nvidia", "45", "warning"),
         ("nvidia", "48", "major"),
         ("nvidia", "74", "major"),
         ("nvidia", "79", "critical"),
         ("nvidia", "94", "minor"),
         ("nvidia", "145", "unknown"),
-        ("nvidia", "154", "ignore"),
+        ("nvidia", "154", "warning"),
         ("nvidia", "1", "unknown"),
-        ("nvidia", "recovery:none", "ignore"),
+        ("nvidia", "recovery:none", "warning"),
         ("nvidia", "recovery:reset", "major"),
         ("nvidia", "recovery:reboot", "critical"),
         ("nvidia", "recovery:drain", "minor"),
@@ -174,7 +181,7 @@ def test_every_ascend_code_has_the_severity_of_its_level() -> None:
     for code, names in levels.items():
         expected = min((LEVELS[name] for name in names), key=SEVERITIES.index)
         if causes.get(code, {}).get("class") == "User":
-            expected = "user"
+            expected += "+user"
         assert table.pop(code).severity == expected, code
     for code, cause in causes.items():
         assert set(cause["level"]) == levels.get(code, set())

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from core.fleet_world import PATIENT, World
-from ftrun.core.group import SILENCE
+from core.fleet_world import PATIENT, SILENCE, World
 
 SEEDS = 20 if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else 40
 LONG = 1000
@@ -28,7 +27,7 @@ def play(seed: int, kinds: str) -> World:
         world.strike(kinds)
     world.run(at + dice.choice([0.0, 1.0, 30.0]))
     world.heal()
-    world.run(world.now + 2 * (world.wait + world.drain + PATIENT + SILENCE))
+    world.run(world.now + 2 * (2 * world.wait + world.drain + PATIENT + SILENCE))
     wrong = world.settled()
     assert wrong is None, wrong
     codes = {(end.code, end.why) for end in world.verdicts}

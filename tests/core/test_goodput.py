@@ -141,7 +141,7 @@ def test_no_beat_at_all_is_a_hang_not_a_startup() -> None:
     policy = MINUTE._replace(limits=MINUTE.limits._replace(start=30.0, start_given=True))
     run = Run(policy).starts(0.0, launching=1.0).happens(ev.Looked(31.0, ()), ev.Evidenced(35.0, ()))
     run.check(wall=35.0, kept=0.0, hang=34.0)
-    run.happens(ev.TreeEnded(36.0)).check(wall=36.0, kept=0.0, hang=34.0, stopping=1.0, redone=1.0)
+    run.happens(ev.TreeEnded(36.0)).check(wall=36.0, kept=0.0, hang=34.0, stopping=1.0, startup=1.0)
 
 
 # --- what a restart throws away ---------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ def test_beats_alone_do_not_tell_how_far_it_goes_back() -> None:
 
 def test_an_attempt_without_a_step_decides_nothing_of_the_one_before() -> None:
     run = hung(*POINTS).happens(ev.RestartAsked(178.0), ev.TreeEnded(178.0), ev.Spawned(178.0, 300))
-    run.check(wall=178.0, kept=0.0, startup=10.0, redone=4.0, **LOST)
-    run.steps((180.0, 30)).check(wall=180.0, kept=30.0, startup=12.0, redone=64.0, **LOST)
+    run.check(wall=178.0, kept=0.0, startup=14.0, **LOST)
+    run.steps((180.0, 30)).check(wall=180.0, kept=30.0, startup=16.0, redone=60.0, **LOST)
 
 
 def test_a_job_that_succeeds_without_another_step_kept_all() -> None:
@@ -206,8 +206,8 @@ def test_a_job_that_succeeds_without_another_step_kept_all() -> None:
 
 def test_where_nothing_is_reported_all_of_it_is_lost() -> None:
     run = Run(FAILURES).starts(0.0).dies(50.0, dead=1.0)
-    run.happens(ev.Ticked(55.0)).check(wall=55.0, kept=0.0, redone=50.0, stopping=1.0, waiting=4.0)
-    run.happens(ev.Spawned(56.0, 200)).dies(60.0, 0).check(wall=60.0, kept=5.0, redone=50.0, stopping=1.0, waiting=4.0)
+    run.happens(ev.Ticked(55.0)).check(wall=55.0, kept=0.0, startup=50.0, stopping=1.0, waiting=4.0)
+    run.happens(ev.Spawned(56.0, 200)).dies(60.0, 0).check(wall=60.0, kept=5.0, startup=50.0, stopping=1.0, waiting=4.0)
 
 
 def test_what_came_after_the_newest_checkpoint_is_lost() -> None:
@@ -317,7 +317,7 @@ def test_after_an_escalation_without_checkpoints_the_last_attempt_was_for_nothin
 
 
 def test_an_escalation_before_the_next_step_loses_the_attempt_before_too() -> None:
-    hung(*POINTS).dies(178.0).check(wall=178.0, kept=0.0, startup=10.0, redone=94.0, **LOST)
+    hung(*POINTS).dies(178.0).check(wall=178.0, kept=0.0, startup=14.0, redone=90.0, **LOST)
 
 
 @pytest.mark.parametrize(("code", "kept"), [(0, 55.0), (3, 0.0)])
@@ -433,7 +433,8 @@ def test_a_sentence_for_the_last_line() -> None:
     assert told(10000.0, 9980.0, hang=20.0) == "goodput >99% of 2h 46m; lost 20s: 20s hang"
     assert told(5.0, 0.0, redone=5.0) == "goodput 0% of 5s; lost 5s: 5s redone"
     assert told(0.02, 0.0, redone=0.02) == "goodput 0% of 0s"
-    assert told(0.0, 0.0) == "no time has passed"
+    assert told(0.0, 0.0) == ""
+    assert told(12.0, 0.0, startup=12.0) == "lost 12s", "nobody knows: nothing has moved"
 
 
 def test_what_is_pending_counts_as_kept_while_it_runs() -> None:
@@ -441,6 +442,14 @@ def test_what_is_pending_counts_as_kept_while_it_runs() -> None:
     found = run.figures(now=40.0)
     assert (found.wall, found.kept, found.pending, found.goodput) == (40.0, 0.0, 30.0, 0.75)
     assert run.figures(now=5.0).wall == 10.0, "never before what is counted"
+
+
+def test_what_has_never_moved_has_no_goodput_and_nothing_of_it_is_redone() -> None:
+    run = Run().starts(0.0)
+    assert run.figures(now=40.0).goodput is None
+    run.happens(ev.Exited(12.0, code=1), ev.TreeEnded(12.0))
+    found = run.figures()
+    assert (found.lost["redone"], found.lost["startup"], found.goodput) == (0.0, 12.0, None)
 
 
 def test_before_any_time_has_passed_nobody_knows() -> None:
@@ -524,6 +533,8 @@ def _column(job: Job) -> str:
     match phase:
         case Stopping(stage="asked"):
             return "attempt"
+        case Stopping(stage="verdict"):
+            return "waiting"  # for others
         case Stopping():
             return "stopping"
         case Healing(fault) if fault is not None:

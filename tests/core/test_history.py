@@ -37,11 +37,18 @@ def fault(hours: float, node: str = "n", device: str = "gpu0", code: str = "46")
 
 
 def test_the_same_code_on_the_same_chip_of_the_same_node_within_a_day() -> None:
-    others = [fault(1, node="m"), fault(1, device="gpu1"), fault(1, code="48")]
+    others = [fault(1, node="m"), fault(1, device="gpu1"), fault(1, node="m", code="48")]
     assert times([fault(0), fault(1), *others, fault(24)], fault(24)) == 3
     assert times([fault(0), fault(1), fault(24.001)], fault(24.001)) == 2
     assert times([], fault(3)) == 1
     assert DAY == 24 * HOUR
+
+
+def test_another_code_on_that_chip_ends_the_row() -> None:
+    row = [fault(0), fault(1), fault(2, code="48"), fault(3), fault(4, code="48", device="gpu1"), fault(5)]
+    assert times(row, fault(5)) == 2
+    assert times([*row, fault(6)], fault(6)) == 3
+    assert times([fault(0), fault(1), fault(2, code="48")], fault(1)) == 2, "what came after it is not before it"
 
 
 def test_each_is_kept_once_as_it_was_heard_of_and_the_last_of_many() -> None:

@@ -41,7 +41,7 @@ def test_ranks_of_different_pace_have_different_limits() -> None:
     assert training.job.ledger.learned is None, "the slow one may be anything yet"
     for seen in (100, 120):
         assert promptly(training.found_after(stopped=1), 30.0)
-        assert promptly(training.found_after(stopped=0), 600.0 if seen > 100 else 3600.0)
+        assert promptly(training.found_after(stopped=0), 600.0 if seen > 100 else 1800.0)
         training.run(seen)
     assert training.job.ledger.learned == Learned(600.0, 60.0, 60.0, 14_300, 60.0)
     training.stop()
@@ -91,7 +91,7 @@ def limited(start: float | None) -> Training:
 
 
 def test_without_a_start_timeout_nothing_is_judged_before_enough_was_seen() -> None:
-    training = limited(None).start([1.0] * 500).run(99)
+    training = limited(None).start([0.1] * 500).run(99)
     assert (type(training.job.phase), training.job.phase.deadline) == (Running, None)
     assert promptly(training.run(100).found_after(), 30.0)
 
@@ -117,6 +117,113 @@ def test_before_the_first_movement_the_start_timeout_holds_whatever_was_learned(
     assert [(s.finding.rule, s.finding.limit, s.finding.learned) for s in training.suspicions] == [
         ("start", 3600.0, False)
     ]
+
+
+# --- a provisional limit ----------------------------------------------------------------------------------------------
+
+
+def test_a_few_quick_steps_give_a_provisional_limit() -> None:
+    """A stop at step 28 is suspected after five minutes, not after the hour of a start."""
+    training = Training().start([0.024] * 28).run(28)
+    assert promptly(training.found_after(), 300.0)
+    training.stop()
+    (hang,) = training.named("hang")
+    assert (hang["rule"], hang["learned"]) == ("step", True)
+
+
+@pytest.mark.parametrize(
+    ("silences", "limit"),
+    [
+        ([20.0] * 50, 600.0),  # 30 times the slowest of the first ten
+        ([50.0, *[1.0] * 50], 1500.0),
+        ([200.0, *[1.0] * 50], 3600.0),  # at most the start timeout
+    ],
+)
+def test_a_provisional_limit_is_made_from_the_first_ten_steps(silences: list[float], limit: float) -> None:
+    training = Training().start(silences).run(40)
+    assert promptly(training.found_after(), limit)
+
+
+def test_before_ten_steps_a_silence_may_be_five_times_as_long_as_all_before_it() -> None:
+    """Also one that is longer than any that a stepping program has: what compiles late."""
+    training = Training().start([70.0, 10.0, 390.0, *[1.0] * 200])
+    assert promptly(training.run(2).found_after(), 400.0)
+    assert training.run().suspicions == []
+    assert promptly(Training().start([0.1] * 5).run(5).found_after(), 300.0)
+
+
+def test_a_provisional_limit_is_no_proof() -> None:
+    """The first evaluation, long and at work, is left alone."""
+    training = Training(works=True).start([0.1] * 50 + [2000.0] + [0.1] * 100).run()
+    assert training.suspicions
+    assert not training.named("hang")
+
+
+# --- a later start ----------------------------------------------------------------------------------------------------
+
+
+def started_again(first_beat: float) -> Training:
+    """A job that hung after its first beat, and its second attempt, of which nobody has heard yet."""
+    training = Training().start([first_beat, *[1.0] * 120]).run()
+    training.stop()
+    training.end()
+    training.start()
+    return training
+
+
+@pytest.mark.parametrize(("first_beat", "limit"), [(5.5, 300.0), (100.0, 500.0), (2000.0, 10_000.0)])
+def test_a_later_start_is_judged_by_the_earlier_ones(first_beat: float, limit: float) -> None:
+    training = started_again(first_beat)
+    spawned = training.now
+    training.stop()
+    hang = training.named("hang")[-1]
+    assert (hang["rule"], hang["rank"], hang["limit"], hang["learned"]) == ("start", None, limit, True)
+    assert limit <= training.now - spawned <= limit + limit / LOOKS_PER_LIMIT + 5
+
+
+def test_a_later_start_that_works_is_left_alone_for_ever() -> None:
+    training = started_again(5.5)
+    spawned, training.works = training.now, True
+    while training.now < spawned + 86_400.0:
+        training.step()
+    assert all(s.finding.learned for s in training.suspicions[1:])
+    assert len(training.suspicions) < 12
+    assert len(training.named("hang")) == 1, "that of the first attempt"
+    training.works = False
+    training.stop()
+    assert len(training.named("hang")) == 2
+
+
+def test_a_first_start_is_not_judged_before_it_has_announced_itself() -> None:
+    training = Training()
+    training.start()
+    assert training.job.phase.deadline is None
+
+
+def test_the_slowest_start_is_kept_and_a_freeze_in_it_counts_for_nobody() -> None:
+    training = Training()
+    for first_beat, slowest in ((40.0, 40.0), (90.0, 90.0), (50.0, 90.0)):
+        training.start([first_beat, *[1.0] * 120]).run()
+        assert training.job.ledger.first_beat == pytest.approx(slowest, abs=0.1)
+        training.stop()
+        training.end()
+    training.start([10.0, *[1.0] * 120])
+    training.sleep(500.0)
+    training.run()
+    assert training.job.ledger.first_beat == pytest.approx(90.0, abs=0.1)
+
+
+def test_only_hangs_in_a_row_make_a_later_start_more_patient() -> None:
+    for hangs, limit in ((0, 300.0), (1, 300.0), (2, 600.0), (3, 1200.0)):
+        training = Training(ledger=Ledger(hang=hangs, first_beat=5.0)).start()
+        training.stop()
+        assert training.named("hang")[0]["limit"] == limit
+
+
+@pytest.mark.parametrize("limits", [AUTO.limits._replace(start=None), AUTO.limits._replace(hang=None, auto=False)])
+def test_a_rule_that_is_off_judges_no_later_start(limits: Limits) -> None:
+    training = Training(AUTO._replace(limits=limits), Ledger(first_beat=5.0)).start()
+    assert training.job.phase.deadline is None
 
 
 # --- over restarts ----------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 import pytest
 
-from ftrun.core.liveness import LOOKS_PER_LIMIT, Judgement, Limits, awake, judge
-from ftrun.core.values import TOUCH, Attempt, Rank, Section
+from ftrun.core.learning import FLOOR
+from ftrun.core.liveness import LOOKS_PER_LIMIT, Judgement, Limits, awake, judge, section_limit
+from ftrun.core.values import TOUCH, Attempt, Raised, Rank, Section
 
 LIMITS = Limits(hang=60.0, start=40.0, start_given=False, section=50.0)
 OFF = Limits(hang=None, start=None, start_given=True, section=None)
@@ -36,6 +37,15 @@ def test_the_deadline_is_the_limit_or_an_eighth_of_it() -> None:
 def test_the_shortest_limit_sets_the_looks() -> None:
     ranks = Rank(0, moved_at=10.0), Rank(1, claimed_at=10.0)
     assert judged(*ranks, now=10.0) == (None, 10.0 + 40.0 / LOOKS_PER_LIMIT)
+
+
+def test_a_limit_that_is_learned_is_looked_at_often_from_the_first_step_on() -> None:
+    """A freeze between two looks is learned as a silence, so it has to be short even while the limit is long."""
+    limits = Limits(hang=None, start=3600.0, start_given=False, section=None, auto=True)
+    moved = judge(Attempt(1, 2, 0.0, ranks=(Rank(0, moved_at=10.0),)), 10.0, limits)
+    assert moved == (None, 10.0 + FLOOR / LOOKS_PER_LIMIT)
+    claimed = judge(Attempt(1, 2, 0.0, ranks=(Rank(0, claimed_at=10.0),)), 10.0, limits)
+    assert claimed == (None, 10.0 + 3600.0 / LOOKS_PER_LIMIT)
 
 
 def test_alive_is_not_moving() -> None:
@@ -77,6 +87,13 @@ def test_whoever_moved_or_ended_disarms_it(rank: Rank) -> None:
     assert rule(judged(rank, now=40.0, limits=LIMITS._replace(start_given=True))) is None
 
 
+def test_whoever_cannot_give_beats_is_not_judged_by_the_missing_first() -> None:
+    attempt = Attempt(1, pid=100, barred=True)
+    assert judge(attempt, 1e6, LIMITS._replace(start_given=True)) == NOTHING
+    moved = attempt._replace(ranks=(Rank(0, moved_at=1.0),))
+    assert rule(judge(moved, 1e6, LIMITS)) == ("step", 0), "those that can are judged"
+
+
 def test_a_section_before_the_first_move_has_its_own_deadline() -> None:
     compiling = Rank(0, claimed_at=1.0, sections=(Section("compile", 2.0, 500.0),))
     assert rule(judged(compiling, now=501.0, limits=LIMITS._replace(start_given=True))) is None
@@ -101,6 +118,37 @@ def test_in_a_section_only_its_deadline_holds() -> None:
 def test_a_section_without_a_limit_of_its_own_has_the_common_one() -> None:
     assert rule(judged(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=70.0)) == ("section", 0)
     assert judged(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=1e6, limits=OFF) == NOTHING
+
+
+def test_a_section_of_the_hooks_has_the_given_hang_limit() -> None:
+    limits = LIMITS._replace(automatic=60.0)
+    inside = Rank(0, moved_at=0.0, sections=(Section("torch.save", 0.0, automatic=True),))
+    assert judged(inside, now=59.9, limits=limits).finding is None
+    found = judged(inside, now=60.0, limits=limits).finding
+    assert found is not None
+    assert (found.rule, found.section, found.limit, found.learned) == ("section", "torch.save", 60.0, False)
+    short = LIMITS._replace(hang=3600.0, start=3600.0, automatic=8.0)
+    assert judged(Rank(0, moved_at=100.0), now=100.0, limits=short).deadline == 101.0, "one may open before the look"
+
+
+@pytest.mark.parametrize(
+    ("longest", "patience", "raised", "expected"),
+    [
+        *[(None, 1, 0, (3600, False)), (1, 1, 0, (300, True)), (200, 1, 0, (600, True)), (200, 2, 0, (1200, True))],
+        *[(200, 1, 900, (900, True)), (2000, 1, 0, (3600, False)), (20, 1, 4000, (3600, False))],
+    ],
+)
+def test_without_one_it_is_learned_from_earlier_ones(
+    longest: float | None, patience: int, raised: float, expected: tuple[float, bool]
+) -> None:
+    limits = LIMITS._replace(auto=True, automatic=3600.0, automatic_learned=True)
+    section = Section("between epochs", 0.0, automatic=True, longest=longest)
+    rank = Rank(0, moved_at=0.0, sections=(section,))
+    attempt = Attempt(1, ranks=(rank,), patience=patience, raised=(Raised(0, raised),) if raised else ())
+    assert section_limit(section, rank, attempt, limits) == expected
+    found = judge(attempt, expected[0], limits).finding
+    assert found is not None
+    assert (found.rule, found.limit, found.learned) == ("section", *expected)
 
 
 @pytest.mark.parametrize("outer", [0, 1, 2])

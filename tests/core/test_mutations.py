@@ -21,6 +21,7 @@ QUICK = (
     "test_scenarios",
     "test_liveness",
     "test_policy",
+    "test_saving",
     "test_ranks",
     "test_rare_turns",
     "test_limits",
@@ -74,7 +75,7 @@ def _tested(folder: Path, mutation: Mutation | None) -> Ran:
     _planted(folder, mutation)
     process = PROCESSES.Process(target=_tests, args=(folder,))
     process.start()
-    process.join(120)
+    process.join(600)
     if process.is_alive():
         process.kill()
         process.join()
@@ -99,6 +100,7 @@ def _asked(items: Iterable[pytest.Item]) -> list[Mutation]:
     return [cast(Mutation, test.callspec.params["mutation"]) for test in tests]
 
 
+@pytest.mark.timeout(700)
 def test_the_core_as_it_is_passes(tested: dict[str, Future[Ran]]) -> None:
     ran = tested[""].result()
     assert ran.code == "0", ran.said
@@ -112,6 +114,7 @@ def test_the_core_as_it_is_passes(tested: dict[str, Future[Ran]]) -> None:
         for number, mutation in enumerate(MUTATIONS)
     ],
 )
+@pytest.mark.timeout(700)
 def test_caught(mutation: Mutation, tested: dict[str, Future[Ran]]) -> None:
     ran = tested[mutation.name].result()
     assert ran.code == CAUGHT, f"not caught: {mutation}\n{ran.said[-2000:]}"

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
+from ftrun.core import words
 from ftrun.core.ranks import one_each
-from ftrun.core.values import Rank
+from ftrun.core.values import Rank, unranked
 
 TRAINS = Rank(0, pid=1, claimed_at=5.0, moved_at=90.0, step=7)
 LAUNCHED = Rank(0, pid=2, claimed_at=1.0, moved_at=2.0)  # called a hook once, and waits
@@ -66,3 +67,50 @@ def test_what_any_of_them_reported_is_kept() -> None:
     assert rank.fatal == "the vocabulary does not match"
     first = speaker(TRAINS, LAUNCHED._replace(checkpoint_step=0, checkpoint_path="/c/0"))
     assert (first.checkpoint_step, first.checkpoint_path) == (0, "/c/0")
+
+
+# --- several processes without RANK -----------------------------------------------------------------------------------
+
+PARENT = Rank(0, pid=10, claimed_at=1.0, moved_at=2.0, step=0, ranked=False, parents=(9, 5))  # warmed up, then joins
+STEPS = Rank(0, pid=11, claimed_at=5.0, moved_at=90.0, step=7, ranked=False, parents=(10, 9, 5))
+HANGS = STEPS._replace(pid=12, moved_at=20.0, step=3)
+DATA = STEPS._replace(pid=13, moved_at=95.0, step=None, checkpoint_step=4, checkpoint_path="/c/4")
+
+
+def places(*views: Rank) -> dict[int, Rank]:
+    (same, *others) = {one_each(order) for order in itertools.permutations(views)}
+    assert not others, "the order of the slots decides nothing"
+    return {view.rank: view for view in same}
+
+
+def test_each_that_steps_without_rank_is_judged_by_itself() -> None:
+    found = places(STEPS, HANGS)
+    assert found == {view.rank: view for view in (one._replace(rank=unranked(one.pid)) for one in (STEPS, HANGS))}
+    assert [words.rank(rank) for rank in found] == ["process 11 (no RANK)", "process 12 (no RANK)"]
+
+
+def test_the_one_that_started_them_is_left_out_and_what_others_reported_is_kept() -> None:
+    found = places(PARENT, STEPS, HANGS, DATA)
+    assert [view.pid for view in found.values()] == [11, 12]
+    assert found[unranked(11)].checkpoint_path == "/c/4"
+    assert places(PARENT, STEPS) == {0: STEPS}, "one that steps is rank 0"
+
+
+def test_it_is_judged_again_when_they_are_gone_and_begins_then() -> None:
+    gone = [view._replace(present=False) for view in (STEPS, HANGS)]
+    assert places(PARENT, *gone)[0] == PARENT._replace(claimed_at=90.0, moved_at=None)
+    assert 0 not in places(PARENT, *(view._replace(done=True) for view in gone)), "as any launcher of what is done"
+    assert places(PARENT, gone[0])[0] == PARENT._replace(claimed_at=90.0, moved_at=None)
+
+
+def test_one_that_ended_leaves_the_others_their_places() -> None:
+    assert set(places(STEPS._replace(present=False), HANGS)) == {unranked(11), unranked(12)}
+
+
+def test_those_that_were_told_the_same_rank_share_it() -> None:
+    assert list(places(STEPS, HANGS._replace(ranked=True))) == [0]
+    assert list(places(STEPS._replace(ranked=True), HANGS._replace(ranked=True))) == [0]
+
+
+def test_a_data_worker_that_beats_makes_nobody_begin_anew() -> None:
+    assert speaker(STEPS, DATA).moved_at == STEPS.moved_at

@@ -6,6 +6,8 @@ import pytest
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
+from ftrun.core import exitcode
+from ftrun.core.ending import finish, finish_with
 from ftrun.core.job import decide
 from ftrun.core.liveness import Limits, awake
 from ftrun.core.policy import Policy
@@ -254,3 +256,12 @@ def test_a_late_answer_of_an_earlier_inspection_condemns_nobody() -> None:
         MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), ev.Evidenced(70.0, MOVED), ev.Survived(71.0, ("x",))
     )
     assert not isinstance(job.phase, Done)
+
+
+def test_a_schedule_that_ended_with_196_counts_as_one_without_a_clear_fault() -> None:
+    """Else a scheduler without a limit of its own would start the job again for ever."""
+    job = Job(ledger=Ledger(start_cnt=1, faulted=True))
+    ended, _ = finish(job, finish_with(exitcode.USER_FAULT_LIMIT, "different faults"))
+    assert not ended.ledger.faulted
+    isolated, _ = finish(job, finish_with(exitcode.NODE_FAULT, "a critical fault"))
+    assert isolated.ledger.faulted

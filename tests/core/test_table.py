@@ -35,19 +35,19 @@ from ftrun.core.values import Attempt, Device, Fault, Finding, Learned, Ledger, 
 EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
     Pending: """Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Healed
-        Sampled Released Shared""",
+        Sampled Released Shared Rescheduled""",
     # The exec answers within milliseconds: until then nothing can be judged.
-    Launching: """Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Healed
-        Sampled Released Shared""",
+    Launching: """Checked Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Healed
+        Sampled Released Shared Rescheduled""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
-    Starting: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
-    Running: "Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
-    Suspect: "Started Spawned SpawnFailed TreeEnded Survived Healed Released Shared",
+    Starting: "Checked Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
+    Running: "Checked Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
+    Suspect: "Checked Started Spawned SpawnFailed TreeEnded Survived Healed Released Shared",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
-    Stopping: "Started Spawned SpawnFailed Evidenced Halted Continued Healed Sampled",
+    Stopping: "Rescheduled Checked Started Spawned SpawnFailed Evidenced Halted Continued Healed Sampled",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
-    Healing: """Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived
-        Sampled Released Shared""",
+    Healing: """Checked Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived
+        Sampled Released Shared Rescheduled""",
     # Final, but whoever asks is answered.
     Done: " ".join(kind.__name__ for kind in ev.EVENTS if not kind.__name__.endswith("Asked")),
 }
@@ -70,7 +70,10 @@ ATTEMPTS = (
 )
 FINDING = Finding("step", 0, 61.0, 60.0, 3, None, 7)
 PHASE_VALUES: dict[type[Phase], list[Phase]] = {
-    Pending: [Pending(), Pending(10.0)],
+    Pending: [
+        *(Pending(), Pending(10.0), Pending(10.0, frozenset({"platform", "devices", "history"}))),
+        Pending(10.0, frozenset({"history"}), (ev.Faulted(9.0, FAULT, standing=True),)),
+    ],
     Launching: [Launching(a) for a in ATTEMPTS],
     Starting: [Starting(a, d) for a in ATTEMPTS for d in (None, 10.0)],
     Running: [Running(a, d) for a in ATTEMPTS for d in (None, 10.0)],
@@ -102,16 +105,27 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ev.Continued: [ev.Continued(10.0)],
     ev.Exited: [ev.Exited(10.0, code=0), ev.Exited(10.0, code=3), ev.Exited(10.0, signal=9), ev.Exited(10.0)],
     ev.TreeEnded: [ev.TreeEnded(10.0), ev.TreeEnded(10.0, 4)],
-    ev.Survived: [ev.Survived(10.0, ("7 (python) D nfs",)), ev.Survived(10.0, ())],
+    ev.Survived: [
+        ev.Survived(10.0, ("7 (python) D nfs",)),
+        ev.Survived(10.0, (), command=False),
+        ev.Survived(10.0, ("7 (sleep) S - of user 0",), refused=True, killed=2),
+    ],
     ev.Sampled: [ev.Sampled(10.0, Sample(10.0, 5.0, 0.0, 0.0)), ev.Sampled(10.0, Sample(10.0, 5.0, 9.0, 1e9))],
-    ev.Released: [ev.Released(10.0), ev.Released(10.0, ("gpu0 by process 7",))],
+    ev.Released: [
+        ev.Released(10.0),
+        ev.Released(10.0, ("gpu0 by process 7",)),
+        ev.Released(10.0, (), ("gpu0",), ("gpu1",)),
+    ],
     ev.Signalled: [ev.Signalled(10.0, 15, True), ev.Signalled(10.0, 10, False)],
     ev.Faulted: [
-        ev.Faulted(10.0, Fault("gpu0", "x", severity))
-        for severity in ("ignore", "user", "minor", "major", "critical", "unknown", "never heard of")
+        ev.Faulted(10.0, Fault("gpu0", "x", severity), standing=standing)
+        for standing in (False, True)
+        for severity in ("warning", "user", "minor", "minor+user", "major", "critical", "unknown", "never heard of")
     ],
+    ev.Checked: [ev.Checked(10.0), ev.Checked(10.0, ("gpu1",))],
     ev.Healed: [ev.Healed(10.0, True), ev.Healed(10.0, False)],
-    ev.Held: [ev.Held(10.0), ev.Held(10.0, "it flushes")],
+    ev.Held: [ev.Held(10.0), ev.Held(10.0, "it flushes"), ev.Held(10.0, "all are to end", ends=True)],
+    ev.Rescheduled: [ev.Rescheduled(10.0, "a pod was scheduled again")],
     ev.Found: [ev.Found(10.0, (GPU,)), ev.Found(10.0, ())],
     ev.Remembered: [
         ev.Remembered(10.0, (), ()),
@@ -131,12 +145,14 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.Ordered(10.0, Order(1, "end", end=End(195, "hang-limit", "rank 0 left", "b", asked=True))),
         ev.Ordered(10.0, Order(1, "end")),
     ],
-    ev.CutOff: [ev.CutOff(10.0, "no word of rank 0")],
+    ev.Unheard: [ev.Unheard(10.0, "nothing was heard of rank 0", 610.0)],
+    ev.CutOff: [ev.CutOff(10.0, "nothing was heard of rank 0"), ev.CutOff(10.0, "another version", True)],
 }
 WANTS: list[Want] = [
     Keep(),
     Again("hang", 1),
     Again("failure", 2, 4.0),
+    Again("failure", 2, 4.0, own=3),
     Again("fault", 1, 0.0, (FAULT,)),
     Again("fault", 1, 0.0, (FAULT, FAULT._replace(device="gpu1"))),
     Finish(195, "hang-limit", "why"),

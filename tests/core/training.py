@@ -126,8 +126,9 @@ class Training:
 
     def step(self) -> None:
         """The next thing that happens: a movement, or a look."""
-        worker, due = min(self.workers, key=lambda one: one.next_at), self._due()
-        if due is not None and due <= worker.next_at:
+        worker, due = min(self.workers, key=lambda one: one.next_at, default=None), self._due()
+        if worker is None or (due is not None and due <= worker.next_at):
+            assert due is not None, "it is not being watched"
             self._wake(due)
             return
         self.now = worker.next_at
@@ -197,4 +198,5 @@ class Training:
             if isinstance(effect, do.Persist):
                 self.records.append((effect.event, dict(effect.fields)))
             if isinstance(effect, do.Investigate):
-                self.suspicions.append(Suspicion(self.now, self.workers[0].moved, effect.finding))
+                moved = self.workers[0].moved if self.workers else 0
+                self.suspicions.append(Suspicion(self.now, moved, effect.finding))

@@ -6,13 +6,17 @@ text with the indented lines computed anew, so a test compares two texts and `FT
 
     policy hang=60 max_restarts=3              durations in seconds, `off` switches off; `auto`, `files` switch on
     ledger hang=2 best_step=7                  what earlier runs left, if anything
+    ledger removed=gpu1 visible=CUDA_VISIBLE_DEVICES,0    lists have commas
     ledger learned=45/0.5/4.5/900/20           limit, usual, longest, intervals, slowest start
     at 0 started
     at 5.2 looked rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer first
+                                                                               (of an :auto one: the longest earlier)
     at 6 looked rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
+    at 7 looked rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
     at 60 exited signal=9
     at 61 pause-asked order=7 lasting=600      orders of the operator, by the number under which they are answered
     at 62 ordered run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
+    at 62 survived "7 (sleep) S -" refused command     not permitted to signal it; the command is one of them
     at 70 ordered end 2 : code=195 verdict=hang-limit why='it hung' node=b
 """
 
@@ -29,7 +33,7 @@ from ftrun.core.joining import Member, report
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import Policy
 from ftrun.core.states import Again, Done, Finish, Job, Pending, Running, Starting, Stopping
-from ftrun.core.values import Device, Fault, Learned, Ledger, Rank, Section
+from ftrun.core.values import Device, Fault, File, Learned, Ledger, Rank, Section
 
 INDENT = "    "
 
@@ -112,6 +116,7 @@ def _ledger(pairs: dict[str, str]) -> Ledger:
     values = {key: _value(text) for key, text in pairs.items()}
     if "learned" in values:
         values["learned"] = Learned(*map(_value, pairs["learned"].split("/")))
+    values |= {name: tuple(pairs[name].split(",")) for name in ("removed", "visible") if name in pairs}
     return Ledger(**values)
 
 
@@ -129,7 +134,8 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         return ev.Evidenced(now, _ranks(words[:split]), tuple((k, _value(v)) for k, v in pairs.items()), cleared)
     if kind is ev.Faulted:
         split = words.index(":") if ":" in words else len(words)
-        return ev.Faulted(now, Fault(*words[:split]), _clock(now, _pairs(words[split + 1 :])))
+        pairs = _pairs(words[split + 1 :])
+        return ev.Faulted(now, Fault(*words[:split]), _clock(now, pairs), "standing" in pairs)
     if kind is ev.Found:
         return ev.Found(now, tuple(Device(word, "CUDA_VISIBLE_DEVICES", word[-1]) for word in words))
     if kind is ev.Remembered:
@@ -139,8 +145,15 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         pairs = _pairs(words[:split])
         code, signal = (_value(pairs[name]) if name in pairs else None for name in ("code", "signal"))
         return ev.Exited(now, code, signal, _ending(code, signal, _pairs(words[split + 1 :])))
+    if kind is ev.Released:
+        lists = {key: tuple(text.split(",")) for key, text in _pairs(words).items()}
+        return ev.Released(now, lists.get("held", ()), lists.get("silent", ()), lists.get("well", ()), _clock(now, {}))
+    if kind is ev.Checked:
+        well = _pairs(words).get("well")
+        return ev.Checked(now, tuple(well.split(",")) if well else (), _clock(now, {}))
     if kind is ev.Survived:
-        return ev.Survived(now, tuple(words))
+        names = tuple(word for word in words if word not in ("refused", "command"))
+        return ev.Survived(now, names, "refused" in words, "command" in words)
     given: dict[str, Any] = {"stop": False} if kind is ev.Signalled else {}
     pairs = _pairs(words)
     if "order" in pairs:
@@ -174,18 +187,21 @@ def _clock(now: float, pairs: dict[str, str]) -> Clock:
 
 
 def _remembered(now: float, words: list[str]) -> ev.Remembered:
-    """`fault node gpu0 48 major wall=0 ; schedule 1 failed step=7`"""
+    """`fault node gpu0 48 major wall=0 job=x ; schedule 1 failed step=7 job=x`"""
     occurrences: list[Occurrence] = []
     schedules: list[Schedule] = []
     for chunk in " ".join(words).split(" ; "):
         kind, *rest = chunk.split()
         if kind == "fault":
-            occurrences.append(Occurrence(rest[0], rest[1], rest[2], rest[3], _clock(now, _pairs(rest[4:]))))
+            pairs = _pairs(rest[4:])
+            job = pairs.pop("job", "")
+            occurrences.append(Occurrence(rest[0], rest[1], rest[2], rest[3], _clock(now, pairs), job))
         else:
             pairs = _pairs(rest[1:])
-            progressed, faulted, failed = (name in pairs for name in ("progressed", "faulted", "failed"))
             best = (_value(pairs.get("step", "none")), _value(pairs.get("checkpoint", "none")))
-            schedules.append(Schedule(f"k{len(schedules)}", int(rest[0]), "n", 0.0, *best, progressed, faulted, failed))
+            progressed, faulted, failed = (name in pairs for name in ("progressed", "faulted", "failed"))
+            one = Schedule(f"k{len(schedules)}", int(rest[0]), "n", 0.0, *best, progressed, faulted, failed)
+            schedules.append(one._replace(job=pairs.get("job", "")))
     return ev.Remembered(now, tuple(occurrences), tuple(schedules))
 
 
@@ -216,6 +232,8 @@ def _rank(pairs: dict[str, str]) -> Rank:
             fields["present"] = False
         elif key == "in":
             fields["sections"] = tuple(_section(part) for part in text.split(">"))
+        elif key in ("saved", "resumed"):
+            fields[key] = tuple(File(*part.split("@")) for part in text.split(","))
         elif key == "fatal":
             fields["fatal"] = text
         else:
@@ -229,7 +247,9 @@ def _section(text: str) -> Section:
         raise BadScenario(f"no such flag of a section: {flags}")
     name, _, times = text.partition("@")
     started, _, timeout = times.partition("/")
-    return Section(name, float(started), float(timeout) if timeout else None, "side" in flags, "auto" in flags)
+    seconds, auto = float(timeout) if timeout else None, "auto" in flags
+    timed = (None, seconds) if auto else (seconds, None)
+    return Section(name, float(started), timed[0], "side" in flags, auto, timed[1])
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from ftrun import config
+from ftrun import config, derived
 from ftrun.core.policy import Policy
 from ftrun.helpers.lines import Lines
 from ftrun.host.beats import Beats
@@ -41,7 +41,7 @@ def clean() -> None:
 
 @cache
 def policy() -> Policy:
-    return config.policy(config.settings({"hang-timeout": "60s"}, {}))
+    return derived.policy(config.settings({"hang-timeout": "60s"}, {}))
 
 
 class Quiet(Lines):

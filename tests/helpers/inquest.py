@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pytest
 
 from ftrun.helpers.evidence import stacks
 from ftrun.host.helpers import CODE
-from runs import HOUSE, alive, carrying, wait_for
+from runs import HOUSE, alive, carrying, end_process, wait_for
 
 PATHS = f"{HOUSE / 'supervisor'}\n{HOUSE / 'hooks'}"
 NO_PTRACE = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")
@@ -38,6 +37,16 @@ class Job:
 
     def start(self, code: str, *words: str, prefix: Sequence[str] = (), **more: Any) -> int:
         """A program in Python, until it prints its first line; what it has to say then is in `said`."""
+        pid = self.begin(code, *words, prefix=prefix, **more)
+        out, err = self.processes[-1].stdout, self.processes[-1].stderr
+        assert out is not None
+        assert err is not None
+        self.said = out.readline()
+        assert self.said, err.read().decode()
+        return pid
+
+    def begin(self, code: str, *words: str, prefix: Sequence[str] = (), **more: Any) -> int:
+        """The same, which is not waited for."""
         environment = os.environ | {"FTRUN_BEAT_DIR": self.mark} | more
         process = subprocess.Popen(
             [*prefix, sys.executable, "-c", code, *words],
@@ -48,10 +57,6 @@ class Job:
             stderr=subprocess.PIPE,
         )
         self.processes.append(process)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.said = process.stdout.readline()
-        assert self.said, process.stderr.read().decode()
         return process.pid
 
     def members(self) -> list[int]:
@@ -60,7 +65,7 @@ class Job:
     def end(self) -> None:
         def none_left() -> bool:
             for pid in self.members():
-                os.kill(pid, signal.SIGKILL)
+                end_process(pid)
             for process in self.processes:
                 if process.poll() is None:
                     process.kill()

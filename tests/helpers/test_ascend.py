@@ -4,12 +4,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from device.npu_smi import FakeNpuSmi
-from ftrun.helpers.probe import ascend
+from ftrun.helpers.probe import ascend, asking
 from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
 
@@ -54,7 +55,7 @@ def ended() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ascend, "TIMEOUT", SOON)
+    monkeypatch.setattr(asking, "TIMEOUT", SOON)
 
 
 # What is said
@@ -95,7 +96,9 @@ def test_what_is_not_told_is_none(fake: Fake, opened: Open) -> None:
     tool = fake()
     tool.set(util=None, memory_util=None, used=None, power=None, clock=None, ecc=None, isolated=None, health="NA")
     (device,) = opened(tool).devices()
-    assert device == Device("ascend", "0-0", 0, "Ascend 910B3", memory_total=65536 * MIB, remapped_rows=0, visible="0")
+    assert device == Device(
+        "ascend", "0-0", 0, "Ascend 910B3", memory_total=65536 * MIB, remapped_rows=0, visible="0", examined=False
+    )
 
 
 def test_only_processes_of_this_namespace_are_told_and_until_the_driver_lets_go(fake: Fake, opened: Open) -> None:
@@ -154,7 +157,7 @@ def test_a_close_look_asks_for_codes_at_once(fake: Fake, opened: Open) -> None:
     tool.set(codes=[("80E01801", "bad")])
     vendor.devices()
     assert (vendor.faults(), vendor.present("0-0")) == ([], set())
-    vendor.devices(closely=True)
+    vendor.devices("faults")
     assert vendor.present("0-0") == {"80E01801"}
     assert [fault.code for fault in vendor.faults()] == ["80E01801"]
 
@@ -253,7 +256,7 @@ def test_the_tool_is_run_in_its_own_way(tmp_path: Path) -> None:
     ascend.open({"PATH": f"{tmp_path}:{os.environ['PATH']}"} | more).close()
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert seen["LC_ALL"] == "C"
-    assert seen["LD_LIBRARY_PATH"] == f"/own:{ascend.LIBRARIES}"
+    assert seen["LD_LIBRARY_PATH"] == f"/own:{asking.LIBRARIES}"
     assert "ASCEND_RT_VISIBLE_DEVICES" not in seen
 
 
@@ -275,18 +278,37 @@ def test_a_tool_at_its_usual_place_is_found(fake: Fake, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("There is no NPU card on this server.\n", "There is no NPU card"),
-        ("\ndcmi model initialized failed, because the device is used. ret is -8020\n", "ret is -8020"),
-        (b"\xff\xfe\0" * 100, "npu-smi: "),
-        ("", "no chip"),
+        ("There is no NPU card on this server.\n", "(There is no NPU card on this server.)"),
+        ("\ndcmi model initialized failed, because the device is used. ret is -8020\n", "ret is -8020)"),
+        (b"\xff\xfe\0" * 100, "\N{REPLACEMENT CHARACTER}"),
+        ("设备编号 芯片编号\n0 0\n", "设备编号 芯片编号"),
+        ("", "(it prints nothing)"),
     ],
 )
-def test_where_there_is_no_chip_the_tool_says_why(text: str | bytes, why: str, fake: Fake, opened: Open) -> None:
+def test_a_list_that_names_no_chip_is_asked_for_again_after_ever_longer_pauses(
+    text: str | bytes, why: str, fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     tool = fake()
     tool.say("info -m", text, 204)
-    with pytest.raises(Unavailable, match=why) as raised:
-        opened(tool)
-    assert "\n" not in str(raised.value)
+    vendor = opened(tool)
+    (problem,) = vendor.problems
+    assert why in problem
+    assert "\n" not in problem
+    asked: list[float] = []
+    for _ in range(2000):
+        now[0] += 1
+        assert vendor.devices() == []
+        asked += [now[0]] * (tool.calls.count("info -m") - 1 - len(asked))
+        if len(asked) == 8:
+            break
+    pauses = [later - earlier for earlier, later in zip([1000.0, *asked], asked, strict=False)]
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert vendor.problems == [problem]
+    tool.say("info -m", *FakeNpuSmi(tool.folder / "well").answers()["info -m"])
+    now[0] += ascend.LONGEST_PAUSE
+    assert [(device.id, device.health) for device in vendor.devices()] == [("0-0", "ok")]
 
 
 def test_a_variable_that_names_no_chip(fake: Fake, opened: Open) -> None:
@@ -294,13 +316,90 @@ def test_a_variable_that_names_no_chip(fake: Fake, opened: Open) -> None:
         opened(fake(), ASCEND_RT_VISIBLE_DEVICES="7")
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_tool_that_never_answers_is_not_waited_for(fake: Fake, opened: Open) -> None:
+def test_a_variable_that_names_no_chip_of_a_list_that_came_late(fake: Fake, opened: Open) -> None:
+    tool = fake()
+    tool.say("info -m", "ret is -8020\n", 204)
+    vendor = opened(tool, ASCEND_RT_VISIBLE_DEVICES="7")
+    tool.say("info -m", *FakeNpuSmi(tool.folder / "well").answers()["info -m"])
+    vendor._again = 0.0  # its time has come
+    for _ in range(2):
+        assert vendor.devices() == []
+    assert vendor.problems == ["ASCEND_RT_VISIBLE_DEVICES=7 names no chip of this node"]
+    assert tool.calls.count("info -m") == 2
+
+
+def test_a_tool_that_never_answers_is_not_waited_for(fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ascend, "LISTING", SOON)
     tool = fake()
     (tool.folder / "now" / "info -m.never").touch()
-    with pytest.raises(Unavailable, match="no answer"):
-        opened(tool)
+    vendor = opened(tool)
+    assert "(no answer)" in vendor.problems[0]
     ended()
+
+
+def test_a_first_list_may_take_longer_than_other_answers(
+    fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "TIMEOUT", 0.05)
+    tool = fake()
+    script = tool.folder / "npu-smi"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 0.5\n"))
+    vendor = opened(tool)
+    assert vendor.problems == []
+    assert [device.health for device in vendor.devices()] == ["no answer"]
+    ended()
+
+
+def test_a_slow_tool_is_asked_for_everything_in_its_turn(
+    fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if each answer took 4 s, of the 10 s that a look has."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    start = asking.Asking._start
+
+    def slowly(self: asking.Asking, *arguments: Any) -> Any:
+        now[0] += 4.0
+        return start(self, *arguments)
+
+    monkeypatch.setattr(asking.Asking, "_start", slowly)
+    tool = fake("A3")
+    vendor = opened(tool)
+    looks: list[list[str]] = []
+    for number in range(12):
+        before = len(tool.calls)
+        vendor.devices()
+        looks.append([call.split()[2] for call in tool.calls[before:]])
+        assert len(looks[-1]) <= 3
+        if number == 5:
+            tool.set(chip=1, codes=[("80E01801", "bad")])
+    for kind in ("health", "usages", "common", "proc-mem"):
+        assert all(any(kind in look for look in looks[n : n + 4]) for n in range(9)), (kind, looks)
+    assert any("ecc" in look for look in looks[:4])
+    assert [fault.device for fault in vendor.faults()] == ["0-1"]
+
+
+def test_what_is_not_understood_is_told_once_for_each_kind_of_question(fake: Fake, opened: Open) -> None:
+    tool = fake(cards=2)
+    tool.say("info -t health -i 0 -c 0", "健康状态 : 正常\n", 0)
+    tool.say("info -t usages -i 0", b"\xff\0\xfe" * 300, 0)
+    tool.say("info -t usages -i 1", "", 139)
+    vendor = opened(tool)
+    for _ in range(4):
+        vendor.devices()
+    health, usages = vendor.problems
+    assert health == "the answer of npu-smi info -t health -i 0 -c 0 is not understood: 健康状态 : 正常"
+    assert usages.startswith("the answer of npu-smi info -t usages -i ")
+    assert "\0" not in usages
+
+
+@pytest.mark.parametrize("word", ["正常", "Sta\u0301t", "0x7"])
+def test_a_health_in_a_word_of_another_language_is_a_problem(word: str, fake: Fake, opened: Open) -> None:
+    tool = fake()
+    tool.set(health=word)
+    vendor = opened(tool)
+    assert vendor.devices()[0].health is None
+    assert word in vendor.problems[0]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -312,7 +411,9 @@ def test_a_card_that_never_answers_is_killed_and_holds_nobody_up(fake: Fake, ope
     asked = len(tool.calls)
     first, second, third = vendor.devices()
     assert [call for call in tool.calls[asked:] if call.endswith("-i 1")] == ["info -t usages -i 1"]
-    assert second == Device("ascend", "1-0", 1, "Ascend 910B3", health="no answer", visible="1")
+    assert second == Device(
+        "ascend", "1-0", 1, "Ascend 910B3", health="no answer", visible="1", answers=False, examined=False
+    )
     assert (first.health, third.health) == ("ok", "ok")
     assert vendor.problems == ["npu-smi does not answer for card 1 within 2 s"]
     ended()  # SIGTERM does nothing to it
@@ -323,13 +424,13 @@ def test_a_card_that_never_answers_is_killed_and_holds_nobody_up(fake: Fake, ope
 
 @pytest.mark.usefixtures("impatient")
 def test_cards_that_never_answer_are_waited_for_together(fake: Fake, opened: Open) -> None:
-    tool = fake(cards=ascend.AT_ONCE)
+    tool = fake(cards=asking.AT_ONCE)
     vendor = opened(tool)
-    for card in range(ascend.AT_ONCE):
+    for card in range(asking.AT_ONCE):
         tool.set(card=card, never=True)
     before = time.monotonic()
-    assert [device.health for device in vendor.devices()] == ["no answer"] * ascend.AT_ONCE
-    assert time.monotonic() - before < ascend.AT_ONCE * SOON / 2
+    assert [device.health for device in vendor.devices()] == ["no answer"] * asking.AT_ONCE
+    assert time.monotonic() - before < asking.AT_ONCE * SOON / 2
     ended()
 
 
@@ -360,7 +461,7 @@ def test_after_a_look_has_taken_its_time_no_more_is_asked(
     fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vendor = opened(fake())
-    monkeypatch.setattr(ascend, "LOOK", 0.0)
+    monkeypatch.setattr(asking, "LOOK", 0.0)
     assert [device.health for device in vendor.devices()] == ["no answer"]
 
 
@@ -369,7 +470,10 @@ def test_a_card_that_vanishes_is_lost_and_may_come_back(fake: Fake, opened: Open
     vendor = opened(tool)
     vendor.devices()
     tool.set(card=1, lost=True)
-    assert vendor.devices()[1] == Device("ascend", "1-0", 1, "Ascend 910B3", health=ascend.LOST, visible="1")
+    lost = Device(
+        "ascend", "1-0", 1, "Ascend 910B3", health=ascend.LOST, visible="1", answers=False, broken=True, examined=False
+    )
+    assert vendor.devices()[1] == lost
     tool.set(card=1, lost=False)
     back = vendor.devices()[1]
     assert (back.util, back.health) == (0, None)  # not asked yet
@@ -382,9 +486,22 @@ def test_a_chip_that_vanishes_from_its_card_leaves_the_other(fake: Fake, opened:
     vendor.devices()
     tool.set(chip=0, lost=True)
     first, second = vendor.devices()
-    assert first == Device("ascend", "0-0", 0, "Ascend910", health=ascend.LOST, visible="0")
+    assert first == Device(
+        "ascend", "0-0", 0, "Ascend910", health=ascend.LOST, visible="0", answers=False, broken=True, examined=False
+    )
     assert vendor.problems == ["npu-smi says nothing of chip 0-0"]
     assert (second.util, second.power, second.health) == (33, 200.5, "ok")
+
+
+def test_a_list_of_a_tool_that_dies_over_it_loses_no_chip(fake: Fake, opened: Open) -> None:
+    tool = fake(cards=2)
+    vendor = opened(tool)
+    vendor.devices()
+    tool.set(card=1, lost=True)
+    text, _ = tool.answers()["info -m"]
+    tool.say("info -m", text, 139)
+    device = vendor.devices()[1]
+    assert (device.health, device.broken) == ("no answer", False)
 
 
 def test_a_tool_that_vanishes_is_no_lost_chip(fake: Fake, opened: Open) -> None:
@@ -401,12 +518,14 @@ def test_garbage_of_one_card_is_nothing_of_it(text: bytes, fake: Fake, opened: O
     for question in [question for question in tool.answers() if "-i 0" in question]:
         tool.say(question, text, 139)
     first, second = vendor.devices()
-    assert first == Device("ascend", "0-0", 0, "Ascend 910B3", health="no answer", visible="0")
+    assert first == Device(
+        "ascend", "0-0", 0, "Ascend 910B3", health="no answer", visible="0", answers=False, examined=False
+    )
     assert second.health == "ok"
 
 
 def test_a_tool_that_prints_for_ever_is_cut_off(fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ascend, "TIMEOUT", DEADLINE)
+    monkeypatch.setattr(asking, "TIMEOUT", DEADLINE)
     tool = fake()
     vendor = opened(tool)
     (tool.folder / "npu-smi").write_text("#!/bin/sh\nexec yes\n")

@@ -17,15 +17,16 @@ import zmq
 
 from beat_file import BeatDir
 from ftrun import __version__
-from ftrun.core.group import SILENCE, End, Order, Report, State, Trouble
+from ftrun.core.group import End, Order, Report, State, Trouble
 from ftrun.helpers.courier import connections, keys
 from ftrun.helpers.courier.member import secured
 from ftrun.helpers.lines import Lines
 from ftrun.wire import peers
 from helpers.talker import DEADLINE, Talker
+from runs import wait_for
 
 FAST = "import ftrun.helpers.courier.member as m; m.OFTEN = m.RETRY = 0.1"
-SHORT = "import ftrun.core.group as g; g.SILENCE = 2.0"
+SILENCE = 15.0  # s; of another member that counts as its loss
 PAST = "import ftrun; ftrun.__version__ = '0.0.1'"
 
 
@@ -72,16 +73,16 @@ class Group:
         fields: dict[str, Any] = {
             "size": self.size, "rank": rank, "endpoint": f"127.0.0.1:{self.port}", "secret": str(self.secret),
             "wait": 60.0, "drain": 1.0, "heal": 1.0, "job": "job", "life": f"life{rank}", "node": f"node{rank}",
-            "boot": "boot",
+            "boot": "boot", "silence": SILENCE,
         }  # fmt: skip
         beats = self.folder / f"beats{rank}"
         return self.stack.enter_context(Node(beats, f"{before}\n{FAST}", peers.Place(**fields | more), prefix))
 
-    def nodes(self, before: str = "") -> list[Node]:
-        return [self.node(rank, before) for rank in range(self.size)]
+    def nodes(self, before: str = "", **more: Any) -> list[Node]:
+        return [self.node(rank, before, **more) for rank in range(self.size)]
 
-    def running(self, before: str = "") -> list[Node]:
-        nodes = self.nodes(before)
+    def running(self, before: str = "", **more: Any) -> list[Node]:
+        nodes = self.nodes(before, **more)
         start(nodes)
         return nodes
 
@@ -185,7 +186,7 @@ def test_who_dies_without_its_courier_is_missed_now(make: Callable[[int], Group]
     nodes = make(3).running()
     began = time.monotonic()
     assert nodes[1].end() == 0
-    assert "member 1 (node1) is lost: its ftrun is dead" in nodes[2].ordered("stop", 1).why
+    assert "member 1 (node1) is lost: its ftrun has died" in nodes[2].ordered("stop", 1).why
     print(f"a killed ftrun: {time.monotonic() - began:.2f} s")
 
 
@@ -206,23 +207,23 @@ def test_a_new_courier_of_the_same_ftrun_disturbs_nobody(make: Callable[[int], G
 def test_who_is_frozen_is_lost_and_knows_it(make: Callable[[int], Group], silence: float) -> None:
     """The connection stays."""
     group = make(2)
-    nodes = group.running(f"import ftrun.core.group as g; g.SILENCE = {silence}")
+    nodes = group.running(silence=silence)
     began = time.monotonic()
     nodes[1].process.send_signal(signal.SIGSTOP)
     order = nodes[0].ordered("stop", 1)
     took = time.monotonic() - began
     print(f"a frozen peer: {took:.2f} s")
     assert silence - 1.5 < took
-    assert f"no word of it for {silence:g}s" in order.why
+    assert "nothing was heard of it for " in order.why
     nodes[1].process.send_signal(signal.SIGCONT)
     assert nodes[1].ordered("stop").epoch == 1
 
 
 def test_a_frozen_rank_0_is_lost_to_its_members_and_blames_nobody(make: Callable[[int], Group]) -> None:
-    nodes = make(2).running(SHORT)
+    nodes = make(2).running(silence=2.0)
     nodes[1].contact()
     nodes[0].process.send_signal(signal.SIGSTOP)
-    assert "no word of rank 0 (127.0.0.1:" in nodes[1].event("cut")["why"]
+    assert "nothing was heard of rank 0 (127.0.0.1:" in nodes[1].event("cut")["why"]
     nodes[0].process.send_signal(signal.SIGCONT)
     nodes[1].contact()
     nodes[0].contact()
@@ -292,13 +293,163 @@ def test_another_secret_is_told_at_both_ends_and_gets_nothing(make: Callable[[in
     other.write_text("not the secret that the others have")
     wrong = group.node(1, life="wrong", secret=str(other))
     wrong.report("ready")
-    assert "is the group's secret the same there" in wrong.said("ends every connection")
+    assert "has another secret than this node" in wrong.said("127.0.0.1")
     nodes[0].said("127.0.0.1 is refused: it has another secret than this group")
     nodes[1].contact()
     assert {line["event"] for line in wrong.lines} == {"problem"}
     assert len(wrong.problems) == 1
-    nameless = "who connects is refused: it has another secret than this group"  # it was closed before it was looked at
+    # Its connection was closed before it was looked at.
+    nameless = "an unknown address is refused: it has another secret than this group"
     assert len([what for what in nodes[0].problems if what != nameless]) == 1
+
+
+def test_a_server_without_a_secret_is_told_from_one_with_another(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    group.node(0, secret=None).report("ready")
+    with_one = group.node(1, wait=3.0)
+    with_one.report("ready")
+    assert "has no secret, and this node has one" in with_one.said("rank 0")
+    assert "has no secret, and this node has one" in with_one.event("cut")["why"]
+    group.port = free_port()
+    group.node(0, life="zero").report("ready")
+    without = group.node(1, secret=None)
+    without.report("ready")
+    assert "has a secret, and this node has none" in without.said("rank 0")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_never_fits_is_refused_for_good(make: Callable[[int], Group], begun: bool) -> None:
+    """It disturbs nobody who is in the group."""
+    group = make(2)
+    nodes = [group.node(0)]
+    nodes[0].report("ready")
+    if begun:
+        nodes.append(group.node(1))
+        start(nodes)
+    for number, (before, size) in enumerate((("", 5), (PAST, 2))):
+        odd = group.node(1, before, life=f"odd{number}", size=size)
+        odd.report("ready")
+        assert odd.event("refused")["misfit"] is True
+    for node in nodes:
+        node.contact()
+    assert not [line for node in nodes for line in node.lines if line.get("order", {}).get("what") in ("stop", "end")]
+
+
+def test_a_running_group_that_lacks_a_member_refuses_nobody_for_good(make: Callable[[int], Group]) -> None:
+    """It waits for one: when none comes all are scheduled again, and may fit together then."""
+    group = make(3)
+    nodes = group.running()
+    nodes[1].process.kill()
+    nodes[2].ordered("stop", 1)
+    odd = group.node(1, PAST, life="odd")
+    odd.report("ready")
+    assert odd.event("refused")["misfit"] is False
+
+
+def test_a_group_that_ends_refuses_nobody_for_good(make: Callable[[int], Group]) -> None:
+    """It may be of an earlier schedule, and the one that it does not fit of the next."""
+    group = make(2)
+    nodes = group.running()
+    nodes[0].report("leaving", 1)
+    odd = group.node(1, life="odd", size=5)
+    odd.report("ready")
+    assert odd.event("refused")["misfit"] is False
+
+
+HASTE = "import ftrun.helpers.courier.greeting as g; g.CERTAIN = 0.5"
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_another_secret_is_final_when_rank_0_has_refused_every_handshake_for_long(
+    make: Callable[[int], Group], other: bool
+) -> None:
+    """Or a node with a secret, and a rank 0 that has none.  Who has the secret is not disturbed."""
+    group = make(2)
+    known = str(group.secret) if other else None
+    zero = group.node(0, secret=known)
+    zero.report("ready")
+    wrong = group.folder / "wrong"
+    wrong.write_text("not the secret that the others have")
+    odd = group.node(1, HASTE, life="odd", secret=str(wrong))
+    odd.report("ready")
+    refused = odd.event("refused")
+    assert refused["misfit"] is True
+    what = f"has another secret than this node, or another server listens there: {wrong}"
+    assert refused["why"].startswith(f"it {what if other else 'has no secret, and this node has one'} (it has refused")
+    odd.report("left", end=End(2, "usage", "it does not fit", cut=True))
+    odd.event("left")  # nobody has to hear that
+    nodes = [zero, group.node(1, secret=known)]
+    nodes[1].report("ready")
+    assert nodes[0].ordered("run").epoch == nodes[1].ordered("run").epoch == 1
+
+
+def test_a_secret_that_is_replaced_before_the_group_was_joined_counts(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    zero = group.node(0)
+    zero.report("ready")
+    mine = group.folder / "mine"
+    mine.write_text("not the secret that the others have")
+    late = group.node(1, secret=str(mine))
+    late.report("ready")
+    late.said("has another secret than this node")
+    mine.with_suffix(".new").write_bytes(group.secret.read_bytes())
+    mine.with_suffix(".new").rename(mine)  # as platforms replace it
+    assert late.ordered("run").epoch == 1
+    assert not [line for line in late.lines if line["event"] == "refused"]
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+def test_a_line_that_loses_the_handshake_is_not_taken_for_another_secret(make: Callable[[int], Group]) -> None:
+    """What listens greets as rank 0 does, and answers nothing more; then it ends each connection without a greeting."""
+    group = make(2)
+    open_ones: list[socket.socket] = []
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", group.port))
+        listener.listen()
+        listener.settimeout(DEADLINE)
+        member = group.node(1, f"{HASTE}; import ftrun.helpers.courier.member as m; m.HANDSHAKE = 200")
+        member.report("ready")
+        while not member.problems:
+            open_ones.append(listener.accept()[0])
+            open_ones[-1].sendall(GREETING)
+            member.read(0.0)
+        assert member.problems == [f"rank 0 at 127.0.0.1:{group.port} accepts a connection, and then does not answer"]
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            listener.accept()[0].close()
+    for one in open_ones:
+        one.close()
+    member.read(0.0)
+    assert not [line for line in member.lines if line["event"] == "refused"]
+
+
+STEPPING = """
+import itertools, time
+for step in itertools.count(1):
+    ft.beat(step)
+    time.sleep(0.02)
+"""
+
+
+def test_a_silent_member_is_waited_for_while_the_training_moves(make: Callable[[int], Group]) -> None:
+    """It may have lost this network only.  Where nothing moves any more, it counts as lost."""
+    group = make(2)
+    silence = 1.5
+    nodes = group.running(silence=silence)
+    nodes[1].contact()
+    with contextlib.closing(BeatDir(group.folder / "beats0")) as beats, beats.start(STEPPING, RANK="0") as command:
+        try:
+            wait_for(lambda: beats.slot()["step"] > 0, "its first step")
+            nodes[1].process.send_signal(signal.SIGSTOP)
+            time.sleep(2 * silence)  # that nothing follows cannot be waited for
+            nodes[0].read(0.0)
+            assert not [line for line in nodes[0].lines if line.get("order", {}).get("what") == "stop"]
+        finally:
+            command.kill()
+        assert "nothing was heard of it for" in nodes[0].ordered("stop", 1).why
 
 
 def test_who_is_not_of_this_group_is_refused_at_both_ends(make: Callable[[int], Group]) -> None:

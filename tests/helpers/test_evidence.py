@@ -205,7 +205,7 @@ def test_a_stopped_process(job: Job) -> None:
     answer = ask(job)
     assert answer.word["cleared"] is None
     assert "SIGSTOP" in answer.markdown
-    assert answer.word["why"].startswith("<string>:")
+    assert answer.word["why"].startswith("rank 0 is stopped by SIGSTOP; <string>:")
 
 
 def test_a_process_stuck_in_the_kernel(job: Job, tmp_path: Path) -> None:
@@ -218,6 +218,7 @@ def test_a_process_stuck_in_the_kernel(job: Job, tmp_path: Path) -> None:
     wait_for(lambda: state_of(job.pid) == "D", "state D")
     answer = ask(job)
     assert answer.word["cleared"] is None
-    assert answer.word["why"] == "<string>:4 train"
+    assert answer.word["why"].startswith("rank 0 is in state D in ")
+    assert answer.word["why"].endswith("; <string>:4 train")
     assert "stuck in the kernel" in answer.markdown
     assert not any("in time" in why for why in answer.missing.values())

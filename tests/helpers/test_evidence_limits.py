@@ -186,7 +186,7 @@ def test_the_last_word_comes_in_time_whatever_blocks(job: Job) -> None:
     assert answer.lines[0] == {"event": "problem", "what": "evidence: nothing was seen in time"}
     assert answer.word == {
         "event": "evidenced",
-        "cleared": None,
+        "cleared": "nothing was seen in time",  # that is no proof
         "why": "",
         "cpu": 0.0,
         "io": 0,

@@ -61,7 +61,9 @@ def test_the_rank_that_never_comes_is_named(tmp_path: Path) -> None:
         assert f"{told}rank 0 waits" in answer.document["collectives"]["late"]
         assert "2 gloo:all\\_reduce of default\\_pg, not left" in answer.markdown
         assert [group["ranks"] for group in answer.document["groups"]] == [[0], [1]]
-        assert answer.word["why"].startswith("<string>:12 main, in distributed_c10d.py:")
+        assert answer.word["why"].startswith(
+            "it waits for rank 1, at <string>:11 main; <string>:12 main, in distributed"
+        )
 
         os.kill(late, signal.SIGSTOP)
         wait_for(lambda: state_of(late) == "T", "stop")

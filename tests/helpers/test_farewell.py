@@ -1,5 +1,6 @@
 """The end of the container: all is done, or goes on without being waited for."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ def pids() -> Iterator[list[int]]:
     found: list[int] = []
     yield found
     for pid in found:
-        if alive(pid):
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
 
 

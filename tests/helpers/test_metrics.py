@@ -119,6 +119,14 @@ def test_the_touch_file_is_no_number() -> None:
     assert ("ftrun_rank_age_seconds", ("touch",)) in values(NEW._replace(ranks=(RankNow(-1, 0, "moving", age=1.0),)))
 
 
+def test_a_process_without_a_rank_has_a_label_that_does_not_change_with_its_pid() -> None:
+    def labels(pids: list[int]) -> dict[str, float]:
+        some = tuple(one._replace(rank=-1 - pid, pid=pid) for one, pid in zip(ranks(len(pids)), pids, strict=True))
+        return {r.labels[0]: r.value for r in readings(NEW._replace(ranks=some)) if r.name == "ftrun_rank_step"}
+
+    assert labels([4711, 4712]) == labels([815, 816]) == {"none-0": 50.0, "none-1": 51.0}
+
+
 def test_there_are_not_more_series_with_more_ranks() -> None:
     at_most = len(readings(full(catalogue.RANKS)))
     many = readings(full(1024))

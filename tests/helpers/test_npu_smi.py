@@ -136,6 +136,22 @@ def test_the_busiest_engine_is_the_utilisation() -> None:
     assert reading(text).util == 88
 
 
+def test_a_310p_has_vector_cores_that_are_engines_too() -> None:
+    assert reading("Aicore Usage Rate(%) : 3\nVectorcore Usage Rate(%) : 61\nAicpu Usage Rate(%) : 99").util == 61
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no real outputs in {SAMPLES}")
+def test_no_real_output_is_taken_for_garbled() -> None:
+    for path in SAMPLES.glob("*info_-t_*.txt"):
+        kind = path.name.split("info_-t_")[1].partition("__")[0].removesuffix(".txt").partition("_")[0]
+        if kind in npu_smi.KEYS:
+            assert not npu_smi.unread(kind, path.read_text()), path.name
+    for kind in npu_smi.KEYS:
+        assert npu_smi.unread(kind, "")
+        assert npu_smi.unread(kind, "\0\xff garbage\n")
+        assert not npu_smi.unread(kind, "Error parameter of -t\n")
+
+
 def test_a_chip_without_hbm_has_other_memory() -> None:
     text = "DDR Capacity(MB) : 1000\nDDR Usage Rate(%) : 50\nHBM Capacity(MB) : 0\nHBM Usage Rate(%) : 7\n"
     assert reading(text) == Reading(memory_used=500 * MIB, memory_total=1000 * MIB)

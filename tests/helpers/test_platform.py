@@ -74,7 +74,7 @@ def test_before_the_first_fault_all_is_clear(path: Path) -> None:
     with watch(path) as watcher:
         watcher.event("ready")
         assert watcher.read(0.3)
-        assert watcher.lines == [{"event": "platform", **NOTHING}, {"event": "ready"}]
+        assert watcher.lines == [{"event": "platform", **NOTHING, "retry_time": 0}, {"event": "ready"}]
 
 
 def test_what_is_there_at_the_start_is_said_before_it_is_ready(path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_is_there_at_the_start_is_said_before_it_is_ready(path: Path) -> No
     with watch(path) as watcher:
         watcher.event("ready")
         expected: Content = {"flushing": False, "graceful": True, "restart_process": True, "clear": False}
-        expected |= {"update_time": 1700000000, "retry_time": 2, "faults": [fault(0, "80C98002", "user")]}
+        expected |= {"update_time": 1700000000, "retry_time": 2, "faults": [fault(0, "80C98002", "minor+user")]}
         assert watcher.lines[0] == {"event": "platform"} | expected
 
 
@@ -105,11 +105,17 @@ def test_a_hot_reset_from_its_begin_to_its_end(watcher: Talker, path: Path) -> N
     neighbour = rank(1, "unrecovered", Policy="reset", InitialPolicy="empty")
     put(path, rank(0, "unrecovered", "80C78008,80C98002,BAD"), neighbour)
     line = said(watcher)
-    codes = [("80C78008", "major"), ("80C98002", "user"), ("BAD", "unknown")]
+    codes = [("80C78008", "major"), ("80C98002", "minor+user"), ("BAD", "unknown")]
     assert line["faults"] == [fault(0, code, severity, "unrecovered") for code, severity in codes]
     assert not line["clear"]
-    put(path, neighbour)
-    assert said(watcher) == {**NOTHING, "event": "platform", "clear": False, "update_time": 7}
+    put(path, neighbour)  # as in a container that has only that one
+    told = {
+        "clear": False,
+        "update_time": 7,
+        "retry_time": 0,
+        "faults": [fault(1, "reset.json", "unknown", "unrecovered")],
+    }
+    assert said(watcher) == {**NOTHING, "event": "platform", **told}
     put(path, rank(0, "recovered"), rank(1, "recovered"))
     assert said(watcher)["clear"]
     put(path, rank(0, "failed", "80C78008"))
@@ -252,7 +258,7 @@ def test_a_table_of_the_site_wins(path: Path, tmp_path: Path) -> None:
     table.write_text("80C78008 critical ours\nreset.json minor a rank that MindCluster names without a code\n")
     put(path, rank(0, codes="80C78008,80C98002"), rank(1))
     with watch(path, str(table)) as watcher:
-        assert [one["severity"] for one in said(watcher)["faults"]] == ["critical", "user", "minor"]
+        assert [one["severity"] for one in said(watcher)["faults"]] == ["critical", "minor+user", "minor"]
 
 
 @pytest.mark.parametrize("table", [None, b"80C78008 deadly", b"\xff\xfe"])
@@ -281,7 +287,7 @@ def test_it_ends_when_nobody_reads(watcher: Talker, path: Path) -> None:
 
 
 def test_an_empty_object_is_nothing() -> None:
-    assert parse(b"{}", None, lambda code: "unknown") == (dict(NOTHING), [])
+    assert parse(b"{}", None, lambda code: "unknown") == ({**NOTHING, "retry_time": 0}, [])
 
 
 @pytest.mark.parametrize(

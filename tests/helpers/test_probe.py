@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device.nvml import GIB, NO_PERMISSION, NOT_LOADED, FakeNvml, uuid
+from device.nvml import GIB, NO_PERMISSION, NOT_LOADED, UNKNOWN, FakeNvml, uuid
 from device.prober import Prober
 
 BEFORE = {uuid(0): 600 << 20}
@@ -117,7 +117,7 @@ def test_a_bad_request_is_told_once_and_changes_nothing(probe: Prober) -> None:
 def test_free_at_once(fake: FakeNvml) -> None:
     with Prober(fake.environment(), period=3600) as probe:
         probe.ask(ask="free", pids=[1, 2], used=BEFORE, timeout=60)
-        assert probe.event("free") == {"event": "free", "ok": True}
+        assert probe.event("free") == {"event": "free", "ok": True, "held": [], "silent": [], "well": []}
         probe.ask(ask="devices")
         probe.devices()
         probe.ask(ask="devices")
@@ -150,7 +150,7 @@ def test_not_free_in_time(probe: Prober, fake: FakeNvml) -> None:
     since = time.monotonic()
     probe.ask(ask="free", pids=[4_000_000], used=BEFORE, timeout=0.4)
     held = [{"device": uuid(0), "pids": [4_000_000], "memory_used": 20 * GIB, "health": "ok"}]
-    assert probe.event("free") == {"event": "free", "ok": False, "held": held}
+    assert probe.event("free") == {"event": "free", "ok": False, "held": held, "silent": [], "well": []}
     assert time.monotonic() - since > 0.35
 
 
@@ -176,6 +176,17 @@ def test_a_lost_device_is_not_free(probe: Prober, fake: FakeNvml) -> None:
     probe.devices()
     probe.devices()
     assert not any(line["event"] == "problem" for line in probe.lines)
+
+
+@pytest.mark.parametrize("error", [UNKNOWN, NOT_LOADED])
+def test_a_driver_that_does_not_answer_is_no_device_that_is_held(probe: Prober, fake: FakeNvml, error: int) -> None:
+    probe.devices(lambda devices: devices[0]["health"] == "ok")
+    fake.set("-", **{"error:*": error})
+    fake.set(0, **{"error:*": error})
+    probe.devices(lambda devices: devices[0]["health"] != "ok")
+    probe.ask(ask="free", pids=[], used=BEFORE, timeout=0)
+    answer = probe.event("free")
+    assert (answer["ok"], answer["held"], [one["device"] for one in answer["silent"]]) == (True, [], [uuid(0)])
 
 
 def test_a_later_request_takes_the_place_of_one_that_waits(probe: Prober, fake: FakeNvml) -> None:

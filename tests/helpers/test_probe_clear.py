@@ -3,14 +3,15 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from device.npu_smi import FakeNpuSmi
-from device.nvml import RECOVERY, FakeNvml, uuid
+from device.nvml import RECOVERY, UNKNOWN, FakeNvml, uuid
 from device.prober import Line, Prober
 from ftrun.core.faults import parse
-from ftrun.helpers.probe.clear import unclear
+from ftrun.helpers.probe.clear import unclear, well
 from ftrun.helpers.probe.device import Device
 
 SOON = "import ftrun.helpers.probe.nvidia as n; n.AGAIN = n.LONGEST_AGAIN = 0.02; n.TRAFFIC = 0.0"
@@ -118,6 +119,50 @@ def test_what_comes_meanwhile_is_against_it_if_it_is_grave(probe: Prober, fake: 
     assert probe.event("clear")["why"] == "95 came since"
 
 
+def healthy(probe: Prober, *removed: str) -> list[str]:
+    probe.ask(ask="free", pids=[], used={}, timeout=0, removed=removed)
+    found: list[str] = probe.event("free")["well"]
+    return found
+
+
+def test_of_gpus_that_were_taken_out_those_are_well_that_answer_and_have_no_fault(
+    probe: Prober, fake: FakeNvml
+) -> None:
+    assert healthy(probe, uuid(0)) == [uuid(0)]
+    assert healthy(probe, uuid(0), uuid(1), "GPU-x") == [uuid(0), uuid(1)]
+    fake.set(0, **{RECOVERY: 1})
+    fake.set(1, **{"error:*": UNKNOWN})
+    assert healthy(probe, uuid(0), uuid(1)) == []
+    fake.set(0, **{RECOVERY: 0})
+    assert healthy(probe, uuid(0), uuid(1)) == [uuid(0)]
+
+
+def test_of_chips_that_were_taken_out_those_are_well_that_say_so_now(chips: Prober, tool: FakeNpuSmi) -> None:
+    assert healthy(chips, "0-0", "0-1") == ["0-0", "0-1"]
+    tool.set(codes=[MILD])
+    assert healthy(chips, "0-0", "0-1") == ["0-1"]
+    tool.set(codes=[])
+    tool.say("info -t health -i 0 -c 1", "dcmi model initialized failed, because the device is used. ret is -8020\n", 1)
+    assert healthy(chips, "0-0", "0-1") == ["0-0"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "present", "answer"),
+    [
+        ({}, (), True),
+        ({"health": "Alarm"}, (), False),
+        ({"health": None}, (), False),
+        ({}, ("80C98002",), False),
+        ({"examined": False}, (), False),  # the health of an earlier look
+        ({"answers": False}, (), False),
+        ({"recovery": "none"}, (), True),
+        ({"recovery": "drain"}, (), False),
+    ],
+)
+def test_well(seen: dict[str, Any], present: tuple[str, ...], answer: bool) -> None:
+    assert well(Device("ascend", "0-0", 0, "910B", health="ok")._replace(**seen), present) is answer
+
+
 def test_xids_are_told_while_it_waits(probe: Prober, fake: FakeNvml) -> None:
     fake.set(0, **{RECOVERY: 1})
     probe.ask(ask="clear", device=uuid(0), code="48", timeout=3600)
@@ -181,7 +226,7 @@ def test_a_heavy_tool_is_asked_once_a_second_at_most(chips: Prober, tool: FakeNp
     [
         (Device("v", "a", 0, "", health="ok"), {"1"}, {"13"}, ""),
         (Device("v", "a", 0, "", memory_used=1, health="Alarm"), {"1"}, (), ""),
-        (Device("v", "a", 0, "", health="Alarm"), (), (), "Alarm"),
+        (Device("v", "a", 0, "", health="Alarm", answers=False), (), (), "Alarm"),
         (Device("v", "a", 0, "", memory_used=1, health="GPU is lost"), {"lost"}, (), "lost"),
         (Device("v", "a", 0, "", health="ok"), {"48"}, (), "048 is still reported"),
         (Device("v", "a", 0, "", health="ok"), (), {"95", "13"}, "95 came since"),

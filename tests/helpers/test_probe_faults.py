@@ -75,7 +75,7 @@ def test_after_an_xid_the_recovery_action_is_looked_at_at_once(fake: FakeNvml) -
         probe.devices()
         fake.set(1, **{RECOVERY: RESET})
         fake.xid(1, 154)
-        assert short(probe.event("fault")) == (1, "154", "ignore", False, False)
+        assert short(probe.event("fault")) == (1, "154", "warning", False, False)
         assert short(probe.event("fault")) == (1, "recovery:reset", "major", False, False)
         assert sum(line["event"] == "devices" for line in probe.lines) == 1
 
@@ -98,11 +98,11 @@ def test_ascend_codes_come_and_go_with_their_severity(tmp_path: Path) -> None:
     with Prober(tool.environment(), kind="ascend") as probe:
         assert short(probe.event("fault")) == (1, "80E38008", "major", False, True)
         tool.set(codes=[("80C98002", "input"), ("FFFF0000", "what")], health="Alarm")
-        assert short(probe.event("fault")) == (0, "80C98002", "user", False, False)
+        assert short(probe.event("fault")) == (0, "80C98002", "minor+user", False, False)
         assert short(probe.event("fault")) == (0, "FFFF0000", "unknown", False, False)
         assert probe.lines[-1]["why"] == "not in the table"
         tool.set(codes=[])
-        assert short(probe.event("fault")) == (0, "80C98002", "user", True, False)
+        assert short(probe.event("fault")) == (0, "80C98002", "minor+user", True, False)
         assert [device["visible"] for device in probe.devices()] == ["0", "1"]
 
 
@@ -119,7 +119,7 @@ def test_the_table_of_a_site_wins(fake: FakeNvml, tmp_path: Path) -> None:
             fake.xid(0, code)
             line = probe.event("fault")
             told.append((line["severity"], line["why"]))
-        assert told[:3] == [("critical", "we sort these out"), ("ignore", f"as {table} says"), ("minor", "new")]
+        assert told[:3] == [("critical", "we sort these out"), ("warning", f"as {table} says"), ("minor", "new")]
         assert told[3][0] == "user"
         assert not any(line["event"] == "problem" for line in probe.lines)
 

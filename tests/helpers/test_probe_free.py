@@ -54,19 +54,31 @@ def test_memory_may_be_that_of_somebody_else_who_lives() -> None:
     assert judge(device(used=9_000 * MIB, pids=(1,)), pids=(1,)) != []
 
 
-def test_one_that_does_not_answer_is_not_free() -> None:
-    assert judge(device(used=None, health="GPU is lost")) == [Held("a", (), None, "GPU is lost")]
-    assert judge(device(used=None, health="ok")) == []  # unified memory is not told
+def test_one_that_its_driver_calls_broken_is_not_free() -> None:
+    lost = device(used=None, health="GPU is lost", answers=False, broken=True)
+    assert judge(lost) == [Held("a", (), None, "GPU is lost")]
     assert judge(device(health="Warning")) == []
 
 
-def test_one_that_is_not_listed_any_more_is_not_free() -> None:
-    assert judge() == [Held("a", (), None, "not listed any more")]
+@pytest.mark.parametrize("answers", [True, False])
+def test_where_nobody_tells_its_memory_nothing_is_certain(answers: bool) -> None:
+    silent = device(used=None, health="Unknown Error", answers=answers)
+    assert judge(silent) == [Held("a", (), None, "Unknown Error", certain=False)]
+    assert judge(silent._replace(pids=(7,)), pids=(7,)) == [Held("a", (7,), None, "Unknown Error")]
+
+
+def test_one_that_is_left_out_of_a_list_is_not_free() -> None:
+    assert judge(device("b")) == [Held("a", (), None, "not listed any more")]
+
+
+@pytest.mark.parametrize("devices", [[], [device("nvidia", None, answers=False, health="Unknown Error")]])
+def test_where_nothing_is_listed_nothing_is_certain(devices: list[Device]) -> None:
+    assert judge(*devices) == [Held("a", (), None, "not listed any more", certain=False)]
 
 
 def test_one_that_was_not_known_before_is_judged_by_processes_alone() -> None:
     new = device("b", used=9_000 * MIB)
-    assert judge(device(), new, device("c", used=None, health="lost")) == []
+    assert judge(device(), new, device("c", used=None, health="lost", broken=True, answers=False)) == []
     assert judge(device(), new._replace(pids=(7,)), pids=(7,)) == [Held("b", (7,), 9_000 * MIB, None)]
 
 

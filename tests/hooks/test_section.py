@@ -163,3 +163,21 @@ def test_any_duration_fits_its_word_or_is_a_value_error(value: object) -> None:
         assert 0 < nanoseconds(value) <= LONGEST
     except ValueError as error:
         assert "not a duration" in str(error)  # noqa: PT017
+
+
+def test_an_automatic_section_says_how_long_earlier_ones_took(beats: BeatDir) -> None:
+    """From the fourth on, and not those that an exception ended."""
+    ran = beats.run(
+        "import beat_file, struct, time\nfrom ftrun_hooks._section import Automatic\nft.beat()\n"
+        "def seen():\n"
+        "    with Automatic('save'): print(beat_file.sections()[0][2], flush=True)\n"
+        "for _ in range(2): seen()\n"
+        "with Automatic('save'): time.sleep(0.2)\n"
+        "try:\n"
+        "    with Automatic('save'): time.sleep(0.6); 1 / 0\n"
+        "except ZeroDivisionError: pass\n"
+        "seen()"
+    )
+    first, second, later = map(int, ran.stdout.split())
+    assert (first, second) == (0, 0), ran.stderr
+    assert 200_000_000 <= later < 600_000_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from beat_file import BeatDir
 from ftrun_hooks import layout as at
-from ftrun_hooks._silences import Silences
+from ftrun_hooks._silences import Silences, awake
 
 MS = 1_000_000
 
@@ -99,3 +99,40 @@ def test_only_movements_count(beats: BeatDir) -> None:
         "t = threading.Thread(target=aside); t.start(); t.join()"
     )
     assert beats.slot()["intervals"] == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**11), st.integers(0, 10**12)), max_size=20), st.data())
+def test_time_in_which_all_were_frozen_is_no_silence(silences: list[tuple[int, int]], data: st.DataObject) -> None:
+    header = memoryview(bytearray(at.HEADER_WORDS * at.WORD)).cast("Q")
+    assert awake(silences, header) == [length for length, _ in silences if length > at.SHORT]
+    since = data.draw(st.integers(0, 10**12))
+    until = data.draw(st.integers(since, 10**12))
+    header[at.H_FREEZES + 2], header[at.H_FREEZES + 3] = since, until
+    expected = []
+    for length, end in silences:
+        overlap = max(0, min(end, until) - max(end - length, since)) if length >= at.FREEZE else 0
+        expected += [length - overlap] if length - overlap > at.SHORT else []
+    assert awake(silences, header) == expected
+    assert awake(silences, None) == [length for length, _ in silences if length > at.SHORT]
+
+
+def test_a_long_silence_waits_until_the_supervisor_has_told_of_a_freeze(beats: BeatDir) -> None:
+    """It is digested with the batch after the one in which it ended."""
+    code = """
+import time
+from ftrun_hooks import _beat, _slot
+clock = [time.monotonic_ns()]
+_beat.monotonic_ns = _slot.monotonic_ns = lambda: clock[0]
+for step in range(1, 100):
+    clock[0] += 10**6; ft.beat(step)
+clock[0] += 45 * 10**9; ft.beat(100)
+print(_slot.mine.words[15] // 10**6, _slot.mine.words[16] // 10**6)
+_slot.mine.header[16], _slot.mine.header[17] = clock[0] - 44 * 10**9, clock[0]
+clock[0] += 3 * 10**9
+for step in range(101, 201):
+    clock[0] += 10**6; ft.beat(step)
+print(_slot.mine.words[16] // 10**6)
+"""
+    result = beats.run(code)
+    assert result.stderr == ""
+    assert result.stdout.split() == ["100", "100", "3001"]

@@ -152,6 +152,21 @@ def test_a_fork_while_another_thread_holds_the_lock(beats: BeatDir) -> None:
     assert (beats.slot(1)["step"], beats.slot(1)["depth"]) == (4, 0)
 
 
+def test_what_another_thread_does_during_the_first_claim_is_not_lost(beats: BeatDir) -> None:
+    ran = beats.run(
+        "import threading\nfrom ftrun_hooks._slot import Slot\n"
+        "inside, go, claim = threading.Event(), threading.Event(), Slot._claim\n"
+        "def slow(slot, rank): inside.set(); go.wait(); claim(slot, rank)\n"
+        "Slot._claim = slow\n"
+        "first, other = threading.Thread(target=ft.beat), threading.Thread(target=ft.beat, args=(4,))\n"
+        "first.start(); inside.wait(); other.start()\n"
+        "other.join(0.2)\n"  # it waits for the claim; where it did not, it would have ended by now, without a beat
+        "go.set(); first.join(); other.join()"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert beats.slot()["step"] == 5
+
+
 def test_after_a_fork_in_a_thread_that_thread_is_the_main_one(beats: BeatDir) -> None:
     beats.run(
         "import os, threading\n"

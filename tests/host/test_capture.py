@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ftrun.host import capture
-from runs import MOUNTS, alive, need_mounts, wait_for
+from runs import MOUNTS, alive, end_process, need_mounts, wait_for
 
 CAPTURING = (sys.executable, str(Path(__file__).resolve().parents[1] / "capturing.py"))
 PIPEFUL = 65536
@@ -226,7 +226,7 @@ def kill_again_and_again(run: Captured, out: Path) -> None:
     while run.process.poll() is None and killed < 5:
         if out.stat().st_size > before:
             pid = run.helper
-            os.kill(pid, signal.SIGKILL)
+            end_process(pid)  # all may be passed on by now
             killed += 1
             wait_for(lambda: run.process.poll() is not None or run.helper != pid, "another one")  # noqa: B023
             before = out.stat().st_size

@@ -44,8 +44,10 @@ class Host:
     def turn(self) -> None:
         ready = {fd for fd, _ in self._poll.poll(10)}
         for pid in self.helpers.pids:
-            reaped, status = os.waitpid(pid, os.WNOHANG)
-            if reaped:
+            reaped, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+            if reaped and os.WIFSTOPPED(status):
+                self.helpers.stopped(pid)
+            elif reaped:
                 self.helpers.ended(pid, self.now, status == 0)
         self.said += self.helpers.said(ready, self.now)
         self.helpers.tend(self.now)
@@ -239,3 +241,45 @@ def test_closing_twice_over_is_no_trouble(host: Host) -> None:
 def test_a_line_may_be_long(host: Host) -> None:
     host.want(f"say('x' * {LINE_LIMIT - 100}); time.sleep(3600)")
     host.until(lambda: host.said, "it")
+
+
+# --- stopped by a signal ----------------------------------------------------------------------------------------------
+
+SPEAKER = """
+for line in sys.stdin: say(json.loads(line)["ask"])
+"""
+
+
+def test_one_that_is_stopped_goes_on(host: Host) -> None:
+    host.want("say('up')" + SPEAKER)
+    host.heard("up")
+    for number in (1, 2):
+        os.kill(host.helpers.pids[0], signal.SIGSTOP)
+        host.helpers.tell("it", {"ask": "speak"})
+        host.heard("speak", number)
+    assert host.events().count("up") == 1
+    assert host.helpers.problems == [("it", "stopped by a signal: continued")]
+
+
+def test_one_that_is_stopped_all_the_time_is_replaced(host: Host) -> None:
+    host.want("say('up')" + SPEAKER, prompt=True)
+    host.heard("up")
+    (first,) = host.helpers.pids
+
+    def replaced() -> bool:
+        if state_of(first) in ("R", "S"):
+            os.kill(first, signal.SIGSTOP)
+        return host.events().count("up") == 2
+
+    host.until(replaced, "the next one")
+    assert first not in host.helpers.pids
+    assert ("it", f"stopped {module.STOPS} times: killed") in host.helpers.problems
+
+
+def test_one_that_is_stopped_while_its_end_is_awaited_goes_on(host: Host, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    code = f"say('up'); sys.stdin.read(); os.kill(os.getpid(), signal.SIGSTOP); open({str(done)!r}, 'w')"
+    host.want(code, lasting=True)
+    host.heard("up")
+    assert host.helpers.finish("it", 30.0)
+    assert done.exists()

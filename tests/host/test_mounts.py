@@ -51,6 +51,18 @@ def test_the_longest_mount_point_that_can_be_seen(path: str, kind: str | None) -
     assert Mounts(LIST).network(path) == kind
 
 
+@pytest.mark.parametrize("kind", ["virtiofs", "9p", "nfs4", "fuse.bindfs"])
+def test_a_root_that_is_no_local_disk(kind: str) -> None:
+    """It is looked at all the same: where it does not answer, neither does the program that asks."""
+    seen = Mounts(LIST.replace(" - overlay overlay ", f" - {kind} root "))
+    for path in ("/data/run", "/data/hidden/run", "/proc/self"):
+        assert (seen.network(path), seen.on_root(path)) == (None, False)
+    for path in ("/job/run", "/nfsx", "/data/../job/run"):
+        assert (seen.network(path), seen.on_root(path)) == (kind, True)
+    for path in ("/nfs/run", "/nfs/fast/run", "/nfs/../tmp/run"):
+        assert (seen.network(path), seen.on_root(path)) == ("nfs4", False)
+
+
 @pytest.mark.parametrize("text", ["", "nonsense\n1 2\n", "x y z a b - c d"])
 def test_what_nobody_knows_is_as_before(text: str) -> None:
     assert Mounts(text).network("/job/run") is None

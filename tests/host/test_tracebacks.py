@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.failures import Thrown
-from ftrun.host import beats, tracebacks
+from ftrun.host import beat_folders, beats, tracebacks
 
 WHOLE = (
     "pid 7\nat 2500000000\nstarted 1500000000\nparents 6 5 1\nrank 3\nprogram train.py\n"
@@ -115,4 +115,4 @@ def test_a_restart_forgets_them() -> None:
         made.reset()
         assert sorted(os.listdir(made.path)) == before
     finally:
-        beats.remove(made.path)
+        beat_folders.remove(made.path)

@@ -1,13 +1,16 @@
 """Nothing survives a restart, nor the end of ftrun: hard trees, as real PID 1 and as subreaper."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from runs import HOUSE, MOUNTS, PID1, TREE, Runs, alive, need_mounts, need_pid1, wait_for
+from runs import FTRUN, HOUSE, MOUNTS, PID1, TREE, Runs, alive, end_process, need_mounts, need_pid1, permitted, wait_for
 
 HARD = 16  # two of each kind
 
@@ -112,3 +115,73 @@ def test_what_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, froz
     assert re.search(named, runs.verdict["message"])
     assert re.search(named, run.stderr)
     wait_for(lambda: not alive(writer), "the thaw ends it")
+
+
+def test_what_sigkill_cannot_end_leaves_the_code_of_a_command_that_has_ended(runs: Runs, frozen: list[str]) -> None:
+    program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
+    command = ("sh", "-c", "sh -c 'echo $$ > writer; echo x > frozen/file' & until [ -s writer ]; do :; done; exit 0")
+    run = runs.start("--grace", "off", *command, prefix=frozen, program=program)
+    assert run.wait() == 0, run.told()
+    writer = int((runs.folder / "writer").read_text())
+    named = rf"cannot end {writer} \(sh\) D \w+: SIGKILL has no effect; the exit code stays 0"
+    assert re.search(named, run.stderr)
+    assert not run.named("escalated")
+    wait_for(lambda: not alive(writer), "the thaw ends it")
+
+
+# --- what we are not permitted to signal: the command has changed its user, and CAP_KILL is missing -------------------
+
+POOR = ("setpriv", "--bounding-set=-all,+setuid,+setgid", "--inh-caps=-all")
+OTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+REFUSED = r"\d+ \(sleep\) \S \S+ of user 65534"
+
+
+@pytest.fixture
+def poor(runs: Runs, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """A prefix: what follows it may change its user, and cannot signal it then.  What is left, the test ends."""
+    if os.getuid() != 0 or not permitted(*POOR, *OTHER):
+        pytest.skip("only root can give up capabilities and change its user")
+    yield (*prefix, *POOR)
+    for pid in runs.living():
+        end_process(pid)
+    wait_for(lambda: not runs.living(), "the end of what was left")
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_leftover_that_may_not_be_signalled_keeps_the_code(runs: Runs, poor: tuple[str, ...], code: int) -> None:
+    run = runs.start("--grace", "1h", *OTHER, "sh", "-c", f"sleep 600 & exit {code}", prefix=poor)
+    assert run.wait() == code, run.told()
+    assert re.search(rf"cannot end {REFUSED}: no permission .* exit code stays {code}", run.stderr)
+    assert not run.named("escalated")
+
+
+def test_nothing_is_started_beside_what_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
+    """A hang of such a command is for another container, and the node is not to blame."""
+    run = runs.start("--grace", "200ms", "--start-timeout", "500ms", *OTHER, "sleep", "600", prefix=poor)
+    assert run.wait() == 195, run.told()
+    assert len(run.named("spawned")) == 1
+    assert re.search(REFUSED, runs.verdict["message"])
+
+
+def test_a_failure_beside_what_may_not_be_signalled_has_its_own_code(runs: Runs, poor: tuple[str, ...]) -> None:
+    options = ("--grace", "200ms", "--restart-on", "failure")
+    run = runs.start(*options, *OTHER, "sh", "-c", "sleep 600 & exit 3", prefix=poor)
+    assert run.wait() == 3, run.told()
+    assert len(run.named("spawned")) == 1
+
+
+def test_a_stop_that_cannot_be_forwarded_is_said_at_once(runs: Runs, poor: tuple[str, ...]) -> None:
+    """The command hears nothing of it, and goes on to its own end."""
+    script = "read line; exit 4"
+    os.mkfifo(runs.folder / "go")
+    inner = ("sh", "-c", f'exec 3<>{runs.folder}/go; exec "$@" <&3', "sh")
+    run = runs.start(*OTHER, "sh", "-c", script, prefix=(*poor, *inner))
+    run.until("spawned")
+    lines = {pid: text(Path(f"/proc/{pid}/cmdline")).split("\0")[:4] for pid in runs.living()}
+    (ftrun,) = (pid for pid, line in lines.items() if line[0] == sys.executable and FTRUN[1] in line)
+    os.kill(ftrun, signal.SIGTERM)
+    wait_for(lambda: "SIGTERM cannot be forwarded" in run.stderr, "the line")
+    assert [p for p in run.named("problem") if "SIGTERM cannot be forwarded" in p["what"]]
+    with open(runs.folder / "go", "w") as go:
+        go.write("\n")
+    assert run.wait() == 4, run.told()

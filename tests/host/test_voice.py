@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,10 @@ def spoken(voice: object, *says: object, stderr: int = subprocess.PIPE, code: st
     return done.stderr or b""
 
 
-def on_terminal(voice: object, *says: object, **environment: str) -> bytes:
+def on_terminal(voice: object, *says: object, width: int = 0, **environment: str) -> bytes:
     master, slave = pty.openpty()
     try:
+        termios.tcsetwinsize(slave, (24, width))
         spoken(voice, *says, stderr=slave, **environment)
         return os.read(master, 65536)
     finally:
@@ -52,6 +54,14 @@ def parsed(content: bytes) -> list[dict[str, Any]]:
 
 def test_a_line_is_prefixed() -> None:
     assert spoken((), ("rank 3 stopped",)) == b"[ftrun] rank 3 stopped\n"
+
+
+def test_on_a_terminal_a_line_begins_at_the_margin_wherever_the_command_left_the_cursor() -> None:
+    """Blanks for a whole line take the cursor over its end but from the first column; the rest is the terminal's."""
+    said = on_terminal((), ("trouble",), width=40, TERM="vt100", NO_COLOR="1")
+    assert said == b" " * 40 + b"\r[ftrun] trouble\r\n"
+    assert on_terminal((), ("trouble",), width=40, TERM="dumb") == b"[ftrun] trouble\r\n"
+    assert on_terminal((1, True), ("trouble",), width=40, TERM="vt100").startswith(b"{")
 
 
 @pytest.mark.parametrize(("level", "heard"), [(0, 1), (1, 2), (2, 3)])
@@ -97,7 +107,7 @@ def test_colours_on_a_terminal_red_for_a_verdict() -> None:
     "environment", [{"TERM": "dumb"}, {}, {"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "xterm", "NO_COLOR": "no"}]
 )
 def test_no_colours_on_a_terminal_that_shows_none_or_where_nobody_wants_them(environment: dict[str, str]) -> None:
-    assert on_terminal((), ("trouble",), **environment) == b"[ftrun] trouble\r\n"
+    assert on_terminal((), ("trouble",), width=0, **environment) == b"[ftrun] trouble\r\n"
 
 
 def test_an_empty_no_color_says_nothing() -> None:

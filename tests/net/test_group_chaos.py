@@ -26,7 +26,7 @@ SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10
 STEPS, WAIT, SILENCE = 100, 20.0, 15.0
 PATIENCE = 120.0  # s: from the trouble to a good end; most of it is the import of torch, eight times on few cores
 LATE = 15.0  # s: what a crowded machine may add to a deadline
-OPTIONS = ("--hang-timeout", "4s", "--start-timeout", "60s")
+OPTIONS = ("--hang-timeout", "4s", "--start-timeout", "60s", "--peer-timeout", f"{SILENCE:.0f}s")
 
 
 class Case(NamedTuple):

@@ -1,18 +1,18 @@
 """What a network does to a group, and who else is on it: nothing of that disturbs who is at work."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from group_runs import Group
 from hosts import PORT, Hosts, children, is_courier
-from runs import wait_for
+from runs import end_process, wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")
@@ -48,14 +48,20 @@ def test_a_bad_network_and_a_dead_courier_disturb_nobody(hosts: Make) -> None:
     group.must_end(0, epochs=[1])
 
 
+def another_secret(here: Hosts) -> Path:
+    """The file of a secret that is not the group's."""
+    file = here.folder / "other"
+    file.touch(mode=0o600)
+    file.write_text("0" * 64)
+    return file
+
+
 def test_strangers_are_refused_and_a_stop_from_outside_is_one_for_all(hosts: Make) -> None:
     here = hosts(3)
     group = Group(here, *QUICK, size=2)
     everybody = group.begin()
     group.until_step(5)
-    other = here.folder / "other"
-    other.touch(mode=0o600)
-    other.write_text("0" * 64)
+    other = another_secret(here)
     strangers = {
         "secret": group.start(2, options=("--group-rank", "1", "--group-secret-file", str(other))),
         "member 1 is there already": group.start(2, options=("--group-rank", "1")),
@@ -67,7 +73,30 @@ def test_strangers_are_refused_and_a_stop_from_outside_is_one_for_all(hosts: Mak
     for word, stranger in strangers.items():
         told = stranger.until("problem")["what"]
         assert word in told
-        stranger.kill()
+        if word == "a group of 3":
+            assert stranger.wait() == 2  # no start of it could be of this group
+            assert word in stranger.verdict["message"]
+        else:
+            stranger.kill()
+    group.until_step(group.book.step + 5)
+    for one in everybody:
+        one.ask(signal.SIGTERM)
+    group.must_end(143, epochs=[1])
+
+
+@pytest.mark.slow
+def test_a_node_with_another_secret_ends_by_itself_and_alone(hosts: Make) -> None:
+    here = hosts(3)
+    group = Group(here, *QUICK, size=2)
+    everybody = group.begin()
+    group.until_step(5)
+    other = another_secret(here)
+    options = ("--group-rank", "1", "--group-secret-file", str(other), "--wait-peer", "10m")
+    stranger = group.start(2, options=options)
+    group.gone.add(2)
+    wait_for(lambda: stranger.ended, "its end", 120)
+    assert stranger.wait() == 2
+    assert "has another secret than this node" in stranger.verdict["message"]
     group.until_step(group.book.step + 5)
     for one in everybody:
         one.ask(signal.SIGTERM)
@@ -80,7 +109,7 @@ def test_two_jobs_on_one_port_are_two_and_a_stop_finds_the_first_one_waiting(hos
     other = group.start(1, options=("--group-rank", "2", "--group-job", "another"))
     for one in (waiting[0], other):
         told = one.until("problem")["what"]
-        assert "is refused" in told or "does not take us" in told
+        assert "is refused" in told or "does not take this node" in told
         assert "it is of the job another" in told
     other.kill()
     for one in waiting:
@@ -103,8 +132,7 @@ def test_who_waits_for_a_place_never_works_beside_who_had_it(hosts: Make) -> Non
     def is_taken() -> bool:
         for pid in children(first.pid):
             if is_courier(pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                end_process(pid)
         return any(
             told["why"] == "member 1 (host-2) is back" for told in zero.named("group") if told["what"] == "noted"
         )

@@ -1,7 +1,5 @@
 """Containers on hosts of their own, each with an ftrun: what meets one of them is met by all, in one epoch."""
 
-import os
-import signal
 from collections.abc import Callable
 
 from group_runs import Group
@@ -22,15 +20,13 @@ def reasons(group: Group, epoch: int) -> dict[int, str]:
 
 
 def test_trouble_of_one_starts_all_again_and_what_no_restart_can_cure_ends_all(hosts: Make) -> None:
-    troubles = [word for text in ("crash:1:10", "hang:1:30", "fail:1:40") for word in ("--trouble", text)]
-    group = Group(hosts(3), *QUICK, *troubles, options=("--hang-timeout", "1s"))
+    kinds = ("crash:1:10", "kill:2:20", "hang:1:30", "fail:1:40")
+    troubles = [word for text in kinds for word in ("--trouble", text)]
+    group = Group(hosts(3), *QUICK, *troubles, options=("--hang-timeout", "2s"))
     early = [group.start(rank) for rank in (2, 1)]
     wait_for(lambda: all("waiting for the others" in one.stderr for one in early), "that they wait")
     assert not group.book.lines  # rank 0 is late, and nobody starts before all are there
     group.start(0)
-    group.until_started(2)  # after the crash
-    group.until_step(20)
-    os.kill(group.rank(2).command, signal.SIGKILL)
     group.must_end(94, epochs=[1, 2, 3, 4])
     for epoch in range(1, 5):
         assert starts(group, epoch) == dict.fromkeys(range(3), epoch)
@@ -40,8 +36,9 @@ def test_trouble_of_one_starts_all_again_and_what_no_restart_can_cure_ends_all(h
     # Of a hang all are witnesses, since all wait for the one: who says it first is the one that restarts of it.
     assert {"hang"} <= set(reasons(group, 4).values()) <= {"hang", "peer"}
     for rank in range(3):
-        (hang,) = (told for told in group.rank(rank).named("group") if told.get("cause") == "hang")
-        assert (hang["what"], hang["epoch"], hang["step"]) == ("run", 4, 29)
+        # The `stop` before it has the cause, too, where another witness turned out to have seen the hang earlier.
+        (run,) = (told for told in group.rank(rank).named("group") if told["what"] == "run" and told["epoch"] == 4)
+        assert (run["cause"], run["step"]) == ("hang", 29)
         assert group.rank(rank).verdict["verdict"] == "non-recoverable"
         assert "host-1" in str(group.rank(rank).verdict)
 
@@ -76,7 +73,7 @@ def test_a_lost_container_that_does_not_come_back(hosts: Make) -> None:
     group.must_end(195, epochs=[1])
     for rank in (0, 1):
         assert group.rank(rank).verdict["verdict"] == "hang-limit"
-        assert "host-2" in str(group.rank(rank).verdict)
+        assert "member 2 (host-2) is lost and was not back within 1s" in group.rank(rank).verdict["message"]
 
 
 def test_restarts_in_a_row_are_those_of_the_job(hosts: Make) -> None:

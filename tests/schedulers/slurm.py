@@ -6,7 +6,6 @@ import os
 import pwd
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from runs import DEADLINE, HOUSE, carrying, wait_for
+from runs import DEADLINE, HOUSE, carrying, end_process, wait_for
 
 FILES = HOUSE / "docs" / "schedulers" / "slurm"
 NODES = ("n1", "n2")
@@ -26,8 +25,8 @@ DAEMONS = ("munged", "slurmctld", "slurmd")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "SPECIAL_EXIT"}
 PATH = os.pathsep.join([str(Path(sys.executable).parent), str(HOUSE / "bin"), os.environ["PATH"], "/usr/sbin", "/sbin"])
 
-# `include` takes the file for users as it is.  What follows it wins: an epilog is not told SLURM_CONF, and none is in
-# /etc.  cred_expire is what a requeue waits for, 120 s by default, and 5 s is the least.
+# `include` takes the file for users as it is.  What follows it wins.  An epilog is not told SLURM_CONF, and none is in
+# /etc: it finds slurmctld's own.  cred_expire is what a requeue waits for, 120 s by default, and 5 s is the least.
 CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -53,7 +52,7 @@ SlurmdSpoolDir={sockets}/%n
 SlurmdParameters=config_overrides
 ReturnToService=2
 include {files}/slurm.conf
-EpilogSlurmctld={folder}/epilog
+EpilogSlurmctld={files}/epilog.sh
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=1000 Weight=1
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMemory=1000 Weight=2
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
@@ -147,10 +146,7 @@ class Cluster:
 
         def none_left() -> bool:
             for pid in carrying(self.marker):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+                end_process(pid)
             return not carrying(self.marker)
 
         wait_for(none_left, "nothing of the cluster")

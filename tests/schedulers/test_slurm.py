@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from device.npu_smi import FakeNpuSmi
-from runs import DEADLINE, carrying, python
+from runs import DEADLINE, carrying, python, wait_for
 from schedulers import slurm
 from schedulers.slurm import NODES, Cluster, Job, Submit
 
@@ -112,6 +112,46 @@ def test_the_epilog_takes_only_a_node_of_the_job(
         assert not set('"$\\') & set(reason)
 
 
+UNREACHABLE = """ClusterName=none
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort=1
+MessageTimeout=2
+SlurmctldTimeout=2
+NodeName=n1
+PartitionName=all Nodes=n1
+"""
+
+
+@pytest.mark.parametrize(
+    ("conf", "why"),
+    [(None, "no verdict"), ("Nonsense=1\n", "scontrol"), (UNREACHABLE, "n1 is not drained")],
+    ids=["no verdict", "no configuration", "no slurmctld"],
+)
+def test_an_epilog_that_can_do_nothing_says_so(submit: Submit, tmp_path: Path, conf: str | None, why: str) -> None:
+    """Of a configuration that is not there at all `scontrol` says so too, after trying for a minute."""
+    (tmp_path / "slurm.conf").write_text(conf or "")
+    if conf is not None:
+        (tmp_path / "ftrun-7").mkdir()
+        found = {"exit_code": 197, "node": "n1", "schedule_cnt": 1, "why": "a chip"}
+        (tmp_path / "ftrun-7" / "verdict.json").write_text(json.dumps(found))
+    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "197:0", "SLURM_JOB_WORK_DIR": str(tmp_path)}
+    told |= {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_RESTART_COUNT": "0", "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    epilog = str(slurm.FILES / "epilog.sh")
+    done = subprocess.run([epilog], env=told, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ftrun-epilog: job 7: ")
+    assert why in done.stderr
+
+
+def test_after_a_hang_limit_the_job_comes_back_elsewhere_where_that_is_asked(submit: Submit) -> None:
+    """Its first node is n1, which stays good for others."""
+    job = submit(*shell(f"test $MA_SCHEDULE_CNT = 2 && exit; {HANG} --times 9"), **AT_ONCE, AVOID_HUNG_NODES="1")
+    wait_for(lambda: job.show().get("ExcNodeList") == "n1", "that n1 is excluded")
+    ended = job.end()
+    assert (ended["JobState"], ended["Restarts"], ended["NodeList"]) == ("COMPLETED", "1", "n2")
+    assert drained(submit) == []
+
+
 def test_three_failed_restarts_fail_the_job(submit: Submit) -> None:
     job = submit(*shell("exec fthang crash 3 --after 3 --times 9"), **SOON, FTRUN_RESTART_ON="failure")
     ended = job.end()
@@ -159,6 +199,20 @@ def test_the_fourth_schedule_in_a_row_without_progress_fails_the_job(submit: Sub
     assert job.requeued == ["195:0"] * 3
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "93:0", "3")
     assert (verdict(job)["verdict"], verdict(job)["schedule_cnt"]) == ("failure-limit", 4)
+
+
+def test_a_fault_that_the_user_induced_is_not_requeued_for_ever(submit: Submit, tmp_path: Path) -> None:
+    """The fourth schedule in a row for nothing fails the job, since such a fault is none of a chip (ModelArts)."""
+    file, fault = tmp_path / "reset.json", tmp_path / "fault.json"
+    rank = {"RankId": 0, "LogicId": 0, "Status": "unrecovered", "ErrorCodeHex": "80C98002"}
+    fault.write_text(json.dumps({"RankList": [rank]}))
+    script = f"cp {fault} {file}.new; mv {file}.new {file}; exec sleep 3600"
+    options = {"FTRUN_RESET_FILE": str(file), "FTRUN_ON_EXIT": f"rm -f {file}", "FTRUN_MAX_RESTARTS": "0"}
+    job = submit(*shell(script), **options)
+    ended = job.end()
+    assert job.requeued == ["196:0"] * 3
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "93:0", "3")
+    assert drained(submit) == []
 
 
 def test_training_is_warned_and_ends_in_its_own_time(submit: Submit) -> None:

@@ -37,10 +37,11 @@ for pid in pids:
     tried("affinity", lambda: os.sched_setaffinity(pid, {0}))
 for path in (folder, beats):
     tried("list", lambda: os.listdir(path))
+    tried("make", lambda: os.open(f"{path}/theirs", os.O_WRONLY | os.O_CREAT))
     for name in ("beats", "touch", "bell", "events.jsonl", "state.json", "run.log", "ftctl.sock", "records.sock"):
         for flags in (os.O_RDONLY, os.O_WRONLY):
             tried(name, lambda: os.open(f"{path}/{name}", flags | os.O_NONBLOCK))
-        tried(f"stat {name}", lambda: os.stat(f"{path}/{name}"))
+        if path != beats: tried(f"stat {name}", lambda: os.stat(f"{path}/{name}"))
         tried(f"remove {name}", lambda: os.unlink(f"{path}/{name}"))
     for name in ("ftctl.sock", "records.sock"):
         tried(f"connect {name}", lambda: socket.socket(socket.AF_UNIX).connect(f"{path}/{name}"))
@@ -106,15 +107,6 @@ def test_a_marker_of_ours_makes_nobody_ours(runs: Runs, tmp_path: Path) -> None:
         other.kill()
 
 
-def test_ranks_of_another_user_give_no_beats_and_are_not_harmed(runs: Runs) -> None:
-    """By design: whoever could write beats could hide a hang, or make one up."""
-    code = "import os; os.setuid(65534); ft.beat(1); ft.checkpoint(1); ft.done(); print('went on')"
-    run = runs.run("--start-timeout", "off", *python(code))
-    assert run.process.returncode == 0
-    assert run.stdout == "went on\n"
-    assert run.named("first_beat", "progress") == []
-
-
 def test_as_pid_1_it_ends_a_tree_with_another_users_processes(runs: Runs) -> None:
     """Root's ftrun ends what it started as whom it became: nothing survives by a setuid."""
     need_pid1()
@@ -160,7 +152,9 @@ def test_no_module_of_the_users_gets_into_a_helper(runs: Runs, tmp_path: Path, b
         "helpers.tend(0.0); pid = helpers.pids[0]\n"
         "import time\n"
         "while not os.path.exists(sys.argv[2] + '/ftctl.sock'): time.sleep(0.01)\n"
-        "helpers.close(); os.waitpid(pid, 0)\n"
+        "helpers.close()\n"
+        "try: os.waitpid(pid, 0)\n"
+        "except ChildProcessError: pass  # close() has reaped it already\n"
     )
     if by == "PYTHONPATH":
         (tmp_path / "run").mkdir()

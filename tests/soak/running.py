@@ -2,7 +2,6 @@
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final, NamedTuple, Self
 
-from runs import FTRUN, HOUSE, carrying
+from runs import FTRUN, HOUSE, carrying, end_process
 from soak.samples import Sample, look
 from supervised import Mode, children
 
@@ -68,7 +67,7 @@ class Soak:
         self._process.kill()  # a PID namespace dies with it
         while left := carrying(f"{MARK}={self._mark}"):
             for pid in left:
-                _end(pid)
+                end_process(pid)
             time.sleep(0.01)
         self._process.wait()
         self._output.close()
@@ -134,10 +133,3 @@ class Soak:
     def _told(self) -> str:
         self._said.seek(0)
         return self._said.read()[-4000:].decode(errors="replace")
-
-
-def _end(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

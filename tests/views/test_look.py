@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.core import words
 from ftrun.core.account import Account, Lost, Restarts
 from ftrun.core.values import Learned
 from ftrun.views.look import look
@@ -101,7 +102,9 @@ def test_where_nothing_beats_nothing_is_judged(run: MadeRun) -> None:
     run.standing["phase"] = "starting"
     found = seen(run)
     assert found.ranks == ()
-    assert found.next == "nothing is judged: no beats, and no timeout that holds without them"
+    assert found.next == words.UNWATCHED
+    assert found.limits[1].seconds is None, "what is not armed is not listed as if it were"
+    assert found.limits[1].source.startswith("until the command's hooks are loaded; then 60m")
 
 
 def test_a_start_limit_that_was_given_holds_from_the_spawn(run: MadeRun) -> None:
@@ -128,11 +131,26 @@ def test_a_learned_limit_says_why(run: MadeRun) -> None:
     assert "(learned: 10 times 5s" in str(found.next)
 
 
-def test_before_it_is_learned_the_start_timeout_holds(run: MadeRun) -> None:
+def test_before_it_is_learned_a_provisional_limit_holds(run: MadeRun) -> None:
     run.limits = run.limits._replace(hang=3600.0, auto=True)
     run.run["sources"]["hang-timeout"] = "default"
     run.rank(0, moved=10)
-    assert seen(run).limits[0] == ("hang", 3600.0, "default: as the start timeout, until it is learned")
+    hang = seen(run).limits[0]
+    assert hang.seconds == 300.0
+    assert hang.source.startswith("provisional: 5 times the time from the start to the last step; at least 5m")
+    run.limits = run.limits._replace(start=200.0)
+    assert seen(run).limits[0] == ("hang", 200.0, "default: as the start timeout, until it is learned")
+
+
+def test_a_later_start_shows_the_limit_that_holds_for_it(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=3600.0, start=3600.0, start_given=False, auto=True)
+    run.standing["phase"] = "starting"
+    run.attempt |= {"first_beat": 5.5, "start_raised": 0.0, "moved": False}
+    found = seen(run)
+    assert (found.limits[1].name, found.limits[1].seconds) == ("start", 300.0)
+    assert "learned: 5 times the slowest start so far, 5.5s" in found.limits[1].source
+    assert "the command is a suspect in" in str(found.next)
+    assert found.first_beat == 5.5
 
 
 def test_paused_ages_stand_still(run: MadeRun) -> None:
@@ -187,7 +205,8 @@ def test_checkpoints_have_an_age(run: MadeRun) -> None:
 
 
 def test_what_was_lost_is_told(run: MadeRun) -> None:
-    account = Account(wall=100.0, kept=60.0, lost=Lost(hang=30.0), restarts=Restarts(hang=2), open=10.0, at=run.now - 5)
+    account = Account(wall=100.0, kept=60.0, lost=Lost(hang=30.0), restarts=Restarts(hang=2), open=10.0, begun=True)
+    account = account._replace(at=run.now - 5)
     run.ledger = run.ledger._replace(account=account)
     found = seen(run)
     assert found.wall == pytest.approx(105, abs=0.01)
@@ -226,7 +245,7 @@ def test_an_end_that_was_asked_for_is_none(run: MadeRun) -> None:
 
 
 def test_a_fault_that_does_nothing_is_none(run: MadeRun) -> None:
-    run.record("fault", device="GPU-1", code="13", severity="ignore")
+    run.record("fault", device="GPU-1", code="13", severity="warning")
     assert seen(run).trouble is None
     run.record("fault", device="GPU-1", code="79", severity="critical", why="fell off the bus")
     found = seen(run).trouble
@@ -294,10 +313,12 @@ def test_another_boot_has_another_clock(run: MadeRun) -> None:
 def test_devices_as_the_probe_said(run: MadeRun) -> None:
     path = Path(run.write())
     device = {"vendor": "nvidia", "id": "GPU-1", "index": 0, "name": "H100", "util": 97.0, "memory_used": 5}
-    (path / "devices.json").write_text(json.dumps({"mono": run.now - 4, "devices": [device | {"power": 650.5}]}))
+    device |= {"power": 650.5, "health": "GPU is lost", "recovery": "reboot"}
+    (path / "devices.json").write_text(json.dumps({"mono": run.now - 4, "devices": [device]}))
     (found,) = look(str(path), run.now).devices
     assert found[:6] == ("GPU-1", "H100", 97.0, 5, None, 650.5)
     assert found.age == pytest.approx(4, abs=0.01)
+    assert (found.index, found.health, found.recovery) == (0, "GPU is lost", "reboot")
     (path / "devices.json").write_text('{"mono": "x", "devices": 7}')
     assert look(str(path), run.now).devices == ()
 

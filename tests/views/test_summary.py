@@ -61,7 +61,7 @@ def test_all_that_a_person_needs_at_night_is_there() -> None:
         "2 after a hang; in a row without progress: hang 1 of 3, fault 0 of 3; a failure ends the job",
         "812, 350ms a step, 2.86 a second",
         "step 800, 4m 10s ago: /checkpoints/800",
-        "ranks 2: 2 moving",
+        "ranks 2: 1 moving, 1 that moved and is quiet now",
         "slowest rank 3 at step 812, 2 steps behind",
         "stalest rank 3, process 77: 26s of 38s",
         "hang 38s learned: 10 times 3.8s",
@@ -95,7 +95,15 @@ def test_paused_is_loud_and_first() -> None:
         ({"stalest": QUIET._replace(age=1.0)}, "healthy, it moves"),
         ({"stalest": QUIET._replace(rule="section", section="eval")}, "healthy, in section eval"),
         ({"phase": "suspect"}, "it may hang, evidence is being taken"),
-        ({"ranks": (), "stalest": None}, "no beats yet: only what needs none is judged"),
+        ({"ranks": (), "stalest": None}, "no heartbeat has come yet"),
+        (
+            {"phase": "starting", "ranks": (), "stalest": None, "first_beat": 5.5},
+            "no heartbeat since this start; an earlier start took 5.5s to its first",
+        ),
+        ({"stalest": QUIET._replace(age=225.0, limit=300.0)}, "quiet, rank 3 has not moved for 3m 45s"),
+        ({"stalest": QUIET._replace(age=16.0, limit=300.0, step_time=0.024)}, "quiet, rank 3 has not moved for 16s"),
+        ({"stalest": QUIET._replace(age=16.0, limit=300.0, step_time=2.0)}, "healthy, it moves"),
+        ({"stalest": QUIET._replace(age=14.0, limit=300.0, step_time=0.024)}, "healthy, it moves"),
         ({"stalest": None}, "no rank is waited for"),
         ({"phase": "waiting"}, "between two attempts"),
         ({"phase": "cut off", "alive": False}, "ftrun is gone and left no verdict"),
@@ -103,6 +111,20 @@ def test_paused_is_loud_and_first() -> None:
 )
 def test_how_it_is_in_a_sentence(changed: dict[str, Any], words: str) -> None:
     assert words in headline(RUNNING._replace(**changed))
+
+
+def test_how_well_each_device_is() -> None:
+    well = DeviceNow("GPU-1", "H100", 97.0, health="ok", recovery="none", index=0)
+    lost = DeviceNow("GPU-2", "H100", health="GPU is lost", index=1)
+    marked = well._replace(id="GPU-3", recovery="reboot", index=2)
+    said = " ".join(text(RUNNING._replace(devices=(well, well._replace(id="GPU-4")))).split())
+    assert "2 H100s, health ok, util 97-97%" in said
+    said = " ".join(text(RUNNING._replace(devices=(lost, well, marked))).split())
+    assert "3 H100s, health ok of 1, of 2 not, util 97-97%" in said
+    assert "GPU-2 (number 1): GPU is lost" in said
+    assert "GPU-3 (number 2): the driver asks for: reboot" in said
+    said = " ".join(text(RUNNING._replace(devices=(lost,) * 12)).split())
+    assert "and 4 more that are not well" in said
 
 
 def test_after_the_end_what_the_scheduler_should_do() -> None:

@@ -82,7 +82,7 @@ def test_healing_and_waiting_for_the_platform() -> None:
 
 
 def test_a_warning_of_a_device_ends_nothing() -> None:
-    script = Script().starts().says("fault", device="GPU-1", code="Xid63", severity="ignore").after(8).ends()
+    script = Script().starts().says("fault", device="GPU-1", code="Xid63", severity="warning").after(8).ends()
     found = told(script)
     assert found.attempts[0].cause is None
     assert [mark.kind for mark in found.marks] == ["fault"]
@@ -289,7 +289,7 @@ def test_no_instant_is_lost_twice(seed: int) -> None:
         lambda: script.says("exited", code=chance.choice((0, 1))),
         lambda: script.says("stopping", by=chance.choice(("outside", "SIGTERM"))),
         lambda: script.says("healing", device=chance.choice(("GPU-1", None))),
-        lambda: script.says("fault", severity=chance.choice(("major", "ignore"))),
+        lambda: script.says("fault", severity=chance.choice(("major", "warning"))),
         lambda: script.says(chance.choice(("paused", "cleared", "killed", "first_beat", "escalated"))),
         lambda: script.says("resumed", stood=chance.choice((None, 0.0, 25.0, 1e6))),
         lambda: script.ends(chance.choice(("succeeded", "hang-limit", "stopped")), chance.choice((0, 195))),

@@ -126,6 +126,14 @@ def test_the_stalest_rank_is_first_and_the_rest_are_counted() -> None:
     assert moving + section == 1024 - shown
 
 
+def test_processes_without_a_rank_are_told_by_their_pids() -> None:
+    some = tuple(one._replace(rank=-1 - one.pid) for one in ranks(3))
+    text = "\n".join(drawn(snapshot(3, ranks=some, stalest=some[1], slowest=some[1]), 200, 60))
+    assert "26s of 38s, process 4001 (no RANK)" in text
+    rows = [words for line in text.split("\n") if (words := line.split())[:1] == ["-"]]
+    assert sorted(row[1] for row in rows) == ["4000", "4001", "4002"], text
+
+
 def test_all_ranks_where_there_is_room() -> None:
     lines = drawn(snapshot(8), 200, 60)
     assert not [line for line in lines if line.startswith("and ")]

@@ -1,6 +1,8 @@
 """The platform's words, as the downward API writes them: what each of them does, and what none of them can do."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -102,6 +104,61 @@ def test_a_value_is_quoted_as_go_does_it_or_not_at_all(content: str) -> None:
     found = read("file", content)
     assert dict(found.relayed) == {RETRY: QUOTED[content]}
     assert found.problems == ()
+
+
+SOURCES = Path(__file__).resolve().parents[3] / "shared" / "seeds"
+JOB = {"kind": "job", "metadata": {"annotations": {RETRY: "8", UNCONDITIONAL: "true", HANG: "true", POD: "3"}}}
+
+
+def test_the_json_of_the_sources() -> None:
+    """As a job is created with on ModelArts; numbers and truths may be unquoted."""
+    found = read("file", json.dumps(JOB, indent=4))
+    assert (found.problems, found.hangs_stand) == ((), False)
+    assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
+    assert dict(found.relayed) == {RETRY: "8", POD: "3"}
+    unquoted = {"metadata": {"labels": {TIMES: 3}, "annotations": {RETRY: 8, HANG: True}}}
+    found = read("file", json.dumps(unquoted))
+    assert (found.problems, dict(found.relayed)) == ((), {RETRY: "8", TIMES: "3"})
+    assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
+    assert read("file", json.dumps(JOB["metadata"])).texts == read("file", json.dumps(JOB)).texts
+    assert dict(read("file", json.dumps({RETRY: "8"})).texts) == {"restart-on": "fault"}
+
+
+@pytest.mark.skipif(not SOURCES.is_dir(), reason="the sources are not here")
+def test_each_json_in_the_sources_themselves() -> None:
+    texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
+    jobs = [text[m.start() :] for text in texts for m in re.finditer(r'\{\s*"kind"', text)]
+    found = [text[: json.JSONDecoder().raw_decode(text)[1]] for text in jobs]
+    assert len(found) == 3
+    for text in found:
+        job = read("file", text)
+        assert job.problems == ()
+        assert dict(job.relayed)[RETRY] in ("3", "8")
+
+
+NO_JOB = ["{", '{"kind": "job"}', '{"metadata": {}}', '{"metadata": 7}', '{"metadata": {"annotations": []}}', "{}{"]
+
+
+@pytest.mark.parametrize("content", NO_JOB)
+def test_json_that_is_no_job_is_one_problem(content: str) -> None:
+    found = read("file", content)
+    assert len(found.problems) == 1
+    assert found == Annotations("file", problems=found.problems)
+
+
+@pytest.mark.parametrize(
+    ("said", "stand"),
+    [({RETRY: "3"}, True), ({RETRY: "3", HANG: "false"}, True), ({RETRY: "3", HANG: "true"}, False), ({}, False)],
+)
+def test_without_restart_upon_suspension_hangs_stand(said: dict[str, str], stand: bool) -> None:
+    assert words(**said).hangs_stand is stand
+
+
+def test_what_identifies_the_job() -> None:
+    uid, group = "batch.kubernetes.io/controller-uid", "scheduling.k8s.io/group-name"
+    assert words(**{uid: "u", group: "train-4f"}).job == "train-4f"
+    assert words(**{uid: "u"}).job == "u"
+    assert words(**{RETRY: "3"}).job == ""
 
 
 def test_keys_of_others_are_none_of_our_business() -> None:

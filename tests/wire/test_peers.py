@@ -18,11 +18,13 @@ counts = st.tuples(numbers, numbers, numbers)
 reasons = st.sampled_from(get_args(Reason))
 maybe = st.none() | numbers
 paused = st.none() | seconds | st.just(float("inf"))
-ends = st.none() | st.builds(End, numbers, texts, texts, st.none() | texts, st.none() | texts, st.booleans())
+ends = st.none() | st.builds(
+    End, numbers, texts, texts, st.none() | texts, st.none() | texts, st.booleans(), st.booleans()
+)
 troubles = st.none() | st.builds(Trouble, reasons, texts, seconds, maybe, maybe, st.booleans())
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), troubles, ends, counts,
-    st.booleans(), st.booleans(), paused,
+    st.booleans(), st.booleans(), paused, numbers,
 )  # fmt: skip
 orders = st.builds(
     Order, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,

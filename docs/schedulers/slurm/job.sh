@@ -12,6 +12,9 @@
 export FTRUN_STATE_DIR="$PWD/ftrun-$SLURM_JOB_ID"
 mkdir -p -m 755 "$FTRUN_STATE_DIR"
 
+# AVOID_HUNG_NODES=1 sbatch ...: after a 195 this job comes back without the node that its verdict names (epilog.sh).
+[ -z "$AVOID_HUNG_NODES" ] || touch "$FTRUN_STATE_DIR/avoid"
+
 # Less than KillWait (30 s): a training that ignores SIGTERM must not take its ftrun, and the verdict, down with it.
 export FTRUN_STOP_GRACE="${FTRUN_STOP_GRACE:-20s}"
 

@@ -60,6 +60,9 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:  # its message is the help, of many lines
+        click.echo(error.format_message(), err=True)
+        code = 2
     except click.ClickException as error:
         click.echo(f"ftctl: {printable(error.format_message())}", err=True)
         code = 2

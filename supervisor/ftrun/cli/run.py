@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ftrun import config
+from ftrun import config, derived
+from ftrun.cli.entry import as_given
 from ftrun.core import exitcode
 from ftrun.core.words import printable
 
@@ -31,7 +32,8 @@ def run(words: Sequence[str]) -> int:
         given, command = split(words) or _with_click(words)
         phases = config.phases(given, os.environ)
         settings = config.settings(given, os.environ)
-        config.idle_timeout(settings)
+        derived.idle_timeout(settings)
+        _check_min_devices(settings)
         group = _group(settings)
         if phases:
             return _in_phases(phases, given, command, group)
@@ -40,10 +42,21 @@ def run(words: Sequence[str]) -> int:
     except config.ConfigError as error:
         print(f"ftrun: {printable(str(error))}", file=sys.stderr)
         return exitcode.USAGE.code
-    _as_given()
+    as_given()
     from ftrun.loop import Part, supervise
 
     return supervise(command, settings, part=Part(group=group))
+
+
+def _check_min_devices(settings: config.Settings) -> None:
+    """ConfigError where --min-devices is given for a command that certainly has no device."""
+    if settings["min-devices"].value is None:
+        return
+    from ftrun.host import devices
+
+    why = devices.absent(settings["probe"].value in ("nvidia", "ascend"))
+    if why is not None:
+        raise config.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
 
 
 def _group(settings: config.Settings) -> "Group | None":
@@ -64,27 +77,12 @@ def _in_phases(
             f"the config file has phases with commands of their own; {command[0]!r} would never run"
         )
     found = [(phase, config.settings(given, os.environ, phase)) for phase in phases]
-    _as_given()
+    for _, settings in found:
+        _check_min_devices(settings)
+    as_given()
     from ftrun.phases import run
 
     return run(found, group)
-
-
-def _as_given() -> None:
-    """Take back what Python did to the environment at its start: in the C locale, which is that of most containers, it
-    sets LC_CTYPE (PEP 538), and the command would inherit that."""
-    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
-        return
-    try:
-        with open("/proc/self/environ", "rb") as stream:
-            entries = stream.read().split(b"\0")
-    except OSError:
-        return
-    given = [entry.partition(b"=")[2] for entry in entries if entry.startswith(b"LC_CTYPE=")]
-    if given:
-        os.environb[b"LC_CTYPE"] = given[0]
-    else:
-        del os.environ["LC_CTYPE"]
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:

@@ -9,10 +9,10 @@ Trace = tuple[tuple[float, int], ...]  # (work of the attempt until then, the st
 
 
 class Lost(NamedTuple):
-    """`startup`: of an attempt that beats, up to its first beat.  `hang`: silence up to the verdict.  `redone`: work
-    that was thrown away.  `stopping`: a verdict, or the command's end, to the tree dead and the devices free.
-    `waiting`: for the backoff or the platform.  `paused`: it stood, while the operator had paused the verdicts, or by
-    the user's job control."""
+    """`startup`: of an attempt up to its first beat, or to an end without one.  `hang`: silence up to the verdict.
+    `redone`: work that was thrown away.  `stopping`: a verdict, or the command's end, to the tree dead and the devices
+    free.  `waiting`: for the backoff or the platform.  `paused`: it stood, while the operator had paused the verdicts,
+    or by the user's job control."""
 
     startup: float = 0.0
     hang: float = 0.0
@@ -62,7 +62,8 @@ class Account(NamedTuple):
 
 class Figures(NamedTuple):
     """`wall` is `kept`, all that was `lost` and what is `pending`, which may become either.  `goodput`: 0 to 1, with
-    what is pending taken for kept; None: no time has passed.  `wall`, `kept`, `lost` and `restarts` only ever rise."""
+    what is pending taken for kept once the attempt has moved; None: nothing has moved or was kept yet, so that nobody
+    knows.  `wall`, `kept`, `lost` and `restarts` only ever rise."""
 
     wall: float
     kept: float
@@ -81,7 +82,10 @@ def figures(account: Account, now: float | None = None) -> Figures:
         lost[account.into] += since
     else:
         pending += since
-    goodput = min(1.0, (account.kept + pending) / wall) if wall > 0 else None
+    moved = account.begun or account.saved
+    worked = account.kept + (pending if moved else account.earlier)
+    known = moved or worked > 0 or account.lost.redone > 0 or account.lost.hang > 0
+    goodput = min(1.0, worked / wall) if wall > 0 and known else None
     return Figures(wall, account.kept, lost, pending, goodput, account.restarts._asdict())
 
 
@@ -90,10 +94,10 @@ def summary(found: Figures) -> str:
     a thousandth is not worth a word."""
     from ftrun.core.words import seconds  # it knows the ledger, which has an account
 
-    if found.goodput is None:
-        return "no time has passed"
-    percent = f"{100 * found.goodput:.0f}"
     worth = _worth(found.lost, max(0.05, found.wall / 1000))
+    if found.goodput is None:
+        return f"lost {seconds(sum(found.lost.values()))}" if worth else ""
+    percent = f"{100 * found.goodput:.0f}"
     if not worth:
         return f"goodput {percent}% of {seconds(found.wall)}"
     most = ", ".join(f"{seconds(lost)} {why}" for why, lost in worth[:SHOWN])

@@ -42,10 +42,8 @@ def trouble(
         said = words.sentence(why, killing, _spent(job, cause, policy), ending(verdict), words.report(seen))
         return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), said)
     ledger = job.ledger.counted(cause)
-    if cause != "failure":
-        ledger = ledger._replace(dead_end=None)  # the next failure does not follow the one before
-    heal = (fault,) if fault is not None and fault.severity != "user" else ()  # there is nothing to heal in that one
-    want = Again(cause, ledger.count(cause), wait(ledger, cause, policy), heal)
+    heal = (fault,) if fault is not None and fault.acts else ()  # one of severity `user` leaves nothing to heal
+    want = Again(cause, ledger.count(cause), wait(ledger, cause, policy), heal, own)
     job = job._replace(ledger=ledger, want=want)
     why = words.short(why, words.REASON)
     said = words.sentence(why, killing, _healing(want, policy), _restart(want, policy), words.report(seen))
@@ -65,30 +63,53 @@ def _verdict(
     """How the job ends with this, if it ends."""
     if attempt.fatal is not None or incurable is not None:
         return finish_with(exitcode.NON_RECOVERABLE, attempt.fatal or incurable or why)
-    by_user = fault is not None and fault.severity == "user"
-    if by_user and fault is not None and often(job.ledger, fault, policy):
+    if fault is not None and fault.by_user and often(job.ledger, fault, policy):
         why = f"{why}, for the {words.ordinal(TIMES)} time in 24 hours"
-        return finish_with(exitcode.USER_FAULT_LIMIT, why, fault.device)
+        return unless_in_vain(job, finish_with(exitcode.USER_FAULT_LIMIT, why, fault.device))
     if cause in policy.restart_on and not exhausted(job.ledger, cause, policy):
         return None
     if cause == "failure" and (cause not in policy.restart_on or policy.unconditional):
-        return _unless_in_vain(job, Finish(own or 1, exitcode.FAILED, why))
-    return _unless_in_vain(
-        job, finish_with(exitcode.USER_FAULT_LIMIT if by_user else LIMIT[cause], why, fault and fault.device)
-    )
+        return unless_in_vain(job, Finish(own or 1, exitcode.FAILED, why))
+    limit = _limit(cause, fault, policy)
+    if fault is not None and not fault.by_user and limit is exitcode.USER_FAULT_LIMIT:
+        number = job.ledger.fault + 1
+        why = f"{why}, the {words.ordinal(number)} device fault in a row without progress, and they name no node"
+    return unless_in_vain(job, finish_with(limit, why, fault and fault.device))
+
+
+def _limit(cause: Cause, fault: Fault | None, policy: Policy) -> exitcode.Verdict:
+    """The verdict where there is no restart left in place.
+
+    ModelArts isolates a node where healing fails and where the same code comes back, and gives that no number of
+    restarts: different faults in a row name no node, so the job is rescheduled without isolation.  Where faults are
+    not restarted in place at all, what remains for a fault of a chip is rescheduling with isolation ("Comparison of
+    recovery policies").
+    """
+    in_place = cause in policy.restart_on and policy.max_restarts != 0
+    if fault is not None and (fault.by_user or in_place):
+        return exitcode.USER_FAULT_LIMIT
+    if cause == "hang" and policy.limit_fails:
+        # ModelArts ("Restart upon Suspension", degradation policies): after three in a row the job is ended as failed.
+        return exitcode.FAILURE_LIMIT
+    return LIMIT[cause]
 
 
 def often(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
-    """Whether the last occurrence of this fault on this node was one too many within a day."""
+    """Whether the last occurrence of this fault on this node was the third in a row within a day (`history.times`).
+    Faults without a code are not counted, since nothing says that they are the same."""
     same = [o for o in ledger.occurrences if o[:3] == (policy.node, *fault.place)]
     return bool(same) and times(ledger.occurrences, same[-1]) >= TIMES
 
 
-def _unless_in_vain(job: Job, want: Finish) -> Finish:
-    """The fourth schedule in a row for nothing is not worth another, whatever it died of (ModelArts).  A device fault
-    speaks for another node."""
-    vain = in_vain(job.past)
-    if job.ledger.reached or job.ledger.faulted or vain < TIMES:
+def unless_in_vain(job: Job, want: Finish) -> Finish:
+    """Failed instead, where this is the fourth schedule in a row without progress.
+
+    ModelArts ("Unconditional Job-Level Rescheduling", degradation policies) reschedules three times in a row; if the
+    fourth has the same trouble and there is no clear fault of a node or chip, it takes the user's code to be wrong and
+    the job fails.  A verdict that isolates no node says that there is no such fault.
+    """
+    vain, clear = in_vain(job.past), job.ledger.faulted and want.code != exitcode.USER_FAULT_LIMIT.code
+    if job.ledger.reached or clear or vain < TIMES:
         return want
     why = f"{want.message}; this is the {words.ordinal(vain + 1)} schedule in a row, and it came no further"
     return finish_with(exitcode.FAILURE_LIMIT, why)
@@ -149,6 +170,8 @@ def stop(
 def finish(job: Job, want: Finish) -> Outcome:
     """Budgets are for one run: whoever starts us again after a verdict has decided to give it new ones."""
     ledger = job.ledger._replace(hang=0, fault=0, failure=0)
+    if want.verdict == exitcode.USER_FAULT_LIMIT.name:
+        ledger = ledger._replace(faulted=False)  # such schedules are counted, or there would be no end of them
     fields = (("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))
     written = do.Persist("ended", fields, want.verdict not in ORDINARY)
     job = job._replace(phase=Done(want.code), want=want, ledger=ledger)
@@ -157,9 +180,13 @@ def finish(job: Job, want: Finish) -> Outcome:
 
 def isolate(job: Job, why: str, so_far: Effects = (), cause: str = "fault", device: str | None = None) -> Outcome:
     """The tree is dead, and this node is of no use."""
-    want = finish_with(exitcode.NODE_FAULT, why, device)
+    return conclude(job, finish_with(exitcode.NODE_FAULT, why, device), so_far, cause)
+
+
+def conclude(job: Job, want: Finish, so_far: Effects = (), cause: str = "fault") -> Outcome:
+    """The tree is dead: end with this verdict."""
     job, effects = finish(job, want)
-    return job, (*so_far, escalation(cause, want), do.Say(words.sentence(why, ending(want))), *effects)
+    return job, (*so_far, escalation(cause, want), do.Say(words.sentence(want.message, ending(want))), *effects)
 
 
 def stopped_by(signal: int) -> Finish:

@@ -42,10 +42,11 @@ class Overslept(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The beats were read."""
+    """The beats were read.  `barred`: processes of the command run as a user who cannot give any."""
 
     now: float
     ranks: tuple[Rank, ...]
+    barred: bool = False
 
 
 class Saved(NamedTuple):
@@ -65,10 +66,15 @@ class Sampled(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Whether the devices are free after a kill: `held` says which are not, and by whom."""
+    """Whether the devices are free after a kill: `held` says which are not, and by whom; `silent`, for which of them
+    nobody answers, which is no fault of theirs.  `well`: those of the devices that were taken out that were just seen
+    to be healthy, without any fault, and free."""
 
     now: float
     held: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    well: tuple[str, ...] = ()
+    clock: Clock = Clock(0.0)
 
 
 class Evidenced(NamedTuple):
@@ -108,10 +114,17 @@ class TreeEnded(NamedTuple):
 
 
 class Survived(NamedTuple):
-    """SIGKILL did not end these: `pid (name) state wchan`."""
+    """SIGKILL did not end these: `pid (name) state wchan`.
+
+    `refused`: it was not delivered to any of them, for we are not permitted to signal them.  `command`: the command is
+    one of them.  `killed` others needed SIGKILL.
+    """
 
     now: float
     processes: tuple[str, ...]
+    refused: bool = False
+    command: bool = True
+    killed: int = 0
 
 
 class Signalled(NamedTuple):
@@ -123,8 +136,20 @@ class Signalled(NamedTuple):
 
 
 class Faulted(NamedTuple):
+    """`standing`: the device had it before the command was first started."""
+
     now: float
     fault: Fault
+    clock: Clock = Clock(0.0)
+    standing: bool = False
+
+
+class Checked(NamedTuple):
+    """The look at the devices before the first start is over: what it has found came before this, as `Faulted`; `well`
+    are the devices that it saw to be healthy and without any fault."""
+
+    now: float
+    well: tuple[str, ...] = ()
     clock: Clock = Clock(0.0)
 
 
@@ -137,10 +162,18 @@ class Healed(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Whether the platform permits a start: `why` it does not."""
+    """Whether the platform permits a start: `why` it does not.  `ends`: it wants a command that runs to end, too."""
 
     now: float
     why: str | None = None
+    ends: bool = False
+
+
+class Rescheduled(NamedTuple):
+    """The platform has scheduled another pod of this job again, and wants the others to start again with it."""
+
+    now: float
+    why: str
 
 
 class Found(NamedTuple):
@@ -211,11 +244,21 @@ class Ordered(NamedTuple):
     order: group.Order
 
 
-class CutOff(NamedTuple):
-    """Rank 0 has been silent for so long that it is lost: `why` is a sentence."""
+class Unheard(NamedTuple):
+    """Rank 0 has been silent for `--peer-timeout`: `why` is a sentence.  It is waited for until that time."""
 
     now: float
     why: str
+    until: float
+
+
+class CutOff(NamedTuple):
+    """Rank 0 was not back in time either, or never came: `why` is a sentence.  `incurable`: it is there, and does not
+    take this node because of its version, its options or its secret."""
+
+    now: float
+    why: str
+    incurable: bool = False
 
 
 Event = (
@@ -236,8 +279,10 @@ Event = (
     | Survived
     | Signalled
     | Faulted
+    | Checked
     | Healed
     | Held
+    | Rescheduled
     | Found
     | Remembered
     | Shared
@@ -246,6 +291,7 @@ Event = (
     | PauseAsked
     | ResumeAsked
     | Ordered
+    | Unheard
     | CutOff
 )
 EVENTS: tuple[type[Event], ...] = (
@@ -266,8 +312,10 @@ EVENTS: tuple[type[Event], ...] = (
     Survived,
     Signalled,
     Faulted,
+    Checked,
     Healed,
     Held,
+    Rescheduled,
     Found,
     Remembered,
     Shared,
@@ -276,5 +324,6 @@ EVENTS: tuple[type[Event], ...] = (
     PauseAsked,
     ResumeAsked,
     Ordered,
+    Unheard,
     CutOff,
 )

@@ -14,7 +14,10 @@ class Verdict(NamedTuple):
 
 HANG_LIMIT: Final = Verdict("hang-limit", 195, "hung again after the last restart without progress", "reschedule")
 USER_FAULT_LIMIT: Final = Verdict(
-    "user-fault-limit", 196, "the same user-induced device fault again and again", "reschedule, do not isolate"
+    "user-fault-limit",
+    196,
+    "the same user-induced device fault again and again, or different device faults in a row that name no node",
+    "reschedule, do not isolate",
 )
 NODE_FAULT: Final = Verdict(
     "node-fault", 197, "a device fault that restarts do not cure, or an unkillable tree", "isolate the node, reschedule"

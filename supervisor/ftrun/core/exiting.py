@@ -9,7 +9,6 @@ from ftrun.core.ending import Outcome, stop, trouble
 from ftrun.core.faulting import blamed
 from ftrun.core.policy import Policy
 from ftrun.core.states import Finish, Job, Launching, Running, Starting, Suspect
-from ftrun.core.values import Attempt
 from ftrun.core.watching import credit
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def exited(job: Job, phase: Launching | Starting | Running | Suspect, event: ev.
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
         return trouble(job, attempt, "fault", why, event.now, policy, written, status, fault)
-    job, incurable = _incurable(job, attempt, found, why, policy)
+    incurable = why if found is not None and not found.recoverable and "failure" in policy.restart_on else None
     return trouble(job, attempt, "failure", why, event.now, policy, written, status, incurable=incurable)
 
 
@@ -46,22 +45,6 @@ def _judged(event: ev.Exited) -> "Judgement | None":
     from ftrun.core import failures  # its rules are many, and most commands never fail
 
     return failures.judge(event.ending)
-
-
-def _incurable(
-    job: Job, attempt: Attempt, found: "Judgement | None", why: str, policy: Policy
-) -> tuple[Job, str | None]:
-    """Why no restart can cure it, where failures are restarted at all: by its kind, or because it has died of the same
-    twice before it came to a beat."""
-    line = None if found is None or attempt.moved else found.line
-    before, job = job.ledger.dead_end, job._replace(ledger=job.ledger._replace(dead_end=line))
-    if found is None or "failure" not in policy.restart_on:
-        return job, None
-    if not found.recoverable:
-        return job, why
-    if line is not None and line == before:
-        return job, f"{why}; as the start before, and neither came to a beat"
-    return job, None
 
 
 def exit_record(event: ev.Exited, found: "Judgement | None" = None) -> do.Persist:

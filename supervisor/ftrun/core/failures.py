@@ -10,7 +10,8 @@ import builtins
 import re
 from typing import Final, NamedTuple
 
-from ftrun.core.words import rank, signal
+from ftrun.core.deaths import Death
+from ftrun.core.words import rank, short, signal
 
 TICK: Final = 0.01  # s; what the kernel says of a process's start is as coarse
 SOON: Final = 3.0  # s; a code of its own that comes later than that is not for what another process died of
@@ -38,7 +39,8 @@ class Thrown(NamedTuple):
 
 class Traceback(NamedTuple):
     """What a Python process died of.  `parents` goes up from the parent; `started` is 0 if nobody knows; `root` is the
-    first exception of the chain, and `said`: the program says itself that it led to the last."""
+    first exception of the chain, and `said`: the program says itself that it led to the last.  `children`: those that a
+    launcher says it failed for."""
 
     pid: int
     thrown: Thrown
@@ -49,6 +51,7 @@ class Traceback(NamedTuple):
     program: str = ""
     root: Thrown | None = None
     said: bool = False
+    children: tuple[Death, ...] = ()
 
     @property
     def chain(self) -> tuple[Thrown, ...]:
@@ -153,7 +156,8 @@ def _met(earlier: Traceback, later: Traceback) -> bool:
 
 class Ending(NamedTuple):
     """How the command ended, and when (`ended`).  `pid` was its own; `oom_kills` is how many of its processes the
-    kernel killed for memory; `tail` are its last lines of output, where they are kept."""
+    kernel killed for memory; `tail` are its last lines of output, where they are kept.  `death`: of a process that left
+    no exception, and that the one of `cause` died of; `also`: what may have to do with it."""
 
     code: int | None = None
     signal: int | None = None
@@ -163,6 +167,8 @@ class Ending(NamedTuple):
     oom_kills: int | None = None
     pid: int = 0
     ended: float | None = None
+    death: Death | None = None
+    also: str = ""
 
     @property
     def explained(self) -> bool:
@@ -293,21 +299,24 @@ def judge(ending: Ending) -> Judgement:
     chain = judged_chain(ending)
     line = chain[0].line if chain else None
     rule = next((rule for rule in RULES if _holds(rule, ending, chain)), None)
-    if ending.cause is not None and ending.explained:
-        said = ending.cause.words
+    first = ending.death or ending.cause
+    more = f"; {ending.also}" if ending.also else ""
+    if first is not None and ending.explained:
+        said = first.words
     else:
         said = _ended(ending) + (f", after {line}" if line else "")
-        said += f"; before that, {ending.cause.words}" if ending.cause is not None else ""
+        said += f"; before that, {first.words}" if first is not None else ""
+    said = short(said, LONGEST - len(more)) + more
     if rule is None:
-        return Judgement(True, said[:LONGEST], "unknown", line)
+        return Judgement(True, said, "unknown", line)
     reason = rule.why.format(oom_kills=ending.oom_kills)
-    return Judgement(rule.recoverable, f"{said[:LONGEST]}; {reason}", rule.name, line)
+    return Judgement(rule.recoverable, f"{said}; {reason}", rule.name, line)
 
 
 def judged_chain(ending: Ending) -> tuple[Thrown, ...]:
     """The exceptions that tell how it ended: of the traceback, else of what was printed last, which is weaker."""
     if ending.cause is not None:
-        return ending.cause.chain if ending.explained else ()
+        return ending.cause.chain if ending.explained and ending.death is None else ()
     printed = last_printed(ending.tail)
     return () if printed is None else (printed,)
 
@@ -320,6 +329,8 @@ def _ended(ending: Ending) -> str:
 
 def _holds(rule: Rule, ending: Ending, chain: tuple[Thrown, ...]) -> bool:
     status = 128 + ending.signal if ending.signal is not None else ending.code
+    if ending.death is not None and ending.death.code < 0 and ending.explained:
+        status = 128 - ending.death.code
     if rule.before_first_beat and ending.beaten:
         return False
     if rule.by_kernel:

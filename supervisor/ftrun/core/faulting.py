@@ -3,17 +3,31 @@
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, words
-from ftrun.core.ending import Effects, Outcome, ending, escalation, finish_with, isolate, often, stop, trouble
-from ftrun.core.history import TIMES, Occurrence, noted
+from ftrun.core.ending import (
+    Effects,
+    Outcome,
+    conclude,
+    ending,
+    escalation,
+    finish_with,
+    isolate,
+    often,
+    stop,
+    trouble,
+    unless_in_vain,
+)
+from ftrun.core.history import DAY, NO_CODE, TIMES, Clock, Occurrence, age, noted
 from ftrun.core.policy import Policy, exhausted
-from ftrun.core.states import Again, Healing, Job, Pending, Running, Starting, Stopping, Suspect
+from ftrun.core.states import Again, Finish, Healing, Job, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.values import Attempt, Fault
 
+HARMLESS = "warning"  # the severity of what is only recorded
 AFTERMATH = 60.0  # s; training that still moves so long after a fault of its own did not end of it
 
 
 def faulted(job: Job, phase: Starting | Running | Suspect, event: ev.Faulted, policy: Policy) -> Outcome:
-    """A fault alone kills nothing that can go on: warnings, unknown codes and the user's own are only written down."""
+    """A fault alone kills nothing that can go on: warnings, unknown codes and faults of severity `user` are only
+    recorded."""
     fault, attempt = event.fault, phase.attempt
     job, attempt, written = _noted(job, attempt, event, policy)
     if not fault.acts or fault.mark in phase.attempt.known or fault.device in job.ledger.removed:
@@ -27,7 +41,7 @@ def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, w
     policy = policy._replace(grace=0.0)
     why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
     hopeless = _hopeless(job, fault, policy)
-    if hopeless is None:
+    if hopeless is None or fault.by_user:
         return trouble(job, attempt, "fault", why, now, policy, written, fault=fault)
     why += hopeless
     shed = _shed(job, fault, policy)
@@ -44,14 +58,18 @@ def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, w
 def _noted(job: Job, attempt: Attempt, event: ev.Faulted, policy: Policy) -> tuple[Job, Attempt, Effects]:
     """Written down; counted once an attempt, if it is one that counts."""
     fault = event.fault
-    counts = (fault.acts or fault.severity == "user") and fault.mark not in attempt.known
+    counts = (fault.acts or fault.by_user) and fault.mark not in attempt.known
     written: Effects = (do.Persist("fault", _fields(fault), durable=counts),)
     if not counts:
         return job, attempt, written
-    one = Occurrence(policy.node, *fault.place, fault.severity, event.clock)
-    ledger = job.ledger._replace(occurrences=noted(job.ledger.occurrences, (one,)), faulted=True)
+    ledger = job.ledger
+    if fault.code != NO_CODE:  # faults without a code are not the same fault
+        one = Occurrence(policy.node, *fault.place, fault.severity, event.clock, ledger.job)
+        # ModelArts counts only schedules without a clear fault of a node or chip: one that the program caused is none.
+        clear = ledger.faulted or not fault.by_user
+        ledger = ledger._replace(occurrences=noted(ledger.occurrences, (one,)), faulted=clear)
     attempt = attempt._replace(known=(*attempt.known, fault.mark))
-    if fault.severity == "user":
+    if not fault.acts:
         attempt = attempt._replace(fault=fault, fault_at=event.now)
     return job._replace(ledger=ledger), attempt, written
 
@@ -82,17 +100,19 @@ def faulted_ending(job: Job, phase: Stopping | Pending | Healing, event: ev.Faul
     hopeless = _hopeless(job, fault, policy)
     if isinstance(want, Again) and hopeless is None:
         return job._replace(want=want._replace(faults=(*want.faults, fault))), written
-    shed = _shed(job, fault, policy) if isinstance(want, Again) else None
+    shed = _shed(job, fault, policy) if isinstance(want, Again) and not fault.by_user else None
     if shed is not None:
         return shed[0], (*written, shed[1])
     if hopeless is None or not (isinstance(want, Again) or want[:2] == exitcode.HANG_LIMIT[1::-1]):
         return job, written
     why = f"device {fault.device} reports {fault.code} ({fault.severity}){hopeless}"
-    want = finish_with(exitcode.NODE_FAULT, why, fault.device)
-    job = job._replace(want=want)
+    if fault.by_user:
+        verdict = unless_in_vain(job, finish_with(exitcode.USER_FAULT_LIMIT, why, fault.device))
+    else:
+        verdict = finish_with(exitcode.NODE_FAULT, why, fault.device)
     if isinstance(phase, Stopping):
-        return job, (*written, escalation("fault", want))
-    return isolate(job, why, written, device=fault.device)
+        return job._replace(want=verdict), (*written, escalation("fault", verdict))
+    return conclude(job, verdict, written)
 
 
 def _hopeless(job: Job, fault: Fault, policy: Policy) -> str | None:
@@ -102,20 +122,58 @@ def _hopeless(job: Job, fault: Fault, policy: Policy) -> str | None:
     return f", for the {words.ordinal(TIMES)} time in 24 hours" if often(job.ledger, fault, policy) else None
 
 
-def _shed(job: Job, fault: Fault, policy: Policy) -> tuple[Job, do.Persist] | None:
-    """The job without this device, if enough are left and it is one of them."""
+def _shed(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[Job, do.Persist] | None:
+    """The job without this device, if enough are left and it is one of them.  Before the `first` start that is no
+    restart, and one that nobody can name is left out by naming the others."""
     removed = tuple(dict.fromkeys((*job.ledger.removed, fault.device)))
     left = [device for device in job.devices if device.id not in removed]
-    if policy.min_devices is None or "fault" not in policy.restart_on or len(left) < policy.min_devices:
+    if policy.min_devices is None or len(left) < policy.min_devices:
         return None
-    if fault.device not in [device.id for device in job.devices]:
+    if not first and ("fault" not in policy.restart_on or fault.device not in [device.id for device in job.devices]):
         return None
     if isinstance(job.want, Again):
         still = tuple(f for f in job.want.faults if f.device != fault.device)
         job = job._replace(want=job.want._replace(faults=still))
     ledger = job.ledger._replace(removed=removed, visible=(left[0].variable, *(device.word for device in left)))
     record = do.Persist("removed", (("device", fault.device), ("left", len(left))), durable=True)
-    return job._replace(ledger=ledger), record
+    return job._replace(ledger=ledger, shed=(*job.shed, fault.device)), record
+
+
+# --- before the first start -------------------------------------------------------------------------------------------
+
+
+def standing(job: Job, event: ev.Faulted, policy: Policy) -> Outcome:
+    """A fault that a device has before the first start.  A critical one ends the job before anything runs, or the job
+    does without that device; what could heal was there before us, kills nothing, and is only recorded."""
+    attempt = Attempt(job.ledger.start_cnt)
+    if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:
+        job, _, written = _noted(job, attempt, event._replace(fault=event.fault._replace(severity=HARMLESS)), policy)
+        return job, written
+    fault, device = event.fault, event.fault.device
+    job, _, written = _noted(job, attempt, event, policy)
+    why = f"device {device} cannot be used, it reports {fault.code} before the first start"
+    why += f" ({fault.severity}{': ' if fault.why else ''}{fault.why})"
+    shed = _shed(job, fault, policy, first=True)
+    if shed is not None:
+        return shed[0], (*written, shed[1], do.Say(words.sentence(why, "going on without it")))
+    return isolate(job, why, written, device=device)
+
+
+def late(event: ev.Faulted) -> ev.Faulted:
+    """The same where the look at the devices came too late for the first start: only what is critical still acts."""
+    if not event.standing or event.fault.severity == "critical":
+        return event
+    return event._replace(fault=event.fault._replace(severity=HARMLESS))
+
+
+def unhealed(job: Job, event: ev.Faulted, policy: Policy) -> bool:
+    """Whether the device has reported this fault, or a critical one, in an earlier schedule of the last day, on this
+    node: it still reports one, so it has not healed since."""
+    place, fault = (policy.node, event.fault.device), event.fault
+    return any(
+        one[:2] == place and age(one.at, event.clock) <= DAY and (one.code == fault.code or one.severity == "critical")
+        for one in job.ledger.occurrences
+    )
 
 
 # --- before the next start --------------------------------------------------------------------------------------------
@@ -137,6 +195,49 @@ def heal(job: Job, attempt: Attempt | None, now: float, policy: Policy, written:
     return job, (*written, do.Persist("healing", _fields(fault)), do.Heal(fault))
 
 
+def given_back(job: Job, event: ev.Released | ev.Checked, policy: Policy) -> tuple[Job, Effects]:
+    """The next start has the devices again that were taken out and are seen to be well.
+
+    Not in the restart that a device is taken out for, and not a device that keeps failing (`_keeps_failing`): there the
+    word of the driver that it is well has been wrong.
+    """
+    if isinstance(job.want, Finish):
+        return job, ()
+    back = [
+        device.id
+        for device in job.devices
+        if device.id in job.ledger.removed
+        and device.id in event.well
+        and device.id not in job.shed
+        and not _keeps_failing(job, device.id, event.clock, policy)
+    ]
+    if not back:
+        return job, ()
+    out = tuple(device for device in job.ledger.removed if device not in back)
+    used = [device for device in job.devices if device.id not in out]
+    visible = (used[0].variable, *(device.word for device in used)) if out else ()  # empty: as the command was given it
+    written: Effects = ()
+    for device in back:
+        why = "its driver calls it healthy, and reports no fault of it"
+        record = do.Persist("returned", (("device", device), ("devices", len(used)), ("why", why)), durable=True)
+        written += (record, do.Say(f"device {device} is used again: {why}"))
+    return job._replace(ledger=job.ledger._replace(removed=out, visible=visible)), written
+
+
+def _keeps_failing(job: Job, device: str, now: Clock, policy: Policy) -> bool:
+    """Whether faults of this device on this node have ended attempts `TIMES` times within the last day."""
+    return (
+        sum(
+            one[:2] == (policy.node, device)
+            and Fault(*one[1:4]).acts
+            and not Fault(*one[1:4]).by_user
+            and age(one.at, now) <= DAY
+            for one in job.ledger.occurrences
+        )
+        >= TIMES
+    )
+
+
 def cured(job: Job, device: str) -> Job:
     """Without the faults of this device: it was seen to be well, whatever it had been said to have."""
     if isinstance(job.want, Again):
@@ -151,6 +252,10 @@ def given_up(job: Job, phase: Healing, policy: Policy) -> tuple[Job, do.Persist]
 
 
 def not_healed(job: Job, phase: Healing, why: str | None) -> Outcome:
+    if phase.fault is None and job.leaving:  # which says nothing of this node
+        return conclude(
+            job, unless_in_vain(job, finish_with(exitcode.HANG_LIMIT, f"the platform wants this: {job.held}"))
+        )
     if phase.fault is None:
         return isolate(job, f"the platform permits no start: {job.held}")
     device, reason = phase.fault.device, f" ({why})" if why else ""

@@ -8,14 +8,18 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+# ModelArts ("In-Place Recovery", definition of self-healable faults): faults of minor or major severity usually heal
+# in place, a warning needs no handling, a critical fault does not heal.
 SEVERITIES: Final = (
-    "ignore",  # nothing is to be done
-    "user",  # the program did it; what still moves goes on
+    "warning",  # nothing is to be done
+    "user",  # the program caused it; a program that still makes progress goes on
     "minor",  # heals when the work is started again
+    "minor+user",  # the same, and the program caused it: no number of them isolates the node
     "major",  # heals when the device is reset
     "critical",  # does not heal in this container
     "unknown",  # kills nothing
 )
+SYNONYMS: Final = {"ignore": "warning"}  # the name that tables written for earlier versions use
 
 
 class Entry(NamedTuple):
@@ -37,6 +41,7 @@ def parse(text: str) -> dict[str, Entry]:
         if not words:
             continue
         code, severity = normal(words[0]), words[1] if len(words) > 1 else ""
+        severity = SYNONYMS.get(severity, severity)
         if severity not in SEVERITIES:
             raise ValueError(f"line {number}: {severity!r} is none of {', '.join(SEVERITIES)}")
         if code in found and found[code].severity != severity:

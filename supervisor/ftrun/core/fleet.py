@@ -16,7 +16,7 @@ from typing import Final
 
 from ftrun.core import exitcode, words
 from ftrun.core.culprit import Gone, Member, Suspect, culprit, first
-from ftrun.core.group import SILENCE, Counts, End, Order, Pulse, Report
+from ftrun.core.group import Counts, End, Order, Pulse, Report
 from ftrun.core.members import (
     HINT,
     LATE,
@@ -39,16 +39,15 @@ from ftrun.core.members import (
     Told,
     absent,
     count,
-    fence,
     fenced,
     gather,
     kind_of,
     most,
     put,
     stranger,
+    suspicious,
     taken,
     wary,
-    without_past,
 )
 from ftrun.core.values import CAUSES
 
@@ -87,7 +86,8 @@ def decide(fleet: Fleet, event: Event) -> Outcome:
 def _heard(fleet: Fleet, now: float, report: Report) -> Outcome:
     before = fleet.members.get(report.rank)
     if not 0 <= report.rank < fleet.size:
-        return fleet, (Refused(report.rank, report.life, f"member {report.rank} is none of a group of {fleet.size}"),)
+        why = f"member {report.rank} does not belong to a group of {fleet.size}"
+        return fleet, (Refused(report.rank, report.life, why),)
     if before is None:
         return taken(wary(fleet, now, report), now, report, None), ()
     if before.report.life != report.life:
@@ -148,7 +148,7 @@ def _gathering(fleet: Fleet, phase: Gathering, now: float, pulses: Mapping[int, 
     if fleet.epoch:
         bad += n("busy", 0) + n("gone", 0) + fleet.missed
         if bad or (at_work and n("ready", 0) + n("behind", 0)) or (here and at_work + n("leaving", 0) < fleet.size):
-            return _drain(_suspicious(fleet, now), now, pulses)
+            return _drain(suspicious(fleet, now), now, pulses)
         if here:
             return _learned(fleet)
     elif bad:
@@ -158,7 +158,7 @@ def _gathering(fleet: Fleet, phase: Gathering, now: float, pulses: Mapping[int, 
     if phase.deadline is not None and now >= phase.deadline:
         missing = absent(fleet)
         if missing:
-            return _end(fleet, _limit(f"{_ranks(missing)} did not come within {words.seconds(fleet.wait)}"))
+            return _end(fleet, _limit(f"{_ranks(missing)} did not join within {words.seconds(fleet.wait)}"))
         return _late(fleet, now - fleet.started)
     if phase.hint is not None and now >= phase.hint:
         missing = absent(fleet)
@@ -174,10 +174,6 @@ def _learned(fleet: Fleet) -> Outcome:
     order = Order(fleet.epoch, "run", counts=counts, paused=fleet.order.paused)
     after = fleet._replace(phase=Steady(), order=order, counts=counts, progressed=progressed, unheard=None)
     return _shown(after), (Noted(f"all {fleet.size} are at epoch {fleet.epoch}"),)
-
-
-def _suspicious(fleet: Fleet, now: float) -> Fleet:
-    return fence(fleet, now, {r: fleet.started for r, m in fleet.members.items() if without_past(m.report)})
 
 
 def _steady(fleet: Fleet, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
@@ -220,8 +216,8 @@ def _draining(fleet: Fleet, phase: Draining | Lost, now: float, pulses: Mapping[
         lost, loss = now, first((m for m in fleet.members.values() if m.gone is not None), fleet.epoch)
     if cure is None and not (n("running") or n("behind") or n("fallen")):  # all have answered
         known = (*fleet.members.values(), loss) if loss else fleet.members.values()
-        who = first(known, fleet.epoch)
-        if who is not None and who.report.state == "ending" and who.report.end is not None:
+        who = _new_here(fleet) or first(known, fleet.epoch)
+        if who is not None and who.report.state == "ending" and who.report.end and not who.report.end.cut:
             return _end(fleet, who.report.end._replace(node=who.report.end.node or who.report.node))
         cure = _cure(fleet, who, phase.pulses or pulses)
         node, rank, step = cure.suspect or (order.node, None, None)
@@ -245,20 +241,29 @@ def _draining(fleet: Fleet, phase: Draining | Lost, now: float, pulses: Mapping[
     return _end(fleet, _limit(why, _node(fleet, ranks)))
 
 
+def _new_here(fleet: Fleet) -> Member | None:
+    """Rank 0, where it is new since the epoch began: that it was lost is what the others met, and is no trouble of
+    theirs."""
+    member = fleet.members.get(0)
+    return member if fleet.heard and member is not None and member.report.ran < fleet.epoch else None
+
+
 def _patience(fleet: Fleet) -> float:
     """Long enough for what a fence waits for, and for a device to heal."""
-    return fleet.wait + SILENCE + LATE + fleet.drain + fleet.heal
+    return fleet.lease + LATE + fleet.drain + fleet.heal
 
 
 def _why(fleet: Fleet, who: Member | None) -> str:
     if who is None:
         at_work = ("running", "done")
         odd = next((m for _, m in sorted(fleet.members.items()) if kind_of(m, fleet.epoch, False) not in at_work), None)
-        return f"{odd.name} is not at work in it" if odd else "a member is not there"
+        return f"{odd.name} does not run the command of it" if odd else "a member is missing"
     if who.report.trouble is not None and who.at is not None and who.report.epoch == fleet.epoch:
         return f"{who.name}: {words.short(who.report.trouble.why, words.REASON)}"
     if who.gone is not None:
         return f"{who.name} is lost: {who.gone.why}"
+    if who is _new_here(fleet):
+        return f"{who.name} was lost, and has come back"
     if who.report.state == "left":
         return f"{who.name} has left"
     return f"{who.name}: the command ended"
@@ -287,7 +292,7 @@ def _go(fleet: Fleet, cure: Cure, now: float) -> Outcome:
     order = Order(epoch, "run", cure.why, cure.cause, node, rank, step, counts, paused=paused)
     after = fleet._replace(
         phase=Steady(now + fleet.wait), order=order, counts=counts, progressed=False, unheard=None, missed=False
-    )
+    )._replace(heard=False)
     return after._replace(kinds=count(after)), (Noted(f"all {fleet.size} start epoch {epoch}"),)
 
 
@@ -296,9 +301,10 @@ def _go(fleet: Fleet, cure: Cure, now: float) -> Outcome:
 
 def _final(fleet: Fleet, report: Report) -> End | None:
     """A verdict that needs no others: of a device or of ftrun itself; of one that has left with one, since it had to
-    be everybody's, or could not be; and whatever rank 0 leaves with."""
+    be everybody's, or could not be; and whatever rank 0 leaves with.  Who leaves because it does not hear rank 0 is
+    lost, and that is all."""
     member = fleet.members[report.rank]
-    own = report.end if report.end is not None and not report.end.asked else None
+    own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
     if own is not None:
         own = own._replace(node=own.node or report.node) if own.code else own
     if own is not None and report.state in ("ending", "left") and own.code in AT_ONCE:
@@ -311,7 +317,7 @@ def _final(fleet: Fleet, report: Report) -> End | None:
         return None
     if own is not None and not fleet.kinds.get("running") and not fleet.kinds.get("fallen"):
         return own
-    return _limit(f"{member.name} has left, and nobody is there to lead", report.node)._replace(asked=True)
+    return _limit(f"{member.name} has left, and without it the group has no rank 0", report.node)._replace(asked=True)
 
 
 def _late(fleet: Fleet, age: float) -> Outcome:

@@ -198,7 +198,7 @@ def _started(account: Account, before: Job, after: Job) -> Account:
         account = account._replace(restarts=account.restarts._replace(**{reason: number}))
     account = _settled(account)
     if account.past or not (account.trace or account.saved):
-        account = _lost(account, "redone", account.open)
+        account = _lost(account, "redone" if account.begun else "startup", account.open)
     else:
         account = account._replace(earlier=account.open, past=account.trace)
     return account._replace(open=0.0, trace=(), begun=False, silent=0.0)
@@ -213,5 +213,6 @@ def _ended(account: Account, job: Job, unborn: bool) -> Account:
         account = account._replace(kept=account.kept + account.open + account.earlier)
     else:
         account = _lost(account, "redone", account.earlier)
-        account = _lost(account, "startup" if unborn else "redone", account.open)
+        worked = (account.begun or account.saved) and not unborn
+        account = _lost(account, "redone" if worked else "startup", account.open)
     return account._replace(open=0.0, trace=(), earlier=0.0, past=(), begun=False, silent=0.0)

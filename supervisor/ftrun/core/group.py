@@ -5,7 +5,8 @@ from typing import Final, Literal, NamedTuple
 
 from ftrun.core.values import Reason
 
-SILENCE: Final = 15.0  # s without a word: a member is lost to rank 0, and rank 0 to a member, which ends its command
+SILENCE: Final = 60.0  # s without a word of a member that count as its loss: the default of `--peer-timeout`
+BEATS: Final = 3  # heartbeats that have to be missing, at least
 Counts = tuple[int, int, int]  # restarts in a row without progress: hang, fault, failure
 
 State = Literal["ready", "running", "fallen", "stopping", "done", "ending", "leaving", "left"]
@@ -29,7 +30,8 @@ class Trouble(NamedTuple):
 
 
 class End(NamedTuple):
-    """A verdict.  `asked`: it comes of a stop from outside."""
+    """A verdict.  `asked`: it comes of a stop from outside.  `cut`: it comes of not hearing rank 0, so that it is the
+    loss of this member, and no verdict about the job."""
 
     code: int
     verdict: str
@@ -37,12 +39,14 @@ class End(NamedTuple):
     node: str | None = None
     device: str | None = None
     asked: bool = False
+    cut: bool = False
 
 
 class Report(NamedTuple):
     """All that rank 0 has to know of a member.  `life` names this ftrun: another one in its place has another; `seq`
     rises in it.  `epoch`: of the command that runs or ran last, or of the last that it was told to be over: none up to
-    there will start here.  `end`: only with `ending`, `done`, `left`.
+    there will start here.  `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command was started
+    by this ftrun itself; 0: none.
     """
 
     rank: int
@@ -58,6 +62,7 @@ class Report(NamedTuple):
     progressed: bool = False  # in this epoch, beyond all earlier ones
     still: bool = False  # its accelerators have not changed for as long as a hang takes
     paused: float | None = None  # verdicts are held back for so many more seconds; inf: until resumed; 0: resumed
+    ran: int = 0
 
 
 class Pulse(NamedTuple):

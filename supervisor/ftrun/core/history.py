@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 DAY: Final = 86400.0  # s
 TIMES: Final = 3  # the same fault so often within a day, or so many schedules in a row for nothing (ModelArts)
 KEPT: Final = 256  # occurrences
+NO_CODE: Final = "reset.json"  # in place of a code: the platform reports a fault and names none (ClusterD)
 
 
 class Clock(NamedTuple):
@@ -22,11 +23,14 @@ class Clock(NamedTuple):
 
 
 class Occurrence(NamedTuple):
+    """One device fault that was counted; `job` is the training job in which it occurred."""
+
     node: str
     device: str
     code: str
     severity: str
     at: Clock
+    job: str = ""
 
 
 class Schedule(NamedTuple):
@@ -46,6 +50,7 @@ class Schedule(NamedTuple):
     faulted: bool = False
     failed: bool = False
     phase: str = ""
+    job: str = ""
 
 
 def age(then: Clock, now: Clock) -> float:
@@ -56,10 +61,21 @@ def age(then: Clock, now: Clock) -> float:
 
 
 def times(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
-    """How often the same code came on the same device of the same node within the day that ends with `one`, itself
-    included."""
-    same = (o for o in occurrences if o != one and o[:3] == one[:3])
-    return 1 + sum(age(o.at, one.at) <= DAY for o in same)
+    """How many times in a row the code of `one` has occurred on its device of its node within the day that ends with
+    `one`, itself included.
+
+    ModelArts ("In-Place Recovery", degradation policies) asks for the same code three consecutive times within 24
+    hours, on the same chip of the same node: another code on that device ends the row.
+    """
+    on_device = [other for other in occurrences if other[:2] == one[:2]]
+    if one in on_device:
+        on_device = on_device[: on_device.index(one)]
+    row = 1
+    for other in reversed(on_device):
+        if other.code != one.code or age(other.at, one.at) > DAY:
+            break
+        row += 1
+    return row
 
 
 def noted(occurrences: Iterable[Occurrence], others: Iterable[Occurrence]) -> tuple[Occurrence, ...]:

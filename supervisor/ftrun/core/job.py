@@ -8,20 +8,17 @@ order in which they must happen: records first.
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, goodput
+from ftrun.core.beginning import begin, checked, faulted_pending, held_pending, launch_due, remembered_pending
 from ftrun.core.ending import Effects, Outcome, after, finish, isolate, stop, stopped_by
 from ftrun.core.exiting import exit_record, exited
-from ftrun.core.faulting import (
-    faulted,
-    faulted_ending,
-    has_to_wait,
-    heal,
-)
-from ftrun.core.joining import WORD, at_the_gate, cut_off, ordered, waits_for_word
+from ftrun.core.faulting import faulted, faulted_ending, given_back, has_to_wait, heal, late
+from ftrun.core.heeding import held, rescheduled
+from ftrun.core.joining import cut_off, ordered, patience, unheard, waits_for_word
 from ftrun.core.ordering import Handler, early, pause_asked, restart_asked, resume_asked, stop_asked, timely
 from ftrun.core.pausing import over, put_off
 from ftrun.core.policy import Policy
 from ftrun.core.remembering import remember
-from ftrun.core.restarting import ANSWER, again, consult, faulted_healing, free, healed, held, launch
+from ftrun.core.restarting import again, consult, faulted_healing, free, healed
 from ftrun.core.states import (
     PHASES,
     Again,
@@ -29,7 +26,6 @@ from ftrun.core.states import (
     Finish,
     Healing,
     Job,
-    Keep,
     Launching,
     Paused,
     Pending,
@@ -39,6 +35,7 @@ from ftrun.core.states import (
     Stopping,
     Suspect,
 )
+from ftrun.core.surviving import accepted, decisive, leaves_node
 from ftrun.core.values import CAUSES, Attempt
 from ftrun.core.watching import (
     continued,
@@ -59,6 +56,8 @@ from ftrun.core.watching import (
 def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
     if isinstance(event, ev.Ticked) and (job.phase.deadline is None or event.now < job.phase.deadline):
         return job, ()  # for a phase that something else in the same wake-up has ended
+    if isinstance(event, ev.Faulted) and not isinstance(job.phase, Pending):
+        event = late(event)
     if isinstance(event, ev.Exited) and job.paused is not None and job.paused.faults:
         return _of_what_waits(job, job.paused, event, policy)
     handler = TABLE.get((type(job.phase), type(event)))
@@ -88,32 +87,6 @@ def _of_what_waits(job: Job, paused: Paused, event: ev.Exited, policy: Policy) -
 
 
 # --- starting -------------------------------------------------------------------------------------------------------
-
-
-def _begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outcome:
-    """At once; where the platform has a say, when it has said so, or has had its time."""
-    if policy.asks_platform:
-        return job._replace(phase=Pending(event.now + ANSWER)), ()
-    return launch(job, event.now, policy, "started")
-
-
-def _launch_due(job: Job, phase: Pending, event: ev.Ticked | ev.Overslept, policy: Policy) -> Outcome:
-    if has_to_wait(job):
-        return heal(job, None, event.now, policy)
-    return launch(job, event.now, policy, "started" if isinstance(job.want, Keep) else "restart")
-
-
-def _held_pending(job: Job, phase: Pending, event: ev.Held, policy: Policy) -> Outcome:
-    """The platform's first word."""
-    job = job._replace(held=event.why)
-    if not isinstance(job.want, Keep) or phase.deadline is None:
-        return at_the_gate(job, phase, event.now, policy, ())
-    return _launch_due(job, phase, ev.Ticked(event.now), policy)
-
-
-def _faulted_pending(job: Job, phase: Pending, event: ev.Faulted, policy: Policy) -> Outcome:
-    job, written = faulted_ending(job, phase, event, policy)
-    return at_the_gate(job, job.phase, event.now, policy, written)
 
 
 def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> Outcome:
@@ -172,7 +145,10 @@ def _signalled_stopping(job: Job, phase: Stopping, event: ev.Signalled, policy: 
     lose it otherwise)."""
     if phase.stage == "asked":
         attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
-        return job._replace(phase=phase._replace(attempt=attempt)), (do.Forward(event.signal),)
+        job = job._replace(phase=phase._replace(attempt=attempt))
+        if isinstance(job.want, Again) and event.stop:  # it was the platform that asked before
+            return job._replace(want=stopped_by(event.signal)), (_asked_to_stop(event), do.Forward(event.signal))
+        return job, (do.Forward(event.signal),)
     if event.stop and isinstance(job.want, Again):
         # Not its own status any more: what we have begun to kill for a hang may still exit with 0.
         return job._replace(want=stopped_by(event.signal)._replace(own=False)), (_asked_to_stop(event),)
@@ -238,9 +214,13 @@ def _overslept_ending(job: Job, phase: Stopping | Healing, event: ev.Overslept, 
 
 
 def _survived(job: Job, phase: Stopping, event: ev.Survived, policy: Policy) -> Outcome:
-    if phase.stage != "inspect":
+    if not decisive(job, phase, event):
         return job, ()
-    return isolate(job, "SIGKILL did not end: " + "; ".join(event.processes), cause="unkillable")
+    if not leaves_node(job, event):
+        return isolate(job, "SIGKILL did not end: " + "; ".join(event.processes), cause="unkillable")
+    job, written = accepted(job, event)
+    job, effects = _tree_ended(job, phase, ev.TreeEnded(event.now, event.killed), policy)
+    return job, (*written, *effects)
 
 
 def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
@@ -251,8 +231,7 @@ def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) 
         if policy.shared and job.want.asked:
             return consult(job, phase.attempt, event.now, written)
         if waits_for_word(job, policy):
-            waits = None if job.want.verdict == exitcode.SUCCEEDED else event.now + WORD
-            return job._replace(phase=Stopping(phase.attempt, "verdict", waits)), written
+            return job._replace(phase=Stopping(phase.attempt, "verdict", patience(job, event.now, policy))), written
         return again(job, None, event.now, policy, written)
     if has_to_wait(job):
         return heal(job, phase.attempt, event.now, policy, written)
@@ -268,11 +247,15 @@ def _shared(job: Job, phase: Stopping, event: ev.Shared, policy: Policy) -> Outc
 
 
 def _released(job: Job, phase: Stopping, event: ev.Released, policy: Policy) -> Outcome:
-    """A device that a dead process still holds, or its memory, is the node's trouble."""
+    """A device that a dead process still holds, or its memory, or that its driver calls broken, is the node's trouble.
+    That nobody answers for it is a trouble of the tool: the job goes on."""
     if phase.stage != "devices":
         return job, ()
     if not event.held:
-        return again(job, phase.attempt, event.now, policy)
+        what = f"nobody says whether the devices are free; going on: {'; '.join(event.silent)}"
+        written: Effects = (do.Persist("problem", (("what", what),)),) if event.silent else ()
+        job, returned = given_back(job, event, policy)
+        return again(job, phase.attempt, event.now, policy, written + returned)
     return isolate(job, "devices are not free after the kill: " + "; ".join(event.held))
 
 
@@ -284,7 +267,7 @@ def _found(job: Job, phase: Phase, event: ev.Found, policy: Policy) -> Outcome:
 
 
 def _remembered(job: Job, phase: Phase, event: ev.Remembered, policy: Policy) -> Outcome:
-    return remember(job, event, policy.phase), ()
+    return remember(job, event, policy.phase, policy.job), ()
 
 
 WATCHED: dict[type[ev.Event], Handler] = {
@@ -298,6 +281,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.Exited: exited,
     ev.Signalled: _signalled,
     ev.Faulted: _faulted,
+    ev.Rescheduled: rescheduled,
 }
 ORDERS: dict[type[ev.Event], Handler] = {
     ev.RestartAsked: timely(restart_asked),
@@ -306,12 +290,13 @@ ORDERS: dict[type[ev.Event], Handler] = {
     ev.ResumeAsked: timely(resume_asked),
 }
 TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
-    (Pending, ev.Started): _begin,
-    (Pending, ev.Ticked): _launch_due,
-    (Pending, ev.Overslept): _launch_due,
+    (Pending, ev.Started): begin,
+    (Pending, ev.Ticked): launch_due,
+    (Pending, ev.Overslept): launch_due,
+    (Pending, ev.Checked): checked,
     (Pending, ev.Signalled): _signalled_idle,
     (Pending, ev.Saved): saved,
-    (Pending, ev.Faulted): _faulted_pending,
+    (Pending, ev.Faulted): faulted_pending,
     (Launching, ev.Spawned): _spawned,
     (Launching, ev.SpawnFailed): _spawn_failed,
     (Launching, ev.Exited): _exited_launching,
@@ -340,10 +325,12 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Healing, ev.Saved): saved,
     (Healing, ev.Faulted): faulted_healing,
     **{(phase, ev.Held): held for phase in PHASES if phase is not Done},
-    (Pending, ev.Held): _held_pending,
+    (Pending, ev.Held): held_pending,
     **{(phase, ev.Found): _found for phase in PHASES if phase is not Done},
     **{(phase, ev.Remembered): _remembered for phase in PHASES if phase is not Done},
+    (Pending, ev.Remembered): remembered_pending,
     **{(phase, event): cell for phase in PHASES for event, cell in ORDERS.items()},
     **{(phase, ev.Ordered): ordered for phase in PHASES if phase is not Done},
+    **{(phase, ev.Unheard): unheard for phase in PHASES if phase is not Done},
     **{(phase, ev.CutOff): cut_off for phase in PHASES if phase is not Done},
 }

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, words
-from ftrun.core.ending import Effects, Outcome, finish_with, stop
+from ftrun.core.ending import Effects, Outcome, finish_with, stop, unless_in_vain
 from ftrun.core.faulting import has_to_wait, heal
 from ftrun.core.group import Counts, End, Order, Report, State, Trouble
 from ftrun.core.idle import still_for
@@ -32,7 +32,7 @@ from ftrun.core.states import (
 )
 from ftrun.core.watching import watch
 
-WORD: Final = 10.0  # s in which rank 0 has to say what becomes of a verdict
+WORD: Final = 10.0  # s in which rank 0 has to say what becomes of a verdict, once it can know whom it has lost
 # What is true of a node whatever the others did: no trouble of theirs explains it.
 OF_THE_NODE: Final = (exitcode.USER_FAULT_LIMIT.name, exitcode.NODE_FAULT.name)
 
@@ -123,10 +123,10 @@ def _yields(want: Finish) -> bool:
 
 
 def _why(order: Order) -> str:
-    why = words.short(order.why, words.REASON) if order.what == "stop" else f"it is at epoch {order.epoch}"
+    why = words.short(order.why, words.REASON) if order.what == "stop" else f"the group is at epoch {order.epoch}"
     where = f" (on {order.node})" if order.node and order.node not in order.why else ""
     follows = "all start again together" if order.cause is not None else ""  # else it is not settled what follows
-    return words.sentence(f"{why}{where}", "killing the command here too", follows)
+    return words.sentence(f"{why}{where}", "ftrun ends the command here, too", follows)
 
 
 def _ended(job: Job, phase: Phase, event: ev.Ordered, policy: Policy, written: Effects) -> Outcome:
@@ -135,6 +135,8 @@ def _ended(job: Job, phase: Phase, event: ev.Ordered, policy: Policy, written: E
     if end is None or isinstance(phase, Done):
         return job, written
     want = Finish(end.code, end.verdict, _of(end, policy), node=end.node, device=end.device)
+    if end.verdict == exitcode.HANG_LIMIT.name and not end.asked:
+        want = unless_in_vain(job, want)
     if end.verdict == exitcode.SUCCEEDED or (end.asked and isinstance(job.want, Finish)):
         if isinstance(phase, Stopping) and phase.stage == "verdict":
             return again(job, phase.attempt, event.now, policy, written)
@@ -176,12 +178,46 @@ def _paused(job: Job, event: ev.Ordered, policy: Policy) -> Outcome:
     return pause_asked(job, job.phase, asked, policy)
 
 
+def unheard(job: Job, phase: Phase, event: ev.Unheard, policy: Policy) -> Outcome:
+    """That rank 0 is not heard says nothing of the command here, which may be well: it goes on, and whatever stops it
+    is judged as ever.  A verdict about it may follow from what happened to rank 0, so that it waits."""
+    written: Effects = (do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),)
+    left = f"ftrun waits for rank 0, for {words.seconds(event.until - event.now)} at most"
+    match phase:
+        case Launching() | Starting() | Running() | Suspect():
+            written += (do.Say(words.sentence(event.why, "the command goes on", left)),)
+        case Stopping(stage="verdict") if isinstance(job.want, Finish) and _yields(job.want):
+            job = job._replace(phase=phase._replace(deadline=None))
+            written += (do.Say(words.sentence(event.why, left)),)
+        case Pending(deadline=None):
+            written += (do.Say(words.sentence(event.why, left)),)
+    return job, written
+
+
+def patience(job: Job, now: float, policy: Policy) -> float | None:
+    """Until when a verdict waits for the word of the group.  One that may follow from the loss of another waits until
+    that loss is known; one of this node does not."""
+    assert isinstance(job.want, Finish)
+    if job.want.verdict == exitcode.SUCCEEDED:
+        return None
+    return now + WORD + (policy.peer_timeout if _yields(job.want) else 0.0)
+
+
 def cut_off(job: Job, phase: Phase, event: ev.CutOff, policy: Policy) -> Outcome:
-    """Nobody knows what the others do: rank 0's container is lost, and with it the job in its containers."""
+    """Nobody knows what the others do, and by now they have ended: rank 0 does not wait longer for us either.
+
+    Where rank 0 will never take this node, and nothing has run here yet, waiting and scheduling again cure nothing.
+    """
     if isinstance(job.want, Finish) and (job.want.asked or not isinstance(phase, Stopping)):
         return job, ()
+    if event.incurable and job.ledger.epoch:
+        return job, ()  # it was one of the group: scheduled again, all of it may fit together
     written: Effects = (do.Persist("group", (("what", "cut"), ("epoch", job.ledger.epoch), ("why", event.why))),)
-    want = finish_with(exitcode.HANG_LIMIT, event.why)
+    if event.incurable:
+        want = finish_with(exitcode.USAGE, event.why)
+    else:
+        want = unless_in_vain(job, finish_with(exitcode.HANG_LIMIT, event.why))
+    want = want._replace(cut=True)
     job = job._replace(order=Order(job.ledger.epoch, "end", event.why))  # no other word is to be waited for
     match phase:
         case Done():
@@ -192,8 +228,10 @@ def cut_off(job: Job, phase: Phase, event: ev.CutOff, policy: Policy) -> Outcome
             said = words.sentence(event.why, f"ending with {want.code} ({want.verdict})")
             return stop(job._replace(want=want), phase.attempt, event.now, policy, written, said)
         case Stopping(stage="verdict"):
-            if isinstance(job.want, Finish) and job.want.verdict == exitcode.SUCCEEDED:
-                job = job._replace(want=want)  # the others may need it again, and have no use for half a success
+            if isinstance(job.want, Finish) and job.want.verdict in (exitcode.SUCCEEDED, exitcode.FAILED):
+                # The others may need it again, and have no use for half a success; and what it failed of may have been
+                # the loss of rank 0.
+                job = job._replace(want=want)
             return again(job, phase.attempt, event.now, policy, written)
         case Stopping():
             return (job if isinstance(job.want, Finish) else job._replace(want=want)), written
@@ -243,7 +281,7 @@ def _end(job: Job, policy: Policy) -> End | None:
     want = job.want
     if not isinstance(want, Finish):
         return None
-    return End(want.code, want.verdict, want.message, want.node or policy.node, want.device, want.asked)
+    return End(want.code, want.verdict, want.message, want.node or policy.node, want.device, want.asked, want.cut)
 
 
 def _still(job: Job, now: float, policy: Policy) -> bool:

@@ -8,17 +8,20 @@ from typing import NamedTuple
 
 from ftrun.core import learning
 from ftrun.core.idle import quiet_for, still_for
-from ftrun.core.values import TOUCH, Attempt, Finding, Learned, Rank
+from ftrun.core.values import TOUCH, Attempt, Finding, Learned, Rank, Section
 
 # A look at least this often in the shortest limit: a freeze that falls between two looks is not seen as such, so it
 # must stay small against the limit; the touch file has no clock that we may trust, so its beat is timed by the look.
 LOOKS_PER_LIMIT = 8
+FOREVER = 1e12  # s
 
 
 class Limits(NamedTuple):
     """In seconds; None switches a rule off.  `start_given`: the start limit is armed at the spawn, for any command.
     `auto`: the hang limit is learned.  `idle`: for how long the whole tree may do nothing; unless it is `idle_given`
-    that is asked only of a job that uses an accelerator."""
+    that is asked only of a job that uses an accelerator.  `section`: in a section without a timeout of its own that the
+    program opened; `automatic`: in one that the hooks opened by themselves, or, if that is `automatic_learned`, at most
+    where earlier ones of its name have taught a shorter limit."""
 
     hang: float | None
     start: float | None
@@ -27,6 +30,8 @@ class Limits(NamedTuple):
     auto: bool = False
     idle: float | None = None
     idle_given: bool = False
+    automatic: float | None = None
+    automatic_learned: bool = False
 
 
 class Judgement(NamedTuple):
@@ -57,6 +62,8 @@ def judge(
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits), list[float]()
     for rank in awaited:
         findings += _sections(rank, attempt, now, limits)
+        if limits.automatic is not None and not limits.automatic_learned and rank.moved_at is not None:
+            spans.append(limits.automatic)  # one may open before the next look
         silence = _silence(rank, attempt, now, limits, learned)
         if silence is not None:
             spans.append(silence.limit)  # in any case: the end of a section tells nobody
@@ -69,6 +76,8 @@ def judge(
     if not spans:
         return Judgement(None, None)
     due = min((f.limit - f.age for f in findings), default=spans[0])
+    if limits.auto and any(r.moved_at is not None and r.intervals < learning.ENOUGH for r in awaited):
+        spans.append(learning.FLOOR)  # else a freeze between two looks is learned as one of these few silences
     return Judgement(None, now + min(due, min(spans) / LOOKS_PER_LIMIT))
 
 
@@ -79,9 +88,26 @@ def same(one: Finding, other: Finding | None) -> bool:
 
 def _sections(rank: Rank, attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The deadlines of its open sections, overdue or not."""
-    timed = [(s, limits.section if s.timeout is None else s.timeout) for s in rank.sections]
-    ages = [(s.name, awake(s.started, now, attempt.aways), limit) for s, limit in timed if limit is not None]
-    return [Finding("section", rank.rank, age, limit, rank.step, name, rank.pid) for name, age, limit in ages]
+    found = []
+    for section in rank.sections:
+        limit, learned = section_limit(section, rank, attempt, limits)
+        if limit is not None:
+            age = awake(section.started, now, attempt.aways)
+            found.append(Finding("section", rank.rank, age, limit, rank.step, section.name, rank.pid, learned))
+    return found
+
+
+def section_limit(section: Section, rank: Rank, attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
+    """For how long, in seconds, a rank may be in that section, and whether evidence may still raise that."""
+    if section.timeout is not None:
+        return section.timeout, False
+    if not section.automatic:
+        return limits.section, False
+    most = limits.automatic
+    if most is None or not limits.automatic_learned or section.longest is None:
+        return most, False
+    seconds = _raised(learning.section(section.longest), rank, attempt)
+    return (seconds, True) if seconds < most else (most, False)
 
 
 def _silence(rank: Rank, attempt: Attempt, now: float, limits: Limits, learned: Learned | None) -> Finding | None:
@@ -106,24 +132,56 @@ def hang_limit(rank: Rank, attempt: Attempt, limits: Limits, learned: Learned | 
         return limits.hang, False
     if rank.rank == TOUCH:
         return limits.start, False
-    limit = learning.limit(rank, learned, limits.start)
+    taken = 0.0 if rank.moved_at is None else max(0.0, rank.moved_at - attempt.spawned_at)
+    limit = learning.limit(rank, learned, limits.start, taken)
     if limit.seconds is None or not limit.learned:
         return limit.seconds, False
-    seconds = max([limit.seconds * attempt.patience, *(r.limit for r in attempt.raised if r.rank == rank.rank)])
+    seconds = _raised(limit.seconds, rank, attempt)
     if limit.most is not None and seconds >= limit.most:
         return limit.most, False
     return seconds, True
 
 
+def _raised(seconds: float, rank: Rank, attempt: Attempt) -> float:
+    """A learned limit, as hangs in a row and evidence for this rank have raised it."""
+    return max([seconds * attempt.patience, *(r.limit for r in attempt.raised if r.rank == rank.rank)])
+
+
+def patience(finding: Finding, limits: Limits) -> float | None:
+    """The age, in seconds, up to which this finding is cleared where somebody outside the job may end the wait.
+
+    None: it never is, since the user gave the limit.  Such a job may be silent for as long as a start may take.
+    """
+    if finding.rule == "idle":
+        return None if limits.idle_given else FOREVER if limits.start is None else limits.start
+    if not finding.learned:
+        return None
+    return FOREVER if limits.start is None else max(limits.start, learning.LONGEST_TIMES * finding.limit)
+
+
 def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
-    """A start limit that was given holds from the spawn, whether or not the program ever calls a hook."""
-    if limits.start is None or not limits.start_given:
+    """A start limit that was given holds from the spawn, whether or not the program ever calls a hook.  Where none was
+    given, a job that has beaten in an earlier attempt is judged by how long that took."""
+    limit, by_learning = start_limit(attempt, limits)
+    if limit is None or attempt.barred:
         return []
     if any(r.moved_at is not None or r.done or (r.sections and r.present) for r in attempt.ranks):
         return []
     credit = max((r.credit for r in attempt.ranks), default=0.0)
     age = awake(attempt.spawned_at, now, attempt.aways) - credit
-    return [Finding("start", None, age, limits.start, pid=attempt.pid)]
+    return [Finding("start", None, age, limit, pid=attempt.pid, learned=by_learning)]
+
+
+def start_limit(attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
+    """For how long, in seconds from the spawn, nothing need move, and whether that was learned: then it convicts only
+    with evidence, however often that has raised it."""
+    if limits.start is None or limits.start_given:
+        return limits.start, False
+    if attempt.first_beat is None or not (limits.auto or limits.hang is not None):
+        return None, False
+    # The hang before the first restart says nothing of how long a start takes: only further ones in a row do.
+    patience = max(1, attempt.patience // 2)
+    return max(learning.start_limit(attempt.first_beat) * patience, attempt.start_raised), True
 
 
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:

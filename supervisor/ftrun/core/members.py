@@ -121,11 +121,18 @@ class Fleet(NamedTuple):
     strangers: Mapping[tuple[int, str], float] = {}  # rank and life: since when it wants a place that is taken
     unheard: float | None = None  # from then on, who has not been heard is lost; None: not yet, or it is past
     missed: bool = False
+    heard: bool = False  # this epoch was, and not given here
+    silence: float = SILENCE  # without a word of a member that count as its loss
 
     @property
     def epoch(self) -> int:
         """The highest heard or given."""
         return self.order.epoch
+
+    @property
+    def lease(self) -> float:
+        """For so long a member's command may work on after its last word of rank 0 (`ftrun.peers`)."""
+        return self.silence + self.wait
 
     @property
     def deadline(self) -> float | None:
@@ -146,9 +153,9 @@ class Fleet(NamedTuple):
 Outcome = tuple[Fleet, Effects]
 
 
-def gather(now: float, size: int, wait: float, drain: float, heal: float = 0.0) -> Fleet:
+def gather(now: float, size: int, wait: float, drain: float, heal: float = 0.0, silence: float = SILENCE) -> Fleet:
     """A coordinator that knows nothing yet."""
-    return Fleet(size, wait, drain, heal, now, Gathering(now + wait, now + HINT))
+    return Fleet(size, wait, drain, heal, now, Gathering(now + wait, now + HINT), silence=silence)
 
 
 def taken(fleet: Fleet, now: float, report: Report, before: Member | None) -> Fleet:
@@ -163,12 +170,14 @@ def _raised(fleet: Fleet, now: float, epoch: int) -> Fleet:
     order = fleet.order._replace(epoch=epoch, cause=None, progressed=False, still=False)
     match fleet.phase:
         case Gathering() if fleet.epoch == 0:  # the others have to be somewhere
-            fleet = fleet._replace(phase=Gathering(None), unheard=now + SILENCE)
+            fleet = fleet._replace(phase=Gathering(None), unheard=now + fleet.silence)
         case Steady():
             fleet, order = fleet._replace(phase=Gathering(None)), order._replace(what="wait")
         case Draining() | Lost() as phase:
             fleet = fleet._replace(phase=phase._replace(cure=None))
-    fleet = fleet._replace(order=order, progressed=False)
+    fleet = fleet._replace(order=order, progressed=False, heard=True)
+    if isinstance(fleet.phase, Draining | Lost):
+        return suspicious(fleet, now)
     return fleet._replace(kinds=count(fleet))
 
 
@@ -244,9 +253,9 @@ def most(fleet: Fleet) -> Counts:
 
 
 def fenced(fleet: Fleet, now: float, before: Member, report: Report) -> Fleet:
-    """Who has lost rank 0 ends its command by itself, SILENCE after the last word; who lost its machine may be cut off
-    only.  Nothing of it is left where it said so, or where its connection closed and this one, on the same machine,
-    came only then: one that was there before does not follow it, and it may have lost its courier only.
+    """Who does not hear rank 0 may work on, and ends its command by itself when its lease is over; who lost its machine
+    may be cut off only.  Nothing of it is left where it said so, or where its connection closed and this one, on the
+    same machine, came only then: one that was there before does not follow it, and it may have lost its courier only.
     """
     gone = before.gone
     if fleet.epoch == 0 or gone is None:
@@ -255,7 +264,9 @@ def fenced(fleet: Fleet, now: float, before: Member, report: Report) -> Fleet:
     closed = next((at for at in (gone.shut, gone.heard) if at is not None), gone.now)
     if gone.closed and before.report.boot == report.boot and since >= closed:
         return fleet
-    return fence(fleet, now, {report.rank: gone.now})
+    # It cannot have had a word of us later than we had one of it, but for one that was on its way (LATE).
+    last = gone.heard if gone.heard is not None and not gone.closed else gone.now
+    return fence(fleet, now, {report.rank: last})
 
 
 def stranger(fleet: Fleet, now: float, report: Report) -> Fleet:
@@ -268,22 +279,29 @@ def stranger(fleet: Fleet, now: float, report: Report) -> Fleet:
 
 def wary(fleet: Fleet, now: float, report: Report) -> Fleet:
     """Who comes late to one who has forgotten, and has run nothing, may be in the place of another."""
-    if isinstance(fleet.phase, Gathering | Over) or not without_past(report):
+    if isinstance(fleet.phase, Gathering | Over) or not without_past(report, fleet.epoch):
         return fleet
     return fence(fleet, now, {report.rank: fleet.started})
 
 
-def without_past(report: Report) -> bool:
-    """Where rank 0 is, the coordinator is: nobody else is in its place."""
-    return report.rank != 0 and report.state == "ready" and report.trouble is None
+def without_past(report: Report, epoch: int) -> bool:
+    """Where rank 0 is, the coordinator is: nobody else is in its place.  Who ran the newest epoch itself was alone in
+    its place when that began."""
+    return report.rank != 0 and report.state == "ready" and report.trouble is None and report.ran < max(epoch, 1)
+
+
+def suspicious(fleet: Fleet, now: float) -> Fleet:
+    """Who forgot whom those without a past replace lets them wait until nobody else can be at work in their place."""
+    new = {rank: fleet.started for rank, m in fleet.members.items() if without_past(m.report, fleet.epoch)}
+    return fence(fleet, now, new)
 
 
 def fence(fleet: Fleet, now: float, lost: Mapping[int, float]) -> Fleet:
     """`lost`: rank: since when an earlier life in its place may have had no word of rank 0."""
     fences = dict(fleet.fences)
     for rank, since in lost.items():
-        until = since + SILENCE + LATE + fleet.drain  # later than any before: it is lost since then
+        until = since + fleet.lease + LATE + fleet.drain  # later than any before: it is lost since then
         if until > now:
-            fences[rank] = until
+            fences[rank] = max(until, fences.get(rank, until))
     after = fleet._replace(fences=fences)
     return after._replace(kinds=count(after))

@@ -94,6 +94,7 @@ def stop_asked(job: Job, phase: Phase, event: ev.StopAsked, policy: Policy) -> O
                 job._replace(want=want), phase.attempt, event.now, policy, answer, say=f"stop by order of {_who(event)}"
             )
         case Stopping(stage="asked"):  # it takes its time with the signal from outside
+            job = job._replace(want=want) if isinstance(job.want, Again) else job
             return stop(job, phase.attempt, event.now, policy, answer, say=f"stop by order of {_who(event)}")
         case Stopping() if isinstance(job.want, Again):
             return job._replace(want=want._replace(own=False)), answer

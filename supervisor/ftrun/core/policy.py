@@ -3,8 +3,10 @@
 from typing import Final, NamedTuple
 
 from ftrun.core import exitcode
+from ftrun.core.group import SILENCE
 from ftrun.core.idle import Thresholds
 from ftrun.core.liveness import Limits, awake
+from ftrun.core.saving import advanced, remembered
 from ftrun.core.values import Attempt, Cause, Ledger
 
 BACKOFF_LIMIT: Final = 60.0  # s
@@ -20,19 +22,24 @@ class Policy(NamedTuple):
     backoff: float = 1.0
     files: bool = False  # checkpoint files are watched: they are what progress is judged by
     work: Thresholds = Thresholds()
-    limits: Limits = Limits(hang=HOUR, start=HOUR, start_given=False, section=HOUR)
+    limits: Limits = Limits(hang=HOUR, start=HOUR, start_given=False, section=HOUR, automatic=HOUR)
     grace: float = 10.0
     stop_grace: float | None = None
     kill_timeout: float = 60.0  # what SIGKILL has not ended by then cannot be killed
     device_timeout: float | None = None  # for devices to be free after a kill; None: nobody sees to that
     heal_timeout: float = 300.0
+    limit_fails: bool = False  # the hang limit ends the job as failed, instead of rescheduling it
+    hangs_stand: bool = False  # a hang is reported and ends nothing: the platform does not restart upon suspension
     min_devices: int | None = None  # so many have to be left where one that does not heal is taken out
     unconditional: bool = False  # the limit of failures hands the command's own code to the outer scheduler
     asks_platform: bool = False  # it permits, or does not, the first start too
+    checks_devices: bool = False  # the first start waits for a look at them
     node: str = ""
     phase: str = ""  # of several that run in sequence: each has a past of its own
+    job: str = ""  # what the platform calls this training job, or the user (--group-job)
     shared: bool = False  # other ftruns of this job may have a verdict already
     group: bool = False  # one of several: starts and verdicts are for all of them
+    peer_timeout: float = SILENCE  # of another member that count as its loss
     evidence_timeout: float = 30.0
 
 
@@ -56,17 +63,22 @@ def wait(ledger: Ledger, cause: Cause, policy: Policy) -> float:
 
 
 def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> str | None:
-    """What this attempt has achieved beyond all earlier ones: `checkpoint`, `step`, `stable` or None.
+    """What this attempt has achieved beyond all earlier ones: `checkpoint`, `step`, `save`, `stable` or None.
 
     Where checkpoints are reported only a newer one counts: a job that dies between two checkpoints, at ever later
-    steps, gets nowhere (Cerebras judges restarts so).
+    steps, gets nowhere (Cerebras judges restarts so).  Otherwise steps count, and what the program saves by itself
+    (`saving.advanced`): a resumed program whose optimizer has no step count begins with step 0 again.
     """
     newest = attempt.checkpoint
     if policy.files or newest is not None or ledger.best_checkpoint is not None:
         beyond = newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint)
         return "checkpoint" if beyond else None
-    if attempt.step is not None or ledger.best_step is not None:
-        return "step" if _beyond(attempt.step, ledger.best_step) else None
+    if _beyond(attempt.step, ledger.best_step):
+        return "step"
+    if not attempt.progressed and advanced(attempt):
+        return "save"
+    if ledger.best_step is not None:
+        return None
     # Silence is no stability: where a program beats, or has to, only the time up to its last movement counts.
     judged = attempt.ranks or policy.limits.start_given
     until = now if attempt.idle.since is None else min(now, attempt.idle.since)
@@ -88,7 +100,7 @@ def credited(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger
         ledger = ledger._replace(best_checkpoint=newest.checkpoint_step, last_checkpoint=path)
     if attempt.step is not None:
         ledger = ledger._replace(last_step=attempt.step)
-    return ledger._replace(last_section=attempt.section)
+    return ledger._replace(last_section=attempt.section, saved=remembered(ledger.saved, attempt.ranks))
 
 
 def _beyond(value: int | None, best: int | None) -> bool:

@@ -7,10 +7,17 @@ from ftrun.core.history import Schedule, noted
 from ftrun.core.states import Job
 
 
-def remember(job: Job, event: ev.Remembered, phase: str) -> Job:
-    """The job with it.  What was reached before the state dir spoke counts only if it lies beyond all earlier."""
+def remember(job: Job, event: ev.Remembered, phase: str, name: str) -> Job:
+    """The job with it.  What was reached before the state dir spoke counts only if it lies beyond all earlier.
+
+    `name` is what the platform calls this job, empty where it does not say.  Another job's schedules and faults are
+    left out: ModelArts ("In-Place Recovery", degradation policies) counts faults within a single training.
+    """
     ledger = job.ledger
-    past = before([s for s in event.schedules if s.phase == phase], ledger.schedule_cnt)
+    schedules = [s for s in event.schedules if not name or s.job == name]
+    past = before([s for s in schedules if s.phase == phase], ledger.schedule_cnt)
+    jobs = {ledger.job, *(s.job for s in _earlier(schedules, ledger.schedule_cnt))}
+    faults = [one for one in event.occurrences if one.job in jobs]
     step = max((s.best_step for s in past if s.best_step is not None), default=None)
     checkpoint = max((s.best_checkpoint for s in past if s.best_checkpoint is not None), default=None)
     told = ledger.best_step is not None or ledger.best_checkpoint is not None
@@ -20,7 +27,7 @@ def remember(job: Job, event: ev.Remembered, phase: str) -> Job:
     ledger = ledger._replace(
         best_step=step if _above(step, ledger.best_step) else ledger.best_step,
         best_checkpoint=checkpoint if _above(checkpoint, ledger.best_checkpoint) else ledger.best_checkpoint,
-        occurrences=noted(event.occurrences, ledger.occurrences),
+        occurrences=noted(faults, ledger.occurrences),
     )
     return job._replace(ledger=ledger, past=past)
 
@@ -29,16 +36,24 @@ def before(schedules: Sequence[Schedule], number: int) -> tuple[Schedule, ...]:
     """Those of this job before schedule `number`, one a number: tasks of a job share it, and so do containers that were
     started again.  Where the number falls, another job has used the folder before."""
     grouped: list[Schedule] = []
-    for schedule in reversed(schedules):
-        if schedule.number >= number and not grouped:
-            continue  # of this schedule: of our peers, or of ours
+    for schedule in _earlier(schedules, number):
         if grouped and schedule.number == grouped[-1].number:
             grouped[-1] = _joined(grouped[-1], schedule)
-        elif grouped and schedule.number > grouped[-1].number:
-            break
         else:
             grouped.append(schedule)
     return tuple(reversed(grouped))
+
+
+def _earlier(schedules: Sequence[Schedule], number: int) -> list[Schedule]:
+    """Those before schedule `number` of the same job, the latest first, with those of other tasks."""
+    found: list[Schedule] = []
+    for schedule in reversed(schedules):
+        if schedule.number >= number and not found:
+            continue  # of this schedule: of our peers, or of ours
+        if found and schedule.number > found[-1].number:
+            break
+        found.append(schedule)
+    return found
 
 
 def _joined(one: Schedule, other: Schedule) -> Schedule:

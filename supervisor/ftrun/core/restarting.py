@@ -31,8 +31,14 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     if policy.group:
         fields += (("epoch", epoch),)
     written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
-    attempt = Attempt(number, spawned_at=now, patience=1 << min(ledger.hang, 10))
-    job = job._replace(phase=Launching(attempt), want=Keep(), ledger=ledger, blame=None)
+    attempt = Attempt(
+        number,
+        spawned_at=now,
+        patience=1 << min(ledger.hang, 10),
+        first_beat=ledger.first_beat,
+        inherited=ledger.saved,
+    )
+    job = job._replace(phase=Launching(attempt), want=Keep(), ledger=ledger, blame=None, shed=())
     return job, (written, do.Spawn(number))
 
 
@@ -42,10 +48,11 @@ def consult(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome
 
 
 def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
-    """No restart before the devices are free."""
-    if attempt is None or policy.device_timeout is None:
+    """No restart before the devices are free, and before those that were taken out have been looked at."""
+    looks = policy.device_timeout is not None or not set(job.ledger.removed) <= set(job.shed)
+    if attempt is None or not looks:
         return again(job, attempt, now, policy, written)
-    freeing = Stopping(attempt, "devices", now + policy.device_timeout + ANSWER)
+    freeing = Stopping(attempt, "devices", now + (policy.device_timeout or 0.0) + ANSWER)
     return job._replace(phase=freeing), (*written, do.Release())
 
 
@@ -96,7 +103,7 @@ def faulted_healing(job: Job, phase: Healing, event: ev.Faulted, policy: Policy)
 
 
 def held(job: Job, phase: Phase, event: ev.Held, policy: Policy) -> Outcome:
-    job = job._replace(held=event.why)
+    job = job._replace(held=event.why, leaving=event.ends)
     if isinstance(phase, Healing) and phase.fault is None and event.why is None:
         return _on(job, phase, event.now, policy)
     return job, ()

@@ -9,9 +9,15 @@ from ftrun.core.values import Attempt, Device, Fault, Finding, Ledger, Reason
 
 
 class Pending(NamedTuple):
-    """No process; the next start is due at the deadline."""
+    """No process; the next start is due at the deadline.
+
+    `awaits`: whose answers the first start waits for, until that deadline: `platform`, `devices`, `history`.
+    `standing`: faults that the devices have before it, which could heal.
+    """
 
     deadline: float | None = None
+    awaits: frozenset[str] = frozenset()
+    standing: tuple[Faulted, ...] = ()
 
 
 class Launching(NamedTuple):
@@ -77,18 +83,21 @@ class Keep(NamedTuple):
 
 
 class Again(NamedTuple):
-    """Start it again once the tree is dead; `faults`: heal them first."""
+    """Start it again once the tree is dead; `faults`: heal them first.  `own`: the status of a command that failed by
+    itself."""
 
     reason: Reason
     consecutive: int = 0
     delay: float = 0.0
     faults: tuple[Fault, ...] = ()
+    own: int | None = None
 
 
 class Finish(NamedTuple):
     """End.  `own`: with the command's own status where it still gives one; `code` is what holds without one.
     `node`: the one that the verdict is about, if it is not this one; `device`: of it.  `asked`: from
-    outside."""
+    outside.  `cut`: for not hearing rank 0, which is the loss of this member of the group and says nothing of the job.
+    """
 
     code: int
     verdict: str
@@ -97,6 +106,7 @@ class Finish(NamedTuple):
     node: str | None = None
     device: str | None = None
     asked: bool = False
+    cut: bool = False
 
 
 Want = Keep | Again | Finish
@@ -123,9 +133,10 @@ class Blame(NamedTuple):
 
 
 class Job(NamedTuple):
-    """`held`: why the platform permits no start.  `devices`: those that the command may use.  `past`: the schedules
-    of this job before this one.  `order`: of the group, as it stands; `told_paused`: what the operator told us, and so
-    the group, last (as in `Report`)."""
+    """`held`: why the platform permits no start; `leaving`: it wants the command ended.  `devices`: those that the
+    command may use.  `past`: the schedules of this job before this one.  `order`: of the group, as it stands;
+    `told_paused`: what the operator told us, and so the group, last (as in `Report`).  `shed`: devices that were taken
+    out since the last start."""
 
     phase: Phase = Pending()
     want: Want = Keep()
@@ -137,3 +148,11 @@ class Job(NamedTuple):
     blame: Blame | None = None
     order: Order | None = None
     told_paused: float | None = None
+    shed: tuple[str, ...] = ()
+    leaving: bool = False
+
+    @property
+    def asleep(self) -> tuple[tuple[float, float], ...]:
+        """When this attempt was frozen, stopped by the user or paused: silences in that time teach nothing."""
+        attempt = getattr(self.phase, "attempt", None)
+        return () if attempt is None else tuple(away for away in attempt.aways if away[0] > attempt.spawned_at)

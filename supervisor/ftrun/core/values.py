@@ -9,22 +9,40 @@ from ftrun.core.idle import Idle
 Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
-TOUCH: Final = -1  # the "rank" of the touch file
+TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
+
+
+def unranked(pid: int) -> int:
+    """What stands in place of the rank for one of several processes without RANK that step: below `TOUCH`."""
+    return TOUCH - pid
 
 
 class Section(NamedTuple):
     """`side`: entered by a thread that does not train, so that the steps are judged as well.  `automatic`: by the
-    hooks themselves, around a call of the program's."""
+    hooks themselves, around a call of the program's; `longest`: in seconds, of the earlier ones of its name in this
+    process, where there were enough to judge by."""
 
     name: str
     started: float
     timeout: float | None = None
     side: bool = False
     automatic: bool = False
+    longest: float | None = None
+
+
+class File(NamedTuple):
+    """A file of the program's.  `version` is its size and time of modification, which a rename keeps; "-": unknown."""
+
+    path: str
+    version: str = "-"
 
 
 class Rank(NamedTuple):
-    """One rank as last seen.  `present`: its process lives.  `moved_at` is None until it first moved."""
+    """One rank as last seen.  `present`: its process lives.  `moved_at` is None until it first moved.
+
+    `saved`: files that it saved after its first movement, by a library that the hooks know, the newest last.
+    `resumed`: files that it loaded before.
+    """
 
     rank: int
     pid: int = 0
@@ -44,6 +62,10 @@ class Rank(NamedTuple):
     usual: float = 0.0  # the 99th percentile of the last thousand
     longest: float = 0.0  # of all but the first ten
     slowest_start: float = 0.0  # the longest of the first ten
+    saved: tuple[File, ...] = ()
+    resumed: tuple[File, ...] = ()
+    ranked: bool = True  # RANK or the like told its rank; without, `rank` is 0
+    parents: tuple[int, ...] = ()  # the pids of the processes that one without RANK descends from, the nearest first
 
 
 class Finding(NamedTuple):
@@ -68,7 +90,7 @@ class Raised(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A device fault.  `severity`: ignore, user, minor, major, critical, unknown (minor and major can heal)."""
+    """A device fault.  `severity` is one of `core.faults.SEVERITIES`."""
 
     device: str
     code: str
@@ -77,8 +99,14 @@ class Fault(NamedTuple):
 
     @property
     def acts(self) -> bool:
-        """Whether it ends the attempt by itself: never a warning, an unknown code, or the user's own."""
-        return self.severity in ("minor", "major", "critical")
+        """Whether it ends the attempt by itself: never a warning or an unknown code, nor a fault of the program's own
+        after which the program can go on (`user`)."""
+        return self.severity in ("minor", "minor+user", "major", "critical")
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the program caused it, by an operator or by its input: no number of such faults isolates a node."""
+        return self.severity in ("user", "minor+user")
 
     @property
     def place(self) -> tuple[str, str]:
@@ -102,7 +130,9 @@ class Attempt(NamedTuple):
     """Facts about one start of the command; a restart forgets them.
 
     `patience` multiplies learned limits: it doubles with each hang in a row, since one that comes again and again may
-    be a silence that this program needs.
+    be a silence that this program needs.  `first_beat`: as in `Ledger`, when this attempt began.  `start_raised`:
+    evidence spoke for a start without a beat, so that it may last at least so many seconds.  `inherited`: what earlier
+    attempts saved, as in `Ledger`, when this attempt began.
     """
 
     number: int
@@ -117,9 +147,14 @@ class Attempt(NamedTuple):
     raised: tuple[Raised, ...] = ()
     idle: Idle = Idle()
     patience: int = 1
+    first_beat: float | None = None
+    start_raised: float = 0.0
+    inherited: tuple[File, ...] = ()
     known: tuple[tuple[str, str, str], ...] = ()  # faults that were counted: one that fires again and again is one
     fault: Fault | None = None  # user-induced, seen while training still moved
     fault_at: float = 0.0
+    barred: bool = False  # some of its processes run as a user who cannot give beats: none that is missing counts
+    reported: bool = False  # a hang on which nothing is done was reported
 
     @property
     def moved(self) -> bool:
@@ -158,7 +193,11 @@ class Learned(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """What outlives an attempt, a crash of ftrun and a restart of the container in the same pod."""
+    """What outlives an attempt, a crash of ftrun and a restart of the container in the same pod.
+
+    `first_beat`: the longest time in seconds that an attempt took from its spawn to its first movement; None while none
+    has moved.
+    """
 
     start_cnt: int = 0
     schedule_cnt: int = 1
@@ -177,7 +216,9 @@ class Ledger(NamedTuple):
     visible: tuple[str, ...] = ()  # if so: a variable, and the words for it of those that are left
     reached: bool = False  # this schedule got beyond all earlier ones
     faulted: bool = False  # a device fault acted on this schedule
-    dead_end: str | None = None  # the last line of what killed the attempt before, if it came to no beat
+    first_beat: float | None = None
+    saved: tuple[File, ...] = ()  # by the program itself, the newest last
+    job: str = ""  # what identifies the training job: faults of another one are not counted
     epoch: int = 0  # of the group: that of the command that runs, or ran last
     account: Account = Account()  # where the time went
 

@@ -6,9 +6,10 @@ from ftrun.core import learning, words
 from ftrun.core.ending import Effects, Outcome, trouble
 from ftrun.core.faulting import blamed
 from ftrun.core.idle import observe, still_for
-from ftrun.core.liveness import judge, same
+from ftrun.core.liveness import awake, judge, same
 from ftrun.core.pausing import forgiven, lifted, over
 from ftrun.core.policy import Policy, credited, progress
+from ftrun.core.saving import latest
 from ftrun.core.states import Again, Done, Healing, Job, Pending, Phase, Running, Starting, Stopping, Suspect
 from ftrun.core.values import CAUSES, Attempt, Cause, Finding, Ledger, Raised
 
@@ -22,6 +23,7 @@ def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
     if moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
         so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
+        job = job._replace(ledger=_begun(job.ledger, attempt))
     if over(job, now):
         job, attempt, effects = lifted(job, attempt, now)
         so_far += effects
@@ -35,6 +37,13 @@ def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
     return job._replace(phase=suspect), (*so_far, written, do.Investigate(judged.finding))
 
 
+def _begun(ledger: Ledger, attempt: Attempt) -> Ledger:
+    """With the time that this attempt took to its first movement, if that is the longest yet."""
+    first = min(rank.moved_at for rank in attempt.ranks if rank.moved_at is not None)
+    taken = awake(attempt.spawned_at, first, attempt.aways)
+    return ledger._replace(first_beat=max(taken, ledger.first_beat or 0.0))
+
+
 def credit(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job, Attempt, Effects]:
     """Write down what the attempt has reached: every new checkpoint, and the first time it goes beyond all earlier;
     and what the silences of its ranks have taught."""
@@ -43,7 +52,8 @@ def credit(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job,
     ledger, written = _learned(ledger, attempt, policy)
     if what is None or (what != "checkpoint" and attempt.progressed):
         return job._replace(ledger=ledger), attempt, written
-    record = _progress(job.ledger, what, attempt.step, ledger.last_checkpoint)
+    path = latest(attempt) if what == "save" else ledger.last_checkpoint
+    record = _progress(job.ledger, what, attempt.step, path)
     return job._replace(ledger=ledger), attempt._replace(progressed=True), (*written, record)
 
 
@@ -109,6 +119,8 @@ def _seen(attempt: Attempt, event: ev.Looked | ev.Evidenced) -> Attempt:
     all that moved have been replaced by processes that did not yet (a launcher has restarts of its own) those begin
     now."""
     seen = attempt._replace(ranks=event.ranks)
+    if isinstance(event, ev.Looked):
+        seen = seen._replace(barred=event.barred)
     if attempt.raised:
         counted = {rank.rank: rank.intervals for rank in attempt.ranks}
         still = {rank.rank for rank in event.ranks if rank.intervals == counted.get(rank.rank)}
@@ -171,10 +183,16 @@ def evidenced(job: Job, phase: Suspect, event: ev.Evidenced, policy: Policy) -> 
     if finding is None or not same(finding, phase.finding):
         return _clear(job, _raised(attempt, phase.finding), event.now, "it moved", policy, written)
     if event.cleared is not None:
-        raises = finding.learned or finding.rule == "idle"
-        excused = _raised(attempt, finding) if raises else forgiven(attempt, attempt.spawned_at, event.now)
+        excused = _excused(attempt, finding, event.now)
         return _clear(job, excused, event.now, event.cleared, policy, written)
     return _hang(job, phase._replace(attempt=attempt, finding=finding), event.now, policy, event.evidence, written)
+
+
+def _excused(attempt: Attempt, finding: Finding, now: float) -> Attempt:
+    """The attempt without this silence: its limit is raised, or, where somebody gave that limit, all time so far does
+    not count."""
+    raises = finding.learned or finding.rule == "idle"
+    return _raised(attempt, finding) if raises else forgiven(attempt, attempt.spawned_at, now)
 
 
 def _fields(finding: Finding) -> tuple[tuple[str, object], ...]:
@@ -185,8 +203,10 @@ def _raised(attempt: Attempt, finding: Finding) -> Attempt:
     """A learned limit was too short: the next is twice that age.  If it stops working meanwhile, that is found then."""
     if finding.rule == "idle":
         return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, still_raised=2 * finding.age))
-    if not finding.learned or finding.rank is None:
+    if not finding.learned:
         return attempt
+    if finding.rank is None:
+        return attempt._replace(start_raised=2 * finding.age)
     others = tuple(r for r in attempt.raised if r.rank != finding.rank)
     return attempt._replace(raised=(*others, Raised(finding.rank, 2 * finding.age)))
 
@@ -208,14 +228,31 @@ def _hang(
     job: Job, phase: Suspect, now: float, policy: Policy, evidence: tuple[tuple[str, object], ...], so_far: Effects
 ) -> Outcome:
     fields = _fields(phase.finding) + evidence
-    so_far += (do.Persist("hang", fields, durable=True),)
     why, seen = words.finding(phase.finding), dict(evidence)
     fault = blamed(phase.attempt, policy)
+    if fault is not None or not policy.hangs_stand:
+        so_far += (do.Persist("hang", fields, durable=True),)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
     why = words.sentence(why, words.stack(seen))
     cause: Cause = "hang" if fault is None else "fault"
+    if fault is None and policy.hangs_stand:
+        return _left(job, phase, now, why, policy, so_far)
     job, effects = trouble(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
     who = phase.finding
     blame = job.blame and job.blame._replace(rank=who.rank, step=who.step, waits=seen.get("waits") is True)
     return job._replace(blame=blame), effects
+
+
+def _left(job: Job, phase: Suspect, now: float, why: str, policy: Policy, so_far: Effects) -> Outcome:
+    """Report a hang and leave the command as it is.
+
+    ModelArts: a suspended job does not end its container, so it triggers no rescheduling; it is watched for suspension
+    only where restart upon suspension is enabled ("Recovering a Training Job", "Restart upon Suspension").
+    """
+    attempt, finding = phase.attempt, phase.finding
+    if not attempt.reported:
+        left = "the command is left as it is, since fault-tolerance/hang-retry is not set"
+        so_far += (do.Say(words.sentence(why, left)),)
+    excused = _excused(attempt, finding, now)
+    return _clear(job, excused._replace(reported=True), now, f"left as it is: {why}", policy, so_far)

@@ -12,8 +12,19 @@ SHORT: Final = 150  # characters of foreign text in a line of ours
 SHORTER: Final = 100  # of one of several
 REASON: Final = 240  # of why, as long as it is
 STACK: Final = "; stack: "
+UNWATCHED: Final = (
+    "a hang would not be noticed: no heartbeat has come from the command, and no timeout is set that needs none "
+    "(--start-timeout, --idle-timeout)"
+)
 UNSAID: Final = (exitcode.NOT_EXECUTABLE.name, exitcode.NOT_FOUND.name)  # what a shell says of these is all there is
-CAUSES: Final = {"manual": "order", "peer": "trouble of another"}  # where one of that reason is not called so
+OFTEN: Final = {1: "once", 2: "twice"}
+BECAUSE: Final = {
+    "hang": "because of a hang",
+    "fault": "because of a device fault",
+    "failure": "because of a failure",
+    "manual": "by an operator",
+    "peer": "because of another node",
+}
 
 
 def printable(text: str) -> str:
@@ -22,11 +33,32 @@ def printable(text: str) -> str:
 
 
 def short(text: str, most: int = SHORT) -> str:
-    """At most so many characters: of a long text the beginning and the end."""
+    """At most so many characters: of a long text the beginning and the end.  No bracket is cut but one that is longer
+    than half of that."""
     if len(text) <= most:
         return text
-    end = (most - 3) // 3
-    return f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
+    start = len(text) - (most - 3) // 3
+    for opened, closed in _brackets(text):
+        if opened < start <= closed:  # the end begins before that bracket, or after it
+            start = opened if len(text) - opened <= most // 2 else min(closed + 1, len(text))
+            break
+    room = max(0, most - 3 - (len(text) - start))
+    opened = next((opened for opened, closed in _brackets(text) if opened < room <= closed), room)
+    return f"{text[: opened if 2 * opened >= room else room].rstrip()}...{text[start:].lstrip()}"
+
+
+def _brackets(text: str) -> list[tuple[int, int]]:
+    """Where each begins and ends that is no part of another."""
+    found: list[tuple[int, int]] = []
+    open_: list[int] = []
+    for place, letter in enumerate(text):
+        if letter in "([{":
+            open_.append(place)
+        elif letter in ")]}" and open_:
+            begun = open_.pop()
+            found = [one for one in found if one[0] < begun]
+            found.append((begun, place))
+    return found
 
 
 def sentence(*parts: str) -> str:
@@ -35,11 +67,10 @@ def sentence(*parts: str) -> str:
 
 
 def several(number: int, what: str) -> str:
-    """`1 process`, `9 processes`, `2 troubles of another`."""
+    """`1 process`, `9 processes`."""
     if number == 1:
         return f"1 {what}"
-    word, of, rest = what.partition(" of ")
-    return f"{number} {word}{'es' if word.endswith('s') else 's'}{of}{rest}"
+    return f"{number} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def seconds(value: float) -> str:
@@ -54,6 +85,18 @@ def seconds(value: float) -> str:
         return f"{minutes}m {rest}s" if rest else f"{minutes}m"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes}m" if minutes else f"{hours}h"
+
+
+def restarted(counts: Mapping[str, int]) -> str:
+    """`restarted once because of a hang`, `restarted 3 times: twice by an operator, once because of another node`."""
+    each = [f"{_times(number)} {BECAUSE.get(why, f'because of {why}')}" for why, number in counts.items()]
+    if len(each) == 1:
+        return f"restarted {each[0]}"
+    return f"restarted {_times(sum(counts.values()))}: {', '.join(each)}"
+
+
+def _times(number: int) -> str:
+    return OFTEN.get(number, f"{number} times")
 
 
 def signal(number: int) -> str:
@@ -72,7 +115,14 @@ def ordinal(number: int) -> str:
 def rank(number: int | None) -> str:
     if number is None:
         return "the command"
+    if number < TOUCH:
+        return f"process {TOUCH - number} (no RANK)"
     return "the touch file" if number == TOUCH else f"rank {number}"
+
+
+def member(number: int, pid: int, inside: str = "") -> str:
+    """A rank together with its process, which is named once; `inside` tells where it is."""
+    return rank(number) + inside + ("" if number < TOUCH else f", process {pid}")
 
 
 def finding(found: Finding) -> str:
@@ -151,8 +201,7 @@ def last(
     if verdict is None and not reported and (not spoke or end.verdict in UNSAID):
         return None
     why = "" if end.verdict == exitcode.SUCCEEDED else short(end.message.partition(STACK)[0], SHORTER)
-    counts = ", ".join(several(number, CAUSES.get(why, why)) for why, number in done.items())
-    starts = several(ledger.start_cnt, "start") + (f" (again after {counts})" if counts else "")
+    starts = several(ledger.start_cnt, "start") + (f" ({restarted(done)})" if done else "")
     reached = "" if step is None else f", step {step}"
     if ledger.last_checkpoint is not None:
         reached += f", checkpoint {short(ledger.last_checkpoint.rstrip('/').rpartition('/')[2], SHORTER)}"

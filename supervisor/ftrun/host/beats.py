@@ -1,21 +1,33 @@
 """The beat folder: made, read and removed here; written by the hooks (`ftrun_hooks/layout.py` defines its bytes)."""
 
+import errno
 import mmap
 import os
 import stat as st
-from collections.abc import Callable
+import struct
 from typing import Final
 
 from ftrun.core.ranks import one_each
 from ftrun.core.values import TOUCH, Rank
-from ftrun.host import procfs, slots
-from ftrun.host.slots import NS
+from ftrun.host import beat_folders, importable, procfs, slots
+from ftrun.host.access import FOLDER_MODE, Access
+from ftrun.host.beat_folders import is_ours, quietly, remove
+from ftrun.host.signals import writing
 from ftrun_hooks import layout as at
 
-PREFIX: Final = "ftrun-beats-"
 TEXT_LIMIT: Final = 4096
-SITECUSTOMIZE: Final = os.path.join(os.path.dirname(os.path.abspath(at.__file__)), "auto", "sitecustomize.py")
-IN_MODIFY, IN_ATTRIB, IN_ONESHOT = 0x2, 0x4, 0x80000000
+FILES: Final = (beat_folders.LOCK, at.BEATS, at.BELL, at.TOUCH, at.REQUEST, at.PYTHON)  # what is ours in it
+ROOM: Final = f"{at.FILE_BYTES // 1024} KiB are needed, e.g. --shm-size=64m"
+# By the errno of what failed; anything else is a matter of room.
+REMEDIES: Final = {
+    errno.EFBIG: f"the limit on the size of a file (ulimit -f) is below {at.FILE_BYTES // 1024} KiB",
+    errno.EMFILE: "the limit on open files (ulimit -n) is too low",
+    errno.ENFILE: "the kernel's limit on open files (fs.file-max) is reached",
+    errno.EACCES: "the folder is not writable for this user",
+    errno.EROFS: "it is mounted read-only",
+    errno.EPERM: "the kernel, or the seccomp profile of the container, refuses it",
+}
+IN_MODIFY, IN_ATTRIB, IN_OPEN, IN_ONESHOT = 0x2, 0x4, 0x20, 0x80000000
 
 
 class BeatsError(Exception):
@@ -25,68 +37,51 @@ class BeatsError(Exception):
 def create() -> "Beats":
     """A fresh beat folder in a memory file system, its space allocated: a full one is an error now, never a SIGBUS."""
     folders = procfs.memory_folders()
-    problem = "no memory file system is mounted at /dev/shm, /run or /tmp"
+    problem, remedy = "no memory file system is mounted at /dev/shm, /run or /tmp", ROOM
     for folder in folders:
-        path = f"{folder}/{PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+        path = beat_folders.new_path(folder)
         try:
             os.mkdir(path, 0o700)
             return Beats(path)
         except OSError as error:
-            problem = f"{folder}: {error.strerror}"
-            for name in (at.BEATS, at.BELL, at.TOUCH, f"{at.PYTHON}/sitecustomize.py"):
-                _quietly(os.unlink, f"{path}/{name}")  # there may be no descriptor left to look at it
-            for name in (at.PYTHON, ""):
-                _quietly(os.rmdir, f"{path}/{name}")
+            problem, remedy = f"{folder}: {error.strerror}", REMEDIES.get(error.errno or 0, ROOM)
+            remove(path)
+            for name in (*FILES, f"{at.PYTHON}/sitecustomize.py"):
+                quietly(os.unlink, f"{path}/{name}")  # there may be no descriptor left to look at it
+            for name in (f"{at.PYTHON}/__pycache__", at.PYTHON, ""):
+                quietly(os.rmdir, f"{path}/{name}")
             if folder == folders[0] and error.errno == 28:
                 break  # full: falling back to a folder that is not meant for this would only hide it
-    raise BeatsError(f"no room for the beats ({problem}); {at.FILE_BYTES // 1024} KiB are needed, e.g. --shm-size=64m")
-
-
-def remove(path: str) -> None:
-    """Remove a beat folder of ours; anything else is left alone, and so is what a link leads to."""
-    if not os.path.basename(path).startswith(PREFIX) or not _ours(path):
-        return
-    try:
-        for _, folders, files, fd in os.fwalk(path, topdown=False):
-            for name in (*files, *folders):
-                _quietly(os.unlink, name, dir_fd=fd)
-            for name in folders:
-                _quietly(os.rmdir, name, dir_fd=fd)
-    except (OSError, RecursionError):
-        pass
-    _quietly(os.rmdir, path)
-
-
-def _ours(path: str) -> bool:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
-    return st.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    raise BeatsError(f"no room for the beats ({problem}); {remedy}")
 
 
 class Beats:
     """The reader.  `bell` is to be polled: a rare event (claim, first move, checkpoint, done, fail, a near section
-    deadline) puts a byte into it.  `watch` likewise: the first touch of the touch file."""
+    deadline) puts a byte into it.  `watch` likewise: the first touch of the touch file, and who asks for access."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.problems: list[str] = []
-        self.bell = self._file = -1
+        self.access = Access(path)
+        self.bell = self._file = self._lock = -1
         self.watch: int | None = None
         try:
             self._make()
         except OSError:
-            for fd in (self.bell, self._file):
+            for fd in (self.bell, self._file, self._lock):
                 if fd >= 0:
                     os.close(fd)  # whoever removes the folder needs some
             raise
         self.reset()
 
     def _make(self) -> None:
+        lock = beat_folders.lock(self.path)
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = lock
         fd = os.open(f"{self.path}/{at.BEATS}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, at.FILE_BYTES)
+            _allocate(fd)
             self._map = mmap.mmap(fd, at.FILE_BYTES)
         except OSError:
             os.close(fd)
@@ -103,18 +98,21 @@ class Beats:
             os.dup2(bell, self.bell, inheritable=False)
             os.close(bell)
         os.close(os.open(f"{self.path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        os.mkdir(f"{self.path}/{at.PYTHON}", 0o700)
-        os.symlink(SITECUSTOMIZE, f"{self.path}/{at.PYTHON}/sitecustomize.py")
+        os.close(os.open(f"{self.path}/{at.REQUEST}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        os.chmod(f"{self.path}/{at.REQUEST}", 0o444)
+        importable.make(f"{self.path}/{at.PYTHON}")
+        os.chmod(self.path, FOLDER_MODE)  # whatever the umask
+        self.access.grant()
 
     @property
     def ours(self) -> bool:
         """Where the command emptied the memory file system, another user may have made a folder of that name."""
-        return _ours(self.path)
+        return is_ours(self.path)
 
     def _whole(self) -> bool:
         try:
             files = [os.lstat(f"{self.path}/{name}") for name in (at.BEATS, at.BELL, at.TOUCH)]
-            linked = os.readlink(f"{self.path}/{at.PYTHON}/sitecustomize.py") == SITECUSTOMIZE
+            linked = importable.whole(f"{self.path}/{at.PYTHON}")
         except OSError:
             return False
         beats, bell, touch = files
@@ -144,8 +142,8 @@ class Beats:
         self._words[at.H_NEXT_LOOK] = at.NO_LOOK
         self._words[at.H_MAGIC] = at.MAGIC
         for name in _names(self.path):
-            if name not in (at.BEATS, at.BELL, at.TOUCH, at.PYTHON):
-                _quietly(os.unlink, f"{self.path}/{name}")
+            if name not in FILES:
+                quietly(os.unlink, f"{self.path}/{name}")
         self.hush()
         self._seen: dict[int, Rank] = {}
         self._texts: dict[str, tuple[object, str | None]] = {}
@@ -160,34 +158,77 @@ class Beats:
         except BlockingIOError:
             pass
 
-    def arm_touch(self) -> int | None:
-        """Be told of the first touch, and only of that: later ones are found by the looks that follow from it."""
-        import ctypes
-
+    def spawned(self, now: float) -> int | None:
+        """From now on be told of the first touch, and only of that: later ones are found by the looks that follow from
+        it.  And of who asks for access.  The descriptor to be polled, or None."""
+        self.access.spawned(now)
         if self.watch is None:
+            import ctypes
+
             libc = ctypes.CDLL(None)
             fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if fd < 0:
                 return None
             self.watch, self._add_watch = fd, libc.inotify_add_watch
-        else:
-            try:
-                os.read(self.watch, 65536)
-            except BlockingIOError:
-                pass
-        self._add_watch(self.watch, f"{self.path}/{at.TOUCH}".encode(), IN_MODIFY | IN_ATTRIB | IN_ONESHOT)
+        self._notices()
+        self._touch_watch = self._watch(at.TOUCH, IN_MODIFY | IN_ATTRIB)
+        self._watch(at.REQUEST, IN_OPEN)
         return self.watch
 
-    def plan(self, deadline: float | None) -> None:
-        """Tell the hooks when we shall look next."""
+    def _watch(self, name: str, events: int) -> int:
+        number: int = self._add_watch(self.watch, f"{self.path}/{name}".encode(), events | IN_ONESHOT)
+        return number
+
+    def _notices(self) -> list[int]:
+        """The watches of which something was told; each tells once."""
+        assert self.watch is not None
+        try:
+            content = os.read(self.watch, 65536)
+        except BlockingIOError:
+            return []
+        # struct inotify_event; a watch of a file has no name in it.  The end of a one-shot watch is told as well.
+        events = struct.iter_unpack("=iIII", content[: len(content) // 16 * 16])
+        return [number for number, mask, _, _ in events if mask & (IN_MODIFY | IN_ATTRIB | IN_OPEN)]
+
+    def woken(self, ready: set[int], now: float) -> bool:
+        """Whether the ranks are to be looked at, by what can be read from or is due; users of the command's own tree
+        who cannot write here are let in."""
+        rang = self.bell in ready
+        if rang:
+            self.hush()
+        if self.watch in ready:
+            told = self._notices()
+            rang = rang or self._touch_watch in told
+            if any(number != self._touch_watch for number in told):
+                self.access.asked(now)
+        if self.access.due is not None and self.access.due <= now:
+            rang = self._let_in(now) or rang
+        return rang
+
+    def _let_in(self, now: float) -> bool:
+        before, untouched = self.access.problem, self._touched() == self._touch_key
+        changed = self.access.look(now)
+        if changed and untouched:
+            self._touch_key = self._touched()  # it has another mode now: that is no touch
+            if self.watch is not None:
+                self._notices()
+                self._touch_watch = self._watch(at.TOUCH, IN_MODIFY | IN_ATTRIB)
+        if self.watch is not None:
+            self._watch(at.REQUEST, IN_OPEN)
+        if self.access.problem not in (None, before):
+            self.problems.append(str(self.access.problem))
+        return changed
+
+    def plan(self, deadline: float | None, asleep: slots.Times | None = None) -> None:
+        """Tell the hooks when we shall look next, and when nobody was judged: that time teaches nothing."""
         if os.fstat(self._file).st_size < at.FILE_BYTES:
             self._extend()
-        self._words[at.H_NEXT_LOOK] = at.NO_LOOK if deadline is None else int(deadline * NS)
+        slots.write_plan(self._words, deadline, asleep)
 
     def _extend(self) -> None:
         """The command cut the file off: touching what is not there any more would be a SIGBUS."""
         try:
-            os.posix_fallocate(self._file, 0, at.FILE_BYTES)
+            _allocate(self._file)
             self._words[at.H_MAGIC] = at.MAGIC
         except OSError:
             self._map = mmap.mmap(-1, at.FILE_BYTES)  # of our own: nothing is seen in it
@@ -216,10 +257,12 @@ class Beats:
             # Its own time stamp is of the wall clock, which decides nothing: it was touched since the last look.
             self._touch = Rank(TOUCH, claimed_at=now, alive_at=now, moved_at=now)
         ranks = one_each(self._seen.values())
+        if self.access.stale(now) and not any(rank.moved_at is not None for rank in ranks):
+            self._let_in(now)  # before anybody judges it by the beats that it does not give
         return ranks if self._touch is None else (*ranks, self._touch)
 
     def _rivals(self, seen: dict[int, Rank]) -> dict[int, Rank]:
-        """The same, with a look at whether they live for those that claimed a rank which another one has as well."""
+        """The same, with whether they live.  A problem only where one of them was told the rank that they share."""
         claims: dict[int, list[int]] = {}
         for slot, rank in seen.items():
             claims.setdefault(rank.rank, []).append(slot)
@@ -228,7 +271,7 @@ class Beats:
                 seen[slot] = rank = seen[slot]._replace(
                     present=slots.lives(seen[slot].pid, self._words[slot + at.START_TICKS])
                 )
-                if slot != at.slot_of(number) and rank.present:
+                if slot != at.slot_of(number) and rank.present and any(seen[s].ranked for s in places):
                     others = ", ".join(str(seen[s].pid) for s in places if s != slot)
                     self._problem(slot, f"process {rank.pid} also claims rank {number} of process {others}")
         return seen
@@ -272,7 +315,7 @@ class Beats:
             return None
         key = (found.st_ino, found.st_size, found.st_mtime_ns)
         if self._texts.get(name, (None, None))[0] != key:
-            content = procfs.read(path, TEXT_LIMIT) if st.S_ISREG(found.st_mode) else None
+            content = _plain_file(path) if st.S_ISREG(found.st_mode) else None
             content = content and content.partition(b"\0")[0]  # a variable of the next start: it could hold no more
             self._texts[name] = (key, content.decode("utf-8", "surrogateescape") if content else None)
         return self._texts[name][1]
@@ -286,11 +329,40 @@ class Beats:
 
     def close(self) -> None:
         for release in (self._words.release, self._map.close, lambda: os.close(self.bell)):
-            _quietly(release)
-        for fd in (self.watch, self._file):
+            quietly(release)
+        for fd in (self.watch, self._file, self._lock):
             if fd is not None:
-                os.close(fd)
+                os.close(fd)  # the removal needs some; another ftrun may help with it from now on
         remove(self.path)
+
+
+def _plain_file(path: str) -> bytes | None:
+    """Nothing that a link leads to, or that has a second name: another user who was let in may have put it there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        return os.read(fd, TEXT_LIMIT) if st.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _allocate(fd: int) -> None:
+    """The whole file, so that no store into it can find the memory file system full.  OSError."""
+    try:
+        os.posix_fallocate(fd, 0, at.FILE_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS):
+            raise
+        # A seccomp profile refuses it; what is written has its place, too.
+        size = os.fstat(fd).st_size
+        with writing():
+            while size < at.FILE_BYTES:
+                size += os.pwrite(fd, bytes(at.FILE_BYTES - size), size)
 
 
 def _names(folder: str) -> list[str]:
@@ -298,10 +370,3 @@ def _names(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
-
-
-def _quietly(call: Callable[..., object], *words: str, **more: int) -> None:
-    try:
-        call(*words, **more)
-    except (OSError, ValueError, BufferError):
-        pass

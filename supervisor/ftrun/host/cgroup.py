@@ -1,5 +1,6 @@
 """What the kernel did to our control group for memory (cgroups(7); Documentation/admin-guide/cgroup-v2.rst)."""
 
+import os
 from collections.abc import Iterator
 
 
@@ -14,6 +15,19 @@ def oom_kills() -> int | None:
             if key == "oom_kill" and value.isdecimal():
                 return int(value)
     return None
+
+
+def killed_together(folder: str | None = None) -> bool:
+    """Whether the kernel kills all of our control group, or of one above it that we see, when it kills one process of
+    it for memory (version 2, `memory.oom.group`).  `folder`: of that group, where it is known."""
+    found = files(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo")) if folder is None else [f"{folder}/"]
+    for path in found:
+        inner = os.path.dirname(path)
+        while setting := _text(f"{inner}/memory.oom.group"):  # the group at the very top has none
+            if setting.strip() == "1":
+                return True
+            inner = os.path.dirname(inner)
+    return False
 
 
 def files(cgroup: str, mountinfo: str) -> Iterator[str]:

@@ -21,6 +21,8 @@ FIRST_DELAY: Final = 1.0  # s before it is started again; doubles up to
 LONGEST_DELAY: Final = 60.0
 PROMPT_DELAYS: Final = (0.05, 1.0)  # s; the same for one that the command, or others, may be waiting for
 WELL: Final = 300.0  # s of life after which the next death is a first one again
+STOPS: Final = 100  # of one process: it is replaced then, so that a loop that stops its pid does not occupy PID 1
+SLICE: Final = 100  # ms of a wait at the very end, between two looks whether it was stopped
 READ: Final = 65536  # bytes a turn
 Message = dict[str, Any]
 # Isolated from the user's PYTHONPATH and working directory: what is not installed is found where we are.
@@ -52,6 +54,7 @@ class Helper:
         self.first, self.longest = PROMPT_DELAYS if lasting or prompt else (FIRST_DELAY, LONGEST_DELAY)
         self.delay = self.first
         self.heard_at = self.started_at = 0.0
+        self.stops = 0
         self.due: float | None = 0.0  # to be started; None: it runs, or is not wanted any more
 
 
@@ -152,6 +155,18 @@ class Helpers:
             else:
                 self._later(helper, now, "it ended")
 
+    def stopped(self, pid: int) -> None:
+        """This child was stopped (SIGSTOP): a helper goes on at once, since the command may be waiting for it."""
+        for helper in [h for h in self._all if h.pid == pid]:
+            helper.stops += 1
+            if helper.stops in (1, STOPS) and helper.delay == helper.first:
+                what = "stopped by a signal: continued" if helper.stops == 1 else f"stopped {STOPS} times: killed"
+                self.problems.append((helper.name, what))
+            if helper.stops < STOPS:
+                os.kill(pid, signal.SIGCONT)
+            else:
+                self._stop(helper)  # started again when it is reaped
+
     def finish(self, name: str, seconds: float) -> bool:
         """For the very end, since it waits: let a lasting one do what is left to do; whether it has within so long.
 
@@ -171,7 +186,7 @@ class Helpers:
                     pass
 
     def _start(self, helper: Helper, now: float) -> bool:
-        helper.due, helper.started_at, helper.heard_at, helper.rest = None, now, now, b""
+        helper.due, helper.started_at, helper.heard_at, helper.rest, helper.stops = None, now, now, b"", 0
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         hooks = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__file__ or "")))
         command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.words]
@@ -207,8 +222,11 @@ class Helpers:
         os.close(told)
         poll = select.poll()
         poll.register(output, select.POLLIN)
-        while poll.poll(1000 * max(0.0, until - time.monotonic())) and os.read(output, READ):
-            pass
+        while (left := until - time.monotonic()) > 0:
+            if not poll.poll(min(SLICE, 1000 * left)):
+                _keep_going(helper.pid)
+            elif not os.read(output, READ):
+                break
         os.close(output)
 
     def _read(self, helper: Helper, now: float) -> list[tuple[str, Message]]:
@@ -250,6 +268,7 @@ def _reaped(pid: int, until: float) -> int | None:
     """Its status, as `waitpid` has it; None: it still runs, or cannot die."""
     while True:
         try:
+            _keep_going(pid)
             reaped, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return -1
@@ -258,3 +277,12 @@ def _reaped(pid: int, until: float) -> int | None:
         if time.monotonic() >= until:
             return None
         time.sleep(0.002)
+
+
+def _keep_going(pid: int) -> None:
+    """Continue this child where it was stopped."""
+    try:
+        if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
+            os.kill(pid, signal.SIGCONT)
+    except ChildProcessError:
+        pass  # it has been reaped

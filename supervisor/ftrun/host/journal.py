@@ -39,8 +39,10 @@ class Journal:
             raise RunDirError(f"run dir {path}: {error.strerror}") from None
         try:
             fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RunDirError(f"run dir {path}: another ftrun works in it") from None
+        except OSError as error:
+            raise RunDirError(f"run dir {path}: its records cannot be locked (flock: {error.strerror})") from None
         # A killed ftrun may have left half a line: the next record starts on one of its own.
         size = os.fstat(self._events).st_size
         if size and os.pread(self._events, 1, size - 1) != b"\n":

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 from ftrun.host import procfs
 
 # File systems that need no other machine and no other program to answer.  What is not known here counts as one that
-# does: NFS, SMB, Lustre, GPFS, BeeGFS, CephFS, AFS, 9p, FUSE, autofs ...  Those of the last line are roots of
-# containers: where they do not answer, ftrun's own program does not either.  virtiofs is not in here: what the host
-# has behind it may be anything, and a copy too many costs little.
+# does: NFS, SMB, Lustre, GPFS, BeeGFS, CephFS, AFS, 9p, virtiofs, FUSE, autofs ...  The root of a container may be any
+# of them.  It is looked at all the same: where it does not answer, ftrun's own program and libraries do not either.
 LOCAL: Final = frozenset(
     {
         *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2", "ubifs"),
@@ -50,11 +49,21 @@ class Mounts:
         self._root = self._top(first)
 
     def network(self, path: str) -> str | None:
-        """The file system, as the kernel calls it, of the first disk on the way to `path` (absolute) that is not known
-        as a local one; None where all are.  Symbolic links are followed; what does not exist lies where it would be."""
+        """The file system, as the kernel calls it, that `path` (absolute) depends on and that is not known as a local
+        one; None where there is none.  Symbolic links are followed; what does not exist lies where it would be."""
+        mount = self._lies(path)
+        return None if mount.kind in LOCAL else mount.kind
+
+    def on_root(self, path: str) -> bool:
+        """Whether `path` lies on the root file system, and depends on no other network disk."""
+        return self._lies(path).id == self._root.id
+
+    def _lies(self, path: str) -> Mount:
+        """The mount that `path` lies on, whatever the root is; or the first network disk on the way other than the
+        root: the kernel asks it for each name below it, also for the mount point of a local disk."""
         todo, at, links = _names(path), "/", 0
         mount = self._root
-        while mount.kind in LOCAL and todo:
+        while (mount.kind in LOCAL or mount.id == self._root.id) and todo:
             name = todo.pop()
             if name == "..":
                 at = os.path.dirname(at)
@@ -65,17 +74,17 @@ class Mounts:
                 at, mount = below, self._top(self._on[mount.id, below])
                 continue
             try:
-                target = os.readlink(below)  # `at` is on a local disk
+                target = os.readlink(below)  # `at` is on a local disk, or on the root
             except (OSError, ValueError):  # none, or no name at all
                 at = below
                 continue
             links += 1
             if links > LINKS:
-                return None  # the kernel does not follow it either: whoever opens it says so
+                return self._root  # the kernel does not follow it either: whoever opens it says so
             todo += _names(target)
             if target.startswith("/"):
                 at, mount = "/", self._root
-        return None if mount.kind in LOCAL else mount.kind
+        return mount
 
     def _of(self, path: str) -> Mount:
         """Of a path without links."""
@@ -94,6 +103,12 @@ class Mounts:
 
 def network(path: str) -> str | None:
     return Mounts().network(path)
+
+
+def volume(path: str) -> bool:
+    """Whether `path` is on a network disk that may be unmounted: any but the root."""
+    now = Mounts()
+    return now.network(path) is not None and not now.on_root(path)
 
 
 def _parse(line: str) -> Mount | None:

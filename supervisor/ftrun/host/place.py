@@ -7,7 +7,7 @@ import re
 import select
 import stat as st
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ftrun.host import mounts, procfs
@@ -48,9 +48,9 @@ class Place(NamedTuple):
 def take(path: str, new: bool, caught: Signals) -> tuple[Place, Journal, str | None]:
     """The place of the run dir `path` for this ftrun alone, and a line for the user where it is not that very folder.
     `new`: a fresh one, named by the time.  RunDirError, OSError.  Waits for a network disk, at most `PATIENCE`."""
-    kind = mounts.network(path)
+    kind = remote(path)
     if kind is None:
-        return Place(path, path), Journal(path), None
+        return Place(path, path), Journal(path), _on_root(path)
     read = UNMADE if new else UNREAD
     if new:
         answer = _ask(("new", path), None, caught, PATIENCE)
@@ -81,6 +81,24 @@ def take(path: str, new: bool, caught: Signals) -> tuple[Place, Journal, str | N
     return Place(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, said
 
 
+def remote(path: str) -> str | None:
+    """The file system, as the kernel calls it, of a network disk that PID 1 does not touch, since there is a local
+    folder to work in instead; None where PID 1 works in `path` itself."""
+    now = mounts.Mounts()
+    kind = now.network(path)
+    return None if kind is None or (now.on_root(path) and not _local_temporaries(now)) else kind
+
+
+def _on_root(path: str) -> str | None:
+    """A line for the user where PID 1 works on a root file system that is not known as a local one."""
+    if (kind := mounts.network(path)) is None:
+        return None
+    return (
+        f"{path} is on the root file system ({kind}), and none of {', '.join(_temporaries())} is a local folder: ftrun "
+        "works there; where that disk does not answer, ftrun waits for it as its command does"
+    )
+
+
 class Note:
     """A small file that outlives the container, and on a network disk does not stop PID 1.  OSError of the local
     disk, RunDirError of both.  `unread`: why what is over there is not known, empty where it is.  `stopped`: it is
@@ -91,7 +109,7 @@ class Note:
     def __init__(self, path: str, caught: Signals) -> None:
         """What was written last is read, from where it was written."""
         self._caught, self.given = caught, path
-        self.path, self.remote = path, mounts.network(os.path.dirname(path)) is not None
+        self.path, self.remote = path, remote(os.path.dirname(path)) is not None
         if not self.remote:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
             return
@@ -168,7 +186,7 @@ def _alone(path: str) -> bool:
 def unnamed() -> str:
     """A run dir for one who asked for none.  RunDirError."""
     given = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
-    return _unnamed(given if mounts.network(given) is None else temporary(given))
+    return _unnamed(given if remote(given) is None else temporary(given))
 
 
 def _unnamed(temp: str) -> str:
@@ -176,15 +194,24 @@ def _unnamed(temp: str) -> str:
 
 
 def temporary(path: str) -> str:
-    """The temp folder, or another one, that is on a local disk and can be written to, for what is not in `path`.
-    RunDirError."""
-    for found in _temporaries():
-        if mounts.network(found) is None and os.access(found, os.W_OK | os.X_OK):
-            return found
+    """The temp folder, or another one, that is on a local disk and can be written to, for what is not in `path`; where
+    there is none, one on the root file system, whatever that is.  RunDirError."""
+    now = mounts.Mounts()
+    local = _local_temporaries(now)
+    for found in local or _writable(found for found in _temporaries() if now.on_root(found)):
+        return found
     raise RunDirError(
         f"{path} is on a network disk, and ftrun needs a local folder to work in: it can write to none of "
         f"{', '.join(_temporaries())}; set TMPDIR to one"
     )
+
+
+def _local_temporaries(now: mounts.Mounts) -> list[str]:
+    return _writable(found for found in _temporaries() if now.network(found) is None)
+
+
+def _writable(folders: Iterable[str]) -> list[str]:
+    return [found for found in folders if os.access(found, os.W_OK | os.X_OK)]
 
 
 def _temporaries() -> list[str]:
@@ -194,23 +221,28 @@ def _temporaries() -> list[str]:
 
 def working(path: str) -> list[str]:
     """Local folders on this node that a run dir `path` may be worked in; for who only reads."""
-    path = os.path.abspath(path)
-    if mounts.network(path) is None:
+    path, now = os.path.abspath(path), mounts.Mounts()
+    if now.network(path) is None:
         return []
     found, ours = [], re.compile(rf"ftrun-\d+{_name(path, '')[6:]}(?:-\d)?")
     for temp in _temporaries():
-        if mounts.network(temp) is None:
+        if now.network(temp) is None or now.on_root(temp):
             names = os.listdir(temp) if os.path.isdir(temp) else []
             found += [f"{temp}/{n}" for n in names if ours.fullmatch(n)]
     return found
 
 
 def _name(path: str, user: object) -> str:
-    """As the other run dirs in the temp folder are called, so that `ftctl` finds it: FNV-1a in place of a library."""
+    """As the other run dirs in the temp folder are called, so that `ftctl` finds it."""
+    return f"ftrun-{user}-0-{digest(path)}"
+
+
+def digest(text: str) -> str:
+    """Sixteen characters for any text: FNV-1a in place of a library."""
     number = 0xCBF29CE484222325
-    for byte in os.fsencode(path):
+    for byte in os.fsencode(text):
         number = (number ^ byte) * 0x100000001B3 % (1 << 64)
-    return f"ftrun-{user}-0-{number:016x}"
+    return f"{number:016x}"
 
 
 def _aside(path: str, why: str) -> str:

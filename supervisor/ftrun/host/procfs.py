@@ -132,6 +132,14 @@ def describe(process: Stat) -> str:
     return f"{process.pid} ({process.name}) {process.state} {wchan if wchan not in ('', '0') else '-'}"
 
 
+def describe_with_user(process: Stat) -> str:
+    """The same, and the number of its user."""
+    try:
+        return f"{describe(process)} of user {os.stat(f'/proc/{process.pid}').st_uid}"
+    except OSError:
+        return describe(process)
+
+
 def memory_folders() -> list[str]:
     """Mount points of memory file systems, the best known first."""
     mounted = memory_mounts(mount_lines(read("/proc/self/mountinfo", 1 << 20)))

@@ -18,6 +18,20 @@ class Change(NamedTuple):
         return self.how in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 
+def denied() -> str | None:
+    """Why children cannot be waited for here, in one line; None where they can.  Takes nothing away."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    except OSError as error:
+        return (
+            f"the kernel refuses waitid ({error.strerror}), so the end of the command could not be seen; allow this "
+            "system call in the seccomp profile of the container"
+        )
+    return None
+
+
 def reap() -> tuple[list[Change], bool]:
     """What changed among our children, adopted orphans included; True if there may be more."""
     changes: list[Change] = []

@@ -5,12 +5,13 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ftrun.config import Settings, node_name
+from ftrun.config import Settings
 from ftrun.core import effects as do
 from ftrun.core import exitcode, words
 from ftrun.core.account import figures, summary
 from ftrun.core.values import Ledger
-from ftrun.host import beats, devices, mounts, place, procfs, signals, spawn, tree
+from ftrun.derived import job_name, node_name
+from ftrun.host import beat_folders, beats, devices, leftovers, place, pod, procfs, reaper, signals, spawn, tree
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.voice import Voice, of
 from ftrun.wire import records
@@ -41,6 +42,7 @@ class Setup(NamedTuple):
     termination_log: str | None
     auto_beat: bool
     settings: Settings
+    starts: pod.Starts
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """Ours plus DESIGN 2.3; what has no value is absent."""
@@ -128,9 +130,9 @@ class Setup(NamedTuple):
             self.voice.say(line, severity="error" if self.verdict(end, ledger) else "info")
 
 
-def prepare(settings: Settings, caught: signals.Signals) -> Setup:
+def prepare(settings: Settings, caught: signals.Signals, starts: pod.Starts | None = None) -> Setup:
     """SetupError with one line for whatever is missing.  What an earlier, killed ftrun left running on this run dir is
-    ended first."""
+    ended first.  `starts`: of an earlier phase."""
     voice = of(settings)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
@@ -141,6 +143,8 @@ def prepare(settings: Settings, caught: signals.Signals) -> Setup:
     if copied is not None:
         journal.log(copied)
         voice.say(copied, severity="info")
+    if (denied := reaper.denied()) is not None:
+        raise SetupError(exitcode.INTERNAL.code, denied)
     if os.getpid() != 1 and not spawn.become_subreaper():
         voice.say(
             "the kernel refuses ftrun the orphans of its command (PR_SET_CHILD_SUBREAPER): its daemons may outlive a "
@@ -156,9 +160,14 @@ def prepare(settings: Settings, caught: signals.Signals) -> Setup:
     procfs.keep_one()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
-    ledger = _resumed(before, _schedule_cnt(settings))
-    marked = tree.Tree(marker)
-    return Setup(where, journal, beat_files, voice, marked, caught, ledger, log, settings["auto-beat"].value, settings)
+    ledger = _resumed(before, schedule_cnt(settings), job_name(settings))
+    if starts is None:
+        starts = pod.Starts(ledger.schedule_cnt, job_name(settings))
+    starts.share_markers(journal.path)
+    ledger = ledger._replace(start_cnt=max(ledger.start_cnt, starts.count))
+    marked, auto = tree.Tree(marker), settings["auto-beat"].value
+    beat_files.access.members = marked.members
+    return Setup(where, journal, beat_files, voice, marked, caught, ledger, log, auto, settings, starts)
 
 
 def _run_dir(settings: Settings) -> tuple[str, bool]:
@@ -167,7 +176,7 @@ def _run_dir(settings: Settings) -> tuple[str, bool]:
         return os.path.abspath(settings["run-dir"].text), False
     if settings["log-dir"].value:
         folder = os.path.abspath(settings["log-dir"].text)
-        return (named(folder), True) if mounts.network(folder) else (fresh(folder), False)
+        return (named(folder), True) if place.remote(folder) else (fresh(folder), False)
     return place.unnamed(), False
 
 
@@ -189,7 +198,7 @@ def fresh(folder: str) -> str:
             now += 1
 
 
-def _schedule_cnt(settings: Settings) -> int:
+def schedule_cnt(settings: Settings) -> int:
     """How often this pod was scheduled: as the platform says it, else from the outer scheduler's count of restarts,
     else 1."""
     for variable, offset in SCHEDULES:
@@ -200,35 +209,45 @@ def _schedule_cnt(settings: Settings) -> int:
     return 1 if attempts is None else attempts + 1
 
 
-def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int) -> Ledger:
+def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int, job: str) -> Ledger:
     """The ledger to go on with.  A new schedule is a new pod: its starts and restarts count from the beginning, while
-    what training has reached stays."""
+    what training has reached stays.
+
+    `job` is what the platform calls the training job.  Where it does not say, a run dir belongs to one job, and a fresh
+    one in a first schedule begins another job, with a name that nothing else has.
+    """
     if before is None:
-        return Ledger(schedule_cnt=schedule_cnt)
-    ledger, _ = before
+        return Ledger(schedule_cnt=schedule_cnt, job=job or f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}")
+    ledger, state = before
+    if job and ledger.job != job:
+        ledger = ledger._replace(job=job, occurrences=() if ledger.job else ledger.occurrences)
     if ledger.schedule_cnt != schedule_cnt:
         ledger = ledger._replace(schedule_cnt=schedule_cnt, start_cnt=0, hang=0, fault=0, failure=0)
-        ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=(), dead_end=None)
+        ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=())
     # An attempt that was cut off by the end of ftrun or of the container failed, whoever's fault that was.
-    return ledger._replace(reason="first" if ledger.start_cnt == 0 else "failure")
+    return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")
 
 
 def _sweep(state: dict[str, object]) -> None:
     """End what a killed ftrun left running, and remove its beat folder.  Only its own descendants carry its beat
-    folder, which is never used again, in their environment."""
+    folder, which is never used again, in their environment; those that cleared theirs are in the command's group."""
     beat_dir, pid, start = (state.get(name) for name in ("beat_dir", "pid", "pid_start"))
     command = (pid, start) if isinstance(pid, int) and isinstance(start, int) else (0, 0)
-    if not isinstance(beat_dir, str) or not os.path.basename(beat_dir).startswith(beats.PREFIX):
+    if not isinstance(beat_dir, str) or not os.path.basename(beat_dir).startswith(beat_folders.PREFIX):
         return
+    group = leftovers.group(state)
     marker, deadline = f"FTRUN_BEAT_DIR={beat_dir}".encode(), time.monotonic() + SWEEP_TIMEOUT
     empty = 0
     while empty < 2:  # they are not our children, so no list of the kernel's says that a look missed none
-        left = tree.kill(lambda: tree.left_behind(marker, command))
+        left, refused = tree.kill(lambda: leftovers.left_behind(marker, command, group))
         empty = 0 if left else empty + 1
+        if refused and len(refused) == len(left):
+            names = "; ".join(procfs.describe_with_user(s) for s in left[:20])
+            raise SetupError(exitcode.INTERNAL.code, f"not permitted to end what an earlier ftrun left: {names}")
         if not left:
             continue
         if time.monotonic() > deadline:
             names = "; ".join(procfs.describe(s) for s in left[:20])
             raise SetupError(exitcode.NODE_FAULT.code, f"SIGKILL did not end what an earlier ftrun left: {names}")
         time.sleep(0.01)
-    beats.remove(beat_dir)
+    beat_folders.remove(beat_dir)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from ftrun.host import early, procfs
+
 # A fault of our own must not be swallowed (tini's rule); the last two cannot be caught.
 OWN: Final = frozenset(
     {
@@ -34,6 +36,23 @@ class Inherited(NamedTuple):
     ignored: frozenset[int]
 
 
+# Python itself ignores these at its start; what they were before cannot be seen in this process any more.
+BY_PYTHON: Final = (int(signal.SIGPIPE), int(signal.SIGXFSZ))
+# Programs that ignore SIGPIPE only on request, and hand that on to all that they start: POSIX says so of shells,
+# systemd.exec(5) of `IgnoreSIGPIPE=`, which is the default.  Others (Python, sshd, nginx) ignore it for themselves.
+HANDING_ON: Final = frozenset({b"sh", b"bash", b"dash", b"zsh", b"ksh", b"mksh", b"ash", b"busybox", b"systemd"})
+
+
+def _ignored_by_shell() -> frozenset[int]:
+    """Those of `BY_PYTHON` that we were started with as ignored, as far as our parent tells."""
+    lines = (procfs.read(f"/proc/{os.getppid()}/status", 8192) or b"").split(b"\n")
+    facts = {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+    if facts.get(b"Name") not in HANDING_ON:
+        return frozenset()
+    ignored = int(facts.get(b"SigIgn", b"0"), 16)
+    return frozenset(number for number in BY_PYTHON if ignored >> (number - 1) & 1)
+
+
 def _nothing(number: int, frame: object) -> None:
     """The C-level handler has already written the number to the pipe."""
 
@@ -44,12 +63,11 @@ class Signals:
     stop: int | None = None
 
     def __init__(self) -> None:
-        mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        # Python itself ignores SIGPIPE and SIGXFSZ at its start; what they were before cannot be seen any more.
-        ignored = frozenset(
-            s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in (signal.SIGPIPE, signal.SIGXFSZ)
-        )
-        self.inherited = Inherited(mask, ignored)
+        mask = early.mask
+        if mask is None:
+            mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        ignored = frozenset(s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in BY_PYTHON)
+        self.inherited = Inherited(mask, ignored | _ignored_by_shell())
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in CAUGHT:

@@ -4,18 +4,33 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ftrun.core.values import Rank, Section
+from ftrun.core.values import File, Rank, Section
 from ftrun.host import procfs
 from ftrun_hooks import layout as at
 
 NS: Final = 1e9
 MOST: Final = 1 << 63  # that a step may be (wire/records.py)
+Times = Sequence[tuple[float, float]]  # beginnings and ends, in seconds
+
+
+def write_plan(words: memoryview, deadline: float | None, times: Times | None) -> None:
+    """Into the header: the next look, and the last times in which nobody was judged; None: those that are there."""
+    words[at.H_NEXT_LOOK] = at.NO_LOOK if deadline is None else int(deadline * NS)
+    if times is None:
+        return
+    last = [(int(since * NS), int(until * NS)) for since, until in times[-at.FREEZES :]]
+    for number, pair in enumerate([*last, *[(0, 0)] * (at.FREEZES - len(last))]):
+        word = at.H_FREEZES + 2 * number
+        if (words[word], words[word + 1]) != pair:
+            words[word + 1] = 0  # a reader in between sees none
+            words[word], words[word + 1] = pair
 
 
 def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: Callable[[str], str | None]) -> Rank:
     """What the words of a slot say.  `credit` was read before them: a beat moves MOVED_AT, then clears the credit.
     `text` gives the content of a file of the beat folder, if there is any."""
     number, flags = row[at.RANK], row[at.FLAGS]
+    told = text(at.SAVED) if row[at.SAVED_AT] else None
     return Rank(
         rank=number,
         pid=row[at.PID],
@@ -34,6 +49,10 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         usual=row[at.USUAL] / NS,
         longest=row[at.LONGEST] / NS,
         slowest_start=row[at.SLOWEST_START] / NS,
+        saved=_files(told, "S") if told else (),
+        resumed=_files(told, "L") if told else (),
+        ranked=not row[at.UNRANKED],
+        parents=tuple(filter(None, row[at.PARENTS : at.PARENTS + at.PARENTS_KEPT])),
     )
 
 
@@ -43,10 +62,17 @@ def sections(row: Sequence[int]) -> tuple[Section, ...]:
     for level in range(min(row[at.DEPTH], at.SECTIONS)):
         entry = row[at.SECTION_TABLE + level * at.SECTION_WORDS : at.SECTION_TABLE + (level + 1) * at.SECTION_WORDS]
         flags = entry[at.S_TIMEOUT]
-        timeout = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
+        seconds = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
         side, automatic = bool(flags & at.SIDE), bool(flags & at.AUTOMATIC)
-        found.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic))
+        timeout, longest = (None, seconds) if automatic else (seconds, None)
+        found.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic, longest))
     return tuple(found)
+
+
+def _files(text: str, kind: str) -> tuple[File, ...]:
+    """Those of a kind in `saved-<rank>`, the newest last."""
+    lines = [line.split(" ", 2) for line in text.split("\n")]
+    return tuple(File(line[2], line[1]) for line in reversed(lines) if len(line) == 3 and line[0] == kind)
 
 
 def timely(row: Sequence[int], now: float) -> bool:

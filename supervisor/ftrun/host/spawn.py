@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
-from ftrun.host import signals
+from ftrun.host import oom, signals
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -53,9 +53,10 @@ def spawn(
     # Blocked across the fork: a handler that ran in the child would write into our own pipe.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
-        pid = os.fork()
-        if pid == 0:
-            _become(command, environment, inherited, terminal, parent if die_with_us else None, failed, streams)
+        with oom.as_given():
+            pid = os.fork()
+            if pid == 0:
+                _become(command, environment, inherited, terminal, parent if die_with_us else None, failed, streams)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(failed)
@@ -127,9 +128,10 @@ def helper(
     ours, theirs = _pair() if paired else _pipes()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
-        pid = os.fork()
-        if pid == 0:
-            _help(command, (*theirs, log, *passed), parent, lasting)
+        with oom.as_given():
+            pid = os.fork()
+            if pid == 0:
+                _help(command, (*theirs, log, *passed), parent, lasting)
     except OSError:
         for fd in set(ours):
             os.close(fd)
@@ -193,9 +195,16 @@ def explain(command: str, number: int) -> tuple[int, str]:
             return 127, f"{command}: its interpreter (the first line, '#!') was not found"
         if not command:
             return 127, "the command is an empty word"
-        return 127, f"{command}: command not found"
+        return 127, f"{command}: command not found{_quoted(command)}"
     if os.path.isdir(command):
         return 126, f"{command}: is a directory"
     if number == errno.ENOEXEC:
         return 126, f"{command}: not a program (no '#!' line, or built for another machine)"
     return 126, f"{command}: {os.strerror(number)}"
+
+
+def _quoted(command: str) -> str:
+    """A hint for a whole command line that was given as one word."""
+    if len(command.split()) < 2:
+        return ""
+    return f" (it is one word with spaces in it: try without the quotes, ftrun {command}, or ftrun sh -c '{command}')"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from ftrun.core.deaths import Death
 from ftrun.core.failures import Thrown, Traceback
 from ftrun_hooks import _last as at
 
@@ -17,6 +18,7 @@ NS: Final = 1e9
 FILES: Final = 64
 ENTRIES: Final = 65536
 NAME: Final = re.compile(rf"{at.RAISED}(\d{{20}})-\d{{1,10}}")
+CHILD: Final = re.compile(r"(\d{1,9}):(\d{1,10}):(-?\d{1,3})", re.ASCII)
 NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 
@@ -59,7 +61,8 @@ def _content(folder: int, name: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.read(file, at.SIZE + 1) if st.S_ISREG(os.fstat(file).st_mode) else b""
+        found = os.fstat(file)
+        return os.read(file, at.SIZE + 1) if st.S_ISREG(found.st_mode) and found.st_nlink == 1 else b""
     except OSError:
         return b""
     finally:
@@ -86,7 +89,14 @@ def _parse(content: bytes) -> Traceback | None:
         program=fields.get("program", ""),
         root=_thrown(fields, "root-"),
         said=fields.get("chain") == "cause",
+        children=tuple(_children(fields.get("children", ""))),
     )
+
+
+def _children(text: str) -> Iterator[Death]:
+    for match in (CHILD.fullmatch(word) for word in text.split()[: at.CHILDREN]):
+        if match is not None:
+            yield Death(*map(int, match.groups()))
 
 
 def _thrown(fields: dict[str, str], prefix: str) -> Thrown | None:

@@ -3,11 +3,12 @@ from outside (`docker exec`)."""
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ftrun.host import procfs
+from ftrun.host.jobcontrol import JobControl
+from ftrun.host.leftovers import entries
 from ftrun.host.procfs import Stat
-from ftrun.host.tty import Terminal
 
 FREEZE_ROUNDS = 64
 
@@ -21,6 +22,8 @@ class Tree:
         self._session = os.getsid(0)
         self._foreign_sessions: set[int] = set()
         self.command: int | None = None
+        self._refused: set[tuple[int, int]] = set()  # what the last signal to all was not permitted to (EPERM)
+        self._not_forwarded: set[int] = set()
         # A shell that exec'ed us may have left children of its own to us: they are not ours to end.
         inherited = (procfs.stat(pid) for pid in procfs.children(self._me))
         self._spared = {(s.pid, s.start) for s in inherited if s is not None}
@@ -68,7 +71,7 @@ class Tree:
         """
         if self._me != 1 or process.pid == self.command:
             return False
-        environment = _entries(process.pid)
+        environment = entries(process.pid)
         if self._marker in environment:
             return False
         if process.session == self._session and (self._session != 0 or process.group != 0):
@@ -79,48 +82,69 @@ class Tree:
             or any(e.startswith(b"PATH=") for e in environment)
         )
 
-    def forward(self, number: int, terminal: Terminal | None) -> None:
-        """To the command's process group; with a terminal, whose keys reach the group anyway, to the command alone."""
+    def forward(self, number: int, control: JobControl) -> str | None:
+        """To the command's process group; where the terminal's keys reach that anyway, to the command alone.
+
+        One line for a person if it cannot be delivered, once for each signal.
+        """
         if self.command is None:
-            return
-        if number == signal.SIGCONT and terminal is not None:
-            terminal.continued(self.command)
+            return None
+        if number == signal.SIGCONT:
+            control.continued(self.command)
         try:
-            if terminal is None:
-                os.killpg(self.command, number)
-            else:
+            if control.keys_reach_command:
                 os.kill(self.command, number)
+            else:
+                os.killpg(self.command, number)
+        except PermissionError:
+            if number in self._not_forwarded:
+                return None
+            self._not_forwarded.add(number)
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            found = procfs.stat(self.command)
+            whom = procfs.describe_with_user(found) if found else "the command"
+            return f"{name} cannot be forwarded to {whom}: no permission to signal it (CAP_KILL)"
         except OSError:
             pass  # it has just ended
+        return None
+
+    def refuses(self, process: Stat) -> bool:
+        """Whether the last signal to all was not permitted to this one."""
+        return (process.pid, process.start) in self._refused
+
+    def beyond_reach(self, members: Sequence[Stat]) -> bool:
+        """Whether these, which live, are all that is left, and none of them may be signalled."""
+        left = {member.pid for member in members}
+        return all(map(self.refuses, members)) and (self.command is None or self.command in left)
 
     def terminate(self) -> list[Stat]:
         """SIGTERM to all, and SIGCONT so that stopped ones can act on it."""
         members = self.members()
-        _send(members, signal.SIGTERM)
+        self._refused = _send(members, signal.SIGTERM)
         _send(members, signal.SIGCONT)
         return members
 
     def kill(self) -> list[Stat]:
-        return kill(self.members)
+        members, self._refused = kill(self.members)
+        return members
 
 
-def _send(processes: Iterable[Stat], number: int) -> None:
+def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
+    """Those that we are not permitted to signal, by pid and start time."""
+    refused = set()
     for process in processes:
         try:
             os.kill(process.pid, number)
+        except PermissionError:
+            refused.add((process.pid, process.start))
         except OSError:
-            pass  # ended meanwhile, or set-uid out of our reach: the next look shows it
+            pass  # ended meanwhile
+    return refused
 
 
-def left_behind(marker: bytes, command: tuple[int, int]) -> list[Stat]:
-    """Living processes that an earlier, killed ftrun left: its command, by pid and start time, and all that carry its
-    marker in their environment."""
-    others = [s for s in procfs.everyone() if s.pid != os.getpid() and not s.ended]
-    return [s for s in others if (s.pid, s.start) == command or marker in _entries(s.pid)]
-
-
-def kill(look: Callable[[], list[Stat]]) -> list[Stat]:
-    """Freeze until a look shows nobody new, for a frozen tree cannot fork; then SIGKILL to all."""
+def kill(look: Callable[[], list[Stat]]) -> tuple[list[Stat], set[tuple[int, int]]]:
+    """Freeze until a look shows nobody new, for a frozen tree cannot fork; then SIGKILL to all.  All of them, and those
+    that we are not permitted to signal, by pid and start time."""
     frozen: dict[tuple[int, int], Stat] = {}
     for _ in range(FREEZE_ROUNDS):
         fresh = [s for s in look() if (s.pid, s.start) not in frozen]
@@ -128,9 +152,5 @@ def kill(look: Callable[[], list[Stat]]) -> list[Stat]:
             break
         _send(fresh, signal.SIGSTOP)
         frozen.update({(s.pid, s.start): s for s in fresh})
-    _send(frozen.values(), signal.SIGKILL)
-    return list(frozen.values())
-
-
-def _entries(pid: int) -> list[bytes]:
-    return (procfs.environment(pid) or b"").split(b"\0")
+    refused = _send(frozen.values(), signal.SIGKILL)
+    return list(frozen.values()), refused

@@ -30,6 +30,8 @@ class Voice:
     """`level` 0 says nothing, 1 what a person must know, 2 every record.  `attempt` is the one that lines are about.
 
     As text, a line is `[ftrun] ...`, in colours where stderr is a terminal that shows them and NO_COLOR is not set.
+    It begins on a line of its own there, also after a progress bar.  In a pipe or a file that the command shares it may
+    follow a bar on the same line: nobody can know there how the last line of the command ended.
     As JSON it is one object of `time`, `level`, `source`, `attempt` and `message`; that of a record has `event` and
     `fields` too.  Whatever is said, it is one line, and nothing in it acts on a terminal.
 
@@ -71,7 +73,7 @@ class Voice:
         shown = words.printable(text).encode("utf-8", "backslashreplace")
         if len(shown) > LONGEST:
             shown = shown[: LONGEST - 3].decode("utf-8", "ignore").encode() + b"..."
-        return f"{start}[ftrun]{between} ".encode() + shown + f"{end}\n".encode()
+        return f"{_new_line()}{start}[ftrun]{between} ".encode() + shown + f"{end}\n".encode()
 
     def _object(
         self,
@@ -121,6 +123,21 @@ def of(settings: Settings) -> Voice:
 def _shows_colours() -> bool:
     """https://no-color.org: any value that is not empty switches them off."""
     return os.isatty(2) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _new_line() -> str:
+    """What takes the cursor of a terminal to the beginning of a line, wherever the command left it; nothing elsewhere.
+
+    As zsh does it (PROMPT_SP): as many blanks as a line has.  In the first column they fill the line, and the cursor
+    returns to its beginning; anywhere else they go over its end, so that it returns to the beginning of the next.
+    """
+    if not os.isatty(2) or os.environ.get("TERM", "dumb") == "dumb":
+        return ""
+    try:
+        width = os.get_terminal_size(2).columns
+    except OSError:
+        return ""
+    return " " * width + "\r" if width else ""  # one without a size: a container's with nobody at it
 
 
 def _dumped(found: dict[str, object]) -> bytes:

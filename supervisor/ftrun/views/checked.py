@@ -57,8 +57,8 @@ LIMITS: Final = {name: Maybe(number) for name in ("hang", "start", "section", "i
 )
 ATTEMPT: Final = {
     **dict.fromkeys(("number", "pid", "patience"), whole),
-    **dict.fromkeys(("spawned_at", "idle_raised"), number),
-    **{name: Maybe(number) for name in ("stopped_at", "idle_since")},
+    **dict.fromkeys(("spawned_at", "idle_raised", "start_raised"), number),
+    **{name: Maybe(number) for name in ("stopped_at", "idle_since", "first_beat")},
     **{name: [PAIR] for name in ("aways", "raised")},
     "moved": truth,
     "accelerator": truth,

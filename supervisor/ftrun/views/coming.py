@@ -43,11 +43,21 @@ def coming(
 def _suspicion(judged: Judged, limits: tuple[Limit, ...]) -> Coming:
     first = judged.first()
     if first is None:
-        return None, "nothing is judged: no beats, and no timeout that holds without them"
+        return None, _unjudged(judged)
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
     source = sources.get("hang" if first.rule == "step" else first.rule, "default")
     return left, f"{words.rank(first.rank)} is a suspect in {words.seconds(left)}: {silence(first, source)}"
+
+
+def _unjudged(judged: Judged) -> str:
+    """Why no limit runs now."""
+    attempt, idle = judged.attempt, judged.limits.idle
+    if idle is not None and (judged.limits.idle_given or attempt.idle.accelerator):
+        return f"the command works; if it did nothing for {words.seconds(idle)}, it would be a suspect (--idle-timeout)"
+    if attempt.ranks:
+        return "no process that has sent a heartbeat is waited for: a hang of the rest would not be noticed"
+    return words.UNWATCHED
 
 
 def _waiting(standing: dict[str, Any], left: float | None) -> Coming:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from ftrun.core import learning, words
 from ftrun.core.idle import SAMPLES, Idle, Sample
 from ftrun.core.learning import ENOUGH
-from ftrun.core.liveness import Limits, hang_limit, judge
+from ftrun.core.liveness import Limits, hang_limit, judge, section_limit, start_limit
 from ftrun.core.values import Attempt, Finding, Learned, Raised, Rank
 from ftrun.views.snapshot import Limit, RankNow
 
@@ -53,6 +53,8 @@ def attempt(found: dict[str, Any], ranks: tuple[Rank, ...]) -> Attempt:
         raised=tuple(Raised(int(rank), float(limit)) for rank, limit in found["raised"]),
         idle=idle,
         patience=int(found["patience"]),
+        first_beat=found.get("first_beat"),
+        start_raised=float(found.get("start_raised", 0.0)),
     )
 
 
@@ -84,10 +86,44 @@ def limits(judged: Judged, sources: dict[str, str]) -> tuple[Limit, ...]:
     more = "; raised, evidence spoke for the command" if raised != idle else ""
     return (
         _hang(judged, sources.get("hang-timeout", "default")),
-        Limit("start", given.start, sources.get("start-timeout", "default")),
-        Limit("section", given.section, "default, where a section has none of its own"),
+        _start(judged, sources.get("start-timeout", "default")),
+        Limit("section", given.section, f"{sources.get('section-timeout', 'default')}, where it has none of its own"),
+        *_automatic(judged, sources),
         Limit("idle", raised, sources.get("idle-timeout", "default") + needs + more),
     )
+
+
+def _automatic(judged: Judged, sources: dict[str, str]) -> Iterator[Limit]:
+    """In sections that the hooks opened by themselves; the longest that holds for any of those that are open."""
+    given = judged.limits
+    ranks = [rank for rank in judged.attempt.ranks if rank.present and not rank.done]
+    held = [section_limit(s, rank, judged.attempt, given) for rank in ranks for s in rank.sections if s.automatic]
+    seconds, learned = max(held, key=lambda one: one[0] or LONG, default=(given.automatic, False))
+    if learned:
+        yield Limit("automatic section", seconds, "learned from earlier ones of that name")
+    elif given.automatic_learned:
+        yield Limit("automatic section", seconds, "default, until earlier ones of that name have taught it")
+    elif given.automatic != given.section:
+        yield Limit("automatic section", seconds, f"{sources.get('hang-timeout', 'default')}, as the hang timeout")
+
+
+def _start(judged: Judged, source: str) -> Limit:
+    """That of the whole command where it has one; else that of a rank, from its announcement to its first beat."""
+    known, attempt = judged.limits, judged.attempt
+    if known.start is None or known.start_given or attempt.ranks:
+        seconds, learned = (known.start, False) if attempt.moved else start_limit(attempt, known)
+        return _learned_start(attempt, seconds) if learned else Limit("start", known.start, source)
+    seconds, learned = start_limit(attempt, known)
+    if learned:
+        return _learned_start(attempt, seconds)
+    return Limit("start", None, f"until the command's hooks are loaded; then {words.seconds(known.start)} ({source})")
+
+
+def _learned_start(attempt: Attempt, seconds: float | None) -> Limit:
+    least, slowest = words.seconds(learning.PROVISIONAL_FLOOR), words.seconds(attempt.first_beat or 0.0)
+    raised = "; raised, evidence spoke for it" if attempt.start_raised else ""
+    why = f"learned: {learning.START_TIMES} times the slowest start so far, {slowest}; at least {least}"
+    return Limit("start", seconds, why + raised)
 
 
 def _hang(judged: Judged, source: str) -> Limit:
@@ -96,16 +132,21 @@ def _hang(judged: Judged, source: str) -> Limit:
     if not known.auto:
         return Limit("hang", known.hang, source)
     moving = [rank for rank in attempt.ranks if rank.present and not rank.done and rank.moved_at is not None]
-    held = [(hang_limit(rank, attempt, known, judged.learned), rank) for rank in moving or [Rank(0)]]
+    if not moving:
+        return Limit("hang", None, f"until the first beat; then it is learned from the steps ({source})")
+    held = [(hang_limit(rank, attempt, known, judged.learned), rank) for rank in moving]
     (seconds, learned), rank = max(held, key=lambda one: one[0][0] or LONG)
     if seconds is None:
         return Limit("hang", None, source)
     if not learned:
         return Limit("hang", seconds, f"{source}: as the start timeout, until it is learned")
-    why = learning.reason(_taught(rank, judged.learned, seconds))
+    if rank.intervals < ENOUGH and judged.learned is None:
+        why = f"provisional: {learning.provisional_reason(rank)}"
+    else:
+        why = f"learned: {learning.reason(_taught(rank, judged.learned, seconds))}"
     more = f"; times {attempt.patience}, after hangs in a row" if attempt.patience > 1 else ""
     more += "; raised, evidence spoke for it" if any(r.rank == rank.rank for r in attempt.raised) else ""
-    return Limit("hang", seconds, f"learned: {why}{more}")
+    return Limit("hang", seconds, why + more)
 
 
 def _taught(rank: Rank, before: Learned | None, seconds: float) -> Learned:

@@ -119,6 +119,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
     at, what = coming(standing, shown.phase, judging, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
+        first_beat=attempt.first_beat,
         step=shown.step if attempt.step is None else attempt.step,
         step_time=steps.pace(beaten.ranks, seen),
         checkpoint_age=shown.checkpoint_age if beaten.saved_at is None else max(0.0, now - beaten.saved_at),
@@ -210,4 +211,6 @@ def _devices(run_dir: str, now: float) -> tuple[DeviceNow, ...]:
 def _device(one: dict[str, Any]) -> DeviceNow:
     used, total = (checked.whole(one.get(name)) for name in ("memory_used", "memory_total"))
     util, power = (checked.number(one.get(name)) for name in ("util", "power"))
-    return DeviceNow(str(one["id"]), checked.text(one.get("name")) or "", util, used, total, power)
+    health, recovery = (checked.text(one.get(name)) for name in ("health", "recovery"))
+    found = DeviceNow(str(one["id"]), checked.text(one.get("name")) or "", util, used, total, power)
+    return found._replace(index=checked.whole(one.get("index")), health=health, recovery=recovery)

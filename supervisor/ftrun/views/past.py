@@ -12,7 +12,7 @@ from ftrun.views.tail import Record
 
 TOLD: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
 BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command past us
-ACTING: Final = ("user", "minor", "major", "critical")
+ACTING: Final = ("user", "minor", "minor+user", "major", "critical")
 _PHASES: Final = {
     "started": "launching",
     "spawned": "starting",

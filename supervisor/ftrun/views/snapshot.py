@@ -36,7 +36,10 @@ class RankNow(NamedTuple):
 
 
 class DeviceNow(NamedTuple):
-    """As the probe said `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: it does not say."""
+    """As the probe said `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: it does not say.
+
+    `health`: `ok`, or the driver's word for what it is instead; `recovery`: what the driver says would cure it.
+    """
 
     id: str
     name: str = ""
@@ -45,6 +48,15 @@ class DeviceNow(NamedTuple):
     memory_total: int | None = None
     power: float | None = None
     age: float = 0.0
+    index: int | None = None  # type: ignore[assignment]  # a tuple has a method of that name
+    health: str | None = None
+    recovery: str | None = None
+
+    @property
+    def unwell(self) -> str:
+        """What its driver has against it; empty: nothing, or it has not been asked yet."""
+        asks = "" if self.recovery in (None, "none") else f"the driver asks for: {self.recovery}"
+        return ", ".join(filter(None, ("" if self.health in (None, "ok") else self.health, asks)))
 
 
 class Trouble(NamedTuple):
@@ -82,6 +94,7 @@ class Snapshot(NamedTuple):
     began: str | None = None  # ISO-8601
     wall: float | None = None
     up: float | None = None  # since this attempt's exec
+    first_beat: float | None = None  # the longest that an earlier start took to its first beat
     paused: float | None = None  # since; no verdicts
     resumes: float | None = None  # in so long, by itself
     counts: dict[str, int] = {}  # noqa: RUF012 - a value, never changed

@@ -7,16 +7,19 @@ from typing import Any, Final
 
 from ftrun.core import exitcode, words
 from ftrun.core.words import printable, seconds, several
-from ftrun.views.snapshot import RankNow, Snapshot
+from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
 HEAD: Final = 12  # columns of the names
 PATH: Final = 300  # characters of a path
 COMMAND: Final = 140  # characters of a command
+ILL: Final = 8  # devices that are named
 DAY: Final = 86_400.0  # s
 LEAST: Final = 0.05  # s, and this
+QUIET: Final = 15.0  # s: half of the least limit that is learned
+QUIET_STEPS: Final = 10  # of the usual time: as many as a learned limit has
 SHARE: Final = 0.001  # of the time: less is not worth a word
-STATES: Final = ("starting", "moving", "section", "done", "gone")
+STATES: Final = ("starting", "moving", "quiet", "section", "done", "gone")
 Line = tuple[str, str]  # name, text
 
 
@@ -66,15 +69,26 @@ def _health(shown: Snapshot) -> str:
         return "it may hang, evidence is being taken"
     if shown.phase not in ("starting", "running"):
         return "between two attempts" if shown.phase in ("healing", "waiting") else "in transition"
+    if shown.first_beat is not None and shown.phase == "starting":
+        return f"no heartbeat since this start; an earlier start took {seconds(shown.first_beat)} to its first"
     if not shown.ranks:
-        return "no beats yet: only what needs none is judged"
+        return "no heartbeat has come yet"
     if stalest is None:
         return "no rank is waited for"
     if stalest.rule == "section":
         return f"healthy, in section {stalest.section}"
-    if (stalest.age or 0.0) > (stalest.limit or 0.0) / 2:
+    if quiet(stalest):
         return f"quiet, {words.rank(stalest.rank)} has not moved for {seconds(stalest.age or 0.0)}"
     return "healthy, it has not moved yet" if shown.phase == "starting" else "healthy, it moves"
+
+
+def quiet(rank: RankNow) -> bool:
+    """Whether it has not moved for long: half its limit, or many of its own steps."""
+    age = (rank.moved or 0.0) if rank.age is None else rank.age
+    if rank.limit is not None and age > rank.limit / 2:
+        return True
+    by_steps = rank.rule in (None, "step") and rank.step_time is not None
+    return by_steps and age > max(QUIET, QUIET_STEPS * (rank.step_time or 0.0))
 
 
 def _lines(shown: Snapshot) -> Iterator[Line]:
@@ -98,7 +112,11 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     if shown.ranks:
         yield from _ranks(shown)
     if shown.devices:
+        ill = [device for device in shown.devices if device.unwell]
         yield "devices", _devices(shown)
+        yield from (("", f"{_named(device)}: {device.unwell}") for device in ill[:ILL])
+        if ill[ILL:]:
+            yield "", f"and {len(ill) - ILL} more that are not well"
     for number, limit in enumerate(shown.limits):
         value = "off" if limit.seconds is None else seconds(limit.seconds)
         yield "" if number else "timeouts", f"{limit.name:<8} {value:<7} {limit.source}"
@@ -163,7 +181,8 @@ def _rate(step_time: float) -> str:
 
 
 def _ranks(shown: Snapshot) -> Iterator[Line]:
-    count = {state: sum(rank.state == state for rank in shown.ranks) for state in STATES}
+    states = ["quiet" if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
+    count = {state: states.count(state) for state in STATES}
     yield "ranks", f"{len(shown.ranks)}: " + ", ".join(f"{n} {_STATE[state]}" for state, n in count.items() if n)
     slowest, stalest = shown.slowest, shown.stalest
     if slowest is not None and len(shown.ranks) > 1:
@@ -177,6 +196,7 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
 _STATE: Final = {
     "starting": "not yet moving",
     "moving": "moving",
+    "quiet": "that moved and is quiet now",
     "section": "in a section",
     "done": "done",
     "gone": "gone",
@@ -186,7 +206,7 @@ _STATE: Final = {
 def _stalest(rank: RankNow) -> str:
     inside = f" in section {rank.section}" if rank.section else ""
     age, limit = seconds(rank.age or 0.0), seconds(rank.limit or 0.0)
-    return f"{words.rank(rank.rank)}{inside}, process {rank.pid}: {age} of {limit}"
+    return f"{words.member(rank.rank, rank.pid, inside)}: {age} of {limit}"
 
 
 def _devices(shown: Snapshot) -> str:
@@ -195,6 +215,11 @@ def _devices(shown: Snapshot) -> str:
     used = sum(device.memory_used or 0 for device in shown.devices)
     total = sum(device.memory_total or 0 for device in shown.devices)
     told = [several(len(shown.devices), shown.devices[0].name or "device")]
+    well = sum(device.health == "ok" and not device.unwell for device in shown.devices)
+    if any(device.health is not None for device in shown.devices):
+        told.append(
+            "health ok" if well == len(shown.devices) else f"health ok of {well}, of {len(shown.devices) - well} not"
+        )
     if utils:
         told.append(f"util {min(utils):.0f}-{max(utils):.0f}%")
     if total:
@@ -203,6 +228,10 @@ def _devices(shown: Snapshot) -> str:
         told.append(f"{sum(powers):.0f} W")
     told.append(f"{seconds(max(device.age for device in shown.devices))} ago")
     return ", ".join(told)
+
+
+def _named(device: DeviceNow) -> str:
+    return device.id if device.index is None or device.index < 0 else f"{device.id} (number {device.index})"
 
 
 def goodput(shown: Snapshot) -> str:

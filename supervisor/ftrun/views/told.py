@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ftrun.core import words
 from ftrun.core.exitcode import STOPPED
+from ftrun.core.values import TOUCH
 from ftrun.views.lost import Life, Sample, Stretch
 from ftrun.views.tail import Record
 
@@ -265,7 +267,7 @@ OF_AN_ATTEMPT: Final = ("restart", "first_beat", "progress", "suspect", "hang", 
 def sentence(record: Record) -> str:
     """A finding, short."""
     rank, rule, step = whole(record.get("rank")), text(record.get("rule")), whole(record.get("step"))
-    who = "the command" if rank is None else "touch file" if rank < 0 else f"rank {rank}"
+    who = "the command" if rank is None else "touch file" if rank == TOUCH else words.rank(rank)
     if rule == "section":
         return f"{who} in section {text(record.get('section'))}"
     if rule == "start":

@@ -8,6 +8,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ftrun.core import words
+from ftrun.core.values import TOUCH
 from ftrun.core.words import printable, seconds
 from ftrun.views import summary
 from ftrun.views.pace import Seen, columns
@@ -222,7 +223,7 @@ def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
 
 
 def _rank(page: _Page, rank: RankNow) -> Text:
-    who = "touch" if rank.rank < 0 else str(rank.rank)
+    who = "touch" if rank.rank == TOUCH else "-" if rank.rank < TOUCH else str(rank.rank)
     state = "moving" if rank.state == "section" and not rank.section else rank.section or rank.state
     moved = "never" if rank.moved is None else seconds(rank.moved)
     wide = page.width >= WIDE
@@ -240,8 +241,8 @@ def _rank(page: _Page, rank: RankNow) -> Text:
 
 
 def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]:
-    """The idlest first: one that idles while others work tells of a hang."""
-    ordered = sorted(devices, key=lambda d: (d.util is not None, d.util or 0.0))
+    """Those that are not well first, then the idlest: one that idles while others work tells of a hang."""
+    ordered = sorted(devices, key=lambda d: (not d.unwell, d.util is not None, d.util or 0.0))
     few = ordered if len(ordered) <= room else ordered[: room - 1]
     found = []
     for device in few if room else []:
@@ -253,7 +254,8 @@ def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]
         old = f"  {seconds(device.age)} ago" if device.age > 30 else ""
         bar = (page.bar((device.util or 0.0) / 100, 10), "cyan") if device.util is not None else ("", "")
         name = set_cell_size(page.plain(f"{device.id} {device.name}"), min(30, page.width // 3))
-        found.append(page.line(("dev ", "dim"), (f"{name} ", ""), bar, (f"{util}{memory}{power}{old}", "")))
+        health = (f"  {page.plain(device.unwell)}" if device.unwell else "", "red")
+        found.append(page.line(("dev ", "dim"), (f"{name} ", ""), bar, (f"{util}{memory}{power}{old}", ""), health))
     if room and len(ordered) > len(few):
         found.append(page.line((f"and {len(ordered) - len(few)} more devices, all of more use", "dim")))
     return found

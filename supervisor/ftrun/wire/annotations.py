@@ -1,12 +1,14 @@
-"""The platform's words: a file of the Kubernetes downward API, as settings of ours.
+"""The platform's words as settings of ours: a file of the Kubernetes downward API, or the JSON of a job.
 
-One `key="value"` a line, the value quoted as Go does it (Kubernetes, "Downward API").  The keys are those of ModelArts
-(`fault-tolerance/...`, "Recovering a Training Job") and of MindCluster (`fault-retry-times`, `recover-strategy`).  Who
-writes them is the platform, at a time when nobody watches: a value that is none is told and left out.
+The downward API writes one `key="value"` a line, the value quoted as Go does it (Kubernetes, "Downward API").
+ModelArts shows the same keys in the JSON with which a job is created: `{"kind": "job", "metadata": {"annotations":
+{...}}}` ("Training Job Restart Upon Suspension", "Recovering a Training Job").  The keys are those of ModelArts
+(`fault-tolerance/...`) and of MindCluster (`fault-retry-times`, `recover-strategy`).  The platform writes them when
+nobody watches: a value that is not understood is reported and left out.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 RETRY: Final = "fault-tolerance/job-retry-num"
@@ -20,18 +22,26 @@ ATTEMPTS: Final = (  # how often the outer scheduler has started this job again
     "volcano.sh/job-retry-count",
     "batch.kubernetes.io/job-index-failure-count",
 )
+JOBS: Final = (  # what identifies this job over all its schedules; the first that there is
+    "jobset.sigs.k8s.io/jobset-uid",
+    "scheduling.k8s.io/group-name",  # Volcano: the name of the job and its UID
+    "batch.kubernetes.io/controller-uid",
+)
 STRATEGIES: Final = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 
 
 class Annotations(NamedTuple):
     """`texts` are option texts; `relayed` is for the outer scheduler or the framework, not for us; `problems` a line
-    each.  `attempts`: restarts by the outer scheduler, if it says so."""
+    each.  `attempts`: restarts by the outer scheduler, if it says so.  `job` identifies the job, if it says so.
+    `hangs_stand`: auto restart is enabled and restart upon suspension is not: a suspended job stays as it is."""
 
     path: str = ""
     texts: tuple[tuple[str, str], ...] = ()
     relayed: tuple[tuple[str, str], ...] = ()
     problems: tuple[str, ...] = ()
     attempts: int | None = None
+    job: str = ""
+    hangs_stand: bool = False
 
 
 def read(path: str, content: str) -> Annotations:
@@ -66,10 +76,20 @@ def read(path: str, content: str) -> Annotations:
     read_well = ((RETRY, retry), (POD, pod), (TIMES, times), (STRATEGY, strategy or None))
     relayed = [(key, found[key]) for key, value in read_well if value is not None]
     told = next((count for count in attempts if count is not None), None)
-    return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), told)
+    job = next((found[key] for key in JOBS if found.get(key)), "")
+    stand = (bool(retry) and not hang) or hang is False
+    return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), told, job, stand)
+
+
+def job_name(given: str | None, environment: Mapping[str, str], words: Annotations) -> str:
+    """What identifies the job over all its schedules: what the user gave, else what the platform says (Slurm keeps its
+    number over a requeue); empty where nothing says it."""
+    return given or environment.get("SLURM_JOB_ID") or environment.get("MINDX_TASK_ID") or words.job
 
 
 def _pairs(content: str, problems: list[str]) -> dict[str, str]:
+    if content.lstrip().startswith("{"):
+        return _of_a_job(content, problems)
     found, others = {}, []
     for line in content.splitlines():
         key, equals, text = line.strip().partition("=")
@@ -89,6 +109,27 @@ def _pairs(content: str, problems: list[str]) -> dict[str, str]:
             f"{others[0][:60]!r} is no annotation" + f", nor are {len(others) - 1} others" * (len(others) > 1)
         )
     return found
+
+
+def _of_a_job(content: str, problems: list[str]) -> dict[str, str]:
+    """The annotations and labels in the JSON of a job; or of its metadata alone, or a JSON object of annotations."""
+    try:
+        job = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        problems.append(f"it is not JSON: {str(error)[:80]}")
+        return {}
+    metadata = job.get("metadata", job)
+    tables = [metadata[name] for name in ("labels", "annotations") if name in metadata] if _table(metadata) else []
+    if metadata is job and not tables and "kind" not in job:
+        tables = [job]
+    if not tables or not all(map(_table, tables)):
+        problems.append('it has no object at metadata.annotations: {"metadata": {"annotations": {...}}}')
+        return {}
+    return {key: text if isinstance(text, str) else json.dumps(text) for table in tables for key, text in table.items()}
+
+
+def _table(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:

@@ -1,8 +1,9 @@
 """What the couriers of a group say to each other, and to their PID 1: values of `core.group` as JSON, and back.
 
 A member sends four frames, always whole: who it is (`Hello`), its `Report`, its `Pulse` or nothing, and its time.
-Rank 0 answers each with [ORDER, the `Order`, the `seq` of the report it has, that time], or with [REFUSED, why].
-A courier whose PID 1 has died says BYE after its `Hello`.
+Rank 0 answers each with [ORDER, the `Order`, the `seq` of the report it has, that time], or with [REFUSED, why, MISFIT
+or nothing].  A courier whose PID 1 has died says BYE after its `Hello`; one that is about to make its connection anew,
+because no answer comes, says AGAIN, so that the end of the old one is not taken for its own.
 """
 
 import json
@@ -10,13 +11,15 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ftrun.core.group import Order, Pulse, Report
+from ftrun.core.group import SILENCE, Order, Pulse, Report
 from ftrun.wire import objects
 
 SCHEMA: Final = 1
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
+AGAIN: Final = b"again"
+MISFIT: Final = b"misfit"
 LIMIT: Final = 32768  # bytes of a frame
 TEXT: Final = 500  # characters of a text; longer ones are cut
 MOST: Final = 1 << 53
@@ -27,8 +30,13 @@ class Refused(ValueError):
     """One line: what is wrong with what a peer says."""
 
 
+class Misfit(Refused):
+    """Neither waiting nor another schedule of the same job changes it."""
+
+
 class Place(NamedTuple):
-    """Where this ftrun stands in its group; the third word of the courier.  `secret`: the path of a file."""
+    """Where this ftrun stands in its group; the third word of the courier.  `secret`: the path of a file.  `silence`:
+    in s, of another member that counts as its loss."""
 
     size: int
     rank: int
@@ -41,6 +49,7 @@ class Place(NamedTuple):
     life: str
     node: str
     boot: str
+    silence: float = SILENCE
 
 
 class Hello(NamedTuple):
@@ -83,7 +92,7 @@ def load_hello(content: bytes, version: str) -> Hello:
     found = _object(content)
     if found.get("schema") != SCHEMA or found.get("version") != version:
         theirs = line(str(found.get("version")))[:40]
-        raise Refused(f"it is ftrun {theirs}, and rank 0 is ftrun {version}: a group has one")
+        raise Misfit(f"it is ftrun {theirs}, and rank 0 is ftrun {version}: a group has one")
     del found["schema"]
     return _made(Hello, found)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ftrun.core.account import TRACE, Account, Lost, Restarts, Trace
 from ftrun.core.history import Clock, Occurrence
-from ftrun.core.values import Learned, Ledger
+from ftrun.core.values import File, Learned, Ledger
 
 SCHEMA: Final = 1
 MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
@@ -14,10 +14,10 @@ MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
 _ENCODE: Final = json.JSONEncoder(default=str).encode  # json.dumps would make one a record
 _COUNTS: Final = ("start_cnt", "schedule_cnt", "hang", "fault", "failure", "epoch")
 _STEPS: Final = ("best_step", "best_checkpoint", "last_step")
-_TEXTS: Final = ("last_checkpoint", "last_section", "dead_end")
+_TEXTS: Final = ("last_checkpoint", "last_section")
 _TRUTHS: Final = ("reached", "faulted")
 _LISTS: Final = ("removed", "visible")
-_NESTED: Final = ("learned", "occurrences", "account")
+_NESTED: Final = ("learned", "occurrences", "saved", "account")
 _DURATIONS: Final = ("wall", "kept", "open", "earlier", "silent")  # of the account
 _TRACES: Final = ("trace", "past")
 _SUMS: Final = (("lost", Lost), ("restarts", Restarts))
@@ -62,6 +62,10 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Corrupt("not a state of this version")
     found.setdefault("epoch", 0)  # of an ftrun that knew of no groups
+    if found.setdefault("first_beat") is not None:
+        _amount("first_beat", found["first_beat"])
+    if not isinstance(found.setdefault("job", ""), str):  # of an ftrun that did not tell jobs apart
+        raise Corrupt(f"job is {found['job']!r}")
     for name in (*_COUNTS, *_STEPS):
         value = found.get(name)
         if (value is None and name in _STEPS) or (type(value) is int and 0 <= value < 1 << 63):
@@ -85,11 +89,12 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     if not isinstance(occurrences, list):
         raise Corrupt("no list of faults")
     kept = tuple(map(load_occurrence, occurrences))
+    saved = _load_files(found.pop("saved", []))  # absent: of an ftrun that did not know of them
     account = _load_account(found.pop("account")) if "account" in found else Account()
     if missing := [name for name in (*_STEPS, *_TEXTS) if name not in found]:  # the others are no null
         raise Corrupt(f"there is no {missing[0]}")
     flat = {name: found.pop(name) for name in Ledger._fields if name not in _NESTED}
-    return Ledger(**flat, learned=learned, occurrences=kept, account=account), found
+    return Ledger(**flat, learned=learned, occurrences=kept, saved=saved, account=account), found
 
 
 def occurrence(one: Occurrence) -> dict[str, object]:
@@ -108,7 +113,20 @@ def load_occurrence(found: object) -> Occurrence:
     if not told or not all(type(text) is str for text in texts):
         raise Corrupt(f"a fault is {found!r}")
     node, device, code, severity, boot = map(str, texts)
-    return Occurrence(node, device, code, severity, Clock(float(found["wall"]), boot, float(found["mono"])))
+    clock, job = Clock(float(found["wall"]), boot, float(found["mono"])), found.get("job", "")
+    if not isinstance(job, str):
+        raise Corrupt(f"a fault is {found!r}")
+    return Occurrence(node, device, code, severity, clock, job)
+
+
+def _load_files(found: object) -> tuple[File, ...]:
+    """Corrupt if they are none."""
+    if not isinstance(found, list):
+        raise Corrupt(f"saved is {found!r}")
+    for one in found:
+        if not isinstance(one, list) or len(one) != 2 or not all(isinstance(text, str) for text in one):
+            raise Corrupt(f"a saved file is {one!r}")
+    return tuple(File(path, version) for path, version in found)
 
 
 def _learned(found: object) -> Learned | None:

@@ -42,6 +42,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "aways": attempt.aways,
         "raised": [tuple(one) for one in attempt.raised],
         "patience": attempt.patience,
+        "first_beat": attempt.first_beat,
+        "start_raised": attempt.start_raised,
         "idle_since": attempt.idle.since,
         "idle_raised": attempt.idle.raised,
         "accelerator": attempt.idle.accelerator,

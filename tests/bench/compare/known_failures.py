@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -19,7 +18,7 @@ from bench.compare.survivors import FAMILY, told
 from bench.compare.trainee import LONG, SHORT, TACT, WARM
 from bench.compare.trainees import Mortal, apart, children, lines, outside, trainee, until
 from measured import Measured
-from runs import alive, wait_for
+from runs import alive, end_process, wait_for
 
 NAME = "90-known-failures"
 TIMEOUT = 2.0  # s, of a hang
@@ -98,17 +97,12 @@ def monitors(of: Contained, rank: int) -> list[int]:
     return [pid for pid in of.living() if pid not in (of.pid, rank)]
 
 
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # a helper may have ended by itself
-        os.kill(pid, signal.SIGKILL)
-
-
 def monitor_killed(peer: Peer) -> Seen:
     """One after the other; the trainer must go on each time."""
     with run(peer, *trainee("work")) as it:
         rank = outside(it, until(it, "beat", LATER).pid)
         for pid in wait_for(lambda: monitors(it, rank), "a monitor"):
-            kill(pid)
+            end_process(pid)
             fate = trainer(it, rank, WARM * TACT)
             if not fate.right:
                 break
@@ -120,7 +114,7 @@ def hang_after(peer: Peer) -> Seen:
     with run(peer, *trainee("tolerant")) as it:
         rank = outside(it, until(it, "beat", WARM).pid)
         for pid in wait_for(lambda: monitors(it, rank), "a monitor"):
-            kill(pid)
+            end_process(pid)
         time.sleep(GOES_ON)
         (it.folder / "hang-now").touch()
         return killed(it, rank, until(it, "hangs").at + TIMEOUT)

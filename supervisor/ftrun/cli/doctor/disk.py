@@ -6,8 +6,9 @@ from typing import Final
 
 from ftrun.cli.doctor.finding import Finding
 from ftrun.helpers.watch import disk
-from ftrun.host import procfs
+from ftrun.host import place, procfs
 from ftrun.host.inotify import Inotify
+from ftrun.host.journal import RunDirError
 
 LITTLE: Final = 100 << 20  # bytes
 WATCHES: Final = 8192
@@ -16,7 +17,7 @@ MESSAGE: Final = "/dev/termination-log"
 
 def folder(run_dir: str | None) -> Iterator[Finding]:
     """Of the run dir, else where it would be."""
-    path = run_dir or os.environ.get("TMPDIR") or "/tmp"
+    path = run_dir or _temporary()
     name = "run dir" if run_dir else "temp folder"
     remedy = "--run-dir on a local disk; what is to outlive the pod into --state-dir"
     try:
@@ -31,11 +32,20 @@ def folder(run_dir: str | None) -> Iterator[Finding]:
         yield Finding(name, "missing", f"{told}, not ours to write", "records and reports have no place", remedy)
     elif not near:
         means = "ftrun works in a local folder and copies it there: the copy waits for a server that does not answer"
+        if place.remote(os.path.abspath(path)) is None:
+            means = "no local folder can be written to, so ftrun works there, and waits where that disk does not answer"
         yield Finding(name, "warning", f"{told}, not known as a local file system", means, remedy)
     elif free < LITTLE:
         yield Finding(name, "warning", told, "reports may not fit; the job goes on without", "make room there")
     else:
         yield Finding(name, "ok", told, "records and reports are kept there")
+
+
+def _temporary() -> str:
+    try:
+        return os.path.dirname(place.unnamed())
+    except RunDirError:
+        return os.environ.get("TMPDIR") or "/tmp"
 
 
 def message() -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ftrun.cli.doctor.finding import Finding
-from ftrun.host import beats, cgroup, procfs
+from ftrun.host import beats, cgroup, oom, procfs
 from ftrun_hooks.layout import FILE_BYTES
 
 GIB: Final = 1 << 30
@@ -58,6 +58,7 @@ def groups() -> Iterator[Finding]:
     means = "ftrun tells a rank that was killed for memory from other failures"
     remedy = "raise the memory limit, or use less: fewer data workers, a smaller cache" if kills else ""
     yield Finding("cgroup", "warning" if kills else "ok", f"version {version}, {limit}{now}{killed}", means, remedy)
+    yield from grouped(folder)
     pids = _pids(text, folder, version)
     means = "each thread of each rank counts; at the limit forks fail"
     if pids is not None and pids < PIDS:
@@ -65,6 +66,20 @@ def groups() -> Iterator[Finding]:
         yield Finding("pids limit", "warning", f"at most {pids}", means, remedy)
     else:
         yield Finding("pids limit", "ok", "none" if pids is None else f"at most {pids}", means)
+
+
+def grouped(folder: str) -> Iterator[Finding]:
+    """Whether the kernel kills all of this control group for one rank (cgroup-v2.rst, `memory.oom.group`): the children
+    of such a group are killed with it, and so a group of the command's own would spare nobody."""
+    if not cgroup.killed_together(folder):
+        return
+    if oom.may_be_spared():
+        means = "where the kernel kills a rank for memory it kills the whole command, and spares ftrun (oom_score_adj)"
+        yield Finding("oom group", "ok", "memory.oom.group is 1, ftrun is spared", means)
+        return
+    means = "where the kernel kills a rank for memory it kills ftrun with it: no restart in place, no verdict"
+    remedy = "Kubernetes: singleProcessOOMKill: true in the configuration of the kubelet; or CAP_SYS_RESOURCE for ftrun"
+    yield Finding("oom group", "warning", "memory.oom.group is 1", means, remedy)
 
 
 def _pids(text: str, folder: str, version: int) -> int | None:

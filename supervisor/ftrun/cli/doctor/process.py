@@ -11,10 +11,11 @@ from ftrun.helpers.evidence import stacks
 from ftrun.host import procfs, spawn
 
 SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "busybox", "ksh")
+KILL, SETUID = 5, 7  # bits of a capability set, capabilities(7)
 FILES: Final = 4096  # descriptors
 PROCESSES: Final = 4096
-# What py-spy is tried on; it is killed when that has answered.
-SLEEPER: Final = "import sys, time; sys.stdout.write('.'); sys.stdout.flush(); time.sleep(60)"
+# What py-spy is tried on: it waits for the end of its stdin, which comes with our end, and is killed before.
+SLEEPER: Final = "import sys; sys.stdout.write('.'); sys.stdout.flush(); sys.stdin.read()"
 SPY: Final = 5.0  # s
 
 
@@ -35,6 +36,29 @@ def first(run: dict[str, Any]) -> Iterator[Finding]:
         means = "daemons of the command are found and ended" if able else "daemons of the command outlive a restart"
         remedy = "" if able else "make ftrun PID 1 of the container, or permit prctl in the seccomp profile"
         yield Finding("subreaper", "ok" if able else "missing", "permitted" if able else "refused", means, remedy)
+
+
+def signalling(run: dict[str, Any]) -> Iterator[Finding]:
+    """Whether ftrun can signal a command that changes its user (capabilities(7))."""
+    pid = run.get("pid") or "self"
+    lines = (procfs.read(f"/proc/{pid}/status", 1 << 16) or b"").decode("ascii", "replace").splitlines()
+    effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), None)
+    if effective is None:
+        return
+    kills, changes = (bool(effective >> bit & 1) for bit in (KILL, SETUID))
+    if kills:
+        yield Finding("signals", "ok", "CAP_KILL is there", "ftrun can signal and end the command whatever its user is")
+    elif not changes:
+        means = "ftrun can signal its own user's processes; only a set-user-ID program (sudo) is out of its reach"
+        yield Finding("signals", "ok", "no CAP_KILL, and no right to change the user", means)
+    else:
+        means = (
+            "a command that changes its user (gosu, setpriv) gets no signal, SIGTERM included, and is never restarted"
+        )
+        remedy = (
+            "docker: --cap-add KILL; Kubernetes: securityContext.capabilities.add: [KILL]; or start ftrun as that user"
+        )
+        yield Finding("signals", "warning", "no CAP_KILL, but the right to change the user", means, remedy)
 
 
 def proc() -> Iterator[Finding]:

@@ -41,6 +41,7 @@ def _examine(path: str | None) -> Iterator[Finding]:
     run = run if running else {}
     checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
         ("PID 1", partial(process.first, run)),
+        ("signals", partial(process.signalling, run)),
         ("/proc", process.proc),
         ("py-spy", process.tracing),
         ("/dev/shm", memory.shared),

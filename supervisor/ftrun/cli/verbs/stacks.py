@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +11,7 @@ import click
 from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble
 from ftrun.core import words
+from ftrun.core.values import TOUCH
 from ftrun.core.words import printable, several, short
 from ftrun.helpers.evidence import processes, slow, stacks
 from ftrun.helpers.evidence.processes import Seen
@@ -48,7 +49,7 @@ def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
     path = rundir.find(run_dir)
     ranks = {one.pid: one.rank for one in look(path).ranks if one.state != "gone"}
     if rank is not None and rank not in ranks.values():
-        raise Trouble(f"{path}: no rank {rank} runs" + (f"; there are {ranges(ranks.values())}" if ranks else ""))
+        raise Trouble(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))
     found = _look(_root(path), ranks, rank)
     if as_json:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -69,6 +70,12 @@ def _root(path: str) -> int:
             f"{path}: the command, process {pid}, is gone, or in another PID namespace: look in its container"
         )
     return pid
+
+
+def _every(ranks: Collection[int]) -> str:
+    """`0-6, 8`, then the processes without RANK; `--rank` takes the number of one of those as well."""
+    numbers, others = [n for n in ranks if n >= TOUCH], sorted((n for n in ranks if n < TOUCH), reverse=True)
+    return ", ".join([*filter(None, [ranges(numbers)]), *(f"{number}: {words.rank(number)}" for number in others)])
 
 
 def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
@@ -134,7 +141,7 @@ def _who(members: list[Process]) -> str:
 
 def _named(members: list[Process]) -> list[str]:
     shown = [
-        f"{'' if one.rank is None else f'{words.rank(one.rank)}, '}process {one.pid} "
+        f"{f'process {one.pid}' if one.rank is None else words.member(one.rank, one.pid)} "
         f"({short(one.command or one.seen.stat.name, 60)})"
         for one in members[:NAMED]
     ]

@@ -12,9 +12,9 @@ With GROUP (a `wire.peers.Place` in JSON) it also speaks with the other nodes (h
     {"ask": "report", "report": R}                       what rank 0 has to know (`core.group.Report`), when it changed
 and comes out:
     {"event": "ordered", "order": O}                     what it orders all (`core.group.Order`), when it changed
-    {"event": "contact"}                                 at least each 5 s while rank 0 answers
+    {"event": "contact", "age": S}                       while rank 0 answers: so long ago we said what it has answered
     {"event": "cut", "why": TEXT}                        it does not, for too long; once until contact
-    {"event": "refused", "why": TEXT}                    it does not take us, each text once
+    {"event": "refused", "why": TEXT, "misfit": B}       it does not take us, each text once, and never will
     {"event": "noted", "what": TEXT}                     rank 0: what it has seen of the group, one line for its records
     {"event": "left"}                                    after a report of that state: it has it, and we may go
 It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.

@@ -100,10 +100,10 @@ class Connections:
         elif reason == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
             what = "has no secret, or has one where this group has none"
         else:
-            what = "does not speak as a member of a group"
+            what = "does not speak the protocol of a group"
         if len(self._strangers) < TOLD:
             self._strangers.add(f"{where} {what}")
-            self._lines.problem(f"{where or 'who connects'} is refused: it {what}")
+            self._lines.problem(f"{where or 'an unknown address'} is refused: it {what}")
 
 
 def room(size: int, lines: Lines) -> int:

@@ -18,7 +18,7 @@ from typing import Final
 
 from ftrun import __version__
 from ftrun.core import fleet
-from ftrun.core.group import SILENCE, Pulse, Report
+from ftrun.core.group import Pulse, Report
 from ftrun.core.words import seconds
 from ftrun.helpers.courier import keys, pulse
 from ftrun.helpers.courier.connections import HANDSHAKE, Connections
@@ -29,6 +29,7 @@ from ftrun.wire import peers
 A_TURN: Final = 256  # messages
 QUEUED: Final = 16  # messages of one peer; of whole states the next is as good
 CLOSED: Final = 2.0  # s that who lost its connection has for a new one: a courier that died has to start again
+STILL: Final = 3.0  # s without a word beyond a heartbeat: a connection that closes then was given up, by whoever
 CALLING: Final = 0.25  # s more, again and again, while somebody connects from there; at most HANDSHAKE
 LEAVING: Final = 4.0  # s that rank 0 waits for the others to leave
 ANSWERED: Final = 0.3  # s in which the last answers go out; who has its own closes the connection before
@@ -50,6 +51,7 @@ class Peer:
         self.where = ""  # its address
         self.closed = self.until = math.inf  # when its connection was, and how long it is waited for
         self.gone = False  # as the fleet knows
+        self.renews = False  # it has said that it makes its connection anew
         self.refused = ""
 
 
@@ -83,7 +85,7 @@ class Hub:
         self._own: Report | None = None
         self._leaving = math.inf
         now = time.monotonic()
-        self._fleet = fleet.gather(now, place.size, place.wait, place.drain, place.heal)
+        self._fleet = fleet.gather(now, place.size, place.wait, place.drain, place.heal, place.silence)
         self._order, self._told, self._said = peers.dump(self._fleet.order), b"", b""
         self._next = self._scan = self._planned = self._patient = now
         self._unread = False
@@ -153,6 +155,17 @@ class Hub:
             self._lines.problem(f"no node can join: {self._place.endpoint}: {error.strerror}")
         return self._bound
 
+    def _is_final(self, now: float) -> bool:
+        """Whether nothing makes a node fit whose size or version is another.  A group that is ending may be of an
+        earlier schedule than that node.  A running group that lacks a member gives up in the end, and then all of its
+        containers are made anew, with one version."""
+        own = self._own
+        if isinstance(self._fleet.phase, fleet.Over) or (own is not None and own.state in ("leaving", "left")):
+            return False
+        since = now - self._period - STILL
+        present = {p.hello.rank for p in self._by_id.values() if p.heard >= since and not (p.gone or p.refused)}
+        return not self._fleet.epoch or len(present) == self._place.size - 1
+
     def _all(self) -> Iterator[Peer]:
         return (peer for lives in self._lives.values() for peer in lives.values())
 
@@ -167,11 +180,11 @@ class Hub:
                 return
             id, *content = (frame.bytes for frame in frames)
             try:
-                if len(content) == 2 and content[1] == peers.BYE:
-                    self._bye(id, content[0], now)
+                if len(content) == 2 and content[1] in (peers.BYE, peers.AGAIN):
+                    self._bye(id, content, now)
                     continue
                 if len(content) != 4 or len(content[3]) > STAMP:
-                    raise peers.Refused("it does not speak as a member")
+                    raise peers.Refused("it does not speak the protocol of a member")
                 peer = self._by_id.get(id)
                 if peer is None or peer.introduction != content[0]:
                     peer = self._introduced(content[0])
@@ -181,15 +194,21 @@ class Hub:
                     raise peers.Refused(peer.refused)
             except peers.Refused as why:
                 self._lines.problem(f"{_who(content[0])} is refused: {why}")
-                self._send([id, peers.REFUSED, str(why).encode()])
+                misfit = isinstance(why, peers.Misfit) and self._is_final(now)
+                self._send([id, peers.REFUSED, str(why).encode(), peers.MISFIT if misfit else b""])
                 continue
             self._answer(peer)
         self._unread = True
 
-    def _bye(self, id: bytes, introduction: bytes, now: float) -> None:
+    def _bye(self, id: bytes, content: list[bytes], now: float) -> None:
+        introduction, word = content
         peer = self._by_id.get(id)
-        if peer is not None and peer.introduction == introduction and not peer.gone:
-            self._lose(peer, "its ftrun is dead", True, now)
+        if peer is None or peer.introduction != introduction or peer.gone:
+            return
+        if word == peers.AGAIN:
+            peer.renews, peer.heard = True, now
+        else:
+            self._lose(peer, "its ftrun has died", True, now)
 
     def _introduced(self, content: bytes) -> Peer:
         """The peer that says this of itself, if it may be one."""
@@ -197,9 +216,9 @@ class Hub:
         if hello.job != self._place.job:
             raise peers.Refused(f"it is of {_job(hello.job)}, and rank 0 of {_job(self._place.job)}")
         if hello.size != self._place.size:
-            raise peers.Refused(f"it is in a group of {hello.size}, and rank 0 in one of {self._place.size}")
+            raise peers.Misfit(f"it is in a group of {hello.size}, and rank 0 in one of {self._place.size}")
         if not 0 < hello.rank < hello.size:
-            raise peers.Refused(f"member {hello.rank} is rank 0 itself, or none of a group of {hello.size}")
+            raise peers.Refused(f"member {hello.rank} is rank 0 itself, or does not belong to a group of {hello.size}")
         lives = self._lives.setdefault(hello.rank, {})
         for life in [life for life, old in lives.items() if old.gone and not old.id and life != hello.life]:
             del lives[life]
@@ -213,7 +232,7 @@ class Hub:
         before = self._by_fd.get(fd)
         if before is not None and before is not peer:
             self._closed(fd, now)  # a descriptor has one connection: that one is no more
-        peer.id, peer.fd, peer.closed = id, fd, math.inf
+        peer.id, peer.fd, peer.closed, peer.renews = id, fd, math.inf, False
         self._by_id[id] = self._by_fd[fd] = peer
         self._watch(now)  # it may be closed already; what was opened before its first word is known then
         connection = self._connections.open.get(fd)
@@ -248,7 +267,9 @@ class Hub:
             return  # it never was of a peer, or is not any more
         self._by_id.pop(peer.id, None)
         peer.id, peer.fd, peer.closed, peer.until = b"", -1, now, now + CLOSED
-        if not peer.gone:
+        # Who is killed closes it in the middle of its words.  One that was silent before has met the network: either
+        # end gives a connection up when nothing passes.
+        if not peer.gone and not peer.renews and now < peer.heard + self._period + STILL:
             self._lost.append(peer)
 
     def _gone(self, now: float) -> None:
@@ -266,9 +287,16 @@ class Hub:
             return
         self._scan = now + SCAN
         if now >= self._patient:
-            for peer in self._all():
-                if not peer.gone and now >= peer.heard + SILENCE:
-                    self._lose(peer, f"no word of it for {seconds(SILENCE)}", False, now)
+            silent = [peer for peer in self._all() if not peer.gone and now >= peer.heard + self._place.silence]
+            moves = bool(silent) and self._moves()
+            for peer in silent:
+                if not moves or now >= peer.heard + self._fleet.lease:
+                    self._lose(peer, f"nothing was heard of it for {seconds(now - peer.heard)}", False, now)
+
+    def _moves(self) -> bool:
+        """Whether the training here moves: then it does at a member, too, that has only a bad connection to us."""
+        found = pulse.read(self._beat_dir, time.monotonic())
+        return found is not None and found.age < self._place.silence
 
     def _lose(self, peer: Peer, why: str, closed: bool, now: float) -> None:
         peer.gone = True

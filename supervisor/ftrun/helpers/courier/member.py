@@ -11,9 +11,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ftrun import __version__
-from ftrun.core.group import SILENCE, Report
+from ftrun.core.group import Report
 from ftrun.core.words import seconds
 from ftrun.helpers.courier import keys, pulse
+from ftrun.helpers.courier.greeting import ENDED, FAILED, Handshakes
 from ftrun.helpers.lines import Lines, Request
 from ftrun.wire import peers
 
@@ -25,9 +26,10 @@ OFTEN: Final = 1.0  # s between two heartbeats of a member
 SELDOM: Final = 4.5  # in a large group; PID 1 has its `contact` at least each 5 s
 MANY: Final = 200  # heartbeats a second that rank 0 takes at most
 ANSWER: Final = 5.0  # s after which a connection that is silent is made anew: rank 0 may have another address
+PARTING: Final = 0.2  # s before that, in which rank 0 is told that we do so
+CONNECT: Final = 2000  # ms; the kernel would ask again after 1, 2, 4, 8, ... s, and not notice that a network is back
 RETRY: Final = 1.0  # s
 LATE: Final = 1.0  # s; who is woken that much later than planned was stopped, and does not judge at once
-FAILED: Final = 3  # handshakes in a row; a single one fails when rank 0 ends in the middle
 SETTLED: Final = 10.0  # s without rank 0 after which that is told of one that was there: a proxy closes them too
 LEAVING: Final = 3.0  # s that rank 0 has for its last answer; PID 1 waits for a little longer
 HANDSHAKE: Final = 5000  # ms
@@ -56,10 +58,10 @@ def server(place: peers.Place, bind: bool) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def secured(socket: "zmq.Socket[bytes]", place: peers.Place, bind: bool) -> None:
+def secured(socket: "zmq.Socket[bytes]", place: peers.Place, bind: bool) -> bytes | None:
     """It speaks with who knows the secret, and with nobody else; without a secret only within this machine."""
     if place.secret is None:
-        return
+        return None
     secret = keys.read(place.secret)
     servers, clients = keys.made(secret, "server"), keys.made(secret, "client")
     if bind:
@@ -67,6 +69,7 @@ def secured(socket: "zmq.Socket[bytes]", place: peers.Place, bind: bool) -> None
     else:
         socket.curve_secretkey, socket.curve_publickey = clients.secret, clients.public
         socket.curve_serverkey = servers.public
+    return secret
 
 
 def happened(monitor: "zmq.Socket[bytes]") -> list[tuple[int, int]]:
@@ -100,6 +103,7 @@ class Member:
         self._socket.maxmsgsize = peers.LIMIT
         self._socket.handshake_ivl = HANDSHAKE
         self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = 100, 1000  # ms
+        self._socket.connect_timeout = CONNECT
         self._monitor = self._socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED
@@ -115,7 +119,9 @@ class Member:
         self._order = b""
         self._refusals: set[str] = set()
         self._refused = ""
-        self._failed = 0
+        self._handshakes = Handshakes(place)
+        self._unanswered = 0  # connections in a row without an answer in time
+        self._secret: bytes | None = None  # as the connection has it
         self._up = False  # there is a connection
         self._over = False  # by the last order
         self._left = self._cut = False
@@ -127,12 +133,14 @@ class Member:
         self._asked: float | None = None  # the oldest question that has no answer
         self._sent = now
         self._said = 0.0
+        self._renewing: float | None = None  # when the connection is made anew
 
     @property
     def due(self) -> float:
         """When something has to be done that nobody announces."""
         judged = min(
             math.inf if self._asked is None else self._asked + ANSWER,
+            math.inf if self._renewing is None else self._renewing,
             math.inf if self._cut else self._silent,
         )
         parted = self._reported + LEAVING if self._parting else math.inf
@@ -142,9 +150,9 @@ class Member:
     def _silent(self) -> float:
         """When rank 0 is lost to us.  Who has a command at work has heard of it before, by another courier."""
         if self._heard is not None:
-            return self._heard + SILENCE
+            return self._heard + self._place.silence
         at_work = self._report is not None and self._report.epoch > 0 and self._report.state != "ready"
-        return self._since + (SILENCE if at_work else self._place.wait)
+        return self._since + (self._place.silence if at_work else self._place.wait)
 
     @property
     def _parting(self) -> bool:
@@ -161,8 +169,8 @@ class Member:
     def tend(self, now: float) -> None:
         if now > self._planned + LATE:
             self._patient = now + LATE
-        for event, _ in happened(self._monitor):
-            self._connected(event, now)
+        for event, value in happened(self._monitor):
+            self._connected(event, value, now)
         self._read(now)
         if now >= self._next:
             self._next = now + self._period * (1 - os.urandom(1)[0] / 2560)
@@ -172,6 +180,8 @@ class Member:
                 self._send(self._report, now)
         if now >= self._patient:
             self._judge(now)
+        if self._renewing is not None and now >= self._renewing:
+            self._renew()
         if self._parting and (not self._up or now >= self._reported + LEAVING):
             self._leave()
         self._planned = max(now, self.due)
@@ -193,34 +203,63 @@ class Member:
 
         try:
             address = server(self._place, False)
-            secured(self._socket, self._place, False)
+            self._secret = secured(self._socket, self._place, False)
             self._socket.connect(address)
             self._address = address
         except keys.Unusable as why:
-            self._lines.problem(f"not in the group: {why}")
+            self._lines.problem(f"this node cannot join the group: {why}")
             self._next = now + RETRY
         except zmq.ZMQError as error:
-            self._lines.problem(f"not in the group: {self._place.endpoint}: {error.strerror}")
+            self._lines.problem(f"this node cannot join the group: {self._place.endpoint}: {error.strerror}")
             self._next = now + RETRY
 
-    def _connected(self, event: int, now: float) -> None:
+    def _connected(self, event: int, value: int, now: float) -> None:
         import zmq
 
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._failed, self._next, self._up = 0, now, True
+            self._next, self._up, self._unanswered = now, True, 0
+            self._handshakes.forget()
             self._content = b""  # rank 0 may be another, which takes the age of a trouble as it comes
             return
         if event == zmq.EVENT_DISCONNECTED:
             self._up = False
             return
-        self._failed += 1
-        if self._failed < FAILED or self._over:
+        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._renewing is None:
+            self._renewing = now + RETRY  # after these libzmq does not connect again by itself
+        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value not in ENDED:
+            self._handshakes.forget()  # the answer may be lost on its way: that says nothing of rank 0's secret
+            self._unanswered += 1
+            if self._heard is None and self._unanswered >= FAILED:
+                self._lines.problem(f"rank 0 at {self._place.endpoint} accepts a connection, and then does not answer")
             return
-        where = f"rank 0 at {self._place.endpoint} ends every connection before a word"
-        if self._heard is None:
-            self._lines.problem(f"{where}: is the group's secret the same there, and is it ftrun?")
-        elif now >= self._heard + SETTLED:
-            self._lines.problem(f"{where}: it is gone, or the group's secret there is another now")
+        self._unanswered = 0
+        self._handshakes.ended(now)
+        if self._handshakes.count >= FAILED and not self._over:
+            self._denied(now)
+
+    def _denied(self, now: float) -> None:
+        """Rank 0, or what listens in its place, ends every connection."""
+        where, found = f"rank 0 at {self._place.endpoint}", self._handshakes
+        ends = "ends every connection before a word:"
+        if self._heard is not None:
+            if now >= self._heard + SETTLED:
+                self._lines.problem(f"{where} {ends} it is gone, or the group's secret there is another now")
+            return
+        asks = f"{ends} is the group's secret the same there, and is it ftrun?"
+        self._lines.problem(f"{where} {found.why or asks}")
+        if self._secret_changed():
+            found.forget()
+            self._renewing = self._renewing or now + RETRY
+        elif found.certain and not self._refused:
+            self._refused = found.refusal
+            self._lines.say("refused", why=self._refused, misfit=True)
+
+    def _secret_changed(self) -> bool:
+        """Whether the file has another one than the connection, as where a platform has replaced it meanwhile."""
+        try:
+            return self._place.secret is not None and keys.read(self._place.secret) != self._secret
+        except keys.Unusable:
+            return False
 
     def _send(self, report: Report, now: float) -> None:
         import zmq
@@ -251,12 +290,12 @@ class Member:
                 self._lines.problem(f"what rank 0 says is not understood: {why}")
 
     def _take(self, frames: list[bytes], now: float) -> None:
-        if frames[0] == peers.REFUSED and len(frames) == 2:
+        if frames[0] == peers.REFUSED and len(frames) == 3:
             self._asked = None
             self._refused = peers.load_why(frames[1])
             if self._refused not in self._refusals and len(self._refusals) < A_TURN:
                 self._refusals.add(self._refused)
-                self._lines.say("refused", why=self._refused)
+                self._lines.say("refused", why=self._refused, misfit=frames[2] == peers.MISFIT)
             return
         if frames[0] != peers.ORDER or len(frames) != 4:
             raise peers.Refused("neither an order nor a refusal")
@@ -266,7 +305,7 @@ class Member:
         self._asked = None if asked > self._sent - 1e-5 else self._sent
         if now < self._silent and (self._cut or now >= self._said + OFTEN / 2):
             self._cut, self._said = False, now
-            self._lines.say("contact")
+            self._lines.say("contact", age=max(0.0, now - self._heard))
         if frames[1] != self._order:
             order = peers.load_order(frames[1])
             self._order, self._over = frames[1], order.what == "end"
@@ -281,18 +320,41 @@ class Member:
     def _judge(self, now: float) -> None:
         if self._asked is not None and now >= self._asked + ANSWER:
             self._asked = None
-            if self._address is not None:
-                self._up = False
-                self._socket.disconnect(self._address)
-                self._socket.connect(self._address)
+            self._part(now)
         if not self._cut and now >= self._silent:
             self._cut = True
             self._lines.say("cut", why=self._why())
+
+    def _part(self, now: float) -> None:
+        """The connection is made anew, soon; where our words reach rank 0 it does not take that for our end."""
+        import zmq
+
+        try:
+            self._socket.send_multipart([self._hello, peers.AGAIN], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            pass  # there is no connection
+        self._renewing = now + PARTING
+
+    def _renew(self) -> None:
+        self._renewing = self._asked = None
+        if self._address is None:
+            return
+        import zmq
+
+        self._up = False
+        try:
+            self._socket.disconnect(self._address)
+        except zmq.ZMQError:
+            pass  # it has ended by itself
+        if self._heard is None and self._secret_changed():
+            self._secret = secured(self._socket, self._place, False)
+        self._socket.connect(self._address)
 
     def _why(self) -> str:
         where = f"rank 0 ({self._place.endpoint})"
         if self._refused:
             return f"{where} does not take this node: {self._refused}"
         if self._heard is None:
-            return f"{where} was not reached within {seconds(self._place.wait)}"
-        return f"no word of {where} for {seconds(SILENCE)}"
+            why = f"{where} was not reached within {seconds(self._place.wait)}"
+            return f"{why}: it {self._handshakes.why}" if self._handshakes.why else why
+        return f"nothing was heard of {where} for {seconds(self._place.silence)}"

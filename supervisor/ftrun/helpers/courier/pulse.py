@@ -3,6 +3,8 @@
 import os
 
 from ftrun.core.group import Pulse
+from ftrun.core.ranks import one_each
+from ftrun.core.values import Rank
 from ftrun.host import slots
 from ftrun_hooks import layout as at
 
@@ -29,7 +31,12 @@ def read(beat_dir: str, now: float) -> Pulse | None:
             begin = at.HEADER_WORDS + number * at.SLOT_WORDS
             row = words[begin : begin + at.SLOT_WORDS].tolist()
             rank = slots.rank(row, row[at.CREDIT], (), lambda _: None)
-            if slots.timely(row, now) and not rank.done:
-                age = now - (rank.moved_at or rank.alive_at or rank.claimed_at) - rank.credit
-                found.append(Pulse(rank.rank, rank.step, round(max(0.0, age), 3)))
-    return min(found, key=lambda pulse: (pulse.step is None, pulse.step or 0, -pulse.age), default=None)
+            if slots.timely(row, now):
+                found.append(rank)
+    pulses = (_pulse(rank, now) for rank in one_each(found) if not rank.done)
+    return min(pulses, key=lambda pulse: (pulse.step is None, pulse.step or 0, -pulse.age), default=None)
+
+
+def _pulse(rank: Rank, now: float) -> Pulse:
+    age = now - (rank.moved_at or rank.alive_at or rank.claimed_at) - rank.credit
+    return Pulse(rank.rank, rank.step, round(max(0.0, age), 3))

@@ -3,14 +3,13 @@
 import os
 import re
 import socket
-import struct
 from typing import Final, NamedTuple
 
+from ftrun.helpers.evidence import sockets
 from ftrun.host import procfs
 
 FILES: Final = 256  # of one process, that are described
 LINKS: Final = 4096  # that are read in search of an accelerator
-TABLE: Final = 4 << 20  # bytes of /proc/net/*
 ACCELERATORS: Final = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/accel", "/dev/dri/render", "/dev/dxg")
 _STATES: Final = (
     *("-", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT"),
@@ -76,31 +75,21 @@ def _sockets(pid: int) -> dict[str, str]:
     """What is behind `socket:[inode]`, in the network namespace of that process."""
     found = {}
     for kind in ("tcp", "tcp6", "udp", "udp6"):
-        for line in (_whole(f"/proc/{pid}/net/{kind}")).splitlines()[1:]:
+        for line in sockets.table(pid, kind).decode("utf-8", "surrogateescape").splitlines()[1:]:
             fields = line.split()
             if len(fields) > 9:
                 state = _STATES[int(fields[3], 16)] if int(fields[3], 16) < len(_STATES) else ""
                 ends = f"{_address(fields[1])} -> {_address(fields[2])}"
                 found[f"socket:[{fields[9]}]"] = f"{kind} {ends}{f' {state}' if kind.startswith('tcp') else ''}"
-    for line in _whole(f"/proc/{pid}/net/unix").splitlines()[1:]:
+    for line in sockets.table(pid, "unix").decode("utf-8", "surrogateescape").splitlines()[1:]:
         if match := re.match(r"\S+ \S+ \S+ \S+ \S+ \S+ +(\d+) ?(.*)", line):
             found[f"socket:[{match[1]}]"] = f"unix {match[2]}".rstrip()
     return found
 
 
-def _whole(path: str) -> str:
-    """A table of /proc/net, which is read a page at a time."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(TABLE).decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
-
-
 def _address(text: str) -> str:
-    """`0100007F:1F90` as 127.0.0.1:8080: words of four bytes in the machine's order, the port as a number."""
-    address, _, port = text.partition(":")
-    packed = b"".join(struct.pack("=I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8))
+    """`0100007F:1F90` as 127.0.0.1:8080."""
+    packed, port = sockets.unpacked(text)
     if len(packed) == 4:
-        return f"{socket.inet_ntop(socket.AF_INET, packed)}:{int(port, 16)}"
-    return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{int(port, 16)}"
+        return f"{socket.inet_ntop(socket.AF_INET, packed)}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{port}"

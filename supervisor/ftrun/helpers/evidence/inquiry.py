@@ -4,16 +4,23 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import Final
 
-from ftrun.helpers.evidence import files, processes, report, stacks
+from ftrun.core.values import Rank
+from ftrun.helpers.evidence import files, processes, report, stacks, waits
 from ftrun.helpers.evidence.aside import Aside
+from ftrun.helpers.evidence.connections import traffic
 from ftrun.helpers.evidence.folder import Folder
-from ftrun.helpers.evidence.judgement import Change, Verdict, changes, family, judge, silent_as_well
+from ftrun.helpers.evidence.graph import Graph, Outcome
+from ftrun.helpers.evidence.judgement import Change, Outside, Verdict, changes, family, judge, silent_as_well, works
 from ftrun.helpers.evidence.missing import missing
 from ftrun.helpers.evidence.processes import Look
 from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.request import Request
+from ftrun.helpers.evidence.slow import Task
+from ftrun.helpers.evidence.waits import World
 
 Message = dict[str, object]
 LOOK: Final = 0.25  # of the time that there is beside the pause: for the stacks of one look
@@ -28,6 +35,7 @@ class Inquiry:
         self._ranks = {rank.pid for rank in request.ranks}
         self._said = threading.Lock()  # taken by whoever says the last word
         self._processes = 0  # that the last look showed
+        self._group = waits.group(request.spared)
 
     def run(self, until: float) -> None:
         """Say the last word as soon as the report is written, and add to the report what comes until `until`."""
@@ -37,6 +45,7 @@ class Inquiry:
         self._processes = len(first.processes)
         order = self._order(first)
         before = stacks.look(spy, order, seconds)
+        waits_before, task_before = self._waits(order)
         aside = Aside(request, order)
         accelerated = request.accelerated or any(files.accelerated(pid) for pid in order[:SEARCHED])
         restless = stacks.restless(spy, before, order, started + request.between)
@@ -44,25 +53,35 @@ class Inquiry:
 
         second = processes.look(request.root, request.spared)
         self._processes = len(second.processes)
+        waits_after, task_after = self._waits(self._order(second))
         foreign = {pid for pid, why in before.missing.items() if why == stacks.NO_PYTHON}
         after = stacks.look(spy, [pid for pid in self._order(second) if pid not in foreign], seconds)
         found = sorted(changes(first, before, second, after, restless), key=lambda change: self._place(change.pid))
-        verdict = self._judge(found, accelerated)
+        for task in (task_before, task_after):
+            task.wait(seconds)
+        graph = Graph(
+            waits_before, waits_after, found, self._names(), self._left(), partial(works, accelerated=accelerated)
+        )
+        outcome = graph.follow(request.suspect)
+        verdict = self._judge(found, accelerated, graph, outcome)
         absent = missing(found, {**before.missing, **after.missing})
         facts = Facts(request, verdict, found, second.at - first.at, *self._times(), missing=absent)
+        facts = facts._replace(chain=() if verdict.cleared else outcome.chain)
 
         facts = aside.added(facts)
         write = self._writer()
         path = write(facts)
-        waits = any(change.waits for change in found if change.pid == self._request.suspect)
-        self._finish(verdict, report.where(facts), path, waits=waits)
+        suspects = [change for change in found if change.pid == request.suspect]
+        others = any(change.waits or change.reduces for change in suspects)
+        self._finish(verdict, report.where(facts), path, waits=others)
         if path is not None and aside.running:
             aside.wait(until)
             write(aside.added(facts._replace(missing=absent)))
 
     def give_up(self, why: str) -> None:
-        """The last word, if it has not been said: nobody knows anything."""
-        self._finish(Verdict(None, why, 0.0, 0.0), "", None, f"evidence: {why}")
+        """The last word, if it has not been said: who knows nothing convicts nobody by a learned limit."""
+        cleared = why if self._request.finding.learned else None
+        self._finish(Verdict(cleared, why, 0.0, 0.0), "", None, f"evidence: {why}")
 
     def _finish(
         self, verdict: Verdict, why: str, path: str | None, problem: str | None = None, waits: bool = False
@@ -78,11 +97,49 @@ class Inquiry:
             seen |= {"report": path, "waits": waits}
             self._say({"event": "evidenced", "cleared": verdict.cleared, "why": why, **seen})
 
-    def _judge(self, found: list[Change], accelerated: bool) -> Verdict:
+    def _judge(self, found: list[Change], accelerated: bool, graph: Graph, outcome: Outcome) -> Verdict:
         request = self._request
         suspects = found if request.whole else family(request.suspect, found)
-        silent = silent_as_well(request.finding, request.ranks, request.now)
-        return judge(request.finding, suspects, [(rank, family(rank.pid, found)) for rank in silent], accelerated)
+        silent = self._silent()
+        outside = self._outside(graph, outcome, suspects, [rank.pid for rank in silent], found)
+        others = [(rank, family(rank.pid, found)) for rank in silent]
+        return judge(request.finding, suspects, others, accelerated, outside)
+
+    def _outside(
+        self, graph: Graph, outcome: Outcome, suspects: list[Change], silent: list[int], found: list[Change]
+    ) -> Outside:
+        """What is open of the suspect's wait, or of one of another rank for which it may wait."""
+        request = self._request
+        families = [suspects, *(family(pid, found) for pid in silent)]
+        pids = dict.fromkeys(change.pid for members in families for change in members if not change.gone)
+        exchanged, moved = traffic(graph.before, graph.after, list(pids))
+        opened = outcome.opened
+        for pid in silent if opened is None else ():
+            other = graph.follow(pid)
+            if other.opened is not None:
+                opened = f"it may wait for {graph.name(pid)}: {other.opened}"
+                break
+        if request.patience is None or request.finding.age >= request.patience:
+            opened = None
+        return Outside(opened, exchanged, moved, outcome.why)
+
+    def _waits(self, pids: list[int]) -> tuple[World, Task[None]]:
+        world = waits.empty(self._group)
+        return world, Task(partial(waits.look, world, pids))
+
+    def _silent(self) -> list[Rank]:
+        return silent_as_well(self._request.finding, self._request.ranks, self._request.now)
+
+    def _names(self) -> dict[int, int]:
+        """The number of the suspect's rank, and of those that stopped as well, by pid."""
+        finding = self._request.finding
+        names = {rank.pid: rank.rank for rank in self._silent()}
+        return names if finding.rank is None or not finding.pid else {**names, finding.pid: finding.rank}
+
+    def _left(self) -> float:
+        """For how many seconds a timer may still run."""
+        request = self._request
+        return inf if request.patience is None else max(0.0, request.patience - request.finding.age)
 
     def _order(self, look: Look) -> list[int]:
         """Whose stack comes first: the suspect, the ranks, what is below the suspect, the other Pythons, the rest."""

@@ -11,6 +11,7 @@ learned limit is at its most (an hour, unless told otherwise); so doubt speaks f
 * A rank that waits need not be the one that hangs.  While another one that stopped as well works, or is in a section
   that has a deadline of its own, it may be waited for.
 * A limit that the user gave is not raised by anything.
+* A learned limit convicts only a wait that nobody outside the job can end (graph.py), whatever else was seen.
 
 Where the job uses an accelerator doubt is smaller: CPU within one line is what a wait for the device looks like, and
 all ranks that wait for the hung one spin so.  There it does not speak for another rank, nor against the idle rule,
@@ -40,6 +41,8 @@ WAITS: Final = (
     ("horovod/torch/mpi_ops.py", frozenset({"synchronize"}), "as above, of Horovod"),
 )
 _WRAPPED: Final = 2  # frames of torch's dispatcher that may lie below such a call
+# With other ranks that stopped as well, a wait in it is one for them: DDP averages the gradients there.
+_BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
 
 class Change(NamedTuple):
@@ -75,11 +78,35 @@ class Change(NamedTuple):
         return any(f.file.endswith(f"/{file}") and f.name in names for f in frames for file, names, _ in WAITS)
 
     @property
+    def reduces(self) -> bool:
+        """Whether it waits in a backward pass, as all ranks do in one whose gradients are averaged."""
+        return self.moved is False and self.cpu < BUSY_CPU and self.inside(*_BACKWARD)
+
+    def inside(self, file: str, names: Container[str]) -> bool:
+        """Whether its main thread is in one of these functions, or in what they have called."""
+        return self.main is not None and _inside(self.main, file, names)
+
+    def has(self, tid: int, file: str, names: Container[str]) -> bool:
+        """The same of another thread."""
+        threads = self.stack.threads if self.stack else ()
+        return any(_inside(thread, file, names) for thread in threads if thread.tid == tid)
+
+    @property
     def place(self) -> str:
         """Where it is, for a person."""
         if self.main is not None:
             return self.main.place
         return f"{self.seen.stat.name} {self.seen.stat.state} {self.seen.wchan or '-'}"
+
+
+class Outside(NamedTuple):
+    """What the waits of the suspect show: `opened`: why somebody outside the job may end it; `traffic`: what is
+    exchanged with somebody outside; `moved`: bytes a second on its sockets; `closed`: why nobody outside ends it."""
+
+    opened: str | None = None
+    traffic: str | None = None
+    moved: float = 0.0
+    closed: str = ""
 
 
 class Verdict(NamedTuple):
@@ -114,20 +141,29 @@ def changes(
 
 
 def judge(
-    finding: Finding, suspects: Sequence[Change], others: Iterable[tuple[Rank, Sequence[Change]]], accelerated: bool
+    finding: Finding,
+    suspects: Sequence[Change],
+    others: Iterable[tuple[Rank, Sequence[Change]]],
+    accelerated: bool,
+    outside: Outside | None = None,
 ) -> Verdict:
-    """`suspects`: the suspect first, and all below it; `others`: ranks that stopped as well, and what is theirs."""
+    """`suspects`: the suspect first, and all below it; `others`: ranks that stopped as well, and what is theirs;
+    `outside`: what was found of their waits, None where nothing may raise the limit."""
     living = [change for change in suspects if not change.gone]
     cpu, io = sum(c.cpu for c in living), sum(c.io or 0.0 for c in living)
+    outside = outside or Outside()
+    io += outside.moved
     idle = finding.rule == "idle"
     if not idle and not finding.learned:
         return Verdict(None, "the limit was given, so that nothing that is seen here raises it", cpu, io)
-    cleared = _works(living, doubt=not (idle and accelerated))
+    cleared = _works(living, doubt=not (idle and accelerated), moved=outside.moved) or outside.traffic
     if cleared is None and idle and any(change.moved for change in living):
         cleared = f"its Python stack moves: {next(c for c in living if c.moved).place}"
     if cleared is None and not idle:
         cleared = next((why for rank, theirs in others if (why := _awaited(rank, theirs, accelerated))), None)
-    return Verdict(cleared, "" if cleared else _stuck(living, cpu, io), cpu, io)
+    cleared = cleared or outside.opened
+    stuck = "; ".join(part for part in (_stuck(living, cpu, io), outside.closed) if part)
+    return Verdict(cleared, "" if cleared else stuck, cpu, io)
 
 
 def silent_as_well(finding: Finding, ranks: Iterable[Rank], now: float) -> list[Rank]:
@@ -142,10 +178,22 @@ def family(pid: int, found: Sequence[Change]) -> list[Change]:
     return sorted((c for c in found if c.pid in pids), key=lambda c: c.pid != pid)
 
 
-def _works(living: Iterable[Change], doubt: bool) -> str | None:
-    """What speaks for these.  `doubt`: it speaks for them too that one burns CPU within one line."""
+def works(change: Change, accelerated: bool) -> str | None:
+    """What speaks for a process that the suspect waits for.  All threads count of a program without Python."""
+    if change.stack is None and change.cpu_all >= BUSY_CPU:
+        return f"it works: {change.cpu_all:.0%} of a core"
+    return _works([change], doubt=not accelerated)
+
+
+def _inside(thread: Thread, file: str, names: Container[str]) -> bool:
+    return any(frame.name.rpartition(".")[2] in names and frame.file.endswith(f"/{file}") for frame in thread.frames)
+
+
+def _works(living: Sequence[Change], doubt: bool, moved: float = 0.0) -> str | None:
+    """What speaks for these.  `doubt`: it speaks for them too that one burns CPU within one line.  `moved`: bytes a
+    second that their sockets moved, which are in no process's own counters."""
     working = [c for c in living if not c.waits and (doubt or c.moved is not False)]
-    cpu, io = sum(c.cpu for c in working), sum(c.io or 0.0 for c in living)
+    cpu, io = sum(c.cpu for c in working), moved + sum(c.io or 0.0 for c in living)
     if io >= BUSY_IO:
         return f"it works: {io / 1e6:.1f} MB/s read and written"
     if cpu < BUSY_CPU:
@@ -161,11 +209,11 @@ def _works(living: Iterable[Change], doubt: bool) -> str | None:
 def _awaited(rank: Rank, theirs: Sequence[Change], accelerated: bool) -> str | None:
     living = [change for change in theirs if not change.gone]
     if living and rank.sections:
-        return f"it may wait for rank {rank.rank}, which is in section {words.sections(rank.sections)!r}"
+        return f"it may wait for {words.rank(rank.rank)}, which is in section {words.sections(rank.sections)!r}"
     if accelerated:
         living = [c for c in living if c.moved or (c.io or 0.0) >= BUSY_IO]
     works = _works(living, doubt=not accelerated)
-    return f"it may wait for rank {rank.rank}, of which {works}" if works else None
+    return f"it may wait for {words.rank(rank.rank)}, of which {works}" if works else None
 
 
 def _stuck(living: Sequence[Change], cpu: float, io: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ftrun.core import words
-from ftrun.core.values import Rank
+from ftrun.core.values import TOUCH, Rank
 from ftrun.helpers.evidence.files import Files
 from ftrun.helpers.evidence.judgement import Change, Verdict
 from ftrun.helpers.evidence.markdown import block, code, plain, printable, table
@@ -15,12 +15,14 @@ from ftrun.helpers.evidence.stacks import Thread
 SCHEMA: Final = 1
 WHERE: Final = 500  # characters
 PROGRAM: Final = 100  # of its command line, in a table
+_STOPPED: Final = {"T": "is stopped by SIGSTOP", "t": "is stopped by a debugger"}
 ROWS: Final = 100  # of a table in report.md; all are in report.json
 
 
 class Facts(NamedTuple):
     """All that is known.  `changes` has the suspect's first, then the ranks'.  `missing`: what could not be had, and
-    why.  `time` is the wall clock at `request.now`, ISO-8601 UTC; `since`: when the suspect last moved."""
+    why.  `time` is the wall clock at `request.now`, ISO-8601 UTC; `since`: when the suspect last moved.  `chain`: the
+    processes from the suspect to the one for which, in the end, it waits."""
 
     request: Request
     verdict: Verdict
@@ -33,6 +35,7 @@ class Facts(NamedTuple):
     files: Files | None = None
     answers: Mapping[int, Answer] = {}
     output: Mapping[str, str] = {}
+    chain: Sequence[int] = ()
 
     @property
     def suspect(self) -> Change | None:
@@ -42,8 +45,34 @@ class Facts(NamedTuple):
 def where(facts: Facts) -> str:
     """Where the suspect is, and whom it waits for: for a verdict.  Empty if it is gone."""
     suspect = facts.suspect
-    places = [suspect.place] if suspect and not suspect.gone else []
+    places = [*_cause(facts), suspect.place] if suspect and not suspect.gone else []
     return printable("; ".join(places + laggards(facts.answers)))[:WHERE]
+
+
+def _cause(facts: Facts) -> list[str]:
+    """What is wrong with the suspect, and with the process that it waits for in the end: the best facts first."""
+    last = facts.chain[-1] if facts.chain else facts.request.suspect
+    found = list[str]()
+    for change in facts.changes:
+        stopped = _STOPPED.get(change.seen.stat.state, "")
+        if change.gone or change.pid not in (last, facts.request.suspect):
+            continue
+        dead = f"is in state D in {change.seen.wchan or 'the kernel'}" if change.seen.stat.state == "D" else ""
+        state = stopped or dead
+        if change.pid != facts.request.suspect:
+            told = f"{_named(facts, change)} {state}" if state else f"it waits for {_named(facts, change)}"
+            found.append(f"{told}, at {change.place}")
+        elif state:
+            found.append(f"{_named(facts, change)} {state}")
+    return sorted(found, key=lambda told: " is stopped " not in told)
+
+
+def _named(facts: Facts, change: Change) -> str:
+    finding = facts.request.finding
+    if change.pid == finding.pid and finding.rank is not None:
+        return words.rank(finding.rank)
+    rank = next((r for r in facts.request.ranks if r.pid == change.pid), None)
+    return words.rank(rank.rank) if rank is not None else f"process {change.pid} ({change.seen.stat.name})"
 
 
 def sentence(facts: Facts) -> str:
@@ -165,7 +194,8 @@ def _ranks(facts: Facts) -> list[str]:
         told = "" if answer is None else "; ".join(_told(answer)) or "nothing recorded"
         inside = code(words.sections(rank.sections)) if rank.sections else ""
         step = "" if rank.step is None else str(rank.step)
-        numbers = [str(rank.rank), str(rank.pid), step, ago(rank.moved_at), ago(rank.alive_at)]
+        number = str(rank.rank) if rank.rank >= TOUCH else "no RANK"
+        numbers = [number, str(rank.pid), step, ago(rank.moved_at), ago(rank.alive_at)]
         rows.append([*numbers, inside, plain(told), state])
     heads = ["rank", "pid", "step", "moved, ago", "last beat, ago", "section", "last collective", ""]
     return ["## Ranks", table(heads, rows), _more(len(facts.request.ranks))]
@@ -178,13 +208,18 @@ def _told(answer: Answer) -> list[str]:
     return at + [f"waits in {call}" for call in answer.waiting]
 
 
+def _rank_number(rank: int) -> str:
+    """Its number; a process without RANK has none."""
+    return str(rank) if rank >= TOUCH else words.rank(rank)
+
+
 def _groups(facts: Facts) -> list[str]:
     groups = grouped(facts)
     if not groups:
         return []
     parts = ["## Stacks of the ranks"]
     for stack, ranks in list(groups.items())[:ROWS]:
-        shown = ", ".join(str(rank) for rank in ranks[:32]) + (", ..." if len(ranks) > 32 else "")
+        shown = ", ".join(map(_rank_number, ranks[:32])) + (", ..." if len(ranks) > 32 else "")
         parts += [f"{'Rank' if len(ranks) == 1 else f'{len(ranks)} ranks:'} {shown}", block("\n".join(stack))]
     return parts
 

@@ -8,7 +8,8 @@ from ftrun.core.values import Finding, Rank, Section
 
 class Request(NamedTuple):
     """Times are CLOCK_MONOTONIC seconds.  `root`: the command.  `spared`: processes that, with all below them, are not
-    the job's.  `between`: from look to look.  `timeout`: for everything."""
+    the job's.  `between`: from look to look.  `timeout`: for everything.  `patience`: the age of the silence, in
+    seconds, up to which a wait that somebody outside the job may end clears it; None: no such wait does."""
 
     run_dir: str
     attempt: int
@@ -21,6 +22,7 @@ class Request(NamedTuple):
     output: tuple[str, ...]
     between: float
     timeout: float
+    patience: float | None = None
 
     @property
     def suspect(self) -> int:
@@ -54,6 +56,7 @@ def parse(text: str) -> Request:
         tuple(str(path) for path in found.get("output", ())),
         float(found.get("between", 3.0)),
         float(found.get("timeout", 25.0)),
+        None if found.get("patience") is None else float(found["patience"]),
     )
 
 

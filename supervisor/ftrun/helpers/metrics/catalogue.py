@@ -41,8 +41,15 @@ METRICS: Final = (
     Metric("ftrun_lowest_step", "gauge", (), "The lowest step of all ranks on this node."),
     Metric("ftrun_highest_step", "gauge", (), "The highest step of all ranks on this node."),
     Metric("ftrun_slowest_step_seconds", "gauge", (), "Time a step of the rank that takes the longest."),
-    Metric("ftrun_slowest_rank", "gauge", (), "Number of the rank at the lowest step."),
-    Metric("ftrun_stalest_rank", "gauge", (), "Number of the rank that is nearest to its limit."),
+    Metric(
+        "ftrun_slowest_rank", "gauge", (), "Number of the rank at the lowest step; -1 - pid: a process without RANK."
+    ),
+    Metric(
+        "ftrun_stalest_rank",
+        "gauge",
+        (),
+        "Number of the rank that is nearest to its limit; -1: the touch file; -1 - pid: no RANK.",
+    ),
     Metric("ftrun_stalest_age_seconds", "gauge", (), "Silence of the rank that is nearest to its limit."),
     Metric("ftrun_stalest_limit_seconds", "gauge", (), "Its limit: a silence as long is a suspicion."),
     Metric("ftrun_checkpoint_step", "gauge", (), "Step of the last checkpoint."),

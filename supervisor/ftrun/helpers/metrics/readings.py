@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from ftrun.core import values
 from ftrun.helpers.metrics.catalogue import (
     CAUSES,
     DEVICES,
@@ -17,6 +18,7 @@ from ftrun.helpers.metrics.catalogue import (
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 TOUCH: Final = "touch"  # in place of the number of the touch file
+UNRANKED: Final = "none"  # processes without RANK, in the order of their pids: no pid is a label, since those never end
 
 
 class Reading(NamedTuple):
@@ -86,12 +88,15 @@ def _ranks(found: Snapshot) -> Iterable[Maybe]:
         yield "ftrun_stalest_rank", (), found.stalest.rank
         yield "ftrun_stalest_age_seconds", (), found.stalest.age
         yield "ftrun_stalest_limit_seconds", (), found.stalest.limit
-    for rank in found.ranks if len(found.ranks) <= RANKS else ():
-        yield from _rank(rank)
+    if len(found.ranks) <= RANKS:
+        unranked = sorted((rank.rank for rank in found.ranks if rank.rank < values.TOUCH), reverse=True)
+        names = {values.TOUCH: TOUCH} | {rank: f"{UNRANKED}-{place}" for place, rank in enumerate(unranked)}
+        for rank in found.ranks:
+            yield from _rank(rank, names.get(rank.rank, str(rank.rank)))
 
 
-def _rank(rank: RankNow) -> Iterable[Maybe]:
-    labels = (str(rank.rank) if rank.rank >= 0 else TOUCH,)
+def _rank(rank: RankNow, name: str) -> Iterable[Maybe]:
+    labels = (name,)
     yield "ftrun_rank_step", labels, rank.step
     yield "ftrun_rank_step_seconds", labels, rank.step_time
     yield "ftrun_rank_age_seconds", labels, rank.age

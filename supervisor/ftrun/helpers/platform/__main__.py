@@ -3,10 +3,12 @@
 PATH is `reset.json` (reset.py), looked at every PERIOD seconds; TABLE a site's file of fault codes (core/faults.py).
 JSON lines come out on stdout, ASCII:
     {"event": "platform", "flushing": B, "graceful": B, "restart_process": B, "faults": [F, ...], "clear": B,
-     "update_time": N, "retry_time": N}              at first, and each time anything of it changes
+     "update_time": N, "retry_time": N}              at first, and each time anything of it changes;
+                                                     `retry_time` is null where there is no file
         F: {"rank": N, "logic": N, "code": C, "severity": S, "status": "fault" | "unrecovered" | "failed"}, one for each
-        code of each rank of this container (ranks.py; of all ranks, where nothing says which are); `fault` without a
-        code has the code "reset.json".  The platform wants the training to end on any of them, whatever the severity.
+        code of each rank of this container (ranks.py; of all ranks, where nothing says which are).  `fault` without a
+        code has the code "reset.json"; so have the other states, where no rank of this container has a code.  The
+        platform wants the training to end on any of them, whatever the severity.
         `clear`: nothing hinders a start: no flushing, and no rank of this container has such a status
     {"event": "ready"}                               after the first look
     {"event": "problem", "what": TEXT}               one line for a person, each at most once

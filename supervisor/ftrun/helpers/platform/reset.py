@@ -2,8 +2,9 @@
 
 MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
 RankList (RankId, LogicId, Status, Policy, InitialPolicy, ErrorCode, ErrorCodeHex), UpdateTime, RetryTime,
-FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  Two components
-write it, and any field may be missing or null:
+FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  What
+GracefulExit and RetryTime ask of the command is in core/heeding.py.  Two components write it, and any field may be
+missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
   else, LogicId 0 and no code.  The agent in the container kills on it, and waits until it is over before it starts.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
@@ -18,10 +19,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from ftrun.core import faults
+from ftrun.core.history import NO_CODE
 
 FAULT: Final = "fault"
 UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on such a chip
-NO_CODE: Final = "reset.json"
 TOLD: Final = 256  # faults: a line has room for 64 KiB
 CODE: Final = 64  # characters
 LARGEST: Final = 1 << 32  # of a number of a rank or chip
@@ -32,7 +33,7 @@ NOTHING: Final[Mapping[str, Any]] = {
     "faults": [],
     "clear": True,
     "update_time": 0,
-    "retry_time": 0,
+    "retry_time": None,  # nobody says
 }
 
 
@@ -48,6 +49,7 @@ def parse(
     flushing = _get(found, "FaultFlushing", bool, False)
     told: list[dict[str, Any]] = []
     dropped, clear = [], not flushing
+    without: list[dict[str, Any]] = []  # ranks without a code
     for number, entry in enumerate(listed):
         try:
             rank, logic, status, codes = _rank(entry)
@@ -57,11 +59,14 @@ def parse(
         if status not in UNDER_WAY or (local is not None and rank not in local):
             continue
         clear = False
-        if status == FAULT:
-            codes = codes or [NO_CODE]
+        if not codes:
+            bare = {"rank": rank, "logic": logic, "code": NO_CODE, "severity": severity(NO_CODE), "status": status}
+            (told if status == FAULT else without).append(bare)
         told += [
             {"rank": rank, "logic": logic, "code": code, "severity": severity(code), "status": status} for code in codes
         ]
+    if not told:  # the chip at fault is another container's, and those here are reset together with it
+        told = without
     state = {
         "flushing": flushing,
         "graceful": bool(_get(found, "GracefulExit", int, 0)),

@@ -5,20 +5,28 @@ KIND is auto, nvidia or ascend; PERIOD is in seconds; TABLE is a site's file of 
 on stdout, ASCII:
     {"event": "ready", "vendors": [V, ...]}      those that are probed
     {"event": "none", "why": TEXT}               instead: there is nothing to probe, and it ends
+    {"event": "present", "devices": [{...}, ...]}        then, by the shortest look that tells their health: `id`,
+                                                 `vendor`, `visible`, `memory_used`, `health` and `broken` of `Device`
+    {"event": "checked", "well": [ID, ...]}      after it, and after the faults that it has found; `well`: the
+                                                 devices that are healthy and have no fault at all (clear.py)
     {"event": "devices", "mono": T, "devices": [{...}, ...]}      every PERIOD; fields as in `Device`; T:
                                                  time.monotonic() at the end of the look
     {"event": "fault", "device": ID, "index": N, "code": C, "text": TEXT, "gone": B, "severity": S, "why": TEXT}
                                                  within about TURN of the driver's telling it, or of the look that finds
                                                  it; with "old": true if the first look at a device found it so
-    {"event": "free", "ok": true}                the answer to a request, as are the following
-    {"event": "free", "ok": false, "held": [{"device": ID, "pids": [...], "memory_used": N, "health": H}, ...]}
+    {"event": "free", "ok": B, "held": [{"device": ID, "pids": [...], "memory_used": N, "health": H}, ...],
+     "silent": [{...}, ...], "well": [ID, ...]}  the answer to a request, as are the following; nobody answers for those
+                                                 that are `silent`, which are no reason against `ok`; those of
+                                                 `removed` that are `well` are free as well
     {"event": "clear", "ok": true}
     {"event": "clear", "ok": false, "why": TEXT}
     {"event": "problem", "what": TEXT}           one line for a person, each at most once
 Requests come in on stdin, a JSON object a line:
     {"ask": "devices"}                           look now
-    {"ask": "free", "pids": [...], "used": {ID: BYTES, ...}, "timeout": S}    say when the devices are free (free.py),
-                                                 or after S seconds that they are not; a later one takes its place
+    {"ask": "free", "pids": [...], "used": {ID: BYTES, ...}, "timeout": S, "removed": [ID, ...]}    say when the devices
+                                                 are free (free.py), or after S seconds that they are not; a later one
+                                                 takes its place.  `removed`: the command does without these; say which
+                                                 of them are well (may be left out)
     {"ask": "clear", "device": ID, "code": C, "timeout": S}    the same of a fault that is to be over (clear.py)
 It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
 
@@ -39,7 +47,7 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.core.faults import Table, look_up
 from ftrun.helpers.probe import tables
-from ftrun.helpers.probe.clear import unclear
+from ftrun.helpers.probe.clear import unclear, well
 from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable, Vendor
 from ftrun.helpers.probe.free import held
 from ftrun.host import own
@@ -49,15 +57,17 @@ KINDS: Final = ("nvidia", "ascend")
 # become free.
 TURN: Final = 0.2
 CLEARING: Final = 0.5  # s between looks while a fault is to be over
+PRESENT: Final = ("id", "vendor", "visible", "memory_used", "health", "broken")
 LINE_LIMIT: Final = 1 << 20  # bytes of a request
 
 
 class Freeing(NamedTuple):
-    """A request to say when the devices are free."""
+    """A request to say when the devices are free, and which of those that were `removed` are well."""
 
     pids: Collection[int]
     used: Mapping[str, int]
     until: float
+    removed: Collection[str]
 
 
 class Clearing(NamedTuple):
@@ -130,6 +140,7 @@ class Probe:
         os.set_blocking(1, True)
         poll = select.poll()
         poll.register(0, select.POLLIN)
+        self._check()
         wait = 0.0
         while True:
             if poll.poll(1000 * wait):
@@ -143,6 +154,14 @@ class Probe:
                 self._look(told=now >= self._due)
             wait = max(0.0, min(TURN, min(self._due, self._next) - time.monotonic()))
 
+    def _check(self) -> None:
+        """What PID 1 may wait for before the first start."""
+        devices = [device for vendor in self._vendors.values() for device in vendor.check()]
+        self._looked = time.monotonic()
+        _say("present", devices=[{name: getattr(device, name) for name in PRESENT} for device in devices])
+        self._faults()
+        _say("checked", well=[device.id for device in devices if self._well(device)])
+
     def _take(self, content: bytes) -> None:
         *lines, self._rest = (self._rest + content).split(b"\n")
         if len(self._rest) > LINE_LIMIT:
@@ -154,7 +173,8 @@ class Probe:
                     self._due = 0.0
                 elif request["ask"] == "free":
                     until = time.monotonic() + float(request["timeout"])
-                    self._freeing = Freeing(frozenset(map(int, request["pids"])), dict(request["used"]), until)
+                    removed = frozenset(map(str, request.get("removed", ())))
+                    self._freeing = Freeing(frozenset(map(int, request["pids"])), dict(request["used"]), until, removed)
                     self._next = 0.0
                 elif request["ask"] == "clear":
                     until = time.monotonic() + float(request["timeout"])
@@ -180,8 +200,12 @@ class Probe:
             (self._clearing.new.discard if fault.gone else self._clearing.new.add)(fault.code)
 
     def _look(self, told: bool) -> None:
-        closely = self._clearing is not None
-        devices = [device for vendor in self._vendors.values() for device in vendor.devices(closely)]
+        urgent = ""
+        if self._freeing is not None:
+            urgent = "both" if self._freeing.removed else "use"
+        if self._clearing is not None:
+            urgent = "faults"
+        devices = [device for vendor in self._vendors.values() for device in vendor.devices(urgent)]
         self._looked, self._next = time.monotonic(), math.inf
         self._faults()
         now = time.monotonic()
@@ -210,13 +234,19 @@ class Probe:
     def _judge_free(self, asked: Freeing, devices: Sequence[Device], now: float) -> bool:
         """Whether that was the last word."""
         still = held(devices, asked.pids, asked.used, self._ours, _alive)
-        if not still:
-            _say("free", ok=True)
-        elif now >= asked.until:
-            _say("free", ok=False, held=[one._asdict() for one in still])
-        else:
+        removed = [device for device in devices if device.id in asked.removed]
+        unknown = any(device.answers and not device.examined for device in removed)  # the tool is slow
+        if (still or unknown) and now < asked.until:
             return False
+        told = [(one.certain, {k: v for k, v in one._asdict().items() if k != "certain"}) for one in still]
+        seen, silent = ([one for certain, one in told if certain is sure] for sure in (True, False))
+        occupied = {one.device for one in still}
+        healthy = [device.id for device in removed if device.id not in occupied and self._well(device)]
+        _say("free", ok=not seen, held=seen, silent=silent, well=healthy)
         return True
+
+    def _well(self, device: Device) -> bool:
+        return well(device, self._vendors[device.vendor].present(device.id))
 
     def _judge_clear(self, asked: Clearing, devices: Sequence[Device], now: float) -> bool:
         """Whether that was the last word."""

@@ -1,26 +1,24 @@
 """Ascend chips, by `npu-smi`.
 
-A card is asked one thing after another, several cards at a time, and each question has its deadline.  A tool that a
-driver holds cannot be killed: it is remembered and its card not asked again before it has ended, so one card never
-holds more than one of them, nor the others up.
+A card is asked one thing after another, several cards at a time (asking.py).  Each question is a process.  So a card is
+asked as a whole where the tool can (`-i` alone tells of all its chips, and a 950 knows no other way), and seldom for
+what cannot be missed: a code stays until its fault is over, and counts of corrected memory only explain.  Where the
+tool is so slow that a look ends before all was asked, the next look begins with what has waited longest.
 
-Each question is a process.  So a card is asked as a whole where the tool can (`-i` alone tells of all its chips, and a
-950 knows no other way), and seldom for what cannot be missed: a code stays until its fault is over, and counts of
-corrected memory only explain.
+A tool that fails proves nothing about a chip.  Where it does not even list the chips it is asked again, after pauses
+that grow; what it prints and nobody can read is a problem for a person, told once for each kind of question.
 """
 
-import contextlib
+import math
 import os
 import re
-import select
 import shutil
-import subprocess
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ftrun.helpers.probe import npu_smi
+from ftrun.helpers.probe import asking, npu_smi
+from ftrun.helpers.probe.asking import Answer, Asking, Words, card_of
 from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
 
@@ -28,45 +26,39 @@ VENDOR: Final = "ascend"
 TOOL: Final = "npu-smi"
 # Where the driver's installer and its container runtime put it (hiascend.com: Ascend Docker Runtime, default mounts).
 USUAL: Final = "/usr/local/sbin:/usr/local/bin"
-# Its libraries, which only a script of the driver puts on the path; a boot command often runs that itself, after us.
-LIBRARIES: Final = ":".join(f"/usr/local/Ascend/driver/lib64{folder}" for folder in ("", "/common", "/driver"))
-TIMEOUT: Final = 5.0  # s for an answer
-LOOK: Final = 10.0  # s after which no more is asked: answers that are slow but come
-AT_ONCE: Final = 8  # cards: all of most nodes, so that a driver that holds all of them takes one TIMEOUT
-ENDING: Final = 0.01  # s between two looks whether a tool has ended that has closed its output
-CLOSING: Final = 0.5  # s for killed ones to end
-LONGEST: Final = 1 << 20  # bytes of an answer
 PACE: Final = 1.0  # s: each look starts several processes a card
 HEALTH_EVERY: Final = 3  # looks
 ECC_EVERY: Final = 30  # looks
 LOST: Final = "not listed any more"
 SILENT: Final = "no answer"  # it is listed, as far as we know, but nothing is said of it
 MOST_IDS: Final = 1024  # in one range
+LISTING: Final = 15.0  # s for the first list of the chips: a driver that is being loaded answers late
+PAUSE: Final = 5.0  # s until the list is asked for again; doubles up to
+LONGEST_PAUSE: Final = 300.0
+SHOWN: Final = 200  # characters of an answer that is shown to a person
 
-Words = tuple[str, ...]
 MAP: Final = ("info", "-m")
 READINGS: Final = ("usages", "common", "power")
+FAULTS: Final = ("health", "current-fault-event")
+USE: Final = ("usages", "proc-mem")
+# Every how many looks a type of information is asked for; of those that are due at first, in this order.
+EVERY: Final = dict.fromkeys(FAULTS, HEALTH_EVERY) | {"usages": 1, "common": 1, "proc-mem": 1, "ecc": ECC_EVERY}
+URGENT: Final = {"": (), "faults": FAULTS, "use": USE, "both": USE + FAULTS}
 
 
 def open(environment: Mapping[str, str]) -> "Ascend":
-    """The chips that a job with this environment may use.  Unavailable where there is no tool or no such chip."""
+    """The chips that a job with this environment may use.  Unavailable where there is no tool, or this environment
+    names no chip of those that the tool lists.  Where it lists none, that may pass."""
     tool = shutil.which(TOOL, path=environment.get("PATH", os.defpath)) or shutil.which(TOOL, path=USUAL)
     if tool is None:
         raise Unavailable(f"no {TOOL} on PATH")
-    asking = Asking(tool, environment)
-    answer = asking.ask([[MAP]]).get(MAP)
-    everything = npu_smi.mapping(answer or "")
-    if not everything:
-        asking.close()
-        said = next((line.strip() for line in (answer or "").splitlines() if line.strip()), "no chip")
-        raise Unavailable(f"{TOOL}: {said[:200] if answer is not None else SILENT}")
-    chips = allowed(everything, environment)
-    if not chips:
-        asking.close()
-        raise Unavailable(
-            f"ASCEND_RT_VISIBLE_DEVICES={environment['ASCEND_RT_VISIBLE_DEVICES']} names no chip of this node"
-        )
-    return Ascend(asking, everything, chips)
+    found = Ascend(Asking(tool, environment), environment)
+    try:
+        found.find()
+    except Unavailable:
+        found.close()
+        raise
+    return found
 
 
 def allowed(chips: Sequence[Chip], environment: Mapping[str, str]) -> list[Chip]:
@@ -102,42 +94,109 @@ def ids(text: str) -> list[int]:
 
 
 class Ascend:
-    """A Vendor.  Nothing here blocks for longer than a few TIMEOUTs, whatever the driver does."""
+    """A Vendor.  Nothing here blocks for longer than a few times asking.TIMEOUT, whatever the driver does."""
 
     pace = PACE
 
-    def __init__(self, asking: "Asking", everything: Sequence[Chip], chips: Sequence[Chip]) -> None:
-        self._asking, self._chips = asking, chips
-        self._cards = list(dict.fromkeys(chip.card for chip in chips))
-        shared = [chip.card for chip in everything]
-        self._alone = {card for card in self._cards if shared.count(card) == 1}
+    def __init__(self, tool: Asking, environment: Mapping[str, str]) -> None:
+        self._asking, self._environment = tool, environment
+        self._chips: Sequence[Chip] = ()
+        self._alone: set[int] = set()  # cards of one chip
+        self._again = 0.0  # when the list of the chips is asked for, as long as it is not known
+        self._pause = PAUSE
         self._looks = 0
+        self._asked: dict[tuple[int, str], int] = {}  # the look in which a card was last asked for a kind
         self._refused: set[tuple[str, str]] = set()  # by card and kind of information
         self._health: dict[Chip, str] = {}
         self._ecc: dict[Chip, npu_smi.Ecc] = {}
         self._codes: dict[tuple[Chip, str], dict[str, str]] = {}  # by whichever of two questions told them
         self._pids: dict[Chip, tuple[int, ...]] = {}
         self._news: list[DeviceFault] = []
-        self.problems: list[str] = []  # of the last look, a line each
+        self._unread: dict[str, str] = {}  # what was said and not understood, by the kind of question
+        self._silent: list[str] = []  # of the last look, a line each
 
-    def devices(self, closely: bool = False) -> list[Device]:
-        types = self._due(closely)
-        answers = self._asking.ask([self._questions(card, types) for card in self._cards])
-        self._refused |= {(_card(words), words[2]) for words, text in answers.items() if npu_smi.refused(text)}
+    @property
+    def problems(self) -> list[str]:
+        """A line each: of the last look, and what was ever said and not understood."""
+        return [*self._silent, *self._unread.values()]
+
+    def find(self) -> None:
+        """Ask which chips there are, where that is not known yet and its time has come.  Unavailable: the tool lists
+        chips, and the environment names none of them."""
+        if self._chips or time.monotonic() < self._again:
+            return
+        answer = self._asking.ask([[MAP]], LISTING).get(MAP)
+        everything = npu_smi.mapping(answer.text if answer else "")
+        if everything:
+            self._choose(everything)
+            return
+        said = SILENT if answer is None else npu_smi.first_line(answer.text)[:SHOWN] or "it prints nothing"
+        self._unread.setdefault(MAP[-1], f"{TOOL} lists no chip ({said}); it is asked again, in ever longer intervals")
+        self._again = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _choose(self, everything: Sequence[Chip]) -> None:
+        chips = allowed(everything, self._environment)
+        if not chips:
+            self._again = math.inf
+            given = self._environment["ASCEND_RT_VISIBLE_DEVICES"]
+            raise Unavailable(f"ASCEND_RT_VISIBLE_DEVICES={given} names no chip of this node")
+        shared = [chip.card for chip in everything]
+        self._chips = chips
+        self._alone = {chip.card for chip in chips if shared.count(chip.card) == 1}
+
+    def check(self) -> list[Device]:
+        return self._look(dict.fromkeys(self._cards(), FAULTS))
+
+    def devices(self, urgent: str = "") -> list[Device]:
+        if self._looks % ECC_EVERY == 0:
+            self._refused.clear()  # of a chip that was away nothing is supported
+        found = self._look({card: self._due(card, URGENT[urgent]) for card in self._cards()})
+        self._looks += 1
+        return found
+
+    def _cards(self) -> list[int]:
+        try:
+            self.find()
+        except Unavailable as reason:
+            self._unread[MAP[-1]] = str(reason)
+        return list(dict.fromkeys(chip.card for chip in self._chips))
+
+    def _look(self, types: Mapping[int, Sequence[str]]) -> list[Device]:
+        questions = {card: self._questions(card, kinds) for card, kinds in types.items()}
+        answers = self._asking.ask([list(asked) for asked in questions.values()])
+        for card, asked in questions.items():
+            begun = {kind: all(w in self._asking.begun for w in asked if asked[w] == kind) for kind in asked.values()}
+            self._asked |= {(card, kind): self._looks for kind, was in begun.items() if was}
+        for words, answer in answers.items():
+            self._read(words, answer)
         found = [self._device(chip, answers) for chip in self._chips]
-        silent = [chip for chip, device in zip(self._chips, found, strict=True) if device.health == SILENT]
-        spoken = {_card(words) for words in answers}
-        self.problems = [
+        silent = [chip for chip, device in zip(self._chips, found, strict=True) if device.silent]
+        spoken = {card_of(words) for words in answers}
+        self._silent = [
             f"{TOOL} says nothing of chip {place(chip)}"
             if str(chip.card) in spoken
-            else f"{TOOL} does not answer for card {chip.card} within {TIMEOUT:.0f} s"
+            else f"{TOOL} does not answer for card {chip.card} within {asking.TIMEOUT:.0f} s"
             for chip in silent
         ]
-        if silent and (there := npu_smi.mapping(self._asking.ask([[MAP]]).get(MAP, ""))):
-            lost = set(silent) - {chip for chip in silent if any(chip[:2] == other[:2] for other in there)}
-            pairs = zip(self._chips, found, strict=True)
-            found = [device._replace(health=LOST) if chip in lost else device for chip, device in pairs]
-        return found
+        lost = self._lost(silent)
+        pairs = zip(self._chips, found, strict=True)
+        return [device._replace(health=LOST, broken=True) if chip in lost else device for chip, device in pairs]
+
+    def _read(self, words: Words, answer: Answer) -> None:
+        kind = words[2]
+        if npu_smi.refused(answer.text):
+            self._refused.add((card_of(words), kind))
+        elif npu_smi.unread(kind, answer.text):
+            said = npu_smi.first_line(answer.text)[:SHOWN]
+            what = f"is not understood: {said}" if said else f"is empty (exit status {answer.code})"
+            self._unread.setdefault(kind, f"the answer of {TOOL} {' '.join(words)} {what}")
+
+    def _lost(self, silent: Sequence[Chip]) -> set[Chip]:
+        """Those of them that the tool leaves out of its list; of one that fails nothing is known."""
+        answer = self._asking.ask([[MAP]]).get(MAP) if silent else None
+        there = {chip[:2] for chip in npu_smi.mapping(answer.text)} if answer and answer.code == 0 else set()
+        return {chip for chip in silent if there and chip[:2] not in there}
 
     def faults(self) -> list[DeviceFault]:
         """What the looks since the last call found.  What a chip had that says nothing now is not gone."""
@@ -150,29 +209,29 @@ class Ascend:
     def close(self) -> None:
         self._asking.close()
 
-    def _due(self, closely: bool) -> list[str]:
-        """The types of information to ask for in this look."""
-        types = ["usages", "common", "proc-mem"]
-        if closely or self._looks % HEALTH_EVERY == 0:
-            types += ["health", "current-fault-event"]
-        if self._looks % ECC_EVERY == 0:
-            types += ["ecc"]
-            self._refused.clear()  # of a chip that was away nothing is supported
-        self._looks += 1
-        return types
+    def _due(self, card: int, urgent: Collection[str]) -> list[str]:
+        """The types of information to ask for in this look, those that have waited longest first."""
 
-    def _questions(self, card: int, types: Sequence[str]) -> list[Words]:
-        found: dict[Words, None] = {}
+        def due(kind: str) -> int:
+            asked = self._asked.get((card, kind))
+            return 0 if asked is None else asked + EVERY[kind]
+
+        types = [kind for kind in EVERY if kind in urgent or due(kind) <= self._looks]
+        return sorted(types, key=lambda kind: (kind not in urgent, due(kind), self._asked.get((card, kind), -1)))
+
+    def _questions(self, card: int, types: Sequence[str]) -> dict[Words, str]:
+        """The words for the tool, each with the type that it stands for."""
+        found: dict[Words, str] = {}
         for kind in types:
             refused = (str(card), kind) in self._refused
             if refused and kind != "common":
                 continue
             for chip in self._chips:
                 if chip.card == card and (words := _words("power" if refused else kind, chip)):
-                    found[words] = None
-        return list(found)
+                    found[words] = kind
+        return found
 
-    def _device(self, chip: Chip, answers: Mapping[Words, str]) -> Device:
+    def _device(self, chip: Chip, answers: Mapping[Words, Answer]) -> Device:
         values = [line for kind in READINGS for line in self._lines(kind, chip, answers)]
         reading = npu_smi.reading(values)
         processes = npu_smi.processes(self._lines("proc-mem", chip, answers))
@@ -186,7 +245,10 @@ class Ascend:
             self._ecc[chip] = ecc
         if not any(value is not None for value in (*reading, processes, *health, events, *ecc)):
             self._health.pop(chip, None)
-            return Device(VENDOR, place(chip), chip.logic, chip.name or VENDOR, health=SILENT, visible=str(chip.logic))
+            name, word = chip.name or VENDOR, str(chip.logic)
+            return Device(
+                VENDOR, place(chip), chip.logic, name, health=SILENT, visible=word, answers=False, examined=False
+            )
         errors, isolated = self._ecc.get(chip, npu_smi.Ecc())
         return Device(
             VENDOR,
@@ -199,6 +261,7 @@ class Ascend:
             ecc_errors=errors,
             health=self._health.get(chip),
             visible=str(chip.logic),
+            examined=health.word is not None and (health.codes is not None or events is not None),
         )
 
     def _visible(self, chip: Chip, processes: Sequence[npu_smi.Process] | None) -> tuple[int, ...]:
@@ -212,9 +275,9 @@ class Ascend:
         self._pids[chip] = tuple(process.pid for process in processes if process.name or process.pid in before)
         return self._pids[chip]
 
-    def _lines(self, kind: str, chip: Chip, answers: Mapping[Words, str]) -> npu_smi.Lines:
+    def _lines(self, kind: str, chip: Chip, answers: Mapping[Words, Answer]) -> npu_smi.Lines:
         words = _words(kind, chip)
-        found = npu_smi.blocks(answers.get(words, ""))
+        found = npu_smi.blocks(answers[words].text if words in answers else "")
         if chip.chip in found:
             return found[chip.chip]
         return found.get(None, ()) if "-c" in words or chip.card in self._alone else ()
@@ -246,113 +309,6 @@ def _words(kind: str, chip: Chip) -> Words:
         return ()
     words = ("info", "-t", kind, "-i", str(chip.card))
     return (*words, "-c", str(chip.chip)) if kind == "health" and not chip.by_card else words
-
-
-class Question:
-    """A tool that runs."""
-
-    def __init__(self, tool: str, environment: Mapping[str, str], queue: deque[Words]) -> None:
-        self.queue = queue  # this one first
-        self.answer = b""
-        self.open = True
-        self.deadline = time.monotonic() + TIMEOUT
-        self.process = subprocess.Popen(
-            [tool, *queue[0]],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-        )
-
-    @property
-    def fd(self) -> int:
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
-
-    def read(self) -> None:
-        content = os.read(self.fd, 65536)
-        self.open = bool(content)
-        self.answer += content
-        if len(self.answer) > LONGEST:
-            self.deadline = 0.0
-
-    def end(self) -> None:
-        """Nothing more of it is waited for."""
-        self.process.kill()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-class Asking:
-    """Runs the tool."""
-
-    def __init__(self, tool: str, environment: Mapping[str, str]) -> None:
-        self._tool = tool
-        # The libraries under the tool do not support that variable (CANN: environment variable reference).
-        self._environment = {k: v for k, v in environment.items() if k != "ASCEND_RT_VISIBLE_DEVICES"}
-        own = environment.get("LD_LIBRARY_PATH")
-        self._environment |= {"LC_ALL": "C", "LD_LIBRARY_PATH": f"{own}:{LIBRARIES}" if own else LIBRARIES}
-        self._held: dict[str, subprocess.Popen[bytes]] = {}  # killed, not ended: by the card, if any, that it asks
-
-    def ask(self, queues: Iterable[Sequence[Words]]) -> dict[Words, str]:
-        """What the tool said to each question, whatever its exit status; each queue in its order, several at once.
-
-        What takes longer than TIMEOUT has no answer, nor has what is behind it in its queue.  At most LOOK + TIMEOUT.
-        """
-        last = time.monotonic() + LOOK
-        waiting = deque(deque(queue) for queue in queues if queue)
-        running: list[Question] = []
-        answers: dict[Words, str] = {}
-        while waiting or running:
-            while waiting and len(running) < AT_ONCE:
-                queue = waiting.popleft()
-                running += self._start(queue) if time.monotonic() < last else []
-            self._wait(running)
-            for question in list(running):
-                if not question.open and question.process.poll() is not None:
-                    answers[question.queue.popleft()] = question.answer.decode(errors="replace")
-                    if question.queue:
-                        waiting.appendleft(question.queue)
-                elif time.monotonic() >= question.deadline:
-                    self._held[_card(question.queue[0])] = question.process
-                else:
-                    continue
-                question.end()
-                running.remove(question)
-        return answers
-
-    def _start(self, queue: deque[Words]) -> list[Question]:
-        held = self._held.get(_card(queue[0]))
-        if held is not None and held.poll() is None:
-            return []
-        try:
-            return [Question(self._tool, self._environment, queue)]
-        except OSError:  # no memory, no process to be had, or the tool is gone
-            return []
-
-    def _wait(self, running: Sequence[Question]) -> None:
-        """Until one says something, has ended or is late."""
-        poll = select.poll()
-        until = time.monotonic() + TIMEOUT
-        for question in running:
-            if question.open:
-                poll.register(question.fd, select.POLLIN)
-            until = min(until, question.deadline)
-        left = max(until - time.monotonic(), 0.0)
-        if not all(question.open for question in running):
-            left = min(left, ENDING)
-        ready = {fd for fd, _ in poll.poll(left * 1000 + 1)} if running else set()
-        for question in running:
-            if question.open and question.fd in ready:
-                question.read()
-
-    def close(self) -> None:
-        """Wait for killed ones, but not for those that a driver holds."""
-        until = time.monotonic() + CLOSING
-        for process in self._held.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(until - time.monotonic(), 0.0))
 
 
 def _card(words: Words) -> str:

@@ -1,4 +1,4 @@
-"""Whether a fault is over: what is decided before the work is started again on its device."""
+"""Whether a fault is over, and whether a device is well: what is decided before work is started on it again."""
 
 from collections.abc import Collection
 
@@ -28,6 +28,13 @@ def unclear(device: Device | None, code: str, present: Collection[str], new: Col
     if grave:
         return f"{grave[0]} came since"
     recovery = device.recovery
-    if recovery not in (None, "none") and look_up(table, f"{RECOVERY}{recovery}").severity != "ignore":
+    if recovery not in (None, "none") and look_up(table, f"{RECOVERY}{recovery}").severity != "warning":
         return f"the driver asks for: {recovery}"
     return ""
+
+
+def well(device: Device, present: Collection[str]) -> bool:
+    """Whether this look at it saw a healthy device without any fault.  What was not asked, or not told, is no health:
+    `present` are the codes that it had when it was last heard."""
+    answered = device.answers and device.examined and device.health == "ok"
+    return answered and not present and device.recovery in (None, "none")

@@ -28,11 +28,13 @@ class Device(NamedTuple):
     ecc_errors: int | None = None  # uncorrectable ones since the driver was loaded
     health: str | None = None  # ok, or the driver's word for what it is instead
     visible: str | None = None  # what names it in this process's CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES
+    answers: bool = True  # it said something in this look: no answer is no fault
+    broken: bool = False  # the driver says that it is lost, or of no use before it is reset
+    examined: bool = True  # `health` and all faults that it has were asked for, and told, in this look
 
     @property
     def silent(self) -> bool:
-        """Whether it answers nothing.  Memory that is not told, as unified memory, is no silence."""
-        return self.memory_used is None and self.health not in (None, "ok")
+        return not self.answers
 
 
 class DeviceFault(NamedTuple):
@@ -55,12 +57,19 @@ class Vendor(Protocol):
     """Calls may block for ever in a driver: this runs in a process of its own, and its silence is noticed."""
 
     pace: float  # s at least between looks while something is waited for
-    problems: list[str]  # a line each
 
-    def devices(self, closely: bool = False) -> Sequence[Device]:
+    @property
+    def problems(self) -> Sequence[str]:
+        """A line each."""
+
+    def check(self) -> Sequence[Device]:
+        """All that this job may use, asked for nothing but their health, so that it takes as little time as it can."""
+
+    def devices(self, urgent: str = "") -> Sequence[Device]:
         """All that this job may use, as they are now.  One that fell off the bus is there with its `health`.
 
-        `closely`: with what is otherwise asked seldom, for faults.
+        `urgent`: what is asked for first, even where that is otherwise asked seldom: `faults`, or the `use` of the
+        device by memory and processes, or `both`.
         """
 
     def faults(self) -> Sequence[DeviceFault]:

@@ -15,7 +15,11 @@ CHIP: Final = "chip id"
 OTHER: Final = "chip name"  # the MCU of a card is named, not numbered
 NO_CHIP: Final = ("mcu", "3559")  # beside the chips in `info -m`
 NOT_SAID: Final = ("", "-", "na", "n/a", "xxx")
-ENGINES: Final = ("aicore usage rate(%)", "aivector usage rate(%)", "aicube usage rate(%)", "npu utilization(%)")
+# A 310P has vector cores beside its AI cores, and names them in two words.
+ENGINES: Final = (
+    *("aicore usage rate(%)", "aivector usage rate(%)", "vectorcore usage rate(%)"),
+    *("aicube usage rate(%)", "npu utilization(%)"),
+)
 MEMORIES: Final = ("hbm", "ddr", "memory")  # the first that there is any of
 WHOLE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|[0-9]{1,15},[0-9]{1,2}", re.ASCII)  # or a locale's comma
@@ -23,6 +27,18 @@ WORD: Final = re.compile(r"[A-Za-z][A-Za-z ]{0,30}", re.ASCII)
 CODE: Final = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,8})", re.ASCII)  # printed with %04X
 PROCESS: Final = re.compile(r"([0-9]{1,10})\s*process name:(.*?)\s*process memory\(mb\):\s*([0-9]*)", re.I | re.ASCII)
 EVENT: Final = re.compile(r"event id=0x([0-9a-f]{1,8})\b[,\s]*(.*)", re.I | re.ASCII)
+
+# A part of some key in what is said of each type of information.
+KEYS: Final = {
+    "usages": ("rate(%)", "capacity(mb)"),
+    "common": ("rate(%)", "freq(mhz)", "power(w)"),
+    "power": ("power(w)",),
+    "proc-mem": ("process id", "no process"),
+    "health": ("health",),
+    "current-fault-event": ("fault event count",),
+    "ecc": ("error count",),
+}
+FAILED: Final = ("failed to", "invalid card", "invalid chip")  # it says that it has no answer
 
 Lines = Sequence[tuple[str, str]]
 """`key : value` in order, keys in lower case; a line without a colon is a key, a continued value has an empty key."""
@@ -167,6 +183,24 @@ def ecc(lines: Lines) -> Ecc:
 def refused(text: str) -> bool:
     """Whether this tool, or this chip, has no such type of information."""
     return any(words in text.lower() for words in ("does not support", "error parameter of -t"))
+
+
+def unread(kind: str, text: str) -> bool:
+    """Whether this answer says nothing that is known, in any words that are known: garbled, empty, of another locale.
+    Not so where the tool says itself that it has no answer."""
+    if refused(text) or any(words in text.lower() for words in FAILED):
+        return False
+    lines = [_pair(line) for line in text.splitlines()]
+    if not any(key in name for name, _ in lines for key in KEYS[kind]):
+        return True
+    word = next((value for name, value in lines if name in ("health status", "health")), "")
+    return kind == "health" and not WORD.fullmatch(word) and word.lower() not in NOT_SAID
+
+
+def first_line(text: str) -> str:
+    """The first that is not blank, as a person can read it."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
 
 
 def whole(text: str | None) -> int | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
+from ftrun.helpers.probe.free import UNLISTED
 from ftrun.helpers.probe.standing import Standing, Words
 from ftrun.helpers.probe.visible import Gpu, Mig, Unit, entries, numbered, units, visible
 
@@ -84,6 +85,7 @@ class Nvidia:
         self._entries: dict[str, str] = {}  # of the setting, by the id that the device had at first
         words = Words(*(str(nvml.NVMLError(e)) for e in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)))
         self._standing = Standing(words)
+        self._broken = (*words, UNLISTED)
         self._news: list[DeviceFault] = []
         self._traffic: dict[str, tuple[float, float | None]] = {}  # when it was measured
         self._events: Any = None
@@ -92,7 +94,13 @@ class Nvidia:
         self._pause = AGAIN
         self.problems: list[str] = []
 
-    def devices(self, closely: bool = False) -> Sequence[Device]:
+    def check(self) -> Sequence[Device]:
+        return self._looks(self._health)
+
+    def devices(self, urgent: str = "") -> Sequence[Device]:
+        return self._looks(self._look)
+
+    def _looks(self, look: Callable[[Found], Device]) -> Sequence[Device]:
         if self._again is not None and time.monotonic() >= self._again:
             self.close()
             try:
@@ -100,8 +108,8 @@ class Nvidia:
             except self._nvml.NVMLError as error:
                 self.fail(error)
         if not self._found:
-            return [Device(VENDOR, VENDOR, -1, "", health=self._wrong)] if self._wrong else []
-        looks = [self._look(found) for found in self._found.values()]
+            return [Device(VENDOR, VENDOR, -1, "", health=self._wrong, answers=False)] if self._wrong else []
+        looks = [look(found) for found in self._found.values()]
         self._news += self._standing.look(looks)
         if any(device.health != "ok" for device in looks):
             self._soon()
@@ -211,7 +219,7 @@ class Nvidia:
         indices = {found.number for found in self._found.values()}
         for id, found in before.items():
             if id not in self._found and not (id.startswith("gpu") and found.number in indices):
-                self._found[id] = found._replace(handle=None, gpu=None, wrong=found.wrong or "not listed any more")
+                self._found[id] = found._replace(handle=None, gpu=None, wrong=found.wrong or UNLISTED)
 
     def _unit(self, unit: Unit, whole: Found, migs: Mapping[Mig, Any]) -> Found:
         mig = unit[1]
@@ -238,39 +246,56 @@ class Nvidia:
             if same and (found.instance is None or event.gpuInstanceId in (ALL_INSTANCES, found.instance)):
                 yield found
 
+    def _health(self, found: Found) -> Device:
+        """As far as it takes to say whether it works."""
+        return self._asked(found, *self._askers(found))
+
     def _look(self, found: Found) -> Device:
-        nvml = self._nvml
-        if found.handle is None:
-            return Device(VENDOR, found.id, found.number, found.name, health=found.wrong, visible=self._visible(found))
-        handle, ask = found.handle, _Asked(nvml)
-        of_gpu = ask if found.instance is None else _Asked(nvml)
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        nvml, (ask, of_gpu) = self._nvml, self._askers(found)
+        device, handle = self._asked(found, ask, of_gpu), found.handle
+        if handle is None:
+            return device
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
         clock = ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
         rows = of_gpu(nvml.nvmlDeviceGetRemappedRows, found.gpu)
         uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
         ecc = of_gpu(nvml.nvmlDeviceGetTotalEccErrors, found.gpu, uncorrected, nvml.NVML_VOLATILE_ECC)
-        recovery = of_gpu(_field, nvml, found.gpu, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
-        return Device(
-            VENDOR,
-            found.id,
-            found.number,
-            found.name,
+        device = device._replace(
             util=rates and float(rates.gpu),
             memory_util=rates and float(rates.memory),
             power=None if power is None else power / 1000,
             clock=None if clock is None else float(clock),
-            memory_used=memory and memory.used,
-            memory_total=memory and memory.total,
             traffic=self._measured(ask, found),
             pids=_pids(ask, nvml, handle),
-            recovery=None if recovery is None else dict(enumerate(RECOVERY)).get(recovery, str(recovery)),
             remapped_rows=rows and rows[0] + rows[1],
             ecc_errors=ecc,
-            health=ask.wrong or of_gpu.grave or "ok",
-            visible=self._visible(found),
         )
+        return self._judged(device, ask, of_gpu)
+
+    def _askers(self, found: Found) -> "tuple[_Asked, _Asked]":
+        """For the device, and for the GPU that it is, or is a part of."""
+        ask = _Asked(self._nvml)
+        return ask, ask if found.instance is None else _Asked(self._nvml)
+
+    def _asked(self, found: Found, ask: "_Asked", of_gpu: "_Asked") -> Device:
+        nvml, device = self._nvml, Device(VENDOR, found.id, found.number, found.name, visible=self._visible(found))
+        if found.handle is None:
+            return device._replace(health=found.wrong, answers=False, broken=found.wrong in self._broken)
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, found.handle)
+        recovery = of_gpu(_field, nvml, found.gpu, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
+        device = device._replace(
+            memory_used=memory and memory.used,
+            memory_total=memory and memory.total,
+            recovery=None if recovery is None else dict(enumerate(RECOVERY)).get(recovery, str(recovery)),
+        )
+        return self._judged(device, ask, of_gpu)
+
+    def _judged(self, device: Device, ask: "_Asked", of_gpu: "_Asked") -> Device:
+        """With what the answers say of its health.  Memory that is not told, as unified memory, is no silence."""
+        health = ask.wrong or of_gpu.grave or "ok"
+        answers = health == "ok" or device.memory_used is not None
+        return device._replace(health=health, answers=answers, broken=health in self._broken)
 
     def _visible(self, found: Found) -> str | None:
         """CUDA may count otherwise than NVML, so a number is a name only where the setting has it."""

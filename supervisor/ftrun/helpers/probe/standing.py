@@ -33,21 +33,22 @@ class Standing:
         self._index |= {device.id: device.index for device in devices}
         now = {device.id: self._now(device) for device in devices}
         for name, index in self._index.items():
-            before, after = self._codes.get(name), now.get(name, frozenset())
+            before, after = self._codes.get(name), now.get(name) or frozenset()
             for code in sorted(after - (before or frozenset())):
                 news.append(DeviceFault(name, index, code, _text(code), old=before is None))
             for code in sorted((before or frozenset()) - after):
                 news.append(DeviceFault(name, index, code, _text(code), gone=True))
-        self._codes = now
+        self._codes = {name: codes for name, codes in now.items() if codes is not None}
         self._index = {name: self._index[name] for name in now}
         return news
 
-    def _now(self, device: Device) -> frozenset[str]:
-        before = self._codes.get(device.id, frozenset())
+    def _now(self, device: Device) -> frozenset[str] | None:
+        """None: nothing is known of it yet."""
+        before = self._codes.get(device.id)
         if device.health == self._words.lost:
-            return before | {LOST}
+            return (before or frozenset()) | {LOST}
         if device.health == self._words.reset:
-            return before | {f"{RECOVERY}reset"}
+            return (before or frozenset()) | {f"{RECOVERY}reset"}
         if device.health != "ok":
             return before
         return frozenset() if device.recovery in (None, "none") else frozenset({RECOVERY + str(device.recovery)})

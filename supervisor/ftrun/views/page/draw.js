@@ -44,7 +44,8 @@ export function seconds(value) {
 }
 
 const exact = (value) => (value === null ? "" : value < 10 ? `${Number(value.toPrecision(3))}s` : seconds(value));
-const who = (rank) => (rank.rank < 0 ? "the touch file" : `rank ${rank.rank}`);
+const who = (rank) =>
+  rank.rank < -1 ? `process ${rank.pid} (no RANK)` : rank.rank < 0 ? "the touch file" : `rank ${rank.rank}`;
 const gibibytes = (value) => (value === null ? "?" : `${Math.round(value / 2 ** 29) / 2}`);
 const listed = (counts) => Object.entries(counts).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`).join(", ");
 
@@ -156,7 +157,7 @@ function ranks(now) {
     const near = rank.age !== null && rank.limit ? rank.age / rank.limit : 0;
     const state = near >= 1 ? `${rank.state}, over its limit` : near > 0.75 ? `${rank.state}, near its limit` : rank.state;
     cells(row, [
-      ["number", rank.rank < 0 ? "touch" : `${rank.rank}`, "th"], [near > 0.75 || rank.state === "gone" ? "bad" : "", state],
+      ["number", rank.rank < -1 ? "no RANK" : rank.rank < 0 ? "touch" : `${rank.rank}`, "th"], [near > 0.75 || rank.state === "gone" ? "bad" : "", state],
       ["number", rank.step === null ? "" : `${rank.step}`], ["number", seconds(rank.age ?? rank.moved)],
       ["number", seconds(rank.limit)], ["number", exact(rank.step_time)], ["", rank.section ?? ""], ["number", rank.pid ? `${rank.pid}` : ""],
     ]);

@@ -1,0 +1,93 @@
+"""The files that the program itself loads before its first step and saves after it, told to the supervisor.
+
+The supervisor judges by them whether a job that reports nothing else gets on: see `ftrun/core/saving.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic_ns
+from typing import Any
+
+from . import layout as at
+from ._slot import mine
+
+MANY = 16  # files of each kind that are kept, the newest
+PAUSE = 1_000_000_000  # ns between two wake-ups of the supervisor: a program may save many files in a second
+
+
+class Files:
+    """`resumed` and `saved`: versions by absolute path, in the order in which they were loaded and saved."""
+
+    def __init__(self) -> None:
+        self.resumed: dict[str, str] = {}
+        self.forked()
+
+    def forked(self) -> None:
+        """In a forked child, which has saved nothing yet, but holds what its parent loaded."""
+        self.saved: dict[str, str] = {}
+        self.rang = 0
+
+    def was_loaded(self, target: Any) -> None:
+        """A load of `target`, a path or an open file, is complete.  One after the first step resumes nothing."""
+        words = mine.words
+        if words is None or not words[at.MOVED_AT]:
+            _keep(self.resumed, _path(target), target)
+
+    def was_saved(self, target: Any) -> None:
+        """A save is complete.  Before the first step it holds no progress."""
+        words = mine.words
+        if words is None or not words[at.MOVED_AT]:
+            return
+        with mine.lock:
+            if _keep(self.saved, _path(target), target):
+                mine.write_text(at.SAVED, self._text())
+                words[at.SAVED_AT] = now = monotonic_ns()
+                if now - self.rang >= PAUSE:
+                    self.rang = now
+                    mine.ring()
+
+    def _text(self) -> str:
+        """The newest save first, then what was loaded, then the other saves, as far as the file may go."""
+        saves = [f"S {version} {path}\n" for path, version in reversed(list(self.saved.items()))]
+        loads = [f"L {version} {path}\n" for path, version in reversed(list(self.resumed.items()))]
+        text, room = "", at.SAVED_BYTES
+        for line in saves[:1] + loads + saves[1:]:
+            room -= len(os.fsencode(line))
+            if room >= 0:
+                text += line
+        return text
+
+
+def _keep(files: dict[str, str], path: str | None, target: Any) -> bool:
+    """Whether it is a file on disk that has content; its version is its size and time of modification.
+
+    A rename keeps both.  Of a file that is still open they may change, so "-" stands for it.
+    """
+    if path is None:
+        return False
+    content = os.path.join(path, ".metadata") if os.path.isdir(path) else path  # torch.distributed.checkpoint
+    found = os.stat(content)
+    if not found.st_size:
+        return False
+    files.pop(path, None)
+    is_open = not isinstance(target, (str, bytes, os.PathLike)) and not getattr(target, "closed", False)
+    writing = is_open and files is known.saved
+    files[path] = "-" if writing else f"{found.st_size}.{found.st_mtime_ns}"
+    if len(files) > MANY:
+        del files[next(iter(files))]
+    return True
+
+
+def _path(target: Any) -> str | None:
+    """Where a path, or an open file, leads; None for what has no name or one that does not fit into a line."""
+    if not isinstance(target, (str, bytes, os.PathLike)):
+        target = getattr(target, "name", None)
+        if not isinstance(target, (str, bytes)):
+            return None
+    path = os.path.realpath(os.fsdecode(target))
+    return None if "\n" in path or "\r" in path else path
+
+
+known = Files()
+os.register_at_fork(after_in_child=known.forked)

@@ -1,0 +1,78 @@
+"""Where `ftrun` and `ftctl` begin: signals are kept for later, and Python's own variables are kept out.
+
+The environment belongs to the command.  `PYTHONPATH`, `PYTHONINSPECT` and the like would change these programs too, so
+an interpreter that they could have changed is replaced by an isolated one (`-I`): the same process, the same
+environment.  `PYTHONHOME`, `PYTHONPLATLIBDIR` and `PYTHONEXECUTABLE` may stop Python before any code of ours runs:
+`python -I -m ftrun` is safe from those as well.
+"""
+
+import os
+import sys
+from typing import NoReturn
+
+from ftrun.host import early
+
+early.hold()  # before anything else is imported
+
+# Variables of python(1) that change what is imported, what happens at the end, or what is printed.
+CHANGING = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONEXECUTABLE", "PYTHONUSERBASE", "PYTHONCASEOK"),
+    *("PYTHONINSPECT", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONVERBOSE", "PYTHONDEBUG", "PYTHONIOENCODING"),
+    *("PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC", "PYTHONMALLOC", "PYTHONMALLOCSTATS", "PYTHONDUMPREFS"),
+)
+
+
+def ftrun() -> NoReturn:
+    _isolate("ftrun")
+    from ftrun.cli.run import main
+
+    main()
+
+
+def ftctl() -> None:
+    _isolate("ftctl")
+    from ftrun.cli.ctl import main
+
+    main()
+
+
+def as_given() -> None:
+    """Take back what Python did to the environment at its start: in the C locale, which is that of most containers, it
+    sets LC_CTYPE (PEP 538), and the command would inherit that."""
+    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
+        return
+    try:
+        with open("/proc/self/environ", "rb") as stream:
+            entries = stream.read().split(b"\0")
+    except OSError:
+        return
+    given = [entry.partition(b"=")[2] for entry in entries if entry.startswith(b"LC_CTYPE=")]
+    if given:
+        os.environb[b"LC_CTYPE"] = given[0]
+    else:
+        del os.environ["LC_CTYPE"]
+
+
+def _isolate(program: str) -> None:
+    """Go on in an isolated interpreter, where this one may not be as it was installed.  Where it cannot be started
+    this one goes on."""
+    if sys.flags.isolated or not any(os.environ.get(name) for name in CHANGING):
+        return
+    options = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), *early.handed_on()]
+    as_given()
+    python, script = _python(), f"{os.path.dirname(os.path.abspath(__file__))}/isolated.py"
+    try:
+        os.execv(python, [python, *options, script, program, *sys.argv[1:]])
+    except OSError:
+        pass
+
+
+def _python() -> str:
+    """The interpreter as it was called.  `sys.executable` may be what PYTHONEXECUTABLE says."""
+    called = sys.orig_argv[0]
+    if not os.environ.get("PYTHONEXECUTABLE"):
+        return sys.executable
+    if "/" in called:
+        return os.path.abspath(called)
+    paths = (os.path.join(folder, called) for folder in os.get_exec_path())
+    return next((path for path in paths if os.access(path, os.X_OK)), sys.executable)

@@ -1,0 +1,168 @@
+"""All sockets of a network namespace: who is connected with whom, and how many bytes they have moved.
+
+From sock_diag(7) where the namespace is our own, because only that knows the other end of a Unix socket and the bytes
+that TCP has moved (send(2) and recv(2) are not in /proc/<pid>/io); else from /proc/<pid>/net, without these.
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+ANSWER: Final = 2.0  # s that the kernel may take
+LISTEN: Final = 10
+_CONNECTED: Final = (1, 8)  # TCP_ESTABLISHED, TCP_CLOSE_WAIT
+_SOCK_DIAG: Final = 4  # NETLINK_SOCK_DIAG
+_BY_FAMILY: Final = 20
+_DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ERROR, _DONE = 2, 3
+_TCP_INFO: Final = 2  # INET_DIAG_INFO
+_PEER, _QUEUES = 2, 4  # UNIX_DIAG_PEER, UNIX_DIAG_RQLEN
+_BYTES: Final = 120  # offset of tcpi_bytes_acked in struct tcp_info; tcpi_bytes_received follows it
+_TABLE: Final = 8 << 20  # bytes of /proc/<pid>/net/*
+_MAPPED: Final = b"\0" * 10 + b"\xff\xff"
+
+
+class Socket(NamedTuple):
+    """`kind`: `tcp`, `udp` or `unix`.  Addresses are `host:port`, as text; of a Unix socket there are none.
+
+    `peer`: the inode of the other end of a Unix socket, 0 where there is none; None: not known.  `moved`: bytes that
+    TCP has sent and got an acknowledgement for, or received; None: not known.  `queued`: bytes that wait to be sent or
+    read."""
+
+    kind: str
+    local: str = ""
+    remote: str = ""
+    listens: bool = False
+    peer: int | None = None
+    moved: int | None = None
+    queued: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} {self.local} -> {self.remote}" if self.local else f"{self.kind} socket"
+
+
+def look(pid: int) -> dict[int, Socket]:
+    """By inode, in the network namespace of that process; a connection that was not accepted yet has a number below
+    zero.  What the kernel does not tell is not there."""
+    if not _ours(pid):
+        return _tables(pid)
+    found: dict[int, Socket] = {}
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            found |= _inet(family, socket.IPPROTO_TCP, "tcp")
+            found |= _inet(family, socket.IPPROTO_UDP, "udp")
+        found |= _unix()
+    except (OSError, struct.error, ValueError):  # no such module, or forbidden: seccomp, SELinux
+        return _tables(pid) | found
+    return found
+
+
+def _ours(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
+    except OSError:
+        return False
+
+
+def _inet(family: int, protocol: int, kind: str) -> dict[int, Socket]:
+    """struct inet_diag_req_v2, struct inet_diag_msg (linux/inet_diag.h)."""
+    request = struct.pack("=BBBxI48x", family, protocol, 1 << (_TCP_INFO - 1), 0xFFFFFFFF)
+    found: dict[int, Socket] = {}
+    for body in _dump(request):
+        state = body[1]
+        ports, addresses = struct.unpack_from("!HH", body, 4), (body[8:24], body[24:40])
+        local, remote = (address(family, a, p) for a, p in zip(addresses, ports, strict=True))
+        received, sent, _, inode = struct.unpack_from("=IIII", body, 56)
+        info = dict(_attributes(body, 72)).get(_TCP_INFO, b"")
+        moved = sum(struct.unpack_from("=QQ", info, _BYTES)) if len(info) >= _BYTES + 16 else None
+        listens = kind == "tcp" and state == LISTEN
+        if inode or state in _CONNECTED:
+            found[inode or -1 - len(found)] = Socket(
+                kind, local, remote, listens, None, moved, 0 if listens else received + sent
+            )
+    return found
+
+
+def _unix() -> dict[int, Socket]:
+    """struct unix_diag_req, struct unix_diag_msg (linux/unix_diag.h)."""
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _PEER | 4 | 16, 0, 0)
+    found = {}
+    for body in _dump(request):
+        state, (inode,) = body[2], struct.unpack_from("=I", body, 4)
+        attributes = dict(_attributes(body, 16))
+        peer = struct.unpack("=I", attributes[_PEER][:4])[0] if _PEER in attributes else 0
+        queues = struct.unpack("=II", attributes[_QUEUES][:8]) if _QUEUES in attributes else (0, 0)
+        listens = state == LISTEN
+        found[inode] = Socket("unix", listens=listens, peer=peer, queued=0 if listens else queues[0])
+    return found
+
+
+def _dump(request: bytes) -> Iterator[bytes]:
+    """The bodies of the answer; OSError where the kernel refuses it."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
+        netlink.settimeout(ANSWER)
+        netlink.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+        while True:
+            content, at = netlink.recv(1 << 18), 0
+            while at + 16 <= len(content):
+                length, kind = struct.unpack_from("=IH", content, at)
+                body = content[at + 16 : at + length]
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    raise OSError(-struct.unpack_from("=i", body)[0], "sock_diag")
+                if length < 16:
+                    raise ValueError("not a netlink message")
+                yield body
+                at += (length + 3) & ~3
+
+
+def _attributes(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    while at + 4 <= len(body):
+        length, kind = struct.unpack_from("=HH", body, at)
+        if length < 4:
+            return
+        yield kind, body[at + 4 : at + length]
+        at += (length + 3) & ~3
+
+
+def address(family: int, packed: bytes, port: int) -> str:
+    """An IPv4 address is written the same whether an IPv6 socket has it or not."""
+    if family == socket.AF_INET6 and packed[:12] == _MAPPED:
+        family, packed = socket.AF_INET, packed[12:]
+    if family == socket.AF_INET:
+        return f"{socket.inet_ntop(socket.AF_INET, packed[:4])}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{port}"
+
+
+def _tables(pid: int) -> dict[int, Socket]:
+    """/proc/<pid>/net (proc_pid_net(5)): words of four bytes in the machine's order, the port as a number."""
+    found: dict[int, Socket] = {}
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        family = socket.AF_INET6 if name.endswith("6") else socket.AF_INET
+        for line in table(pid, name).decode("ascii", "replace").splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and (fields[9] != "0" or int(fields[3], 16) in _CONNECTED):
+                listens = name.startswith("tcp") and int(fields[3], 16) == LISTEN
+                queued = 0 if listens else sum(int(part, 16) for part in fields[4].split(":"))
+                local, remote = (address(family, *unpacked(field)) for field in fields[1:3])
+                found[int(fields[9]) or -1 - len(found)] = Socket(name[:3], local, remote, listens, None, None, queued)
+    return found
+
+
+def unpacked(text: str) -> tuple[bytes, int]:
+    """`0100007F:1F90`, an address of /proc/net: its bytes (there words of four in the machine's order) and its port."""
+    words, _, port = text.partition(":")
+    return b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8)), int(port, 16)
+
+
+def table(pid: int, name: str) -> bytes:
+    """At most 8 MiB of /proc/<pid>/net/<name>, which the kernel gives by the page; empty where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/net/{name}", "rb") as file:
+            return file.read(_TABLE)
+    except OSError:
+        return b""

@@ -1,0 +1,197 @@
+"""The folders that hold the beat files, one for each ftrun: their names, their locks, and their removal.
+
+An ftrun holds a lock (flock(2)) on the file `lock` of its folder for as long as it lives.  The kernel releases it when
+the process ends, however it ends, and it is valid between containers that share /dev/shm, where process ids have no
+meaning.  A folder whose lock is free belongs to an ftrun that was killed: the next one of the same user removes it.
+"""
+
+import fcntl
+import os
+import signal
+import stat as st
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ftrun_hooks import layout as at
+
+PREFIX: Final = "ftrun-beats-"
+LOCK: Final = "lock"
+DEPTH: Final = 32  # folders in folders
+# Limits of one call of `remove_stale`, which PID 1 makes: entries looked at, and seconds.
+MOST_ENTRIES: Final = 20_000
+LONGEST: Final = 0.05
+
+
+def new_path(memory: str) -> str:
+    """The path of a new beat folder in the memory file system at `memory`; nothing is created."""
+    return f"{memory}/{PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def is_ours(path: str) -> bool:
+    """Whether `path` is a folder, and no link to one, of this user."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return st.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def lock(path: str) -> int:
+    """Create the lock file of a folder and take the lock; gives the descriptor that holds it.  OSError.
+
+    It gets its name once the lock is held, so that nobody finds it free.  The descriptor is close-on-exec: neither the
+    command nor a helper keeps the lock when ftrun is dead.
+    """
+    unnamed = f"{path}/{LOCK}.new"
+    fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(unnamed, f"{path}/{LOCK}")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def remove(path: str) -> None:
+    """Remove a beat folder of this user; anything else is left alone, and so is what a link leads to."""
+    if not os.path.basename(path).startswith(PREFIX):
+        return
+    try:
+        fd = _open_folder(path)
+    except OSError:
+        return
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return
+        _empty(fd, float("inf"))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    quietly(os.rmdir, path)
+
+
+def remove_stale(beside: str) -> None:
+    """Remove the folders of this user's killed ftruns from the memory file system in which the folder `beside` lies.
+
+    It never waits, takes 50 ms at most, and leaves the rest to the next call.  It leaves alone what has no lock file,
+    what is a link or another user's, and a folder in which a process still gives heartbeats: see `_in_use`.
+    """
+    deadline = time.monotonic() + LONGEST
+    memory, ours = os.path.split(beside)
+    found = []
+    try:
+        with os.scandir(memory) as entries:
+            for number, entry in enumerate(entries):
+                if number >= MOST_ENTRIES or time.monotonic() > deadline:
+                    break
+                if entry.name.startswith(PREFIX) and entry.name != ours:
+                    found.append(entry.name)
+    except OSError:
+        return
+    for name in found:
+        if time.monotonic() > deadline:
+            break
+        try:
+            _remove_if_stale(f"{memory}/{name}", deadline)
+        except OSError:
+            pass  # it is not ours, its owner lives, or it is gone
+
+
+def _remove_if_stale(path: str, deadline: float) -> None:
+    """OSError where it is not to be removed, or only in part: the lock file goes last, so that a later call goes on."""
+    folder = _open_folder(path)
+    held = -1
+    try:
+        if os.fstat(folder).st_uid != os.geteuid():
+            return
+        held = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        as_made = os.fstat(held)
+        if not st.S_ISREG(as_made.st_mode) or as_made.st_uid != os.geteuid():
+            return
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(LOCK, dir_fd=folder, follow_symlinks=False).st_ino != as_made.st_ino:
+            return  # a living ftrun has just made its folder anew
+        if _in_use(folder) or not _empty(folder, deadline, LOCK):
+            return
+        os.unlink(LOCK, dir_fd=folder)
+        os.rmdir(path)
+    finally:
+        os.close(folder)
+        if held >= 0:
+            os.close(held)
+
+
+def _in_use(folder: int) -> bool:
+    """Whether a process has the beat file open for writing or mapped: a rank that outlived its ftrun.
+
+    The ftrun that uses the same run dir next ends such a rank and removes its folder; any other one leaves both alone.
+    The kernel gives a read lease on a file only while nobody has it open for writing (fcntl(2), F_SETLEASE), whichever
+    PID namespace that process is in.  Where the kernel has no leases (EINVAL) the folder counts as used.
+    A process that never gave a heartbeat does not count: hooks that find no folder do nothing.
+    """
+    try:
+        file = os.open(at.BEATS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    try:
+        # Who opens it meanwhile makes the kernel send us a signal: SIGIO would be forwarded to the command.
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGCHLD)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _open_folder(path: str, within: int | None = None) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+
+
+def _empty(folder: int, deadline: float, keep: str = "", depth: int = DEPTH) -> bool:
+    """Remove all that is in an open folder but `keep`; true if nothing else is left.  OSError: it cannot be read."""
+    emptied, folders = True, []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if time.monotonic() > deadline:
+                return False
+            if entry.name == keep:
+                continue
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
+            except OSError:
+                emptied = False
+    for name in folders:  # the listing is closed: ftrun may have few descriptors left
+        if time.monotonic() > deadline:
+            return False
+        try:
+            _remove_folder(folder, name, deadline, depth)
+        except OSError:
+            emptied = False
+    return emptied
+
+
+def _remove_folder(within: int, name: str, deadline: float, depth: int) -> None:
+    """OSError where something is left."""
+    if depth > 0:
+        folder = _open_folder(name, within)
+        try:
+            _empty(folder, deadline, depth=depth - 1)
+        finally:
+            os.close(folder)
+    os.rmdir(name, dir_fd=within)
+
+
+def quietly(call: Callable[..., object], *words: str) -> None:
+    """Call it, whatever becomes of it."""
+    try:
+        call(*words)
+    except (OSError, ValueError, BufferError):
+        pass

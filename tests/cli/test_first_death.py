@@ -1,0 +1,97 @@
+"""End to end: of several ranks the one that died first is named, also where it left no exception: real launchers."""
+
+import sys
+
+import pytest
+
+from runs import Run, Runs
+
+RANK = """
+import os, sys, time
+import torch, torch.distributed as dist
+def work(number):
+    dist.init_process_group("gloo")
+    for step in range(1000):
+        dist.all_reduce(torch.ones(1))
+        if number == 1 and step == 3:
+            {death}
+"""
+TORCHRUN = RANK + "work(int(os.environ['RANK']))\n"
+SPAWN = """
+def begin(number, port):
+    os.environ |= dict(RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    work(number)
+if __name__ == "__main__":
+    import socket, torch.multiprocessing as mp
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    mp.spawn(begin, (port,), 2)
+"""
+PLAIN = """
+import os, subprocess, sys, time
+if len(sys.argv) > 1:
+    number = int(sys.argv[1])
+    os.environ["RANK"] = str(number)
+    import ftrun_hooks as ft
+    ft.beat(1)
+    if number == 1:
+        {death}
+    time.sleep(1)
+    raise ConnectionResetError(104, "Connection reset by peer")
+ranks = [subprocess.Popen([sys.executable, __file__, str(number)]) for number in range(2)]
+codes = [rank.wait() for rank in ranks]
+raise SystemExit(1)
+"""
+DEATHS = {
+    "SIGSEGV": ("os.kill(os.getpid(), 11)", "rank 1: signal 11 (SIGSEGV) ended process"),
+    "SIGKILL": ("os.kill(os.getpid(), 9)", "rank 1: signal 9 (SIGKILL) ended process"),
+    "os._exit": ("os._exit(3)", "rank 1: exit code 3 of process"),
+}
+
+
+def program(runs: Runs, code: str, death: str) -> str:
+    path = runs.folder / "train.py"
+    path.write_text(code.replace("{death}", DEATHS[death][0]))
+    return str(path)
+
+
+def why(run: Run) -> str:
+    (exited,) = run.named("exited")
+    return str(exited["why"])
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "death", ["SIGSEGV", pytest.param("SIGKILL", marks=SLOW), pytest.param("os._exit", marks=SLOW)]
+)
+def test_under_torchrun(runs: Runs, death: str) -> None:
+    pytest.importorskip("torch")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = runs.run(*torchrun, program(runs, TORCHRUN, death), OMP_NUM_THREADS="1")
+    assert run.wait() == 1, run.told()
+    assert DEATHS[death][1] in why(run)
+    assert "reset by peer" not in why(run).lower()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "death", ["os._exit", pytest.param("SIGKILL", marks=SLOW), pytest.param("SIGSEGV", marks=SLOW)]
+)
+def test_under_the_spawn_of_torch(runs: Runs, death: str) -> None:
+    pytest.importorskip("torch")
+    run = runs.run(sys.executable, program(runs, RANK + SPAWN, death), OMP_NUM_THREADS="1")
+    assert run.wait() == 1, run.told()
+    assert DEATHS[death][1] in why(run)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_where_no_launcher_tells_the_rank_that_left_nothing_is_named_as_well(runs: Runs, death: str) -> None:
+    run = runs.run(sys.executable, program(runs, PLAIN, death))
+    assert run.wait() == 1, run.told()
+    assert "rank 0: ConnectionResetError: [Errno 104] Connection reset by peer (train.py:" in why(run)
+    assert "; rank 1 (process " in why(run)
+    assert ") left no exception" in why(run)

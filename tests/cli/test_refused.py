@@ -1,0 +1,85 @@
+"""What the kernel refuses is named in one line: the real cause, and nothing is started."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun.cli.doctor import memory
+from ftrun.host import oom
+from runs import DEADLINE, FTRUN, Runs
+from runs import runs as runs
+
+# A seccomp filter (seccomp(2)) that answers one system call with an errno, and then ftrun.
+FILTER = """
+import ctypes, os, platform, struct, sys
+number = {"x86_64": {"waitid": 247, "fallocate": 285}, "aarch64": {"waitid": 95, "fallocate": 47}}
+denied = number[platform.machine()][sys.argv[1]]
+rules = struct.pack("HBBIHBBIHBBIHBBI", 0x20, 0, 0, 0, 0x15, 0, 1, denied, 6, 0, 0, 0x50001, 6, 0, 0, 0x7FFF0000)
+buffer = ctypes.create_string_buffer(rules)
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(buffer)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+if libc.prctl(22, 2, program, 0, 0):
+    sys.exit(77)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def refused(call: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    words = [FTRUN[0], "-c", FILTER, call, *FTRUN, "--run-dir", f"{folder}/run", "--", "echo", "started"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=90)
+    if done.returncode == 77:
+        pytest.skip("no seccomp filter can be set here")
+    return done
+
+
+def test_waitid(tmp_path: Path) -> None:
+    done = refused("waitid", tmp_path)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.startswith("ftrun: the kernel refuses waitid (Operation not permitted)")
+    assert done.stderr.count("\n") == 1
+
+
+def test_fallocate_is_done_without(tmp_path: Path) -> None:
+    done = refused("fallocate", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    command = shlex.join([*FTRUN, "--run-dir", f"{tmp_path}/run", "--", "true"])
+    done = subprocess.run(["sh", "-c", f"ulimit -f 8; exec {command}"], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 125
+    assert "File too large" in done.stderr
+    assert "ulimit -f" in done.stderr
+    assert "shm-size" not in done.stderr
+
+
+def test_a_run_that_ended_well_was_no_failure(runs: Runs) -> None:
+    """The next start in its run dir says `first`; one after a failure says `failure`."""
+    says = ("sh", "-c", "echo $FTRUN_RESTART_REASON; test ! -e fail")
+    assert [runs.run(*says).stdout for _ in range(2)] == ["first\n", "first\n"]
+    (runs.folder / "fail").touch()
+    assert [runs.run(*says).stdout for _ in range(2)] == ["first\n", "failure\n"]
+
+
+CAPABLE = [[], ["setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource", "--"]]
+
+
+@pytest.mark.parametrize("prefix", CAPABLE, ids=["as we are", "no capability"])
+def test_doctor_knows_a_group_that_is_killed_together(tmp_path: Path, prefix: list[str]) -> None:
+    """No machine here has a memory controller of version 2 with that setting: its file is made by hand."""
+    (tmp_path / "memory.oom.group").write_text("0\n")
+    assert list(memory.grouped(str(tmp_path))) == []
+    (tmp_path / "memory.oom.group").write_text("1\n")
+    state = "ok" if oom.may_be_spared() and not prefix else "warning"
+    code = "from ftrun.cli.doctor import memory; f, = memory.grouped({!r}); print(f.state, f.remedy)"
+    code += "; print(open('/proc/self/oom_score_adj').read())"
+    words = [*prefix, sys.executable, "-c", code.format(str(tmp_path))]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=DEADLINE).stdout
+    found, score = said.splitlines()[:2]
+    assert found.split()[0] == state
+    assert ("singleProcessOOMKill" in found) == (state == "warning")
+    assert score == Path("/proc/self/oom_score_adj").read_text().strip(), "it was only tried"

@@ -1,0 +1,185 @@
+"""Progress by the files that an unmodified PyTorch program saves and resumes from, with nothing else reported."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs import Run, Runs
+from runs import runs as runs
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"),
+]
+# The shape of multigpu_torchrun.py of PyTorch's ddp-tutorial-series: plain SGD, whose step count begins anew with each
+# start, and a snapshot of the model and the epoch.  `{name}`: of the file.  It dies after every second epoch.
+TRAIN = """
+import os, sys, torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+begin = 0
+for epoch in reversed(range(100)):
+    path = "{name}".format(epoch=epoch)
+    if {resumes} and os.path.exists(path):
+        snapshot = torch.load(path, weights_only=True)
+        model.load_state_dict(snapshot["model"])
+        begin = snapshot["epoch"] + 1
+        break
+for epoch in range(begin, 6):
+    for batch in torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    {save}
+    if epoch % 2:
+        if epoch == 5: sys.exit(0)
+        os._exit(5)
+"""
+SAFETENSORS = """
+from safetensors.torch import load_file, save_file
+import torch
+torch.set_num_threads(1)
+def load(path):
+    return int(load_file(path)["epoch"])
+def save(path, model, epoch):
+    save_file({"epoch": torch.tensor(epoch), **model.state_dict()}, path)
+"""
+DISTRIBUTED = """
+import torch, torch.distributed.checkpoint as dcp
+torch.set_num_threads(1)
+def load(path):
+    state = {"epoch": torch.tensor(0)}
+    dcp.load(state, checkpoint_id=path)
+    return int(state["epoch"])
+def save(path, model, epoch):
+    dcp.save({"epoch": torch.tensor(epoch), **model.state_dict()}, checkpoint_id=path)
+"""
+# As TRAIN, with these; `END`: how an attempt ends after two epochs.
+OTHER = """
+import os, sys, threading
+def die():
+    os._exit(5)
+def hang():
+    lock = threading.Lock()
+    with lock, lock: pass
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+folder, begin = sys.argv[1], 0
+for epoch in reversed(range(100)):
+    path = f"{folder}/epoch_{epoch}"
+    if RESUMES and os.path.exists(path):
+        begin = load(path) + 1
+        break
+for epoch in range(begin, 6):
+    for batch in torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    save(f"{folder}/epoch_{epoch}", model, epoch)
+    if epoch % 2 and epoch < 5:
+        END()
+"""
+# multigpu_torchrun.py itself: rank 0 saves, all load, all gradients are averaged.
+TORCHRUN = """
+import os, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+dist.init_process_group("gloo")
+path, begin = sys.argv[1] + "/snapshot.pt", 0
+model = torch.nn.Linear(2, 1)
+if os.path.exists(path):
+    snapshot = torch.load(path, weights_only=True)
+    model.load_state_dict(snapshot["model"])
+    begin = snapshot["epoch"] + 1
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(begin, 6):
+    for batch in torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        torch.save({"model": model.module.state_dict(), "epoch": epoch}, path)
+    dist.barrier()
+    if epoch % 2 and epoch < 5 and dist.get_rank() == 1:
+        os._exit(5)
+dist.destroy_process_group()
+"""
+PLAIN = 'torch.save({"model": model.state_dict(), "epoch": epoch}, "{name}".format(epoch=epoch))'
+RENAMED = (
+    'torch.save({"model": model.state_dict(), "epoch": epoch}, "{name}.tmp"); '
+    'os.replace("{name}.tmp", "{name}".format(epoch=epoch))'
+)
+
+
+def train(runs: Runs, tmp_path: Path, name: str, save: str = PLAIN, resumes: bool = True) -> Run:
+    path = str(tmp_path / name)
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace("{save}", save).replace("{name}", path).replace("{resumes}", str(resumes))
+    )
+    options = ["--restart-on", "failure", "--max-restarts", "1", "--backoff", "off"]
+    return runs.run(*options, sys.executable, str(tmp_path / "train.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("snapshot.pt", PLAIN),
+        pytest.param("epoch_{epoch}.pt", PLAIN, marks=pytest.mark.slow),
+        pytest.param("renamed.pt", RENAMED, marks=pytest.mark.slow),
+    ],
+)
+def test_a_resumed_program_that_saves_newer_state_makes_progress(
+    runs: Runs, tmp_path: Path, name: str, save: str
+) -> None:
+    run = train(runs, tmp_path, name, save)
+    assert run.process.returncode == 0, run.told()
+    assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
+    assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]
+
+
+def test_a_program_that_starts_from_scratch_each_time_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
+    run = train(runs, tmp_path, "snapshot.pt", resumes=False)
+    assert run.process.returncode == 93, run.told()
+    assert [record["by"] for record in run.named("progress")] == ["step"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "form"), [("safetensors.torch", SAFETENSORS), ("torch.distributed", DISTRIBUTED)])
+@pytest.mark.parametrize("end", ["die", "hang"])
+def test_other_forms_of_files_and_other_ends(runs: Runs, tmp_path: Path, name: str, form: str, end: str) -> None:
+    pytest.importorskip(name)
+    words = [sys.executable, "-c", form + OTHER.replace("RESUMES", "True").replace("END", end), str(tmp_path)]
+    limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
+    run = runs.run("--restart-on", "hang,failure", *limits, *words)
+    assert run.process.returncode == 0, run.told()
+    reason = "hang" if end == "hang" else "failure"
+    assert [(record["reason"], record["consecutive"]) for record in run.named("restart")] == [(reason, 1)] * 2
+    assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]
+
+
+@pytest.mark.slow
+def test_one_that_starts_from_scratch_and_hangs_each_time_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
+    code = SAFETENSORS + OTHER.replace("RESUMES", "False").replace("END", "hang")
+    limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
+    pytest.importorskip("safetensors.torch")
+    run = runs.run(*limits, sys.executable, "-c", code, str(tmp_path))
+    assert run.process.returncode == 195, run.told()
+    assert [record["by"] for record in run.named("progress")] == ["step"]
+
+
+@pytest.mark.slow
+def test_a_resumed_program_under_torchrun_makes_progress(runs: Runs, tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed")
+    (tmp_path / "train.py").write_text(TORCHRUN)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    options = ["--restart-on", "failure", "--max-restarts", "1", "--backoff", "off"]
+    run = runs.start(*options, sys.executable, *torchrun, str(tmp_path / "train.py"), str(tmp_path))
+    assert run.wait(240) == 0, run.told()
+    assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
+    assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]

@@ -1,0 +1,92 @@
+"""A helper that is stopped costs the command nothing: it goes on at once."""
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervised import FTRUN, MARK, NAMESPACE, PYTHON, Mode, Starter, children, marked, state, wait_for
+
+SIZE = 8 << 20  # bytes, many times what a pipe holds
+# Writes nothing until `begin` is there, and beats all the time.
+CHATTY = f"""
+import os, sys, time
+touch, begin = os.environ["FTRUN_BEAT_DIR"] + "/touch", sys.argv[1]
+while not os.path.exists(begin):
+    os.utime(touch)
+    time.sleep(0.01)
+for _ in range({SIZE} >> 12):
+    os.utime(touch)
+    os.write(1, b"x" * 4096)
+sys.exit(5)
+"""
+OPTIONS = ["--hang-timeout", "10s", "--idle-timeout", "60s", "--metrics", "127.0.0.1:0"]
+HELPERS = {"output", "courier", "sampler", "watch", "metrics"}
+
+
+def helpers(ftrun: int) -> dict[str, int]:
+    """The pids of the helpers that run, by their names."""
+    found = {}
+    for pid in children(ftrun):
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            continue
+        if "from ftrun.helpers." in line:
+            found[line.partition("from ftrun.helpers.")[2].partition(".")[0]] = pid
+    return found
+
+
+@pytest.fixture
+def chatty(start: Starter, mode: Mode, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    words = [*FTRUN, "--log-dir", str(tmp_path / "logs"), "--progress", str(tmp_path / "*.pt"), *OPTIONS]
+    prefix = NAMESPACE if mode == "pid1" else []
+    process = subprocess.Popen(
+        [*prefix, *words, *PYTHON, "-c", CHATTY, str(tmp_path / "begin")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=start.environment(),
+    )
+    yield process
+    process.kill()
+    process.communicate()
+    assert wait_for("the end of all", lambda: not marked(start.environment()[MARK]) or None)
+
+
+def test_every_helper_goes_on_after_sigstop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
+    ftrun = wait_for("ftrun", lambda: (children(chatty.pid) or [0])[0]) if mode == "pid1" else chatty.pid
+    wait_for("all helpers", lambda: set(helpers(ftrun)) >= HELPERS, 60)
+    (tmp_path / "begin").touch()
+    for name, pid in helpers(ftrun).items():
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(f"{name} goes on", lambda pid=pid: state(pid) in ("R", "S"))  # type: ignore[misc]
+    seen, _ = chatty.communicate(timeout=90)
+    assert chatty.returncode == 5
+    assert seen == b"x" * SIZE
+    (log,) = tmp_path.glob("logs/*/run.log")
+    assert "stopped by a signal: continued" in log.with_name("events.jsonl").read_text()
+
+
+def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
+    """Whichever process passes on the output is stopped again and again: it gets slow and nothing else."""
+    ftrun = wait_for("ftrun", lambda: (children(chatty.pid) or [0])[0]) if mode == "pid1" else chatty.pid
+    wait_for("the helper", lambda: "output" in helpers(ftrun), 60)
+    assert chatty.stdout is not None
+    output = chatty.stdout.fileno()
+    (tmp_path / "begin").touch()
+    seen = 0
+
+    def through() -> bool:
+        nonlocal seen
+        if (pid := helpers(ftrun).get("output")) and state(pid) in ("R", "S"):
+            os.kill(pid, signal.SIGSTOP)
+        while select.select([output], [], [], 0)[0] and (more := os.read(output, 1 << 16)):
+            seen += len(more)
+        return seen == SIZE
+
+    wait_for("all of it", through, 90)
+    assert chatty.wait(60) == 5

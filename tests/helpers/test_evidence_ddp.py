@@ -1,0 +1,107 @@
+"""Two ranks of real DistributedDataParallel, of which one hangs: evidence and verdict name it, and what holds it."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.inquest import Job, a_job, ask, needs_spy, rank
+from runs import Runs, state_of, wait_for
+from runs import runs as runs
+
+pytestmark = [needs_spy, pytest.mark.torch]
+
+# The other rank waits for it in the all-reduce of its backward pass.  `how`: it is stopped, waits for its own lock,
+# or the worker of its DataLoader is stopped.
+TRAIN = """
+import os, signal, sys, threading
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+how, hung, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
+torch.set_num_threads(1)
+rank = int(os.environ['RANK'])
+def stuck():
+    lock = threading.Lock()
+    with lock, lock: pass
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, number):
+        if how == 'worker' and rank == hung and number == 30:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return torch.ones(1, 4)
+if __name__ == '__main__':
+    dist.init_process_group('gloo', init_method='file://' + store, rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    loader = torch.utils.data.DataLoader(Data(), batch_size=None, num_workers=int(how == 'worker'))
+    for step, batch in enumerate(loader):
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        if step == 20:
+            print('ready', flush=True)
+            if rank == hung and how == 'stop':
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if rank == hung and how == 'lock':
+                stuck()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    pytest.importorskip("torch.distributed")
+    with a_job(tmp_path) as made:
+        yield made
+
+
+def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path) -> None:
+    words = ("lock", "1", str(tmp_path / "store"))
+    # Not `start`, which waits for the first line of each: they meet before it.
+    first = job.begin(TRAIN, *words, RANK="0", LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
+    other = job.start(TRAIN, *words, RANK="1", LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
+    wait_for(lambda: state_of(first) == state_of(other) == "S", "the hang")
+    both = [rank(0, first), rank(1, other)]
+
+    def waits() -> str:
+        """It may still be on its way to the all-reduce."""
+        answer = ask(job, ranks=both, patience=3600.0)
+        why = str(answer.word["why"])
+        return why if answer.word["cleared"] is None and "_engine_run_backward" in why else ""
+
+    assert wait_for(waits, "the backward pass").startswith("it waits for rank 1, at <string>:")
+    os.kill(other, signal.SIGSTOP)
+    wait_for(lambda: state_of(other) == "T", "stop")
+    assert waits().startswith("rank 1 is stopped by SIGSTOP, at <string>:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hung", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("stop", "rank {hung} is stopped by SIGSTOP"),
+        ("lock", "train.py:"),
+        ("worker", "(pt_data_worker) is stopped by SIGSTOP, at train.py:"),
+    ],
+)
+def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: str, told: str, hung: int) -> None:
+    pytest.importorskip("torch.distributed")
+    (tmp_path / "train.py").write_text(TRAIN)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    torchrun += ["--master-port", str(port), str(tmp_path / "train.py"), how, str(hung), str(tmp_path / "store")]
+    run = runs.run("--hang-timeout", "3s", "--max-restarts", "0", "--grace", "1s", sys.executable, *torchrun)
+    assert run.process.returncode == 195, run.told()
+    (found,) = run.named("hang")
+    assert told.format(hung=hung) in found["why"], run.told()
+    # Whichever of both was silent for longer: the verdict is about that rank, or says that it waits for that rank.
+    assert found["rank"] == hung or f"rank {hung}" in found["why"] or how == "worker", run.told()

@@ -1,0 +1,397 @@
+"""Whose wait somebody outside the job can end, on real processes: a learned limit convicts nobody else."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from helpers.inquest import NO_PTRACE, Job, a_job, ask, needs_spy, rank
+from runs import permitted, state_of, wait_for
+
+pytestmark = needs_spy
+
+READY = "print('ready', flush=True)"
+HEAD = """import asyncio, ctypes, fcntl, http.client, multiprocessing, os, queue, select, signal, socket, subprocess
+import sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+port = int(sys.argv[1])
+def ready():
+    print('ready', flush=True)
+def connect():
+    return socket.create_connection(('127.0.0.1', port))
+def upload(pause=0.0):
+    connection = connect()
+    ready()
+    if pause:
+        while True:
+            connection.sendall(bytes(2000))
+            time.sleep(pause)
+    connection.sendall(bytes(1 << 26))
+def rest():
+    ready()
+    time.sleep(50)
+def stuck():
+    lock = threading.Lock()
+    with lock, lock:
+        pass
+"""
+CLIENT = "import socket, sys, time\nc = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+
+# Each waits for somebody or something outside the job; what the record has to say of it.
+OPEN = {
+    "a sleep after HTTP 429": ("rest()", "waits for a timer that ends in"),
+    "the same with Event.wait": ("ready(); threading.Event().wait(50)", "waits for a timer that ends in"),
+    "the same in asyncio": ("ready(); asyncio.run(asyncio.sleep(50))", "waits for a timer that ends in"),
+    "an upload that is not taken": ("upload()", "which is outside the job (sendto"),
+    "an upload in pieces": ("upload(0.05)", "outside the job"),
+    "http.client": (
+        "c = http.client.HTTPConnection('127.0.0.1', port); c.request('PUT', '/'); ready(); c.getresponse()",
+        "which is outside the job (recvfrom",
+    ),
+    "poll on a socket": (
+        "c = connect(); c.settimeout(600); p = select.poll(); p.register(c, 1); ready(); p.poll()",
+        "which is outside the job (poll",
+    ),
+    "select on a socket": ("c = connect(); ready(); select.select([c], [], [])", "which is outside the job ("),
+    "asyncio and a server": (
+        "async def main():\n"
+        "    r, w = await asyncio.open_connection('127.0.0.1', port)\n    ready()\n    await r.read(1)\n"
+        "asyncio.run(main())",
+        "which is outside the job (epoll_wait",
+    ),
+    "an upload by a child": (
+        "code = 'import socket; c = socket.create_connection((\"127.0.0.1\", %d)); c.recv(1)' % port\n"
+        "child = subprocess.Popen([sys.executable, '-c', code]); ready(); child.wait()",
+        "it waits for a child (wait4); process",
+    ),
+    "a shell that sleeps": ("child = subprocess.Popen(['sleep', '50']); ready(); child.wait()", "waits for a timer"),
+    "an answer of a child that sleeps": (
+        "child = subprocess.Popen(['sleep', '50'], stdout=subprocess.PIPE); ready(); child.stdout.read()",
+        "waits for a timer",
+    ),
+    "a simulator below us that asks a server": (
+        "def simulate(pipe):\n    c = connect(); ready(); c.recv(1)\n"
+        "ours, theirs = multiprocessing.Pipe()\n"
+        "multiprocessing.get_context('fork').Process(target=simulate, args=(theirs,)).start(); ours.recv()",
+        "which is outside the job (recvfrom",
+    ),
+    "an upload by an executor": ("ThreadPoolExecutor().submit(upload).result()", "in another thread"),
+    "a task of an executor that sleeps": ("ThreadPoolExecutor().submit(rest).result()", "in another thread"),
+    "a thread that is joined": ("t = threading.Thread(target=rest); t.start(); t.join()", "in another thread"),
+    "a queue that a thread fills from outside": (
+        "q = queue.Queue(); threading.Thread(target=lambda: q.put(upload())).start(); q.get()",
+        "in another thread",
+    ),
+    "a pool of processes": (
+        "multiprocessing.get_context('fork').Pool(1).map(time.sleep, [ready() or 50])",
+        "waits for a timer",
+    ),
+    "a connection that is expected": (
+        "s = socket.create_server(('127.0.0.1', 0)); ready(); s.accept()",
+        "a connection",
+    ),
+    "a terminal": ("a, b = os.openpty(); ready(); os.read(b, 1)", "which ends from outside"),
+    "a queue of messages of another job": (
+        "libc = ctypes.CDLL(None); q = libc.syscall(68, 0, 0o600); ready()\n"  # msgget(IPC_PRIVATE)
+        "import atexit; atexit.register(print); libc.syscall(70, q, bytes(64), 8, 0, 0)",
+        "which ends from outside",
+    ),
+}
+
+# Nobody outside the job can end these; what the record has to say.
+CLOSED = {
+    "a lock": ("ready(); stuck()", "it waits for its own process (futex)"),
+    "a signal": ("ready(); ctypes.PyDLL(None).pause()", "it waits for its own process (pause)"),
+    "a timer that never fires in time": ("ready(); time.sleep(100000)", "after the limit that no evidence raises"),
+    "a pipe of its own": ("a, b = os.pipe(); ready(); os.read(a, 1)", "its own process (read)"),
+    "a full pipe of its own": ("a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))", "its own process (write)"),
+    "a server of its own": (
+        "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); ready(); c.recv(1)",
+        "its own process (recvfrom)",
+    ),
+    "a pair of sockets": ("a, b = socket.socketpair(); ready(); a.recv(1)", "its own process (recvfrom)"),
+    "a file lock of its own": (
+        "open('x', 'w').close(); fds = [os.open('x', os.O_RDONLY) for _ in 'ab']; fcntl.flock(fds[0], 2)\n"
+        "ready(); fcntl.flock(fds[1], 2)",
+        "it waits for its own process (flock)",
+    ),
+    "a child that waits for a lock": (
+        "code = 'import threading; print(1, flush=True); l = threading.Lock(); l.acquire(); l.acquire()'\n"
+        "child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE); child.stdout.readline()\n"
+        "ready(); child.wait()",
+        "it waits for its own process (futex)",
+    ),
+    "two that wait for each other": (
+        "ours, theirs = multiprocessing.Pipe()\n"
+        "multiprocessing.get_context('fork').Process(target=theirs.recv).start(); ready(); ours.recv()",
+        "waits for",
+    ),
+    "a semaphore that is shared": (
+        "s = multiprocessing.get_context('fork').Semaphore(0)\n"
+        "multiprocessing.get_context('fork').Process(target=s.acquire).start(); ready(); s.acquire()",
+        "it waits",
+    ),
+    "a lock, beside a progress bar": (
+        "threading.Thread(target=lambda: threading.Event().wait(10), daemon=True).start(); ready(); stuck()",
+        "its own process",
+    ),
+    "a lock, beside a keep-alive": (
+        "threading.Thread(target=lambda: time.sleep(15), daemon=True).start(); ready(); stuck()",
+        "its own process",
+    ),
+    "a lock, beside a server for metrics": (
+        "threading.Thread(target=socket.create_server(('127.0.0.1', 0)).accept, daemon=True).start(); ready(); stuck()",
+        "its own process",
+    ),
+    "a lock, beside a store": (
+        "threading.Thread(target=socket.create_server(('127.0.0.1', 0)).accept, daemon=True).start()\n"
+        "def serve():\n    a, b = socket.socketpair(); select.select([a], [], [])\n"
+        "threading.Thread(target=serve, daemon=True).start(); ready(); stuck()",
+        "its own process",
+    ),
+    "an executor whose task is stuck": ("ready(); ThreadPoolExecutor().submit(stuck).result()", "its own process"),
+    "a loop that asks again and again": (
+        "e = threading.Event(); ready()\nwhile not e.wait(0.05):\n    pass",
+        "its own process",
+    ),
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with a_job(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """Somebody outside the job who takes connections and says nothing: its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def take() -> None:
+            while True:
+                try:
+                    held.append(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in held:
+                connection.close()
+
+
+def asleep(job: Job) -> None:
+    wait_for(lambda: all(state_of(pid) in "ST" for pid in job.members()), "sleep")
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_wait_that_somebody_outside_may_end_is_cleared(job: Job, name: str) -> None:
+    code, told = OPEN[name]
+    with silent_server() as port:
+        job.start(HEAD + code, str(port))
+        asleep(job)
+        answer = ask(job, patience=3600.0)
+    assert told in str(answer.word["cleared"]), answer.markdown
+    assert "Cleared: " in answer.markdown
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_wait_that_nobody_outside_can_end_is_not(job: Job, name: str) -> None:
+    code, told = CLOSED[name]
+    with silent_server() as port:
+        job.start(HEAD + code, str(port))
+        asleep(job)
+        answer = ask(job, patience=3600.0)
+    assert answer.word["cleared"] is None, answer.markdown
+    assert told in answer.document["verdict"]["reason"]
+
+
+def test_a_limit_that_was_given_or_is_at_its_most_is_not_raised(job: Job) -> None:
+    job.start(f"import time\n{READY}\ntime.sleep(50)")
+    asleep(job)
+    assert ask(job, finding={"learned": False}).word["cleared"] is None
+    assert ask(job, patience=41.0).word["cleared"] is None
+    assert "timer" in ask(job, patience=3600.0).word["cleared"]
+
+
+def test_the_idle_rule_is_raised_by_such_a_wait_as_well(job: Job) -> None:
+    """By default, that is: PID 1 gives no patience where the user gave the limit."""
+    job.start(f"import time\n{READY}\ntime.sleep(50)")
+    asleep(job)
+    idle = {"rule": "idle", "rank": None, "learned": False, "age": 1800.0}
+    assert "timer" in ask(job, finding=idle, patience=3600.0).word["cleared"]
+    assert ask(job, finding=idle).word["cleared"] is None
+
+
+def test_what_may_not_be_seen_is_open(job: Job) -> None:
+    if os.getuid() or not permitted(*NO_PTRACE):
+        pytest.skip("capabilities cannot be given up here")
+    closed = f"import ctypes, threading\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}\nl = threading.Lock()\n"
+    job.start(f"{closed}l.acquire(); l.acquire()", prefix=NO_PTRACE)
+    asleep(job)
+    assert "is not known" in ask(job, (*NO_PTRACE, sys.executable), patience=3600.0).word["cleared"]
+
+
+WAITS = """import os, sys, threading
+os.makedirs('torch/distributed', exist_ok=True)
+with open('torch/distributed/distributed_c10d.py', 'w') as file:
+    file.write('def all_reduce(lock):\\n    lock.acquire(); lock.acquire()\\n')
+sys.path.insert(0, 'torch/distributed')
+from distributed_c10d import all_reduce
+print('ready', flush=True)
+all_reduce(threading.Lock())"""
+
+
+def test_a_rank_waits_for_one_that_uploads(job: Job) -> None:
+    with silent_server() as port:
+        job.start(WAITS)
+        other = job.start(HEAD + "upload()", str(port))
+        asleep(job)
+        both = [rank(0, job.pid), rank(1, other)]
+        answer = ask(job, ranks=both, patience=3600.0)
+        assert answer.word["cleared"].startswith("it waits for other ranks; rank 1 waits for 127.0.0.1:")
+        os.kill(other, signal.SIGSTOP)
+        wait_for(lambda: state_of(other) == "T", "stop")
+        answer = ask(job, ranks=both, patience=3600.0)
+    assert answer.word["cleared"] is None
+    assert answer.word["why"].startswith("rank 1 is stopped by SIGSTOP, at <string>:")
+    assert answer.word["waits"]
+
+
+CONNECTED = "import socket, sys\nconnection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n" + WAITS
+# How many ranks there are, as their launcher says it; whether a rank is connected with somebody outside; what it says.
+ELSEWHERE = {
+    "torchrun on two nodes": ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, False, "2 of which run on other nodes"),
+    "torchrun on one node": ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, True, None),
+    "another launcher, two nodes": ({"WORLD_SIZE": "2"}, True, "which is outside the job"),
+    "another launcher, and the other rank is gone": ({"WORLD_SIZE": "2"}, False, None),
+    "one rank, and a logger": ({"WORLD_SIZE": "1"}, True, None),
+    "a number that is no number": ({"WORLD_SIZE": "two"}, True, "which is outside the job"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
+    environment, connected, told = ELSEWHERE[name]
+    with silent_server() as port:
+        job.start(CONNECTED if connected else WAITS, str(port), RANK="0", **environment)
+        asleep(job)
+        cleared = ask(job, patience=3600.0).word["cleared"]
+    assert (cleared is None) if told is None else (told in cleared)
+
+
+def test_a_rank_of_this_node_that_hangs_closes_the_wait_for_other_nodes(job: Job) -> None:
+    """Whichever of both is suspected."""
+    environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    job.start(WAITS, RANK="0", **environment)
+    other = job.start(HEAD + "ready(); stuck()", "0", RANK="1", **environment)
+    asleep(job)
+    both = [rank(0, job.pid), rank(1, other)]
+    for finding in ({}, {"rank": 1, "pid": other}):
+        answer = ask(job, finding=finding, ranks=both, patience=3600.0)
+        assert answer.word["cleared"] is None, answer.markdown
+    assert ask(job, ranks=[rank(0, job.pid)], patience=3600.0).word["cleared"] is not None
+
+
+HOGWILD = """import multiprocessing, os, signal, sys, time
+fork = multiprocessing.get_context('fork')
+barrier = fork.Barrier(2)
+def idle():
+    print('ready', os.getpid(), flush=True)
+    barrier.wait()
+def train():
+    while True:
+        sum(range(1000))
+workers = [fork.Process(target=idle), fork.Process(target=train)]
+for worker in workers:
+    worker.start()
+workers[0].join()
+"""
+
+
+def test_a_worker_that_is_done_waits_for_one_that_still_works(job: Job) -> None:
+    """Uneven work of several processes without RANK; where the other one is stopped, nobody can end the wait."""
+    job.start(HOGWILD)
+    wait_for(lambda: len(children(job.pid)) == 2, "the workers")
+    idle, train = children(job.pid)
+    wait_for(lambda: state_of(idle) == "S" and state_of(train) == "R", "the barrier")
+    suspect = {"rank": -1 - idle, "pid": idle}
+    answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train, 0.0)], patience=3600.0)
+    assert "it works" in answer.word["cleared"]
+    os.kill(train, signal.SIGSTOP)
+    wait_for(lambda: state_of(train) == "T", "stop")
+    answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train)], patience=3600.0)
+    assert answer.word["cleared"] is None
+
+
+def children(pid: int) -> list[int]:
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_ranks_that_wait_for_each_other_are_not_cleared(job: Job) -> None:
+    job.start(WAITS)
+    other = job.start(WAITS)
+    asleep(job)
+    answer = ask(job, ranks=[rank(0, job.pid), rank(1, other)], patience=3600.0)
+    assert answer.word["cleared"] is None
+    assert "in turn" in answer.document["verdict"]["reason"]
+
+
+LOADER = """import os, sys, time, threading, socket
+from torch.utils.data import DataLoader, Dataset
+how = sys.argv[2]
+class Batches(Dataset):
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        if index < 5:
+            return index
+        print(os.getpid(), flush=True)
+        if how == 'asks a server':
+            socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)
+        if how == 'rests':
+            time.sleep(50)
+        if how == 'is stuck':
+            lock = threading.Lock()
+            with lock, lock: pass
+        time.sleep(10 ** 6)
+for batch in DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context='fork'):
+    pass
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("how", ["asks a server", "rests", "is stuck", "is stopped"])
+def test_a_loader_waits_for_its_worker(job: Job, how: str) -> None:
+    pytest.importorskip("torch.utils.data")
+    with silent_server() as port:
+        job.start(LOADER, str(port), how)
+        worker = int(job.said)
+        if how == "is stopped":
+            os.kill(worker, signal.SIGSTOP)
+        asleep(job)
+        answer = ask(job, patience=3600.0)
+    told = answer.word["cleared"] or answer.word["why"]
+    expected = {
+        "asks a server": f"it waits for the workers of its loader; process {worker} (",
+        "rests": f"it waits for the workers of its loader; process {worker} (",
+        "is stuck": f"it waits for process {worker} (",
+        "is stopped": f"process {worker} (",
+    }
+    assert told.startswith(expected[how]), answer.markdown
+    assert (answer.word["cleared"] is None) == (how in ("is stuck", "is stopped"))
+    if how == "is stopped":
+        assert ") is stopped by SIGSTOP, at <string>:" in told

@@ -1,0 +1,257 @@
+"""The beat folder of a killed ftrun is removed by the next one of the same user, and no other folder is."""
+
+import fcntl
+import mmap
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.host import beat_folders, beats
+from ftrun_hooks import layout as at
+from runs import PID1, Run, Runs, need_pid1, python, wait_for
+from security.hostile import NOBODY, needs_root
+
+TELL = "import os, time\nprint(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
+# A rank that outlives its ftrun: it is no child of the command that dies with ftrun.
+RANK = """
+if os.fork() == 0:
+    ft.beat(1)
+    print(os.getpid(), flush=True)
+    while True: time.sleep(0.05); ft.beat()
+"""
+
+
+def told(run: Run) -> Path:
+    return Path(wait_for(lambda: run.stdout.splitlines(), "the beat folder")[0])
+
+
+def another(runs: Runs, **more: object) -> None:
+    """One more ftrun, with a run dir of its own, from its start to its end."""
+    run_dir = runs.folder / f"another-{len(runs.started)}"
+    assert runs.run("sleep", "0.1", run_dir=run_dir, **more).wait() == 0
+
+
+def removed_by_another(runs: Runs, folder: Path, **more: object) -> None:
+    """A single one may give up early, where it gets no processor."""
+
+    def gone() -> bool:
+        another(runs, **more)
+        return not folder.exists()
+
+    wait_for(gone, f"{folder} is removed")
+
+
+# --- real ones --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", [(), PID1], ids=["beside", "in PID namespaces"])
+def test_the_folder_of_a_killed_ftrun_is_removed_and_that_of_a_living_one_stays(
+    runs: Runs, prefix: tuple[str, ...]
+) -> None:
+    if prefix:
+        need_pid1()
+    killed = runs.start(*python(TELL + "time.sleep(1000)"), prefix=prefix)
+    living = runs.start(*python(TELL + "time.sleep(1000)"), prefix=prefix, run_dir=runs.folder / "living")
+    stale, used = told(killed), told(living)
+    assert (stale / beat_folders.LOCK).exists()
+    killed.process.send_signal(signal.SIGKILL)
+    killed.process.wait()
+    removed_by_another(runs, stale, prefix=prefix)
+    assert (used / at.BEATS).exists()
+    living.process.send_signal(signal.SIGKILL)
+    living.process.wait()
+    removed_by_another(runs, used, prefix=prefix)
+
+
+def test_a_folder_stays_while_a_rank_that_its_ftrun_left_gives_heartbeats(runs: Runs) -> None:
+    run = runs.start(*python(TELL + RANK + "time.sleep(1000)"))
+    folder = told(run)
+    rank = int(wait_for(lambda: run.stdout.splitlines()[1:], "a rank that beats")[0])
+    run.process.send_signal(signal.SIGKILL)
+    run.process.wait()
+    for _ in range(3):
+        another(runs)
+    assert (folder / at.BEATS).exists()
+    os.kill(rank, signal.SIGKILL)  # it has lived on
+    removed_by_another(runs, folder)
+
+
+# --- what stays -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in the memory file system that no other ftrun looks into."""
+    folder = Path(tempfile.mkdtemp(prefix="ft-memory-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beat_folders, "LONGEST", 60.0)
+
+
+def stale(memory: Path, name: str = "stale") -> Path:
+    """As a killed ftrun leaves it."""
+    folder = memory / f"{beat_folders.PREFIX}{name}"
+    folder.mkdir(0o700)
+    made = beats.Beats(str(folder))
+    held = os.dup(made.bell)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beats, "remove", lambda path: None)
+        made.close()
+    os.close(held)
+    assert (folder / at.PYTHON / "sitecustomize.py").is_symlink()
+    return folder
+
+
+def remove_stale(memory: Path) -> None:
+    beat_folders.remove_stale(f"{memory}/{beat_folders.PREFIX}ours")
+
+
+def test_a_stale_folder_is_removed_with_all_that_is_in_it(memory: Path) -> None:
+    folder = stale(memory)
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "raised-1-2").write_text("text")
+    (folder / "link").symlink_to(memory)
+    remove_stale(memory)
+    assert os.listdir(memory) == []
+
+
+def test_ours_and_what_has_another_name_stay(memory: Path) -> None:
+    ours = stale(memory, "ours")
+    stale(memory).rename(memory / "someone")
+    remove_stale(memory)
+    assert sorted(os.listdir(memory)) == [ours.name, "someone"]
+
+
+def without_lock(folder: Path) -> None:
+    (folder / beat_folders.LOCK).unlink()
+
+
+def of_another_user(folder: Path) -> None:
+    os.chown(folder, NOBODY, NOBODY)
+
+
+def lock_of_another_user(folder: Path) -> None:
+    os.chown(folder / beat_folders.LOCK, NOBODY, NOBODY)
+
+
+def lock_is_a_link(folder: Path) -> None:
+    (folder / beat_folders.LOCK).rename(folder / "real")
+    (folder / beat_folders.LOCK).symlink_to("real")
+
+
+def lock_is_a_pipe(folder: Path) -> None:
+    (folder / beat_folders.LOCK).unlink()
+    os.mkfifo(folder / beat_folders.LOCK)
+
+
+def a_link(folder: Path) -> None:
+    folder.rename(folder.parent / "real")
+    folder.symlink_to("real")
+
+
+def a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+@pytest.mark.parametrize("change", [without_lock, lock_is_a_link, lock_is_a_pipe, a_link, a_file])
+def test_what_no_ftrun_left_stays(memory: Path, change: Callable[[Path], None]) -> None:
+    folder = stale(memory)
+    change(folder)
+    before = sorted(memory.rglob("*"))
+    remove_stale(memory)
+    assert sorted(memory.rglob("*")) == before
+    assert os.path.lexists(folder)
+
+
+@needs_root
+@pytest.mark.parametrize("change", [of_another_user, lock_of_another_user])
+def test_what_is_another_users_stays(memory: Path, change: Callable[[Path], None]) -> None:
+    test_what_no_ftrun_left_stays(memory, change)
+
+
+def test_a_folder_whose_lock_is_held_stays(memory: Path) -> None:
+    folder = stale(memory)
+    with (folder / beat_folders.LOCK).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        remove_stale(memory)
+        assert (folder / at.BEATS).exists()
+    remove_stale(memory)
+    assert not folder.exists()
+
+
+def test_a_folder_whose_beat_file_is_mapped_stays(memory: Path) -> None:
+    folder = stale(memory)
+    with (folder / at.BEATS).open("r+b") as file:
+        slots = mmap.mmap(file.fileno(), at.FILE_BYTES)
+    remove_stale(memory)
+    assert (folder / at.BEATS).exists()
+    slots.close()
+    remove_stale(memory)
+    assert not folder.exists()
+
+
+def test_a_reader_of_the_beat_file_does_not_keep_it(memory: Path) -> None:
+    folder = stale(memory)
+    with (folder / at.BEATS).open("rb"):
+        remove_stale(memory)
+    assert not folder.exists()
+
+
+def test_no_time_leaves_the_rest_to_the_next_ftrun(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stale(memory)
+    for number in range(100):
+        (folder / f"file-{number}").touch()
+    times = iter(range(10_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(beat_folders, "LONGEST", 50.0)  # s, of a clock that goes on by one at each look at it
+        patch.setattr("time.monotonic", lambda: float(next(times)))
+        remove_stale(memory)
+    left = os.listdir(folder)
+    assert beat_folders.LOCK in left
+    assert 30 < len(left) < 100
+    remove_stale(memory)
+    assert os.listdir(memory) == []
+
+
+# --- the lock ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_was_made_anew_is_locked_again(memory: Path) -> None:
+    folder = memory / f"{beat_folders.PREFIX}1"
+    folder.mkdir(0o700)
+    made = beats.Beats(str(folder))
+    shutil.rmtree(folder)
+    made.reset()
+    remove_stale(memory)
+    assert (folder / at.BEATS).exists()
+    made.close()
+    assert os.listdir(memory) == []
+
+
+def test_neither_the_command_nor_a_helper_holds_the_lock(runs: Runs) -> None:
+    run = runs.start(*python(TELL + "time.sleep(1000)"))
+    folder = told(run)
+    run.until("spawned")
+    held = (folder / beat_folders.LOCK).stat().st_ino
+    holders = {pid for pid in runs.living() if held in inodes(pid)}
+    assert holders == {run.pid}
+
+
+def inodes(pid: int) -> set[int]:
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.stat(f"/proc/{pid}/fd/{name}").st_ino)
+        except OSError:
+            pass
+    return found

@@ -1,0 +1,89 @@
+"""Who does not hear rank 0, or is not heard by it: a training that moves goes on, and nobody decides for others."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from group_runs import Group
+from hosts import Container, Hosts
+from runs import wait_for
+
+Make = Callable[[int], Hosts]
+QUICK = ("--steps", "100000", "--step-time", "0.02")
+SHORT = ("--peer-timeout", "3s")
+
+
+def says(one: Container, what: str) -> None:
+    wait_for(lambda: what in one.stderr or one.ended, f"{what!r} of {one.rank}")
+    assert what in one.stderr, one.told()
+
+
+def test_rank_0_without_its_network_ends_nobody(hosts: Make) -> None:
+    """What the ranks say to each other goes another way (here a shared disk), and they move."""
+    here = hosts(3)
+    group = Group(here, *QUICK, wait="5m", options=SHORT)
+    zero, *others = group.begin()
+    group.until_step(1)
+    here.hosts[0].cut(silent=True)
+    for one in others:
+        says(one, "the command goes on")
+    group.until_step(group.book.step + 10)
+    here.hosts[0].restore()
+    for one in others:
+        says(one, "rank 0 is heard again, after")
+    assert not [told for told in zero.named("group") if "lost" in str(told)]
+    group.finish()
+    group.must_end(0, epochs=[1])
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_is_lost_for_longer_and_comes_back(hosts: Make) -> None:
+    """The others keep their containers; what their commands fail of meanwhile is no verdict."""
+    group = Group(hosts(3), *QUICK, wait="5m", options=("--restart-on", "hang", *SHORT))
+    group.begin()
+    group.until_step(5)
+    group.rank(0).kill()
+    for rank in (1, 2):
+        says(group.rank(rank), "the command goes on")
+    failed = group.rank(1)
+    os.kill(failed.command, signal.SIGKILL)
+    failed.until("exited")
+    group.start(0)
+    group.until_started(2)
+    assert {line["reason"] for line in group.book.named("start", epoch=2) if line["rank"]} == {"peer"}
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_is_not_back_in_time(hosts: Make) -> None:
+    group = Group(hosts(3), *QUICK, wait="2s", options=SHORT)
+    group.begin()
+    group.until_step(5)
+    group.rank(0).kill()
+    group.gone.add(0)
+    group.must_end(195, epochs=[1])
+
+
+def test_a_member_that_hears_nothing_is_lost_alone(hosts: Make) -> None:
+    """A hole for large packets, one way.  Its verdict ends its own container; the others keep theirs, and wait."""
+    here = hosts(3)
+    group = Group(here, *QUICK, wait="5m", options=SHORT)
+    others = [group.start(rank) for rank in (0, 2)]
+    wait_for(lambda: all("waiting for the others" in one.stderr for one in others), "that they are there")
+    deaf = group.start(1, options=("--wait-peer", "3s"))  # in which it has to reach rank 0, too
+    group.gone.add(1)
+    group.until_step(1)
+    here.hosts[1].narrow(300)
+    says(deaf, "the command goes on")
+    assert deaf.wait() == 195
+    assert "nothing was heard of rank 0" in deaf.verdict["message"]
+    for one in reversed(others):  # rank 0 last: with it all end
+        one.until("exited")
+        assert not one.ended
+        one.ask(signal.SIGTERM)
+        assert one.wait() == 143
+    assert group.book.epochs == [1]
+    assert not list(group.book.wrong())

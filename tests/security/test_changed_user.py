@@ -1,0 +1,186 @@
+"""A command that changes its user under root (gosu, setpriv): it can import the hooks and give beats, and nobody else
+can."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun_hooks import layout
+from runs import HOUSE, Runs, need_mounts, wait_for
+from runs import runs as runs
+from security.hostile import NOBODY, needs_root
+
+pytestmark = needs_root
+SETPRIV = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
+GOSU = ("gosu", str(NOBODY))
+READING = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+BEATING = "import ftrun_hooks as ft, time\nfor step in range({}): ft.beat(step); time.sleep(0.02)\n"
+
+
+def anybodys_python() -> str:
+    """A Python that another user may run."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        code = "import sys; sys.exit(sys.version_info < (3, 8))"
+        try:
+            if not subprocess.run([python, "-c", code], user=NOBODY, extra_groups=[], capture_output=True).returncode:
+                return python
+        except OSError:
+            pass
+    pytest.skip("no Python here is for all users")
+
+
+@pytest.fixture(params=[GOSU, SETPRIV], ids=["gosu", "setpriv"])
+def become(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    words: tuple[str, ...] = request.param
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"no {words[0]} here")
+    return words
+
+
+def test_a_hang_of_such_a_rank_is_found_and_it_is_started_again(runs: Runs, become: tuple[str, ...]) -> None:
+    """It imports the hooks from ftrun's own folder on PYTHONPATH, and beats from its start in each attempt."""
+    code = BEATING.format(10) + "ft.checkpoint(3, '/some/where'); time.sleep(600)"
+    run = runs.run("--hang-timeout", "2s", "--max-restarts", "1", *become, anybodys_python(), "-c", code, PYTHONPATH="")
+    assert run.process.returncode == 195, run.told()
+    assert [hang["step"] for hang in run.named("hang")] == [9, 9], run.told()
+    assert run.named("progress")[-1]["checkpoint"] == "/some/where"
+    assert run.named("problem") == []
+
+
+def test_an_exception_of_such_a_rank_is_the_cause(runs: Runs, become: tuple[str, ...]) -> None:
+    code = BEATING.format(20) + "raise RuntimeError('no such luck')"
+    run = runs.run(*become, anybodys_python(), "-c", code, PYTHONPATH="")
+    assert run.process.returncode == 1
+    assert "no such luck" in run.named("exited")[0]["why"], run.told()
+
+
+def test_a_user_id_that_python_itself_changes(runs: Runs) -> None:
+    """Without an exec, in the middle of the program: it is let in when it asks for it with a beat."""
+    code = f"import os, ftrun_hooks._slot as s, ftrun_hooks as ft, time\nos.setuid({NOBODY})\n"
+    code += "while s.mine.words is None: ft.beat(1); time.sleep(0.01)\nprint('beats')"
+    words = ["--no-auto-beat", "--start-timeout", "60s", anybodys_python(), "-c", code]
+    run = runs.run(*words, PYTHONPATH=str(HOUSE / "hooks"))
+    assert (run.process.returncode, run.stdout) == (0, "beats\n"), run.told()
+    run.until("first_beat")
+
+
+def test_a_shell_that_touches_without_asking(runs: Runs) -> None:
+    code = "until touch $FTRUN_BEAT_DIR/touch; do sleep 0.1; done 2>/dev/null; sleep 600"
+    run = runs.start(*SETPRIV, "sh", "-c", code)
+    assert run.until("first_beat")["rank"] == -1
+    run.process.terminate()
+    run.wait()
+
+
+def test_unmodified_torch(runs: Runs) -> None:
+    pytest.importorskip("torch")
+    cache = runs.folder / "inductor"  # else torch makes one in /tmp, for this user
+    cache.mkdir()
+    cache.chmod(0o777)
+    code = (
+        "import torch, time\nm = torch.nn.Linear(2, 1); o = torch.optim.SGD(m.parameters(), lr=0.1)\n"
+        "while True: m(torch.ones(2)).sum().backward(); o.step(); time.sleep(0.02)"
+    )
+    # It may read what is root's alone, such as the Python with torch, and write nothing of root's.
+    command = (*SETPRIV, *READING, sys.executable, "-c", code)
+    run = runs.start(*command, PYTHONPATH="", TORCHINDUCTOR_CACHE_DIR=str(cache))
+    run.until("first_beat")
+    run.process.terminate()
+    run.wait()
+
+
+def test_hooks_that_only_root_may_read(runs: Runs, tmp_path: Path) -> None:
+    """Installed below a home folder, say: they are copied to where all may read them."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("bin", "supervisor", "hooks"):
+        shutil.copytree(HOUSE / name, closed / name, ignore=shutil.ignore_patterns("__pycache__"))
+    program = (sys.executable, str(closed / "bin" / "ftrun"))
+    code = BEATING.format(5) + "print(ft.__file__)"
+    run = runs.run("--start-timeout", "60s", *SETPRIV, anybodys_python(), "-c", code, program=program, PYTHONPATH="")
+    assert run.process.returncode == 0, run.told()
+    assert run.stdout.startswith("/dev/shm/"), run.stdout
+    run.until("first_beat")
+
+
+def test_only_the_users_of_the_tree_get_in(runs: Runs) -> None:
+    """A third user can neither read, write, fill nor replace anything; and the one who was let in cannot replace what
+    is root's, which root's Pythons would load."""
+    code = BEATING.format(10) + "import os; print(os.environ['FTRUN_BEAT_DIR'], flush=True); time.sleep(600)"
+    run = runs.start(*SETPRIV, anybodys_python(), "-c", code, PYTHONPATH="")
+    run.until("first_beat")
+    folder = wait_for(lambda: run.stdout.strip(), "the beat folder")
+
+    def tried(user: int, code: str) -> str:
+        head = f"import os; os.setgroups([]); os.setgid({user}); os.setuid({user}); os.chdir({folder!r})\n"
+        ran = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True)
+        return ran.stderr.strip().rpartition("\n")[2].partition(":")[0]
+
+    writing = [f"os.open('{name}', os.O_RDWR | os.O_NONBLOCK)" for name in ("beats", "bell", "touch", "request")]
+    making = ["os.listdir('.')", "os.mkdir('theirs')", "open('raised-1', 'w')", "os.symlink('/etc/passwd', 'fail-0')"]
+    replacing = [f"os.rename('{name}', 'x')" for name in ("beats", "bell", "touch", "request", "python")]
+    replacing += ["os.unlink('beats')", "os.rmdir('python/__pycache__')", "open('python/x', 'w')"]
+    replacing += ["open('python/__pycache__/x', 'w')", "os.chmod('.', 0o777)"]
+    assert {code: tried(1234, code) for code in writing + making + replacing} == dict.fromkeys(
+        writing + making + replacing, "PermissionError"
+    )
+    assert {code: tried(NOBODY, code) for code in replacing} == dict.fromkeys(replacing, "PermissionError")
+    run.process.terminate()
+    run.wait()
+
+
+def test_no_text_of_a_file_that_is_not_theirs(runs: Runs, tmp_path: Path) -> None:
+    """Root reads what they put into the folder, and follows no link of theirs."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret of root")
+    code = BEATING.format(30) + (
+        f"import os; os.symlink({str(secret)!r}, os.environ['FTRUN_BEAT_DIR'] + '/fail-0')\n"
+        "from ftrun_hooks._slot import mine; mine.words[9] |= 2; time.sleep(1); raise SystemExit(1)"
+    )
+    run = runs.run(*SETPRIV, anybodys_python(), "-c", code, PYTHONPATH="")
+    assert "secret of root" not in run.told() + (run.run_dir / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("rank", ["python", "another program"])
+def test_where_no_user_can_be_let_in_nobody_is_judged_by_beats(runs: Runs, rank: str) -> None:
+    """A file system in memory without access control lists: one line, and a given start timeout does not kill."""
+    need_mounts()
+    python = (anybodys_python(), "-c", BEATING.format(100))
+    words = [*SETPRIV, *(python if rank == "python" else ("sleep", "3"))]
+    run = runs.run(
+        *("--start-timeout", "500ms", "--max-restarts", "0", *words),
+        prefix=runs.mounted("mount -t ramfs none /dev/shm; chmod 1777 /dev/shm"),
+        PYTHONPATH="",
+    )
+    assert run.process.returncode == 0, run.told()
+    assert run.named("suspect", "hang") == []
+    (problem,) = run.named("problem")
+    assert f"run as user {NOBODY} cannot give heartbeats" in problem["what"]
+    assert run.stderr.count(problem["what"]) == 1
+
+
+def test_who_only_asks_gets_nothing_and_costs_little(runs: Runs) -> None:
+    """Another user who opens the request file all the time."""
+    run = runs.start("sh", "-c", "echo $FTRUN_BEAT_DIR; exec sleep 60")
+    folder = wait_for(lambda: run.stdout.strip(), "the beat folder")
+    wait_for(lambda: run.named("spawned"), "the start")
+    code = (
+        f"import os, sys, time; os.setuid({NOBODY}); until = time.monotonic() + 2\n"
+        f"while time.monotonic() < until: os.close(os.open({folder + '/' + layout.REQUEST!r}, os.O_RDONLY))\n"
+        f"os.open({folder + '/' + layout.BEATS!r}, os.O_RDWR)"
+    )
+    before = spent(run.pid)
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "PermissionError" in asked.stderr
+    assert spent(run.pid) - before < 1.0, "seconds of processor time, where two thirds of a million ask"
+    run.process.terminate()
+    run.wait()
+
+
+def spent(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

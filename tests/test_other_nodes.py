@@ -1,0 +1,83 @@
+"""Two ranks of one job under an ftrun each, as on two nodes: each ftrun sees only its own, and judges only that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import HOUSE, Run, Runs
+from test_outside_waits import QUICK, SOON, serving
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+TRAIN = f"""
+import sys
+sys.path.insert(0, {str(HOUSE / "hooks")!r})
+import ftrun_hooks as ft, http.client, os, threading, torch
+import torch.distributed as dist
+port, seconds, store, how = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
+torch.set_num_threads(1)
+rank = int(os.environ['RANK'])
+dist.init_process_group('gloo', init_method='file://' + store, rank=rank, world_size=2)
+for step in range(140):
+    ft.beat(step)
+    if step == 120 and rank == 1:
+        if how == 'uploads':
+            connection = http.client.HTTPConnection('127.0.0.1', port)
+            connection.request('PUT', '/wait/%f' % seconds)
+            connection.getresponse()
+        else:
+            lock = threading.Lock()
+            with lock, lock: pass
+    dist.all_reduce(torch.ones(1))
+ft.done()
+dist.destroy_process_group()
+"""
+
+
+@contextmanager
+def nodes(folder: Path, how: str) -> Iterator[list[Run]]:
+    """The ftrun of each rank, once it was started."""
+    pytest.importorskip("torch.distributed")
+    made = [Runs(folder / str(rank)) for rank in range(2)]
+    try:
+        with serving() as port:
+            started = []
+            for rank, runs in enumerate(made):
+                runs.folder.mkdir()
+                words = [sys.executable, "-c", TRAIN, str(port), str(QUICK), str(folder / "store"), how]
+                known: dict[str, Any] = {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "2",
+                    "LOCAL_WORLD_SIZE": "1",
+                    "GLOO_SOCKET_IFNAME": "lo",
+                }
+                run = runs.start("--no-auto-beat", "--max-restarts", "0", *words, program=SOON, **known)
+                started.append(run)
+            yield started
+    finally:
+        for runs in made:
+            runs.end()
+
+
+def test_an_upload_of_one_node_ends_no_other(tmp_path: Path) -> None:
+    with nodes(tmp_path, "uploads") as both:
+        for run in both:
+            assert run.wait() == 0, run.told()
+            assert not run.named("hang")
+    (cleared, *_) = both[0].named("cleared")
+    assert "1 of which run on other nodes" in cleared["why"]
+
+
+def test_a_hang_is_found_on_its_own_node(tmp_path: Path) -> None:
+    with nodes(tmp_path, "hangs") as (waits, hangs):
+        assert hangs.wait() == 195, hangs.told()
+        (found,) = hangs.named("hang")
+        assert found["rank"] == 1
+        waits.wait()  # it loses its connection with the other rank
+    assert not waits.named("hang")
