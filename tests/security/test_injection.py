@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ftrun.helpers.metrics.exporter import Exporter
@@ -118,7 +119,7 @@ def test_a_label_of_prometheus_is_what_it_was(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()
     device = {"id": NASTY, "name": NASTY, "util": 1, "memory_used": 2, "memory_total": 3, "power": None}
     (tmp_path / "devices.json").write_text(json.dumps({"mono": 1.0, "devices": [device]}))
-    content, _ = Exporter(str(tmp_path)).page("")
+    content = generate_latest(Exporter(str(tmp_path)))
     found = [one for family in text_string_to_metric_families(content.decode()) for one in family.samples]
     names = {sample.labels["device"] for sample in found if sample.name.startswith("ftrun_device_")}
     assert names == {NASTY}

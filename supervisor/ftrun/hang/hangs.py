@@ -110,10 +110,12 @@ def netread(setting: Setting) -> None:
         connection.recv(1)
 
 
-def futex(setting: Setting) -> NoReturn:
-    from ftrun.hang.native import become_futex_wait
-
-    become_futex_wait()
+def native(setting: Setting) -> NoReturn:
+    """This process, with its pid and its output, becomes a program in which there is no Python to look at."""
+    try:
+        os.execvp("sleep", ["sleep", str(10**9)])
+    except OSError as error:
+        raise Cannot(f"the program sleep cannot be executed: {error.strerror}") from None
 
 
 def nfs_like(setting: Setting) -> None:

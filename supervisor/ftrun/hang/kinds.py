@@ -61,7 +61,7 @@ TROUBLE = (
     Kind("sleep", "the main thread sleeps for ever", hangs.sleep),
     Kind("deadlock", "it waits for a lock that it holds", hangs.deadlock),
     Kind("gil", "C code blocks and keeps the GIL: no thread runs", hangs.gil),
-    Kind("futex", "a wait in a program without Python", hangs.futex),
+    Kind("native", "a program without Python sleeps for ever", hangs.native),
     Kind("collective", "two ranks; one never comes to the all_reduce (PyTorch)", hangs.rank_stays_away, torch=True),
     Kind("dataloader", "a worker never returns with its batch (PyTorch)", _nothing, torch=True),
     Kind("pipe", "a write into a pipe that nobody reads", hangs.pipe),

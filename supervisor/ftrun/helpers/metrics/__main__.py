@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.metrics import textfile
-from ftrun.helpers.metrics.server import Asked, Page, Server
 
 if TYPE_CHECKING:
     from ftrun.helpers.metrics.exporter import Exporter
+    from ftrun.helpers.metrics.server import Server
 
 PERIOD: Final = 15.0  # s
 RETRY: Final = 5.0  # s
@@ -58,43 +58,28 @@ class Metrics:
                 self._listen()
                 listen = now + RETRY
             dues = [write] if self._path else []
-            if self._server is not None:
-                dues += [] if self._server.deadline is None else [self._server.deadline]
-            elif self._address:
-                dues.append(listen)
-            timeout = max(0.0, min(dues) - now) if dues else None
-            self._lines.requests(timeout, None if self._server is None else self._server.fd)
-            if self._server is not None:
-                self._server.turn()
-        if self._server is not None:
-            self._server.close()
+            dues += [listen] if self._address and self._server is None else []
+            self._lines.requests(max(0.0, min(dues) - now) if dues else None)
         if self._path:
             self._write(True)
 
     def _listen(self) -> None:
+        from ftrun.helpers.metrics.server import Server
+
         host, _, port = self._address.rpartition(":")
         try:
-            self._server = Server(host.strip("[]"), int(port), self._page)
+            self._server = Server(host.strip("[]"), int(port), self._exporter, self._lines.problem)
         except OSError as error:
-            self._lines.problem(f"--metrics {self._address}: {error.strerror}; it is tried again")
+            why = str(error.strerror).partition(" (while")[0]  # which socket.create_server adds
+            self._lines.problem(f"--metrics {self._address}: {why}; it is tried again")
             return
         self._lines.say("listening", address=self._server.address)
-
-    def _page(self, asked: Asked) -> Page:
-        content, kind = self._exporter.page(asked.headers.get("accept", ""))
-        self._trouble()
-        return Page(content, (("Content-Type", kind),))
 
     def _write(self, ended: bool) -> None:
         try:
             textfile.write(self._path, self._exporter.text(textfile.run_of(self._path), ended))
         except OSError as error:
             self._lines.problem(f"--metrics-file {self._path}: {error.strerror}")
-        self._trouble()
-
-    def _trouble(self) -> None:
-        if self._exporter.rising.problem is not None:
-            self._lines.problem(self._exporter.rising.problem)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from threading import Lock
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.readings import Reading, readings
-from ftrun.helpers.metrics.rising import Rising
 from ftrun.views.look import look
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
@@ -21,42 +21,38 @@ NOTHING: Final = Snapshot(run_dir="", alive=False, phase="unknown", attempt=0, r
 Family = CounterMetricFamily | GaugeMetricFamily | InfoMetricFamily
 
 
-class Exporter:
+class Exporter(Collector):
+    """A collector of prometheus_client, for several threads."""
+
     def __init__(self, run_dir: str) -> None:
         self._run_dir = run_dir
-        self.rising = Rising(run_dir)
+        self._lock = Lock()
         self._found: list[Reading] = []
         self._looked_at = 0.0
-        self._pages: dict[str, bytes] = {}
 
-    def page(self, accept: str) -> tuple[bytes, str]:
-        """In the form that was asked for, and its content type."""
-        self._look()
-        encoder, kind = choose_encoder(accept)
-        if kind not in self._pages:
-            self._pages[kind] = encoder(_registry(self._found))
-        return self._pages[kind], kind
+    def collect(self) -> Iterator[Family]:
+        return families(self._look())
 
     def text(self, run: str, ended: bool) -> bytes:
         """For a file: with a label `run`, since node_exporter takes those of all files together.  `ended`: ftrun is
         about to be gone, which is waited for, a second at most."""
-        self._look(0.0, ended)
-        return generate_latest(_registry(self._found, ("run", run)))
+        return generate_latest(_registry(self._look(0.0, ended), ("run", run)))
 
-    def _look(self, fresh: float = FRESH, ended: bool = False) -> None:
-        now = time.monotonic()
-        if self._found and now - self._looked_at < fresh:
-            return
-        seen = _seen(self._run_dir)
-        while ended and seen.alive and time.monotonic() < now + GOING:
-            time.sleep(0.02)
+    def _look(self, fresh: float = FRESH, ended: bool = False) -> list[Reading]:
+        with self._lock:
+            now = time.monotonic()
+            if self._found and now - self._looked_at < fresh:
+                return self._found
             seen = _seen(self._run_dir)
-        if ended and seen.alive:
-            seen = seen._replace(alive=False, phase="cut off")
-        counted = seen.began if seen.wall else None  # without it no account could be read
-        self._found = self.rising.follow(counted, readings(seen))
-        self._looked_at = now
-        self._pages.clear()
+            while ended and seen.alive and time.monotonic() < now + GOING:
+                time.sleep(0.02)
+                seen = _seen(self._run_dir)
+            if ended and seen.alive:
+                seen = seen._replace(alive=False, phase="cut off")
+            # A counter that could not be read is left out: a zero would be a reset to Prometheus.
+            self._found = [one for one in readings(seen) if seen.wall or one.name not in catalogue.COUNTERS]
+            self._looked_at = now
+            return self._found
 
 
 def _seen(run_dir: str) -> Snapshot:
@@ -66,12 +62,12 @@ def _seen(run_dir: str) -> Snapshot:
         return NOTHING
 
 
-class _Collector:
+class _Collector(Collector):
     def __init__(self, found: Iterable[Reading], label: tuple[str, str] | None) -> None:
-        self._families = list(families(found, label))
+        self._found, self._label = found, label
 
-    def collect(self) -> list[Family]:
-        return self._families
+    def collect(self) -> Iterator[Family]:
+        return families(self._found, self._label)
 
 
 def _registry(found: Iterable[Reading], label: tuple[str, str] | None = None) -> CollectorRegistry:

@@ -35,7 +35,7 @@ from ftrun.views import alive
 
 MOST: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"
-FETCHED_NAMES: Final = (STATE, *RECORDS, "metrics.json", "devices.json")  # what an ftrun reads, or goes on with
+FETCHED_NAMES: Final = (STATE, *RECORDS, "devices.json")  # what an ftrun reads, or goes on with
 NAMED: Final = "%Y%m%d_%H%M%S"
 WRONG: Final = (  # with the path: to wait would change nothing
     *(errno.EACCES, errno.EPERM, errno.EROFS),

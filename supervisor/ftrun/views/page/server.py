@@ -1,47 +1,15 @@
 """uvicorn, quiet, bounded, and gone as soon as it is asked to go."""
 
-import asyncio
 import socket
-from typing import Any, Final
+from typing import Final
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ftrun.views.page.feed import Feed
 
-CONNECTIONS: Final = 128
-ASKING: Final = 5.0  # s for a whole request, from the connection or the last answer on; who needs longer is dropped
+CONNECTIONS: Final = 512  # uvicorn answers those above this number with 503; below the usual limit of 1,024 open files
 GOODBYE: Final = 1  # s for answers that are under way
-
-
-class Protocol(H11Protocol):
-    """uvicorn's own, which would wait for ever for the rest of a request."""
-
-    _asking: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._await_request()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._await_request()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._asking is not None:
-            self._asking.cancel()
-
-    def _await_request(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-        self._asking = self.loop.call_later(ASKING, self._drop)
-
-    def _drop(self) -> None:
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
-            self.transport.abort()
 
 
 class Server(uvicorn.Server):
@@ -59,7 +27,7 @@ def server(application: ASGIApp, feed: Feed) -> Server:
     """`run([socket])` serves until a signal, which then does what it does by default: KeyboardInterrupt for Ctrl-C."""
     config = uvicorn.Config(
         application,
-        http=Protocol,
+        http="h11",
         ws="none",
         loop="asyncio",
         lifespan="off",
