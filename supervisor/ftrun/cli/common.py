@@ -11,9 +11,9 @@ class Trouble(Exception):
 
 
 def _folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
-    from ftrun.cli.completion import folders
+    from click.shell_completion import CompletionItem
 
-    return folders(ctx, param, incomplete)
+    return [CompletionItem(incomplete, type="dir")]
 
 
 RUN_DIR = click.option(

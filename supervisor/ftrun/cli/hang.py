@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -34,10 +33,8 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
         raise click.BadParameter(str(error)) from None
 
 
-def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
-    from ftrun.cli.completion import kinds
-
-    return kinds(ctx, param, incomplete)
+def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in kinds.KINDS if name.startswith(incomplete)]
 
 
 @click.version_option(__version__, prog_name="fthang")

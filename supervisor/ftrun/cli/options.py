@@ -1,20 +1,27 @@
 """The option table as a click command: help, completion, and every error message."""
 
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from ftrun import __version__, config
 from ftrun.core import exitcode
 
 NOTES = """Each option is also read from the environment, as FTRUN_<NAME>. Durations: 500ms, 90s, 10m, 1h, 1d; "off"
 disables."""
+FILES: Final = {"FILE": "file", "PATH": "file", "GLOB": "file", "COMMAND": "file", "DIR": "dir"}
+UNITS: Final = ("ms", "s", "m", "h", "d")
+USUAL: Final = ("auto", "off", "10s", "1m", "5m", "30m", "1h")
 
 
 def command_line() -> click.Command:
     """Called, it gives the option texts as they were written, and the command."""
     options: list[click.Parameter] = [_option(option) for option in config.OPTIONS]
-    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARG]...")
+    words = click.Argument(
+        ["words"], nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARG]...", shell_complete=_files
+    )
 
     def parsed(words: tuple[str, ...], **values: Any) -> tuple[dict[str, str], list[str]]:
         given = {
@@ -47,7 +54,35 @@ def _option(option: config.Option) -> click.Option:
         metavar=option.metavar or None,
         help=option.meaning + default,
         type=bool if option.flag else str,
+        shell_complete=None if option.flag else partial(_values, option),
     )
+
+
+def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _values(option: config.Option, ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+    """For a shell.  Files and folders are left to it; of the rest, what the option takes."""
+    if option.metavar in FILES:
+        return [CompletionItem(text, type=FILES[option.metavar])]
+    if option.metavar == "LIST":
+        before, _, last = text.rpartition(",")
+        causes = [word for word in ("hang", "fault", "failure", *([] if before else ["none"])) if word.startswith(last)]
+        return [CompletionItem(f"{before},{word}" if before else word) for word in causes]
+    if text.isdecimal() and "DUR" in option.metavar:
+        return [CompletionItem(text + unit) for unit in UNITS]
+    known = [word for word in option.metavar.split("|") if word.islower()]
+    words = dict.fromkeys([*known, *([] if known and "DUR" not in option.metavar else USUAL), option.default])
+    return [CompletionItem(word) for word in words if word and word.startswith(text) and _takes(option, word)]
+
+
+def _takes(option: config.Option, word: str) -> bool:
+    try:
+        option.read(word)
+    except ValueError:
+        return False
+    return option.metavar not in ("NAME", "HOST:PORT")  # takes anything
 
 
 def _text(value: bool | str | tuple[str, ...]) -> str:

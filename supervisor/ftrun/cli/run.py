@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def main() -> NoReturn:
-    if "_FTRUN_COMPLETE" in os.environ:  # a shell asks what may come next
-        from ftrun.cli.completion import answer
+    if os.environ.get("_FTRUN_COMPLETE") in ("bash_complete", "zsh_complete", "fish_complete"):
+        from ftrun.cli.options import command_line
 
-        answer()
+        command_line().main(prog_name="ftrun")  # click answers the shell, and exits
     code = run(sys.argv[1:])
     # Python gives signals their default actions back as it ends: one that comes then would be our status.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

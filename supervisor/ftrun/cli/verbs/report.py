@@ -15,10 +15,13 @@ from ftrun.views import plain, rundir
 LIMIT = 64 << 20  # bytes
 
 
-def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
-    from ftrun.cli.completion import attempts
-
-    return attempts(ctx, param, incomplete)
+def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell: the reports in the run dir that the words before name, or that would be found without them."""
+    try:
+        found = attempts(rundir.find(ctx.params.get("run_dir")))
+    except (OSError, rundir.NoRunDir):
+        return []
+    return [str(number) for number in found if str(number).startswith(incomplete)]
 
 
 @click.command(help="The report of attempt N, or the last one: what was seen when it was taken for hung.")
