@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import HOUSE, BeatDir
+from support.beat_file import HOUSE, BeatDir
 
 pytestmark = [
     pytest.mark.torch,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import HOUSE, Runs, runs
+from support.runs import HOUSE, Runs, runs
 
 __all__ = ["runs"]
 pytestmark = [

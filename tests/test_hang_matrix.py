@@ -9,7 +9,21 @@ from pathlib import Path
 import pytest
 
 from ftrun.hang.kinds import KINDS
-from matrix import AUTO, HOOKS, NOTHING, PAGE, TROUBLED, UNTOLD, WELL, Cell, Measured, Seen, meet_all, page, wrong
+from support.matrix import (
+    AUTO,
+    HOOKS,
+    NOTHING,
+    PAGE,
+    TROUBLED,
+    UNTOLD,
+    WELL,
+    Cell,
+    Measured,
+    Seen,
+    meet_all,
+    page,
+    wrong,
+)
 
 # Of the healthy ones; of the others, and of those that nothing tells apart, a tenth.
 REPEATS = int(os.environ.get("REPEATS", "20"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runs import HOUSE, Run, Runs
+from support.runs import HOUSE, Run, Runs
 from test_outside_waits import QUICK, SOON, serving
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import FTRUN, HOUSE, Run, Runs, wait_for
+from support.runs import FTRUN, HOUSE, Run, Runs, wait_for
 
 QUICK = 4.0  # s that a wait takes
 LONG = 100.0

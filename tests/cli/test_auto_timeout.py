@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from runs import HOUSE, Runs, python, state_of, wait_for
+from support.runs import HOUSE, Runs, python, state_of, wait_for
 
 FAST = """
 import os

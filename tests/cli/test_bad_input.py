@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ftrun import config, derived
 from ftrun.cli.run import _with_click, run, split
 from ftrun.wire.texts import duration
-from runs import FTRUN, Runs, need_mounts
+from support.runs import FTRUN, Runs, need_mounts
 
 COMMAND = ("touch", "started")
 RUN_DIR = ("--run-dir", "run")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from device.npu_smi import FakeNpuSmi
-from device.nvml import UNKNOWN, uuid
-from device.ward import QUICK, REBOOT, RESET, SOON, TRAINS, Ward, told
-from runs import Run, Runs, python, wait_for
+from support.device.npu_smi import FakeNpuSmi
+from support.device.nvml import UNKNOWN, uuid
+from support.device.ward import QUICK, REBOOT, RESET, SOON, TRAINS, Ward, told
+from support.runs import Run, Runs, python, wait_for
 
 PLAIN = ("80818C00", "AI core computes wrongly")  # critical in the table of Ascend's codes
 RESETS = ("40F84E00", "node type=L2BUFF, event state=bus")  # major

@@ -14,7 +14,7 @@ from core.test_account_kept import ACCOUNTS
 from ftrun.core.history import Clock, Occurrence
 from ftrun.core.values import Learned, Ledger
 from ftrun.wire import records
-from runs import FTHANG, HOUSE, Runs, alive, carrying, python, wait_for
+from support.runs import FTHANG, HOUSE, Runs, alive, carrying, python, wait_for
 
 LEAVES = """
 import os, time
@@ -44,7 +44,7 @@ def test_the_command_dies_with_a_killed_ftrun_and_the_rest_before_the_next_start
     assert alive(daemon)
     stranger = runs.start("sleep", "3600", run_dir=runs.folder / "other")
     stranger.until("spawned")
-    code = f"from runs import alive; print('left' if alive({daemon}) else 'gone', ft.attempt())"
+    code = f"from support.runs import alive; print('left' if alive({daemon}) else 'gone', ft.attempt())"
     run = runs.run(*python(code), PYTHONPATH=str(HOUSE / "tests"))
     assert run.wait() == 0, run.told()
     assert run.stdout.startswith("gone"), "it was ended before the start"

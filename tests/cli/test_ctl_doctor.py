@@ -17,7 +17,7 @@ from ftrun.cli.doctor.finding import Finding
 from ftrun.helpers.evidence import stacks
 from ftrun.helpers.watch import disk as watched
 from ftrun.host import cgroup, procfs
-from runs import HOUSE, PID1, Runs, need_mounts, need_pid1
+from support.runs import HOUSE, PID1, Runs, need_mounts, need_pid1
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runs import HOUSE, Runs, python, wait_for
+from support.runs import HOUSE, Runs, python, wait_for
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 

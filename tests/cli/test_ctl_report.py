@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runs import HOUSE, Runs, python
+from support.runs import HOUSE, Runs, python
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 

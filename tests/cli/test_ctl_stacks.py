@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from ftrun.helpers.evidence import stacks
-from runs import HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
-from within import stop_inside
+from support.runs import HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
+from support.within import stop_inside
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 RANKS = """

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from device.npu_smi import FakeNpuSmi
-from device.nvml import NOT_LOADED, UNKNOWN, uuid
-from device.ward import (
+from support.device.npu_smi import FakeNpuSmi
+from support.device.nvml import NOT_LOADED, UNKNOWN, uuid
+from support.device.ward import (
     JOB,
     NODE,
     NONE,
@@ -29,7 +29,7 @@ from device.ward import (
     remembers,
     told,
 )
-from runs import Run, Runs, python, wait_for
+from support.runs import Run, Runs, python, wait_for
 
 AICORE = ("80C98002", "node type=AI Core, sensor type=RAS State, event state=Software Error")
 FATAL = ("80E0020B", "node type=HBM, event state=too hot")

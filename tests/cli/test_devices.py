@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from device.nvml import BUSY, GIB, FakeNvml
-from runs import HOUSE, Run, Runs, python, state_of, wait_for
+from support.device.nvml import BUSY, GIB, FakeNvml
+from support.runs import HOUSE, Run, Runs, python, state_of, wait_for
 
 PATCHED = """
 import sys

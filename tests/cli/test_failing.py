@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import DEADLINE, FTRUN, HOUSE, Run, Runs
+from support.runs import DEADLINE, FTRUN, HOUSE, Run, Runs
 
 FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")
 CURED = "if ft.attempt().is_restart: sys.exit(0)\n"

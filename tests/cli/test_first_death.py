@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from runs import Run, Runs
+from support.runs import Run, Runs
 
 RANK = """
 import os, sys, time

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workload import Runner, alive_in, reap, runner, state, until
+from support.workload import Runner, alive_in, reap, runner, state, until
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import HOUSE
-from workload import Runner, children, look, reap, runner, side_threads, state, still, until
+from support.beat_file import HOUSE
+from support.workload import Runner, children, look, reap, runner, side_threads, state, still, until
 
 # The names that kernels have for what the main thread waits in.
 BLOCKED = {

@@ -13,7 +13,7 @@ from ftrun.hang.kinds import plan
 from ftrun.hang.run import train
 from ftrun.hang.setting import Setting
 from ftrun.hang.training import Plain
-from workload import Runner, children, look, read_and_written, runner, still, until
+from support.workload import Runner, children, look, read_and_written, runner, still, until
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import HOUSE
 from ftrun.hang.checkpoint import BEGINNING, newest
 from ftrun.hang.training import Plain
-from workload import Runner, children, look, read_and_written, runner, still, until
+from support.beat_file import HOUSE
+from support.workload import Runner, children, look, read_and_written, runner, still, until
 
 AUTO = str(HOUSE / "hooks" / "ftrun_hooks" / "auto")  # as ftrun does for automatic beats
 

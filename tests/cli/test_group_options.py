@@ -15,7 +15,7 @@ from cli.test_bad_input import complaint
 from ftrun import config, grouping
 from ftrun.grouping import Found, Group, discover, first_host, group, is_loopback, read_secret
 from ftrun.wire import texts
-from runs import HOUSE
+from support.runs import HOUSE
 
 SECRET = "0123456789abcdef"
 POD = "train-node-0-2"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from device.nvml import SPINNING, FakeNvml
-from device.ward import SOON
-from runs import HOUSE, Run, Runs, python, wait_for
-from runs import runs as runs
+from support.device.nvml import SPINNING, FakeNvml
+from support.device.ward import SOON
+from support.runs import HOUSE, Run, Runs, python, wait_for
+from support.runs import runs as runs
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
 # The main thread waits for ever, and another one writes: not so little that it is taken for nothing.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from device.nvml import GIB, uuid
-from device.ward import NODE, NONE, REBOOT, RESET, Ward, faulted, helper, kill_helper, reasons, told
-from runs import Run, Runs, alive, carrying, wait_for
+from support.device.nvml import GIB, uuid
+from support.device.ward import NODE, NONE, REBOOT, RESET, Ward, faulted, helper, kill_helper, reasons, told
+from support.runs import Run, Runs, alive, carrying, wait_for
 
 SHORT = ("--heal-timeout", "2s")
 

@@ -1,7 +1,7 @@
 """Hangs in sections that the hooks open by themselves."""
 
-from runs import Runs, python
-from runs import runs as runs
+from support.runs import Runs, python
+from support.runs import runs as runs
 
 STEPS = "import time\nfrom ftrun_hooks._section import Automatic\nfor step in range(5): ft.beat(step)\n"
 HANG = "with Automatic('torch.save'): time.sleep(600)\n"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from device.nvml import BUSY, IDLE, SPINNING, FakeNvml
 from ftrun.core.idle import Idle, Sample, Thresholds, Use, observe
-from runs import HOUSE, Runs, python, wait_for
+from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
+from support.runs import HOUSE, Runs, python, wait_for
 
 # The same program with ModelArts' minutes made a second, so that `auto` can be waited for.
 FAST = """

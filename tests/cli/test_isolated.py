@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import HOUSE, PID1, need_pid1
+from support.runs import HOUSE, PID1, need_pid1
 
 PATHS = [f"{HOUSE}/supervisor", f"{HOUSE}/hooks"]
 SAYS = ("--no-auto-beat", "sh", "-c", 'echo "$0=$(printenv "$0")"')

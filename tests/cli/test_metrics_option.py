@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from cli.test_bad_input import COMMAND, complaint
 from ftrun import config
 from ftrun.wire import texts
-from runs import Run, Runs, python, state_of, wait_for
+from support.runs import Run, Runs, python, state_of, wait_for
 
 WAITS = "ft.beat(1)\nft.beat(2)\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 WAITING = f"import os, time\n{WAITS}"

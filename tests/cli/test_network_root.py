@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import FTRUN, MOUNTS, need_mounts, wait_for
+from support.runs import FTRUN, MOUNTS, need_mounts, wait_for
 
 COMMAND = ("sh", "-c", "echo $FTRUN_RUN_DIR; test -s $FTRUN_RUN_DIR/events.jsonl && exit 7")
 

@@ -15,9 +15,9 @@ from typing import Final
 import pytest
 
 from ftrun.host.place import folder
-from network_disk import Disk
-from network_disk import disk as disk
-from runs import HOUSE, PID1, Run, Runs, alive, need_pid1, state_of, wait_for
+from support.network_disk import Disk
+from support.network_disk import disk as disk
+from support.runs import HOUSE, PID1, Run, Runs, alive, need_pid1, state_of, wait_for
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 PATHS = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]

@@ -10,7 +10,7 @@ from ftrun.core.notices import INTRODUCED, UNWATCHED, Told, notices
 from ftrun.core.policy import Policy
 from ftrun.core.states import Job, Paused, Running, Starting, Suspect
 from ftrun.core.values import Attempt, Finding, Rank
-from runs import HOUSE, Run, Runs, python, wait_for
+from support.runs import HOUSE, Run, Runs, python, wait_for
 
 AUTO = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True, idle=1800.0)
 SOON = """

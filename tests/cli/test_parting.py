@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runs import PID1, Runs, alive, end_process, need_mounts, need_pid1, python, wait_for
+from support.runs import PID1, Runs, alive, end_process, need_mounts, need_pid1, python, wait_for
 
 GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 A_SECOND: dict[str, Any] = {GRACE: "1"}

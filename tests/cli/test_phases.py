@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runs import Record, Run, Runs, wait_for
+from support.runs import Record, Run, Runs, wait_for
 
 STAMPED = re.compile(r"\d{8}_\d{6}_restartable")
 FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")

@@ -5,7 +5,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from runs import Run, Runs, python, state_of, wait_for
+from support.runs import Run, Runs, python, state_of, wait_for
 
 SAVE = "import os, time\ndef save(name): open('.new', 'w').write('x'); os.rename('.new', name)\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import FTHANG, Run, Runs, python, state_of, wait_for
+from support.runs import FTHANG, Run, Runs, python, state_of, wait_for
 
 HANG = ("--hang-timeout", "1s", "--grace", "off")
 FAST = ("--step-time", "2ms", "--after", "7", "--steps", "20", "--checkpoint-every", "5")

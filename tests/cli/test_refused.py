@@ -9,8 +9,8 @@ import pytest
 
 from ftrun.cli.doctor import memory
 from ftrun.host import oom
-from runs import DEADLINE, FTRUN, Runs
-from runs import runs as runs
+from support.runs import DEADLINE, FTRUN, Runs
+from support.runs import runs as runs
 
 # A seccomp filter (seccomp(2)) that answers one system call with an errno, and then ftrun.
 FILTER = """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runs import Run, Runs
-from runs import runs as runs
+from support.runs import Run, Runs
+from support.runs import runs as runs
 
 pytestmark = [
     pytest.mark.torch,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runs import DEADLINE, FTRUN, Run, Runs, python, wait_for
+from support.runs import DEADLINE, FTRUN, Run, Runs, python, wait_for
 
 HANG = ("--hang-timeout", "300ms", "--max-restarts", "0", "--grace", "off")
 HANGS = "import time; ft.beat(); time.sleep(3600)"

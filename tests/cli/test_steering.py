@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from ftrun.wire import control
-from runs import HOUSE, Run, Runs, alive, need_pid1, python, wait_for
+from support.runs import HOUSE, Run, Runs, alive, need_pid1, python, wait_for
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 TRAIN = "import time\nfor step in range(10**6):\n ft.beat(step); time.sleep(0.01)"

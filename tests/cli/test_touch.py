@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from runs import HOUSE, Runs
+from support.runs import HOUSE, Runs
 
 PAGE = (HOUSE / "docs" / "hooks.md").read_text()
 QUICK = ("--hang-timeout", "20s", "--start-timeout", "60s")

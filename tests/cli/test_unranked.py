@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runs import Runs, python
-from runs import runs as runs
+from support.runs import Runs, python
+from support.runs import runs as runs
 
 # The parent has stepped once and joins; forked, so that each child is this text again.
 HOGWILD = """

@@ -9,7 +9,7 @@ import pytest
 from ftrun.core import exitcode, words
 from ftrun.core.effects import Exit
 from ftrun.core.values import TOUCH, Finding, Ledger
-from runs import Run, Runs, python, wait_for
+from support.runs import Run, Runs, python, wait_for
 
 LONGEST = 300  # characters of a line, its report's path not counted
 

@@ -1,4 +1,4 @@
-from supervised import mode as mode
-from supervised import recorder as recorder
-from supervised import start as start
-from supervised import tty as tty
+from support.supervised import mode as mode
+from support.supervised import recorder as recorder
+from support.supervised import start as start
+from support.supervised import tty as tty

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervised import Mode, Starter
+from support.supervised import Mode, Starter
 
 HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}

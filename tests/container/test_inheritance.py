@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervised import DEADLINE, FTRUN, NAMESPACE, PYTHON, Mode, Starter, afresh, ended, wait_for
+from support.supervised import DEADLINE, FTRUN, NAMESPACE, PYTHON, Mode, Starter, afresh, ended, wait_for
 
 BYTES = bytes(range(256)) * 4096
 

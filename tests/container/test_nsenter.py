@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervised import FTHANG, Mode, Run, Starter, ended, need_pid1, state, status, wait_for
+from support.supervised import FTHANG, Mode, Run, Starter, ended, need_pid1, state, status, wait_for
 
 pytestmark = pytest.mark.pid1
 PID1: Mode = "pid1"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from supervised import PYTHON, Mode, Run, Starter, children, state, wait_for
+from support.supervised import PYTHON, Mode, Run, Starter, children, state, wait_for
 
 MANY = 3000
 

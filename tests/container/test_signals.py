@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervised import (
+from support.supervised import (
     NAMESPACE,
     PYTHON,
     Mode,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervised import FTRUN, MARK, NAMESPACE, PYTHON, Mode, Starter, children, marked, state, wait_for
+from support.supervised import FTRUN, MARK, NAMESPACE, PYTHON, Mode, Starter, children, marked, state, wait_for
 
 SIZE = 8 << 20  # bytes, many times what a pipe holds
 # Writes nothing until `begin` is there, and beats all the time.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervised import (
+from support.supervised import (
     FTRUN,
     PYTHON,
     Mode,

@@ -1,1 +1,1 @@
-from runs import runs as runs
+from support.runs import runs as runs

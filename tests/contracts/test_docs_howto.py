@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import pytest
 
-from console import says
-from runs import FTHANG, HOUSE, Run, Runs
+from support.console import says
+from support.runs import FTHANG, HOUSE, Run, Runs
 
 DOCS = HOUSE / "docs"
 LONG = 240.0  # s; importing PyTorch several times over, on a machine that is busy

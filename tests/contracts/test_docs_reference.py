@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import FTHANG, HOUSE, Runs
+from support.runs import FTHANG, HOUSE, Runs
 
 sys.path.insert(0, str(HOUSE / "docs"))
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from runs import HOUSE
+from support.runs import HOUSE
 
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install 'ftrun[docs]'")

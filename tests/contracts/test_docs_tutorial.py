@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from console import Shell, commands, differences, says
-from runs import HOUSE
+from support.console import Shell, commands, differences, says
+from support.runs import HOUSE
 
 TUTORIAL = commands((HOUSE / "docs" / "tutorial.md").read_text(encoding="utf-8"))
 README = commands((HOUSE / "README.md").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import HOUSE, Runs
+from support.runs import HOUSE, Runs
 
 pytestmark = [
     pytest.mark.gpu,

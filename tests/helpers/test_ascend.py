@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
-from device.npu_smi import FakeNpuSmi
 from ftrun.helpers.probe import ascend, asking
 from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
+from support.device.npu_smi import FakeNpuSmi
 
 MIB = 1 << 20
 DEADLINE = 60.0  # s: only a broken one takes so long

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import zmq
 
-from beat_file import BeatDir
 from ftrun.wire import control
-from helpers.talker import DEADLINE, Talker
+from support.beat_file import BeatDir
+from support.talker import DEADLINE, Talker
 
 SECOND = 1000  # ms
 

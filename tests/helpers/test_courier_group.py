@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import zmq
 
-from beat_file import BeatDir
 from ftrun import __version__
 from ftrun.core.group import End, Order, Report, State, Trouble
 from ftrun.helpers.courier import connections, keys
 from ftrun.helpers.courier.member import secured
 from ftrun.helpers.lines import Lines
 from ftrun.wire import peers
-from helpers.talker import DEADLINE, Talker
-from runs import wait_for
+from support.beat_file import BeatDir
+from support.runs import wait_for
+from support.talker import DEADLINE, Talker
 
 FAST = "import ftrun.helpers.courier.member as m; m.OFTEN = m.RETRY = 0.1"
 SILENCE = 15.0  # s; of another member that counts as its loss

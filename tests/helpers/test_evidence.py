@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence import stacks
-from helpers.inquest import Job, a_job, ask, needs_spy, rank
-from runs import state_of, wait_for
+from support.inquest import Job, a_job, ask, needs_spy, rank
+from support.runs import state_of, wait_for
 
 pytestmark = needs_spy
 

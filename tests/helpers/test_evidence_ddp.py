@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.inquest import Job, a_job, ask, needs_spy, rank
-from runs import Runs, state_of, wait_for
-from runs import runs as runs
+from support.inquest import Job, a_job, ask, needs_spy, rank
+from support.runs import Runs, state_of, wait_for
+from support.runs import runs as runs
 
 pytestmark = [needs_spy, pytest.mark.torch]
 

@@ -13,8 +13,8 @@ import pytest
 
 from ftrun.helpers.evidence import children
 from ftrun.host.helpers import CODE
-from helpers.inquest import NO_PTRACE, PATHS, Asked, Job, a_job, ask, needs_spy, request
-from runs import carrying, permitted, state_of, wait_for
+from support.inquest import NO_PTRACE, PATHS, Asked, Job, a_job, ask, needs_spy, request
+from support.runs import carrying, permitted, state_of, wait_for
 
 READY = "print('ready', flush=True)\n"
 SLEEP = f"import time\n{READY}time.sleep(600)"

@@ -15,8 +15,8 @@ import pytest
 
 from ftrun.helpers.evidence import recorder
 from ftrun.helpers.evidence.recorder import Answer, Collective
-from helpers.inquest import a_job, ask, rank
-from runs import state_of, wait_for
+from support.inquest import a_job, ask, rank
+from support.runs import state_of, wait_for
 
 RANK = """import datetime, os, sys, time, torch
 import torch.distributed as dist

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.inquest import NO_PTRACE, Job, a_job, ask, needs_spy, rank
-from runs import permitted, state_of, wait_for
+from support.inquest import NO_PTRACE, Job, a_job, ask, needs_spy, rank
+from support.runs import permitted, state_of, wait_for
 
 pytestmark = needs_spy
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from helpers.talker import Line, Talker
-from runs import MOUNTS, alive, need_mounts, wait_for
+from support.runs import MOUNTS, alive, need_mounts, wait_for
+from support.talker import Line, Talker
 
 
 @pytest.fixture

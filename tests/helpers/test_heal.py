@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from helpers.talker import Talker
-from runs import carrying, end_process, wait_for
+from support.runs import carrying, end_process, wait_for
+from support.talker import Talker
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.keeper import history
-from helpers.talker import Talker
-from runs import MOUNTS, need_mounts, wait_for
+from support.runs import MOUNTS, need_mounts, wait_for
+from support.talker import Talker
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 DAY = 24 * 3600.0

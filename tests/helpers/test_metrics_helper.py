@@ -15,8 +15,8 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ftrun.helpers.metrics.textfile import write
-from helpers.talker import Talker
-from runs import wait_for
+from support.runs import wait_for
+from support.talker import Talker
 
 Samples = dict[tuple[str, str], float]
 parse_openmetrics: Callable[[str], Iterator[Metric]] = openmetrics_parser.text_string_to_metric_families

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ftrun.helpers.metrics import catalogue
-from runs import HOUSE
+from support.runs import HOUSE
 
 FOLDER = HOUSE / "docs" / "metrics"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text())

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import server as module
 from ftrun.helpers.metrics.server import CONNECTIONS, Server
-from runs import wait_for
+from support.runs import wait_for
 
 CONTENT = b"# HELP ftrun_up Up.\n# TYPE ftrun_up gauge\nftrun_up 1.0\n"
 Address = tuple[str, int]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.mirror.keeping import RECORDS
-from helpers.talker import Talker
-from network_disk import Disk
-from network_disk import disk as disk
-from runs import wait_for
+from support.network_disk import Disk
+from support.network_disk import disk as disk
+from support.runs import wait_for
+from support.talker import Talker
 
 SOON = "from ftrun.helpers.mirror import keeping; keeping.PERIOD = keeping.PAUSE = 0.01"
 

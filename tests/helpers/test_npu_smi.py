@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from device.npu_smi import FakeNpuSmi
 from ftrun.helpers.probe import npu_smi
 from ftrun.helpers.probe.npu_smi import Chip, Ecc, Health, Process, Reading
+from support.device.npu_smi import FakeNpuSmi
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "npu-smi"
 MIB = 1 << 20

@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.npu_smi import FakeNpuSmi
 from ftrun.helpers.probe import npu_smi
 from ftrun.helpers.probe.ascend import MOST_IDS, ids
+from support.device.npu_smi import FakeNpuSmi
 
 PIECES = [
     ":",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from device.nvml import (
+from support.device.nvml import (
     BUSY,
     GIB,
     IDLE,
@@ -19,7 +19,7 @@ from device.nvml import (
     FakeNvml,
     uuid,
 )
-from device.prober import Line, Prober
+from support.device.prober import Line, Prober
 
 SOON = "import ftrun.helpers.probe.nvidia as n; n.AGAIN = n.LONGEST_AGAIN = 0.02; n.TRAFFIC = 0.0"
 Start = Callable[..., Prober]

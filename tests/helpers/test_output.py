@@ -21,7 +21,7 @@ from ftrun.helpers.output.log import LIMIT
 from ftrun.helpers.output.tail import LENGTH, LINES, SIZE, Tail
 from ftrun.host import spawn
 from ftrun.wire.helpers import LINE_LIMIT
-from runs import HOUSE, state_of, wait_for
+from support.runs import HOUSE, state_of, wait_for
 
 PIPEFUL = 65536
 DEADLINE = 60.0

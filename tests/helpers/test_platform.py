@@ -10,8 +10,8 @@ import pytest
 
 from ftrun.helpers.platform.ranks import local_ranks
 from ftrun.helpers.platform.reset import NOTHING, parse
-from helpers.talker import Line, Talker
-from runs import wait_for
+from support.runs import wait_for
+from support.talker import Line, Talker
 
 PERIOD = "0.05"
 QUICK = "import ftrun.helpers.platform.__main__ as p; p.PATIENCE = 0.4"

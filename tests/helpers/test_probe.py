@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from device.nvml import GIB, NO_PERMISSION, NOT_LOADED, UNKNOWN, FakeNvml, uuid
-from device.prober import Prober
+from support.device.nvml import GIB, NO_PERMISSION, NOT_LOADED, UNKNOWN, FakeNvml, uuid
+from support.device.prober import Prober
 
 BEFORE = {uuid(0): 600 << 20}
 

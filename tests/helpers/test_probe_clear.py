@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from device.npu_smi import FakeNpuSmi
-from device.nvml import RECOVERY, UNKNOWN, FakeNvml, uuid
-from device.prober import Line, Prober
 from ftrun.core.faults import parse
 from ftrun.helpers.probe.clear import unclear, well
 from ftrun.helpers.probe.device import Device
+from support.device.npu_smi import FakeNpuSmi
+from support.device.nvml import RECOVERY, UNKNOWN, FakeNvml, uuid
+from support.device.prober import Line, Prober
 
 SOON = "import ftrun.helpers.probe.nvidia as n; n.AGAIN = n.LONGEST_AGAIN = 0.02; n.TRAFFIC = 0.0"
 SELDOM = 3600.0  # s: it looks when it is asked to

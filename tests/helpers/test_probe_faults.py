@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from device.npu_smi import FakeNpuSmi
-from device.nvml import RECOVERY, FakeNvml, uuid
-from device.prober import Line, Prober
 from ftrun.helpers.probe.device import Device, DeviceFault
 from ftrun.helpers.probe.standing import Standing, Words
+from support.device.npu_smi import FakeNpuSmi
+from support.device.nvml import RECOVERY, FakeNvml, uuid
+from support.device.prober import Line, Prober
 
 SOON = "import ftrun.helpers.probe.nvidia as n; n.AGAIN = n.LONGEST_AGAIN = 0.02; n.TRAFFIC = 0.0"
 SELDOM = 3600.0  # s: nothing is told but what comes by itself

@@ -14,7 +14,7 @@ import pytest
 
 from ftrun.helpers.sampler.counters import NOTHING, Count, counts, done
 from ftrun.host import procfs
-from runs import HOUSE, permitted, state_of, wait_for
+from support.runs import HOUSE, permitted, state_of, wait_for
 
 WORK = 1 << 22  # bytes that a busy one reads at once
 DEADLINE = 60.0

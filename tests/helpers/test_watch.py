@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.watcher import Both, Watcher, put, writing
+from support.watcher import Both, Watcher, put, writing
 
 Start = Callable[..., Both]
 

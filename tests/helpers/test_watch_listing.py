@@ -16,7 +16,7 @@ from ftrun.helpers.watch.folders import Folders
 from ftrun.helpers.watch.globs import Globs, parse
 from ftrun.helpers.watch.matches import Matches
 from ftrun.host.inotify import Inotify
-from helpers.watcher import put
+from support.watcher import put
 
 
 class Looking:

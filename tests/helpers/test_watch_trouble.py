@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.watcher import DEADLINE, Watcher, put, writing
-from runs import MOUNTS, need_mounts, permitted, wait_for
+from support.runs import MOUNTS, need_mounts, permitted, wait_for
+from support.watcher import DEADLINE, Watcher, put, writing
 
 OWN_LIMITS = ("unshare", "--user", "--map-root-user")
 

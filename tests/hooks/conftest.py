@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import BeatDir
+from support.beat_file import BeatDir
 
 
 @pytest.fixture

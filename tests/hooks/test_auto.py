@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import HOUSE, BeatDir
+from support.beat_file import HOUSE, BeatDir
 
 HOOKS = HOUSE / "hooks" / "ftrun_hooks"
 PYTHONS = [
@@ -42,7 +42,8 @@ class _BaseDataLoaderIter:
 """,
 }
 START = (
-    "import sys, beat_file, ftrun_hooks as ft, torch\nfrom torch.optim import optimizer\none = optimizer.Optimizer()\n"
+    "import sys, ftrun_hooks as ft, torch; from support import beat_file\n"
+    "from torch.optim import optimizer\none = optimizer.Optimizer()\n"
 )
 LOADER = "from torch.utils.data.dataloader import _BaseDataLoaderIter as Loader\n"
 
@@ -112,7 +113,7 @@ def test_steps_are_rounds_of_optimizers(program: Program, code: str, steps: str)
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.parts[-3])
 def test_under_every_python(program: Program, python: Path) -> None:
     code = f"{START}{LOADER}torch.save(len, ''); one.step(); list(Loader(1)); one.step(); torch.save(len, '')"
-    assert program.run(code.replace("beat_file, ", ""), str(python)).stderr == ""
+    assert program.run(code.replace("; from support import beat_file", ""), str(python)).stderr == ""
     assert (program.beats.slot()["step"], program.beats.slot()["depth"]) == (2, 1)
 
 

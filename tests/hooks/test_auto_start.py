@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import HOUSE, BeatDir
+from support.beat_file import HOUSE, BeatDir
 
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 SOURCE = AUTO / "sitecustomize.py"

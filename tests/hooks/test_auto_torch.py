@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from beat_file import HOUSE, BeatDir
+from support.beat_file import HOUSE, BeatDir
 
 pytestmark = [
     pytest.mark.torch,
@@ -22,7 +22,8 @@ pytestmark = [
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 # What a program writes, it writes for the test: all that ftrun knows of it is in the beat file.
 HEAD = """
-import io, json, os, sys, beat_file, torch
+import io, json, os, sys, torch
+from support import beat_file
 from torch import nn
 torch.set_num_threads(1)
 def told(**what): os.write(1, (json.dumps(what) + '\\n').encode())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import MAGIC, BeatDir, Slot
+from support.beat_file import MAGIC, BeatDir, Slot
 
-SAY = "import beat_file, json; say = lambda rank=0: print(json.dumps(beat_file.slot(rank)))\n"
+SAY = "import json; from support import beat_file; say = lambda rank=0: print(json.dumps(beat_file.slot(rank)))\n"
 
 
 def said(beats: BeatDir, code: str, **env: str) -> list[Slot]:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import HOUSE, BeatDir
 from ftrun.core.failures import Traceback, first_cause
 from ftrun.host import tracebacks
-from supervised import Starter
-from supervised import start as start
+from support.beat_file import HOUSE, BeatDir
+from support.supervised import Starter
+from support.supervised import start as start
 
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 FOUND = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"), key=lambda path: path.parts[-3])

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-import beat_file
-from beat_file import HOUSE, BeatDir
+from support import beat_file
+from support.beat_file import HOUSE, BeatDir
 
 PACKAGES = ("lightning", "pytorch_lightning")
 FOUND = [name for name in PACKAGES if importlib.util.find_spec(name) is not None]

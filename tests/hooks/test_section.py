@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ftrun_hooks as ft
-from beat_file import BeatDir
 from ftrun_hooks._duration import LONGEST, nanoseconds
+from support.beat_file import BeatDir
 
-SAY = "import json, time, beat_file\ndef say(): print(json.dumps([beat_file.slot(), beat_file.sections()]))\n"
+SAY = (
+    "import json, time\nfrom support import beat_file\n"
+    "def say(): print(json.dumps([beat_file.slot(), beat_file.sections()]))\n"
+)
 
 
 def said(beats: BeatDir, code: str) -> list[Any]:
@@ -168,7 +171,7 @@ def test_any_duration_fits_its_word_or_is_a_value_error(value: object) -> None:
 def test_an_automatic_section_says_how_long_earlier_ones_took(beats: BeatDir) -> None:
     """From the fourth on, and not those that an exception ended."""
     ran = beats.run(
-        "import beat_file, struct, time\nfrom ftrun_hooks._section import Automatic\nft.beat()\n"
+        "import struct, time\nfrom support import beat_file\nfrom ftrun_hooks._section import Automatic\nft.beat()\n"
         "def seen():\n"
         "    with Automatic('save'): print(beat_file.sections()[0][2], flush=True)\n"
         "for _ in range(2): seen()\n"

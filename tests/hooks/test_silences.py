@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beat_file import BeatDir
 from ftrun_hooks import layout as at
 from ftrun_hooks._silences import Silences, awake
+from support.beat_file import BeatDir
 
 MS = 1_000_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beat_file import MAGIC, SIZE, BeatDir
+from support.beat_file import MAGIC, SIZE, BeatDir
 
 EVERYTHING = (
     "ft.beat(1); ft.checkpoint(2, 'x'); ft.done(); ft.fail('y')\n"
@@ -120,7 +120,7 @@ def test_a_pid_that_was_used_again_is_somebody_else(beats: BeatDir) -> None:
 
 def test_a_forked_child_leaves_the_slot_of_its_living_parent_alone(beats: BeatDir) -> None:
     ran = beats.run(
-        "import os, json, beat_file\nft.beat(5)\nwith ft.section('s'):\n"
+        "import os, json\nfrom support import beat_file\nft.beat(5)\nwith ft.section('s'):\n"
         " child = os.fork()\n if not child:\n  ft.beat(99)\n"
         "if not child: ft.done(); os._exit(0)\n"
         "os.waitpid(child, 0); print(json.dumps([child, beat_file.slot(), beat_file.slot(1)]))"

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ftrun_hooks.torch as helpers
-from beat_file import MAGIC, BeatDir
 from ftrun_hooks.torch import fresh_shared_memory, latest, once
-from runs import alive, wait_for
+from support.beat_file import MAGIC, BeatDir
+from support.runs import alive, wait_for
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: pip install 'ftrun[torch]'"
@@ -112,7 +112,8 @@ def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(beats: B
 
 
 SAVES = """
-import beat_file, resource, threading, torch
+import resource, threading, torch
+from support import beat_file
 import ftrun_hooks as ft
 seen = []
 
@@ -559,6 +560,7 @@ class TestOnce:
 
 
 def test_a_rank_that_beats_is_in_a_section_while_it_works_or_waits(container: Container) -> None:
-    code = "import beat_file, ftrun_hooks as ft; ft.beat(); once('x', lambda: print(json.dumps(beat_file.sections())))"
+    code = "from support import beat_file; import ftrun_hooks as ft; ft.beat()\n"
+    code += "once('x', lambda: print(json.dumps(beat_file.sections())))"
     assert said(container.beats, code, FTRUN_RUN_DIR=str(container.run_dir))[0][0] == "once"
     assert container.beats.slot()["magic"] == MAGIC

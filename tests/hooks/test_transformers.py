@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-import beat_file
-from beat_file import BeatDir
+from support import beat_file
+from support.beat_file import BeatDir
 
 NEEDED = ("torch", "transformers", "accelerate")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]

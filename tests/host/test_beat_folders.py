@@ -13,8 +13,8 @@ import pytest
 
 from ftrun.host import beat_folders, beats
 from ftrun_hooks import layout as at
-from runs import PID1, Run, Runs, need_pid1, python, wait_for
-from security.hostile import NOBODY, needs_root
+from support.hostile import NOBODY, needs_root
+from support.runs import PID1, Run, Runs, need_pid1, python, wait_for
 
 TELL = "import os, time\nprint(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
 # A rank that outlives its ftrun: it is no child of the command that dies with ftrun.

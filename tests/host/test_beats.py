@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.host import beats
 from ftrun_hooks import layout as at
-from runs import Runs, need_mounts, python, wait_for
+from support.runs import Runs, need_mounts, python, wait_for
 
 
 class Writer:

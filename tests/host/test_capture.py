@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ftrun.host import capture
-from runs import MOUNTS, alive, end_process, need_mounts, wait_for
+from support.runs import MOUNTS, alive, end_process, need_mounts, wait_for
 
-CAPTURING = (sys.executable, str(Path(__file__).resolve().parents[1] / "capturing.py"))
+CAPTURING = (sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "capturing.py"))
 PIPEFUL = 65536
 COUNT = """
 import os

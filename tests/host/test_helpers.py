@@ -14,7 +14,7 @@ import ftrun_hooks  # noqa: F401 - where a helper finds it
 from ftrun.host import helpers as module
 from ftrun.host.helpers import FIRST_DELAY, Helpers, Message
 from ftrun.wire.helpers import LINE_LIMIT
-from runs import state_of, wait_for
+from support.runs import state_of, wait_for
 
 HEAD = """import sys
 import json, os, signal, time

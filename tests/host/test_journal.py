@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runs import HOUSE
+from support.runs import HOUSE
 
 # The limit on the size of a file is a disk that is full in the middle of a write; then there is room again.
 PART = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.host import leftovers, procfs
-from runs import Run, Runs, alive, end_process, wait_for
+from support.runs import Run, Runs, alive, end_process, wait_for
 
 CLEARED = "env -i sleep 1000 & echo $! >$0.new; mv $0.new $0; wait"
 

@@ -9,9 +9,9 @@ import pytest
 
 from ftrun.host import mounts
 from ftrun.host.mounts import Mounts
-from network_disk import Disk
-from network_disk import disk as disk
-from runs import HOUSE
+from support.network_disk import Disk
+from support.network_disk import disk as disk
+from support.runs import HOUSE
 
 # As in a container: the root, a volume, another one in it, one over it, one whose name has a space.
 LIST = """\

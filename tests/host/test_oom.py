@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.host import cgroup, oom
-from runs import Run, Runs, need_mounts, python, wait_for
+from support.runs import Run, Runs, need_mounts, python, wait_for
 
 WITHOUT = ("setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource", "--")
 

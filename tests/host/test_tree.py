@@ -10,7 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from runs import FTRUN, HOUSE, MOUNTS, PID1, TREE, Runs, alive, end_process, need_mounts, need_pid1, permitted, wait_for
+from support.runs import (
+    FTRUN,
+    HOUSE,
+    MOUNTS,
+    PID1,
+    TREE,
+    Runs,
+    alive,
+    end_process,
+    need_mounts,
+    need_pid1,
+    permitted,
+    wait_for,
+)
 
 HARD = 16  # two of each kind
 

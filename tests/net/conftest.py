@@ -1,1 +1,1 @@
-from hosts import hosts as hosts
+from support.hosts import hosts as hosts

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import pytest
 
-from group_runs import TRAIN, Group
-from hosts import Hosts, refusal
-from runs import wait_for
+from support.group_runs import TRAIN, Group
+from support.hosts import Hosts, refusal
+from support.runs import wait_for
 
 SIZE = 8
 REPEATS = int(os.environ.get("REPEATS", "50"))

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from group_runs import TRAIN, WORK, Group
-from hosts import Hosts
+from support.group_runs import TRAIN, WORK, Group
+from support.hosts import Hosts
 
 pytestmark = pytest.mark.torch
 Make = Callable[[int], Hosts]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from group_runs import Group
-from hosts import PORT, Hosts, children, is_courier
-from runs import end_process, wait_for
+from support.group_runs import Group
+from support.hosts import PORT, Hosts, children, is_courier
+from support.runs import end_process, wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")

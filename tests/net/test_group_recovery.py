@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from group_runs import Group
-from hosts import Hosts
-from runs import wait_for
+from support.group_runs import Group
+from support.hosts import Hosts
+from support.runs import wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from group_runs import Group
-from hosts import Container, Hosts
-from runs import wait_for
+from support.group_runs import Group
+from support.hosts import Container, Hosts
+from support.runs import wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from group_work import Book
-from hosts import Container, Hosts
-from runs import HOUSE, carrying, wait_for
+from support.group_work import Book
+from support.hosts import Container, Hosts
+from support.runs import HOUSE, carrying, wait_for
 
 Make = Callable[[int], Hosts]
-WORK = [sys.executable, str(HOUSE / "tests" / "group_work.py")]
+WORK = [sys.executable, str(HOUSE / "tests" / "support" / "group_work.py")]
 LISTEN = "import socket; s = socket.create_server(('', 5000))\nwhile True: c = s.accept()[0]; c.sendall(c.recv(9))"
 # The answer, or why there is none, and after how long.
 CALL = """
@@ -112,7 +112,7 @@ def test_nothing_stays_even_of_a_killed_test(tmp_path: Path) -> None:
 import sys, time
 sys.path[:0] = [{str(HOUSE / "tests")!r}, {str(HOUSE / "supervisor")!r}, {str(HOUSE / "hooks")!r}]
 from pathlib import Path
-from hosts import Hosts, refusal
+from support.hosts import Hosts, refusal
 if refusal():
     sys.exit("refused")
 here = Hosts(Path({str(tmp_path)!r}), 2)

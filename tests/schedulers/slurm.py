@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from runs import DEADLINE, HOUSE, carrying, end_process, wait_for
+from support.runs import DEADLINE, HOUSE, carrying, end_process, wait_for
 
 FILES = HOUSE / "docs" / "schedulers" / "slurm"
 NODES = ("n1", "n2")

@@ -21,9 +21,9 @@ from ftrun.core import exitcode
 from ftrun.host.setup import TERMINATION_LOG
 from ftrun.wire import annotations, records
 from ftrun.wire.texts import duration
-from runs import HOUSE, Runs, python, wait_for
-from runs import runs as runs
 from schedulers.k8s import apiserver, schema
+from support.runs import HOUSE, Runs, python, wait_for
+from support.runs import runs as runs
 
 FOLDER = HOUSE / "docs" / "schedulers" / "kubernetes"
 NEWEST = kubernetes_validate.latest_version()

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import pytest
 
-from device.npu_smi import FakeNpuSmi
 from ftrun.core import exitcode
-from runs import FTHANG, HOUSE, PID1, carrying, end_process, permitted, wait_for
+from support.device.npu_smi import FakeNpuSmi
+from support.runs import FTHANG, HOUSE, PID1, carrying, end_process, permitted, wait_for
 
 LOCAL = HOUSE / "docs" / "schedulers" / "local.py"
 SOON = ("--grace", "1s", "--backoff", "10ms", "--probe", "off")

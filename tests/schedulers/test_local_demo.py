@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from runs import HOUSE
+from support.runs import HOUSE
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from device.npu_smi import FakeNpuSmi
-from runs import DEADLINE, carrying, python, wait_for
 from schedulers import slurm
 from schedulers.slurm import NODES, Cluster, Job, Submit
+from support.device.npu_smi import FakeNpuSmi
+from support.runs import DEADLINE, carrying, python, wait_for
 
 SOON = {"FTRUN_HANG_TIMEOUT": "1s", "FTRUN_GRACE": "off", "FTRUN_BACKOFF": "10ms"}
 # Without restarts in place, so that the first hang of a schedule is its last.

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runs import DEADLINE, HOUSE, wait_for
 from schedulers.slurm import FILES, Submit
+from support.runs import DEADLINE, HOUSE, wait_for
 
 SAYS = "import os; from ftrun import grouping; print(grouping.discover(os.environ, 'h', ''), flush=True)"
 SECRET = "0123456789abcdef"

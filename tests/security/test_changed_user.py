@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ftrun_hooks import layout
-from runs import HOUSE, Runs, need_mounts, wait_for
-from runs import runs as runs
-from security.hostile import NOBODY, needs_root
+from support.hostile import NOBODY, needs_root
+from support.runs import HOUSE, Runs, need_mounts, wait_for
+from support.runs import runs as runs
 
 pytestmark = needs_root
 SETPRIV = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")

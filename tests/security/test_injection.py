@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ftrun.helpers.metrics.exporter import Exporter
 from ftrun.views import history, html
-from runs import HOUSE, Run, Runs, python
+from support.runs import HOUSE, Run, Runs, python
 
 NASTY = '\x1b[2J\x1b]0;x\x07\r\n[ftrun] forged\n{"event": "ended"}\u202e\u2028\x85<img src=x onerror=alert(1)>|`*_\x9b'
 TRAINING = """

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.masking import MASK, command, secret, text
-from runs import FTHANG, Runs
-from runs import runs as runs
+from support.runs import FTHANG, Runs
+from support.runs import runs as runs
 
 VALUE = "hunter2hunter2"
 NAMED = (

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ftrun.wire import control
-from runs import HOUSE, PID1, Runs, need_pid1, python, wait_for
-from runs import runs as runs
-from security.hostile import needs_root, nobody
-from security.hostile import shared as shared
+from support.hostile import needs_root, nobody
+from support.hostile import shared as shared
+from support.runs import HOUSE, PID1, Runs, need_pid1, python, wait_for
+from support.runs import runs as runs
 
 pytestmark = needs_root
 HANDS = """

@@ -18,11 +18,11 @@ from ftrun.helpers.lines import Lines
 from ftrun.host import beat_folders, beats, own
 from ftrun.host.journal import write_message
 from ftrun.views import rundir
-from runs import FTHANG, HOUSE, Runs, state_of
-from runs import runs as runs
-from security.hostile import file, link, needs_root, nobody, pipe
-from security.hostile import precious as precious
-from security.hostile import shared as shared
+from support.hostile import file, link, needs_root, nobody, pipe
+from support.hostile import precious as precious
+from support.hostile import shared as shared
+from support.runs import FTHANG, HOUSE, Runs, state_of
+from support.runs import runs as runs
 
 pytestmark = needs_root
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))

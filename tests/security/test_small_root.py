@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from ftrun.wire import control
-from runs import HOUSE, Runs, python, wait_for
-from runs import runs as runs
+from support.runs import HOUSE, Runs, python, wait_for
+from support.runs import runs as runs
 
 PAGE = (HOUSE / "docs" / "security.md").read_text(encoding="utf-8")
 LOADED = """

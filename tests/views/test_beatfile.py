@@ -12,7 +12,7 @@ from ftrun.core.values import TOUCH
 from ftrun.host import beats
 from ftrun.views import beatfile
 from ftrun_hooks import layout as at
-from made_run import NS, MadeRun
+from support.made_run import NS, MadeRun
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
 from ftrun.views.summary import lines
 from ftrun_hooks import layout as at
-from made_run import NS, MadeRun
+from support.made_run import NS, MadeRun
 
 
 @pytest.fixture

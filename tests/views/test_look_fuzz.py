@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftrun.views.look import look
 from ftrun.views.summary import document, lines, title
-from made_run import MadeRun
+from support.made_run import MadeRun
 
 WORDS = st.sampled_from(["", "x", "running", "stopping", "hang", "2026-01-02T03:04:05.000Z", "\udcff\n\x1b"])
 NUMBERS = st.sampled_from([0, -1, 1, 5, 1 << 70, 1.5, 1e300, float("inf"), float("nan")])

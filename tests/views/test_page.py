@@ -23,7 +23,7 @@ from ftrun.views.page.guard import Guard
 from ftrun.views.page.told import SHOWN
 from ftrun.views.rundir import NoRunDir, find
 from ftrun.views.snapshot import Snapshot
-from pages import empty, snapshot
+from support.pages import empty, snapshot
 
 ROUTES = ("/", *(f"/{name}" for name in FILES if name != "index.html"), "/snapshot.json", "/timeline.svg", "/healthz")
 

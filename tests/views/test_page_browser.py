@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'ftrun[page]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ftrun[page]'")
 
-import browser
 from ftrun.views.page import app, feed
 from ftrun.views.page.told import SHOWN
-from pages import empty, ftctl_serve, ranks, serving, snapshot
-from runs import FTHANG, Runs, wait_for
-from runs import runs as runs
+from support import browser
+from support.pages import empty, ftctl_serve, ranks, serving, snapshot
+from support.runs import FTHANG, Runs, wait_for
+from support.runs import runs as runs
 
 pytestmark = pytest.mark.skipif(bool(browser.MISSING), reason=f"not here: {', '.join(browser.MISSING)}")
 HOSTILE = '<img src="x" onerror="alert(1)"><script>alert(2)</script>&amp;\x1b[31m\u202e'

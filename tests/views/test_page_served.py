@@ -19,9 +19,9 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ft
 from ftrun.views.page import app, feed, stream
 from ftrun.views.page.app import Page
 from ftrun.views.snapshot import Snapshot
-from pages import FTCTL, Event, empty, ftctl_serve, serving, snapshot
-from runs import Runs, wait_for
-from runs import runs as runs
+from support.pages import FTCTL, Event, empty, ftctl_serve, serving, snapshot
+from support.runs import Runs, wait_for
+from support.runs import runs as runs
 
 
 def is_record(name: str) -> Callable[[Event], bool]:

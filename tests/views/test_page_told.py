@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ftrun.views.page import told
 from ftrun.views.snapshot import RankNow
-from pages import empty, snapshot
+from support.pages import empty, snapshot
 
 
 def test_paces_are_those_of_this_attempt(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ftrun.host import procfs
 from ftrun.views import alive, rundir
 from ftrun.views.rundir import NoRunDir, find
-from made_run import MadeRun
+from support.made_run import MadeRun
 
 NAME = f"ftrun-{os.getuid()}-1-"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ftrun.views import tail
 from ftrun.views.stream import Stream
-from made_run import MadeRun
+from support.made_run import MadeRun
 
 
 def line(number: int, event: str = "problem", size: int = 0) -> bytes:

@@ -14,10 +14,10 @@ from ftrun.views.history import History, Known, fold, read
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.timeline import draw, verdict
 from ftrun.views.told import SAMPLES_MOST
-from made_run import MadeRun
-from runs import Runs
-from runs import runs as runs
-from scripted import BEGAN, Script, long_run
+from support.made_run import MadeRun
+from support.runs import Runs
+from support.runs import runs as runs
+from support.scripted import BEGAN, Script, long_run
 
 NOW = BEGAN + 1e6
 

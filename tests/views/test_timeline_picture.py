@@ -13,7 +13,7 @@ import pytest
 from ftrun.views import axis, html, svg, timeline
 from ftrun.views.history import History, fold
 from ftrun.views.shapes import HATCHES, PALETTE, Picture, Polyline, Rect, Text, wide
-from scripted import BEGAN, Script, long_run
+from support.scripted import BEGAN, Script, long_run
 
 NASTY = "</text><script>alert(1)</script>\x1b[31m&\"'\x00\ud800 \u202e]]>"
 HANGS = "rank 3 at step 25, at x.py:1 f"

@@ -15,7 +15,7 @@ import pytest
 from ftrun.cli.common import Trouble
 from ftrun.cli.verbs import timeline
 from ftrun.views.history import read
-from scripted import Script
+from support.scripted import Script
 
 FTCTL = (sys.executable, str(Path(__file__).resolve().parents[2] / "bin" / "ftctl"))
 

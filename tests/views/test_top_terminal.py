@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from runs import HOUSE, Runs, state_of, wait_for
-from runs import runs as runs
-from scripted import Script
+from support.runs import HOUSE, Runs, state_of, wait_for
+from support.runs import runs as runs
+from support.scripted import Script
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 FTHANG = str(HOUSE / "bin" / "fthang")

@@ -1,1 +1,0 @@
-from runs import runs as runs

@@ -1,0 +1,70 @@
+"""What a look of the sampler costs: `python tests/proof/bench/bench_sampler.py [PROCESSES] [LOOKS]`.
+
+A tree of 300 processes, every tenth with 50 threads; at the default period of 60 s at most 0.3 % of a core is allowed.
+"""
+
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "supervisor")]
+
+from ftrun.aides import LONGEST_PERIOD  # noqa: E402
+from ftrun.helpers.sampler.__main__ import _members  # noqa: E402
+from ftrun.helpers.sampler.counters import Count, Process, counts, done  # noqa: E402
+
+THREADS = 50
+ALLOWED = 0.003  # of a core
+
+
+def main(number: int = 300, looks: int = 30) -> None:
+    root = grow(number)
+    try:
+        before: dict[Process, Count] = {}
+        costs = []
+        for _ in range(looks):
+            began = time.process_time()
+            after = counts(_members((root, frozenset()), before))
+            work = done(before, after)
+            costs.append(1e3 * (time.process_time() - began))
+            before = after
+            time.sleep(0.1)
+    finally:
+        os.killpg(root, signal.SIGKILL)
+        os.waitpid(root, 0)
+    low, middle, high = statistics.quantiles(costs, n=4)
+    share = middle / 1e3 / LONGEST_PERIOD
+    print(
+        f"{work.processes} processes, {looks} looks: "
+        f"{middle:.1f} ms of CPU (quartiles {low:.1f} to {high:.1f}, worst {max(costs):.1f}); "
+        f"each {LONGEST_PERIOD:.0f} s: {share:.3%} of a core ({ALLOWED:.1%} allowed)"
+    )
+
+
+def grow(number: int) -> int:
+    """The first process of a tree, once all of it stands."""
+    ready, told = os.pipe()
+    root = os.fork()
+    if root == 0:
+        os.setpgid(0, 0)
+        for index in range(number - 1):
+            if os.fork() == 0:
+                for _ in range(THREADS if index % 10 == 0 else 0):
+                    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+                break
+        os.write(told, b".")
+        while True:
+            signal.pause()  # a quiet process, until the end of the bench
+    os.close(told)
+    stood = 0
+    while stood < number:
+        stood += len(os.read(ready, number))
+    return root
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""From the end of a rank, by `kill -9` or for a hang, to the first line of Python of the next start."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from proof.bench.compare import hang
+from proof.bench.compare.hang import Watch
+from proof.bench.compare.kit import contained, made_by
+from proof.bench.compare.peers import CIRCUSD, DUMB_INIT, FT_LAUNCHER, OURS, SUPERVISORD, TINI, TORCHRUN, Peer
+from proof.bench.compare.trainees import apart, outside, trainee, until
+from support.measured import Measured, Plot, Series, spread
+
+NAME = "50-again"
+
+
+def _loop(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
+    return ["sh", "-c", 'while :; do "$@"; done', "sh", *command]
+
+
+LOOP = Peer("a loop in sh", "", "", _loop)
+FAILURE = ("--restart-on=failure", "--max-restarts=off")
+WAYS = (
+    Watch(LOOP, "", ()),
+    Watch(OURS, "--backoff 10ms", (*FAILURE, "--backoff=10ms")),
+    Watch(OURS, "its own backoff of 1 s", FAILURE),
+    Watch(CIRCUSD, "", ()),
+    Watch(SUPERVISORD, "autorestart=true", ("autorestart=true",)),
+    Watch(TORCHRUN, "--max-restarts", ("--max-restarts=9",)),
+    Watch(FT_LAUNCHER, "--max-restarts", hang.NVIDIA),
+)
+
+
+def killed(way: Watch) -> float:
+    """In s, after kill -9 of its first start."""
+    with contained(apart(way.peer), *trainee("still"), options=way.options) as run:
+        rank = outside(run, until(run, "began").pid)
+        time.sleep(0.3 + random.random())  # it has settled; and at no set instant of the intervals of those who poll
+        then = time.monotonic()
+        os.kill(rank, signal.SIGKILL)
+        return until(run, "began", 2).at - then
+
+
+def measure(short: bool) -> Measured:
+    ways = [way for way in WAYS if way.peer.installed]
+    kills: dict[str, list[float]] = {way.titled: [] for way in ways}
+    for _ in range(1 if short else 7):
+        for way in ways:
+            kills[way.titled].append(1e3 * killed(way))
+    hung: dict[str, list[float]] = {}
+    for _ in range(0 if short else 2):
+        for watch in hang.watches():
+            if hang.CLOSE in watch.options or watch.peer is not FT_LAUNCHER:
+                hung.setdefault(watch.titled, []).extend(1e3 * one.again for one in hang.hangs(watch))
+    rows = [(f"kill -9, {who}", spread(times, unit=" ms"), str(len(times))) for who, times in kills.items()]
+    rows += [(f"hang, {who}", spread(times, unit=" ms"), str(len(times))) for who, times in hung.items()]
+    rows += [(peer.titled, "never: they start nothing again", "") for peer in (TINI, DUMB_INIT) if peer.installed]
+    return Measured(
+        NAME,
+        "The end of a rank to the next start's first line",
+        made_by(NAME),
+        (
+            "The rank is a Python program; the end of it is a `kill -9` from outside, at no set instant, or the kill "
+            "for a hang. Measured is until the first line of the next start is executed: a start of Python is in it.",
+        ),
+        ("", "until it runs again", "samples"),
+        tuple(rows),
+        AFTER,
+        Plot("bars", "", "ms", tuple(_bars(kills)), log_y=True),
+    )
+
+
+def _bars(kills: dict[str, list[float]]) -> list[Series]:
+    return [Series("kill -9", tuple((who, tuple(times)) for who, times in kills.items()))]
+
+
+AFTER = (
+    "The loop in sh is the floor: it does nothing but start the command again. ftrun first looks for the cause of the "
+    "failure in what the ranks left behind, ends all that is left of the attempt, waits for its `--backoff`, and loads "
+    "its hooks before the first line. A hang is followed by a start without any wait.",
+    "Supervisord and circus look in intervals of a second, torchrun and ft_launcher in some of a tenth.",
+)

@@ -1,0 +1,125 @@
+"""What people would use instead, and how each of them is told to run a command; those that are installed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from support.runs import FTRUN
+
+
+class Peer(NamedTuple):
+    """`words(folder, command, ranks, options)`: the command line; what it needs besides is written into `folder`.
+
+    `options` are words of its command line; of supervisord and circusd, lines of the section of the command, which
+    come after ours and override them."""
+
+    name: str
+    program: str  # looked for in PATH; none: always there
+    package: str  # of which Python distribution, for its version; none: not from one
+    words: Callable[[Path, Sequence[str], int, Sequence[str]], list[str]]
+
+    @property
+    def installed(self) -> bool:
+        return not self.program or shutil.which(self.program) is not None
+
+    @property
+    def titled(self) -> str:
+        """With its version."""
+        try:
+            return f"{self.name} {version(self.package)}" if self.package else self.name
+        except PackageNotFoundError:
+            return self.name
+
+    def command(self, folder: Path, *command: str, ranks: int = 1, options: Sequence[str] = ()) -> list[str]:
+        """`ranks`: so many copies, where the peer starts them itself (the last four)."""
+        return self.words(folder, command, ranks, options)
+
+
+def _bare(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
+    return list(command)
+
+
+def _ftrun(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
+    return [*FTRUN, "--run-dir", str(folder / "run"), *options, "--", *command]
+
+
+def _before(program: str) -> Callable[[Path, Sequence[str], int, Sequence[str]], list[str]]:
+    """A program that is put before the command."""
+    return lambda folder, command, ranks, options: [program, *options, "--", *command]
+
+
+def _supervisord(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
+    lines = [
+        "[supervisord]",
+        "nodaemon=true",
+        "user=root",
+        "logfile=/dev/null",
+        "logfile_maxbytes=0",
+        f"pidfile={folder}/supervisord.pid",
+        "[program:x]",
+        "process_name=%(program_name)s_%(process_num)d",
+        "command=" + shlex.join(command).replace("%", "%%"),
+        f"numprocs={ranks}",
+        "startsecs=0",
+        "stopasgroup=true",
+        "killasgroup=true",
+        "stdout_logfile=/dev/fd/1",
+        "stdout_logfile_maxbytes=0",
+        "stderr_logfile=/dev/fd/2",
+        "stderr_logfile_maxbytes=0",
+    ]
+    conf = folder / "supervisord.conf"
+    conf.write_text("\n".join(_settled(lines, options)) + "\n")
+    return ["supervisord", "-n", "-c", str(conf)]
+
+
+def _circusd(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
+    lines = [
+        "[circus]",
+        f"endpoint=ipc://{folder}/circus.endpoint",
+        f"pubsub_endpoint=ipc://{folder}/circus.pubsub",
+        "statsd=False",
+        "[watcher:x]",
+        "cmd=" + shlex.join(command),
+        f"numprocesses={ranks}",
+        "copy_env=True",
+        "stop_children=True",
+    ]
+    conf = folder / "circus.ini"
+    conf.write_text("\n".join(_settled(lines, options)) + "\n")
+    return ["circusd", str(conf)]
+
+
+def _settled(lines: list[str], options: Sequence[str]) -> list[str]:
+    """Each key once: a second one is an error to them."""
+    given = {option.partition("=")[0] for option in options}
+    return [line for line in lines if line.partition("=")[0] not in given] + list(options)
+
+
+def _launched(program: str) -> Callable[[Path, Sequence[str], int, Sequence[str]], list[str]]:
+    """torchrun and what came from it; on one node, the command as it is."""
+    head = [program, "--standalone", "--no-python"]
+    return lambda folder, command, ranks, options: [*head, f"--nproc-per-node={ranks}", *options, *command]
+
+
+BARE = Peer("bare", "", "", _bare)
+OURS = Peer("ftrun", "", "", _ftrun)
+TINI = Peer("tini", "tini", "", _before("tini"))
+DUMB_INIT = Peer("dumb-init", "dumb-init", "", _before("dumb-init"))
+SUPERVISORD = Peer("supervisord", "supervisord", "supervisor", _supervisord)
+CIRCUSD = Peer("circusd", "circusd", "circus", _circusd)
+TORCHRUN = Peer("torchrun", "torchrun", "torch", _launched("torchrun"))
+FT_LAUNCHER = Peer("ft_launcher", "ft_launcher", "nvidia-resiliency-ext", _launched("ft_launcher"))
+ALL = (BARE, OURS, TINI, DUMB_INIT, SUPERVISORD, CIRCUSD, TORCHRUN, FT_LAUNCHER)
+PYTHON = (sys.executable, "-S", "-E")
+
+
+def installed(*among: Peer) -> list[Peer]:
+    """Those of them that are; without any named, of all."""
+    return [peer for peer in among or ALL if peer.installed]

@@ -1,0 +1,71 @@
+"""Who of a failed start still lives when the next one begins."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from proof.bench.compare import again
+from proof.bench.compare.hang import Watch
+from proof.bench.compare.kit import Contained, contained, made_by
+from proof.bench.compare.peers import DUMB_INIT, FT_LAUNCHER, TINI, TORCHRUN
+from proof.bench.compare.trainee_family import KINDS
+from proof.bench.compare.trainees import apart
+from support.measured import Measured
+from support.runs import wait_for
+
+NAME = "60-survivors"
+FAMILY = (sys.executable, str(Path(__file__).with_name("trainee_family.py")))
+
+
+def living(way: Watch, ranks: int = 1) -> list[str]:
+    """The kinds that live on, as the second start sees it."""
+    with contained(apart(way.peer), *FAMILY, ranks=ranks, options=way.options) as run:
+        return told(run)
+
+
+def told(run: Contained) -> list[str]:
+    """What the second start writes."""
+    path = run.folder / "living"
+
+    def look() -> bool:
+        assert path.exists() or run.process.poll() is None, f"ended: {run.said}"
+        return path.exists()
+
+    wait_for(look, f"a second start: {run.said[-500:]}", 60)
+    return path.read_text().splitlines()
+
+
+def measure(short: bool) -> Measured:
+    rows = []
+    for way in again.WAYS:
+        if way.peer is not again.LOOP and way.peer.installed and "--backoff=10ms" not in way.options:
+            for ranks in (1, 2) if way.peer in (TORCHRUN, FT_LAUNCHER) else (1,):
+                runs = [set(living(way, ranks)) for _ in range(1 if short else 3)]
+                rows.append((way.peer.titled + ", of two ranks the other fails" * (ranks == 2), *_cells(runs)))
+    rows += [(peer.titled, "no restart", *[""] * len(KINDS)) for peer in (TINI, DUMB_INIT) if peer.installed]
+    return Measured(
+        NAME,
+        "Survivors of a restart",
+        made_by(NAME),
+        (
+            "A program starts six processes and fails; its next start looks which of them live. Each peer is the first "
+            "process of its container.",
+        ),
+        ("", "survivors", *KINDS),
+        tuple(rows),
+        (
+            "What survives holds memory, devices and ports, and may write into what the next start reads. ftrun ends "
+            "all that came from the command, wherever it hides, and waits for `--grace` (10 s) if something ignores "
+            "SIGTERM. Torchrun and ft_launcher end a rank that still lives with its process group; what a failed rank "
+            "leaves behind they do not look for. Supervisord and circus end a group when they are told to stop it, not "
+            "when the program fails.",
+        ),
+    )
+
+
+def _cells(runs: list[set[str]]) -> list[str]:
+    """How many, over all runs; and of each kind whether it ever did."""
+    numbers = sorted({len(run) for run in runs})
+    most = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return [f"{most} of {len(KINDS)}", *("lives" if any(kind in run for run in runs) else "–" for kind in KINDS)]

@@ -1,0 +1,229 @@
+"""Many short jobs, each made of a seed and an index and struck by faults: `bin/prove chaos`."""
+
+import argparse
+import queue
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from proof.chaos.check import check
+from proof.chaos.plan import Job, job
+from proof.chaos.play import Stopped, play
+from proof.chaos.seen import Seen
+from proof.chaos.world import refusal
+from support import measured
+
+ENOUGH = 1_000  # faults
+TAIL = 25  # records of a job that failed
+FOUND = """\
+- a checkpoint on record was not yet in `state.json` when ftrun was killed, up to 0.2 s later: the next one resumed at
+  an older
+- with `/dev/shm` full a checkpoint came without its path, and the path of the one before was forgotten
+- a keeper that was killed shortly before the end was not told the verdict when it was back; ftrun waited for it in vain
+- without a free descriptor ftrun could not see its tree: it ended with 1 and a traceback, and left daemons behind
+- the path of a checkpoint was kept by rank: a forked child that saved as its parent does, and had come less far, took
+  the place of the parent's
+- a signal in the last milliseconds, when the interpreter had given up its handlers, was the exit status in place of the
+  verdict"""
+
+LENIENT = """\
+Not held against ftrun: answers to orders, and what helpers still say, after `ended`; exit code 2 for a start while the
+stopped container still holds the lock; with no free descriptor, 125 with a word of why, or no termination message; the
+beat folder of an ftrun that was killed before its command was started; a checkpoint on record less than 20 ms before
+ftrun was killed; a hang where the harness itself overslept by half a second. With a full or read-only run dir neither
+counts nor the replay are checked. Not struck: devices, `--heal`, groups (they have a chaos of their own,
+`tests/net/test_group_chaos.py`), and a change of nodes."""
+
+
+class Result(NamedTuple):
+    """`seen` None: the harness itself failed, as `wrong` says."""
+
+    job: Job
+    seen: Seen | None
+    wrong: list[str]
+
+
+class Chaos:
+    """Runs jobs side by side until `seconds` are over; `stop` ends it early.  What failed keeps its folder."""
+
+    def __init__(self, seed: int, seconds: float, beside: int, folder: Path) -> None:
+        self.seed, self.beside, self.folder = seed, beside, folder
+        self.until, self.stop = time.monotonic() + seconds, threading.Event()
+        self.results: list[Result] = []
+        self._indexes = iter(range(1 << 30))
+        self._lock = threading.Lock()
+
+    def run(self) -> list[Result]:
+        done: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+        workers = [threading.Thread(target=self._work, args=(done,)) for _ in range(self.beside)]
+        for worker in workers:
+            worker.start()
+        running = len(workers)
+        while running:
+            try:
+                result = done.get()
+            except KeyboardInterrupt:
+                self.stop.set()
+                continue
+            if result is None:
+                running -= 1
+                continue
+            self.results.append(result)
+            if result.wrong:
+                print(told(result, self.folder), flush=True)
+        return self.results
+
+    def _work(self, done: "queue.SimpleQueue[Result | None]") -> None:
+        try:
+            while time.monotonic() < self.until and not self.stop.is_set():
+                with self._lock:
+                    index = next(self._indexes)
+                result = one(job(self.seed, index), self.folder, self.stop)
+                if result is not None:
+                    done.put(result)
+        finally:
+            done.put(None)
+
+
+def one(made: Job, folder: Path, stop: threading.Event) -> Result | None:
+    """One job; None if it was stopped."""
+    mine = folder / f"{made.seed}-{made.number}"
+    try:
+        seen = play(made, mine, stop)
+        wrong = check(seen)
+    except Stopped:
+        shutil.rmtree(mine, ignore_errors=True)
+        return None
+    except Exception:
+        return Result(made, None, [f"the harness failed: {traceback.format_exc()}"])
+    if not wrong:
+        shutil.rmtree(mine, ignore_errors=True)
+    return Result(made, seen, wrong)
+
+
+def told(result: Result, folder: Path) -> str:
+    """Everything that helps to find out why."""
+    made, seen = result.job, result.seen
+    lines = [f"--- {made.name} {'failed' if result.wrong else 'is well'}", *(f"  {wrong}" for wrong in result.wrong)]
+    lines += [f"  {made.mode}, {made.place}, {made.training}", f"  {' '.join(f'--{n} {t}' for n, t in made.options)}"]
+    lines += [f"  planned: {fault}" for fault in made.faults]
+    if seen is not None:
+        lines += [f"  struck {s.at:.3f} in life {s.life}, start {s.attempt}: {s.fault}" for s in seen.struck]
+        for number, life in enumerate(seen.lives):
+            lines.append(f"  ftrun {number}: code {life.code}{', killed by us' if life.killed else ''}")
+            for record in life.records[-TAIL:]:
+                fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
+                lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
+            lines += [f"    | {line}" for line in life.stderr.splitlines()[-12:]]
+    lines.append(f"  folder: {folder / f'{made.seed}-{made.number}'}; again: bin/prove chaos --job {made.name}")
+    return "\n".join(lines)
+
+
+def counts(results: Sequence[Result]) -> tuple[Counter[str], Counter[str]]:
+    """How many faults were injected, and how many of those were in a job that failed, by kind."""
+    injected, lost = Counter[str](), Counter[str]()
+    for result in results:
+        if result.seen is None:
+            continue
+        kinds = Counter(s.fault.kind for s in result.seen.struck)
+        kinds.update(f"training {r['does']}" for r in result.seen.attempts if "does" in r)
+        kinds["start with another uptime"] += (len(result.seen.lives) - 1) * (result.job.place == "other uptime")
+        injected += kinds
+        lost += kinds if result.wrong else Counter()
+    return injected, lost
+
+
+def page(results: Sequence[Result], seed: int, took: float) -> measured.Measured:
+    """What is published."""
+    injected, lost = counts(results)
+    seen = [result.seen for result in results if result.seen is not None]
+    starts = sum(len([r for r in one.attempts if "resumed" in r]) for one in seen)
+    lives = sum(len(one.lives) for one in seen)
+    median = statistics.median(one.seconds for one in seen)
+    rows = [(kind, f"{injected[kind]:,}", f"{lost[kind]:,}") for kind in sorted(injected)]
+    return measured.Measured(
+        name="10-chaos",
+        title="Chaos",
+        made_by="bin/prove chaos",
+        before=(
+            f"{len(results):,} short jobs, {injected.total():,} faults, {lost.total():,} lost: in {took / 60:.0f} "
+            f"minutes, from seed {seed}. A job is a small training under ftrun, as PID 1 of a PID namespace or as a "
+            "subreaper, with options, children and faults that are drawn by its seed and index; "
+            f"{median:.1f} s is the median. There were {lives:,} ftruns and {starts:,} starts of the command.",
+            "After each job: no process and no beat folder is left; each ftrun has exited once, with the code of its "
+            "verdict; the records are whole, in order, and know an end of each start; the command has seen each count "
+            "once; no start resumed below a checkpoint on record; nothing ended a start but what had been done to it; "
+            "and the pure core, fed with the same records, comes to the same records and the same verdict. A fault is "
+            "lost if any of this does not hold in its job.",
+        ),
+        head=("fault", "injected", "lost"),
+        rows=(*rows, ("**together**", f"**{injected.total():,}**", f"**{lost.total():,}**")),
+        after=(
+            "What the runs have found is fixed, each with a test (`tests/proof/chaos/test_chaos_found.py`):",
+            FOUND,
+            LENIENT,
+        ),
+    )
+
+
+def seconds(text: str) -> float:
+    return float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bin/prove chaos", description=__doc__)
+    parser.add_argument("--for", dest="lasting", type=seconds, default="30m", metavar="DUR", help="90s, 30m, 2h [30m]")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 10**6), help="[a random one]")
+    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="side by side [4]")
+    parser.add_argument("--job", metavar="SEED:INDEX", help="run that one again, and nothing else")
+    given = parser.parse_args()
+    if why := refusal():
+        print(f"bin/prove chaos: {why}", file=sys.stderr)
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    if given.job:
+        result = one(job(*map(int, given.job.split(":"))), folder, threading.Event())
+        assert result is not None
+        print(told(result, folder))
+        return _close(folder, [result])
+    print(f"seed {given.seed}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    began = time.monotonic()
+    chaos = Chaos(given.seed, given.lasting, given.jobs, folder)
+    results = chaos.run()
+    injected, lost = counts(results)
+    for kind in sorted(injected):
+        print(f"{kind:28} {injected[kind]:5} {lost[kind]:5}")
+    failed = [result.job.name for result in results if result.wrong]
+    took = time.monotonic() - began
+    print(f"{len(results)} jobs, {injected.total()} faults, {lost.total()} lost, {took:.0f} s, seed {given.seed}")
+    if failed:
+        print("failed:", *failed)
+    if chaos.stop.is_set():
+        return _close(folder, results) or 130
+    if injected.total() < ENOUGH:
+        print(f"not published: fewer than {ENOUGH:,} faults")
+    else:
+        measured.save("reliability", page(results, given.seed, took))
+    return _close(folder, results)
+
+
+def _close(folder: Path, results: list[Result]) -> int:
+    if any(result.wrong for result in results):
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

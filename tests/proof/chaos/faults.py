@@ -1,0 +1,205 @@
+"""What each kind of fault does, and what undoes it."""
+
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from proof.chaos.plan import Fault
+from proof.chaos.world import Undo, World, _signal
+from support.runs import HOUSE, state_of
+
+FTCTL = HOUSE / "bin" / "ftctl"
+
+
+class Missed(Exception):
+    """There is nobody to strike: the fault does not happen, and does not count."""
+
+
+class Scene(NamedTuple):
+    """`command`: its pid out here, if it runs.  `asked` collects the orders that were given."""
+
+    world: World
+    command: int | None
+    asked: list["subprocess.Popen[bytes]"]
+
+
+def strike(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    """Do it.  Gives the pid that was struck, and what undoes it; Missed if nobody is there."""
+    return KINDS[fault.kind](fault, scene)
+
+
+def _number(fault: Fault) -> int:
+    return int(signal.Signals[f"SIG{fault.what}"])
+
+
+def _kill(pid: int | None, number: int) -> int:
+    if pid is None:
+        raise Missed
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        raise Missed from None
+    return pid
+
+
+def _command_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    if scene.command is None or state_of(scene.command) == "T":
+        raise Missed  # what is stopped would take it later
+    return _kill(scene.command, _number(fault)), None
+
+
+def _command_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return _kill(scene.command, signal.SIGSTOP), None
+
+
+def _child_struck(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    others = [process.pid for process in scene.world.processes() if not process.what and process.pid != scene.command]
+    return _kill(others[0] if others and scene.command else None, _number(fault)), None
+
+
+def _ftrun_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return _kill(scene.world.ftrun(), signal.SIGKILL), None
+
+
+def _helper(fault: Fault, scene: Scene) -> int | None:
+    """The one that is meant, else any that runs."""
+    running = [process for process in scene.world.processes() if process.what not in ("", "ftrun")]
+    running.sort(key=lambda process: process.what != fault.what)
+    return running[0].pid if running else None
+
+
+def _helper_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return _kill(_helper(fault, scene), signal.SIGKILL), None
+
+
+def _helper_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    pid = _kill(_helper(fault, scene), signal.SIGSTOP)
+    return pid, lambda: _signal(pid, signal.SIGCONT)
+
+
+def _container_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    if scene.world.ftrun() is None:
+        raise Missed
+    return 0, scene.world.freeze() if fault.what == "freezer" else scene.world.stop_all()
+
+
+def _signalled(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return _kill(scene.world.ftrun(), _number(fault)), None
+
+
+def _passed_on(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    if scene.command is None:
+        raise Missed
+    return _kill(scene.world.ftrun(), _number(fault)), None
+
+
+def _order(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    """A pause is followed by the word that it is over."""
+    run_dir = scene.world.run_dir
+    if not (run_dir / "ftctl.sock").exists():
+        raise Missed
+
+    def give(verb: str) -> "subprocess.Popen[bytes]":
+        words = [sys.executable, str(FTCTL), verb, "--run-dir", str(run_dir)]
+        null = subprocess.DEVNULL
+        told = subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        scene.asked.append(told)
+        return told
+
+    def resume() -> None:
+        wait_orders([given])  # two that are under way may come in any order
+        give("resume")
+
+    given = give(fault.what)
+    return given.pid, resume if fault.what == "pause" else None
+
+
+def _disk_full(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return 0, scene.world.fill(scene.world.run_dir)
+
+
+def _read_only(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return 0, scene.world.lock()
+
+
+def _memory_full(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return 0, scene.world.fill(scene.world.inside(Path("/dev/shm")))
+
+
+def _no_processes(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    return 0, scene.world.limit_processes()
+
+
+def _no_descriptors(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    """So many are left, of the lowest numbers."""
+    pid = scene.world.ftrun()
+    if pid is None:
+        raise Missed
+    try:
+        taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        free = [number for number in range(max(taken) + 4) if number not in taken]
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        limit = free[int(fault.what)]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+    except (ProcessLookupError, FileNotFoundError):
+        raise Missed from None
+
+    def undo() -> None:
+        try:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        except ProcessLookupError:
+            pass
+
+    return pid, undo
+
+
+def _clock(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    with (scene.world.folder / "clock").open("r+b") as stream:
+        stream.write(struct.pack("l", int(fault.what)))
+    return 0, None
+
+
+def _disk_dead(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    (fuse,) = scene.world.fuse
+    pid = _kill(fuse.pid, signal.SIGSTOP)
+    return pid, lambda: _signal(pid, signal.SIGCONT)
+
+
+KINDS: dict[str, Callable[[Fault, Scene], tuple[int, Undo | None]]] = {
+    "command killed": _command_killed,
+    "command stopped": _command_stopped,
+    "child struck": _child_struck,
+    "ftrun killed": _ftrun_killed,
+    "helper killed": _helper_killed,
+    "helper stopped": _helper_stopped,
+    "container stopped": _container_stopped,
+    "ended from outside": _signalled,
+    "signal passed on": _passed_on,
+    "order": _order,
+    "disk full": _disk_full,
+    "run dir read-only": _read_only,
+    "/dev/shm full": _memory_full,
+    "no more processes": _no_processes,
+    "no more descriptors": _no_descriptors,
+    "clock jumps": _clock,
+    "disk dead": _disk_dead,
+}
+
+
+def wait_orders(asked: list["subprocess.Popen[bytes]"], seconds: float = 20.0) -> list[int]:
+    """How ftctl ended, each; one that does not is killed."""
+    until = time.monotonic() + seconds
+    for told in asked:
+        try:
+            told.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            told.kill()
+            told.wait()
+    return [told.returncode for told in asked]

@@ -1,0 +1,204 @@
+"""The judges of chaos are judged: each planted wrong is seen, and nothing right is taken for wrong."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ftrun.core.liveness import Limits
+from ftrun.core.policy import Policy
+from ftrun.core.values import Ledger
+from ftrun.wire import records as wire
+from proof.chaos.check import check
+from proof.chaos.plan import Fault, Job, Training, job
+from proof.chaos.replay import Beside, replay
+from proof.chaos.seen import Life, Seen, Struck
+
+OPTIONS = {"restart-on": "hang,failure", "max-restarts": "1", "hang-timeout": "2s", "grace": "1s", "probe": "off"}
+POLICY = Policy(
+    restart_on=frozenset({"hang", "failure"}),
+    max_restarts=1,
+    limits=Limits(2.0, 8.0, True, 3600.0),
+    grace=1.0,
+)
+TRAINING = Training(60, 0.02, 5, 0, "default", True, (), ())
+SAVED = "/c/000005.json"
+
+
+def record(mono: float, event: str, attempt: int, **fields: Any) -> dict[str, Any]:
+    return {"schema": 1, "time": "2026-01-01T00:00:00.000Z", "mono": mono, "event": event, "attempt": attempt, **fields}
+
+
+def course() -> list[dict[str, Any]]:
+    """A start is killed, the next is stopped, and that is one too many."""
+    return [
+        record(10.0, "started", 1, reason="first", start_cnt=1),
+        record(10.1, "spawned", 1, pid=7),
+        record(10.2, "first_beat", 1, rank=0, step=1),
+        record(10.2, "progress", 1, by="step", step=1, checkpoint=None),
+        record(10.5, "progress", 1, by="checkpoint", step=5, checkpoint=SAVED),
+        record(11.0, "exited", 1, signal=9, why="signal 9 (SIGKILL) ended the command", rule="unknown"),
+        record(11.0, "stopping", 1, by="SIGTERM", grace=1.0),
+        record(12.0, "stopping", 1, by="SIGKILL"),
+        record(12.1, "killed", 1, processes=2),
+        record(13.1, "restart", 2, reason="failure", start_cnt=2, consecutive=1),
+        record(13.2, "spawned", 2, pid=8),
+        record(13.3, "first_beat", 2, rank=0, step=6),
+        record(15.5, "suspect", 2, rule="step", rank=0, age=2.1, limit=2.0, step=8, section=None, pid=8),
+        record(16.0, "hang", 2, rule="step", rank=0, age=2.6, limit=2.0, step=8, section=None, pid=8, why="sleeps"),
+        record(16.0, "stopping", 2, by="SIGTERM", grace=1.0),
+        record(16.1, "exited", 2, signal=15),
+        record(16.2, "restart", 3, reason="hang", start_cnt=3, consecutive=1),
+        record(16.3, "spawned", 3, pid=9),
+        record(17.0, "exited", 3, code=1, why="the command exited with 1", rule="unknown"),
+        record(17.0, "escalated", 3, cause="failure", verdict="failure-limit", exit_code=93, why="it exited with 1"),
+        record(17.0, "stopping", 3, by="SIGTERM", grace=1.0),
+        record(17.1, "ended", 3, verdict="failure-limit", exit_code=93, why="it exited with 1"),
+    ]
+
+
+def wrote(start: int, mono: float, **what: Any) -> dict[str, Any]:
+    return {"start": start, "mono": mono, **what}
+
+
+def seen(**changed: Any) -> Seen:
+    made = Job(1, 1, "subreaper", "plain", tuple(OPTIONS.items()), 2.0, 1, TRAINING, ())
+    attempts = (
+        wrote(1, 10.15, pid=7, resumed=0, told=None),
+        wrote(1, 10.45, saved=5, path=SAVED),
+        wrote(2, 13.25, pid=8, resumed=5, told=SAVED),
+        wrote(3, 16.35, pid=9, resumed=5, told=SAVED),
+        wrote(3, 16.9, does="exits"),
+    )
+    struck = (
+        Struck(Fault("command killed", "", 0.0, 0.0, "KILL"), 10.95, 0, 1, 70),
+        Struck(Fault("command stopped", "", 0.0), 13.4, 0, 2, 80),
+    )
+    verdict = {"exit_code": 93, "verdict": "failure-limit", "start_cnt": 3}
+    return Seen(made, (Life(tuple(course()), 93),), struck, attempts, verdict=verdict)._replace(**changed)
+
+
+def changed(at: int, **fields: Any) -> tuple[dict[str, Any], ...]:
+    records = course()
+    records[at] |= fields
+    return tuple(records)
+
+
+def without(at: int) -> tuple[dict[str, Any], ...]:
+    return tuple(record for index, record in enumerate(course()) if index != at)
+
+
+def test_a_right_course_is_right() -> None:
+    assert check(seen()) == []
+    again = replay(course(), POLICY)
+    assert (again.wrong, again.verdict, again.code, again.consecutive) == (None, "failure-limit", 93, 1)
+    assert again.ledger.start_cnt == 3
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "the exit code is another": {"lives": (Life(tuple(course()), 195),)},
+    "it did not end": {"lives": (Life(tuple(course()[:-1]), None),)},
+    "a process is left": {"left": ("70 python S",)},
+    "a beat folder is left": {"beats": ("ftrun-beats-0-1-a",)},
+    "the termination message says another code": {"verdict": {"exit_code": 0, "verdict": "succeeded", "start_cnt": 3}},
+    "the termination message counts too few": {"verdict": {"exit_code": 93, "verdict": "", "start_cnt": 2}},
+    "a line is none": {"unread": 1},
+    "the copy is another": {"copied": False},
+    "ftrun threw": {"lives": (Life(tuple(course()), 93, stderr='File "/x/supervisor/ftrun/loop.py"'),)},
+    "time runs backwards": {"lives": (Life(changed(5, mono=9.0), 93),)},
+    "a record has no schema": {"lives": (Life(changed(5, schema=None), 93),)},
+    "it does not begin with started": {"lives": (Life(tuple(course()[1:]), 93),)},
+    "it does not end with ended": {"lives": (Life(tuple(course()[:-1]), 93),)},
+    "a start has no end": {"lives": (Life(without(5), 93),)},
+    "an end is of another start": {"lives": (Life(changed(5, attempt=2), 93),)},
+    "a restart too many in a row": {"lives": (Life(changed(9, consecutive=2), 93),)},
+    "a wrong count of starts": {"lives": (Life(changed(9, start_cnt=3), 93),)},
+    "the command saw a start twice": {"attempts": (*seen().attempts, seen().attempts[2])},
+    "the command saw a start that is not on record": {"attempts": (*seen().attempts, wrote(4, 17.0, resumed=5))},
+    "a start went back behind a checkpoint": {"attempts": (*seen().attempts[:2], wrote(2, 13.2, resumed=0))},
+    "a stopped command was not found": {
+        "struck": (*seen().struck, Struck(Fault("command stopped", "", 0.0), 17.3, 0, 3))
+    },
+    "a killed command was not noticed": {
+        "struck": (*seen().struck, Struck(Fault("command killed", "", 0.0, 0.0, "KILL"), 12.5, 0, 4))
+    },
+    "a signal did not come to the command": {
+        "struck": (seen().struck[0], Struck(Fault("signal passed on", "", 0.0, 0.0, "HUP"), 10.3, 0, 1))
+    },
+    "it ended though it was killed": {"struck": (*seen().struck, Struck(Fault("ftrun killed", "", 0.0), 18.0, 0, 3))},
+    "a healthy start was taken for hung": {"struck": seen().struck[:1]},
+    "a start fell of nothing": {"struck": seen().struck[1:]},
+    "a start fell of nothing by itself": {"attempts": seen().attempts[:-1]},
+    "a helper died of nothing": {
+        "lives": (
+            Life((*course()[:4], record(10.3, "problem", 1, helper="watch", what="it ended"), *course()[4:]), 93),
+        )
+    },
+    "nobody had asked for the end": {"lives": (Life(changed(6, by="outside", signal=15), 93),)},
+    "125 without a reason": {"lives": (Life(changed(21, exit_code=125), 125),), "verdict": None},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_seen(name: str) -> None:
+    assert check(seen(**WRONG[name]))
+
+
+OTHER: dict[str, tuple[int, dict[str, Any]]] = {
+    "the verdict": (21, {"verdict": "hang-limit"}),
+    "the code": (21, {"exit_code": 195}),
+    "why it was started": (9, {"reason": "hang"}),
+    "how many in a row": (9, {"consecutive": 2}),
+    "which start": (9, {"start_cnt": 3}),
+    "the cause": (19, {"cause": "hang"}),
+    "what ended it": (6, {"by": "SIGKILL"}),
+    "which checkpoint": (3, {"checkpoint": "/c/9"}),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_the_core_would_have_written_something_else(name: str) -> None:
+    at, fields = OTHER[name]
+    assert replay(changed(at, **fields), POLICY).wrong
+
+
+@pytest.mark.parametrize("at", [6, 7, 9, 13, 14, 16, 19, 20])
+def test_a_record_that_is_missing_is_missed_by_the_core(at: int) -> None:
+    assert replay(without(at), POLICY).wrong or replay(without(at), POLICY).verdict is None
+
+
+def test_another_budget_comes_to_another_end() -> None:
+    assert replay(course(), POLICY._replace(max_restarts=2)).wrong
+    assert replay(course(), POLICY._replace(restart_on=frozenset({"hang"}))).wrong
+
+
+def test_what_an_ftrun_before_had_counted_goes_on() -> None:
+    later = [dict(record, attempt=record["attempt"] + 4) for record in course()]
+    for one in later:
+        if "start_cnt" in one:
+            one["start_cnt"] += 4
+    later[0]["reason"] = "failure"
+    before = Ledger(start_cnt=4, reason="failure", hang=1)
+    assert replay(later, POLICY, before).wrong is None  # the checkpoint has made it anew
+    assert replay(later[:5], POLICY, before._replace(best_checkpoint=9)).wrong, "there was a newer one"
+    state = wire.dump_state(before, {})
+    assert json.loads(state)["start_cnt"] == 4
+
+
+def test_a_signal_before_the_exec_leaves_no_record_of_its_own() -> None:
+    records = [
+        *course()[:2],
+        record(10.2, "exited", 1, signal=15),
+        record(10.2, "stopping", 1, by="SIGTERM", grace=1.0),
+        record(10.3, "ended", 1, verdict="stopped", exit_code=143, why="stopped from outside by signal 15 (SIGTERM)"),
+    ]
+    assert replay(records, POLICY, beside=Beside([(10.05, 15)])).wrong is None
+    assert replay(records, POLICY).wrong
+
+
+def test_a_job_is_made_of_seed_and_index_alone() -> None:
+    made = [job(7, index) for index in range(200)]
+    assert made == [job(7, index) for index in range(200)]
+    assert len(set(made)) == 200
+    assert job(8, 0) != made[0]
+    assert {one.mode for one in made} == {"pid1", "subreaper"}

@@ -1,0 +1,114 @@
+"""What chaos has found, each as a test of its own."""
+
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun import config, derived
+from ftrun.core.policy import credited
+from ftrun.core.states import Job, Running
+from ftrun.core.values import Attempt, Ledger, Rank
+from ftrun.host.journal import Journal
+from ftrun.host.tree import Tree
+from ftrun.host.voice import Voice
+from ftrun.standing import Standing
+from support.runs import HOUSE, Runs, carrying, end_process, python, wait_for
+
+# Processes below that sleep for 99 s wait to be killed by ftrun: that it does so is what is tested.
+DEAF = "import os, signal, time; ft.beat(1); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path) -> None:
+    """An ftrun that is killed then is followed by one that knows it."""
+    journal = Journal(str(tmp_path))
+    settings = config.settings({}, {})
+    standing = Standing(
+        journal, Tree(b"A=b"), "/none", settings, derived.policy(settings), ["train"], Voice(0), str(tmp_path)
+    )
+    phase, ledger = Running(Attempt(1)), Ledger(start_cnt=1)
+    for step in (8, 16, 24):
+        ledger = ledger._replace(best_checkpoint=step, last_checkpoint=f"/c/{step}")
+        standing.follow(Job(phase, ledger=ledger), 100.0)
+        assert json.loads((tmp_path / "state.json").read_bytes())["last_checkpoint"] == f"/c/{step}"
+
+
+def test_a_checkpoint_whose_path_could_not_be_told_makes_none_forgotten() -> None:
+    """As with a full /dev/shm, where there is room for numbers and for no text."""
+    before = Ledger(best_checkpoint=8, last_checkpoint="/c/8")
+    attempt = Attempt(2, ranks=(Rank(0, checkpoint_step=16),))
+    assert credited(before, attempt, "checkpoint").last_checkpoint == "/c/8"
+
+
+def test_a_keeper_that_dies_before_the_end_is_told_of_it_when_it_is_back(runs: Runs) -> None:
+    state = runs.folder / "state"
+    options = ("--state-dir", str(state), "--restart-on", "failure", "--max-restarts", "0", "--grace", "600ms")
+    run = runs.start(*options, *python(DEAF + "if os.fork(): os._exit(3)\ntime.sleep(99)"))
+    wait_for(lambda: (state / "history.json").exists(), "what the keeper knows")
+    run.until("stopping")
+    for pid in carrying(runs.marker):
+        if b"ftrun.helpers.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            end_process(pid)
+    assert run.wait() == 93, run.told()
+    assert not [record for record in run.named("problem") if "not done" in record["what"]], run.told()
+    assert json.loads((state / "verdict.json").read_bytes())["exit_code"] == 93
+    (schedule,) = json.loads((state / "history.json").read_bytes())["schedules"]
+    assert schedule["failed"]
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_who_has_no_descriptor_left_still_ends_its_tree(runs: Runs, free: int) -> None:
+    """One that could not look at /proc took all for ended, or ended by an exception; and its daemons lived on."""
+    run = runs.start("--stop-grace", "200ms", *python(DEAF + "if os.fork() == 0: os.setsid()\ntime.sleep(99)"))
+    run.until("first_beat")
+    wait_for(lambda: len(runs.living()) > 2, "the daemon")
+    taken = {int(name) for name in os.listdir(f"/proc/{run.pid}/fd")}
+    limit = [number for number in range(200) if number not in taken][free]
+    resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (limit, resource.prlimit(run.pid, resource.RLIMIT_NOFILE)[1]))
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 137, run.told()
+    assert run.order[-1] == "ended"
+    assert not runs.living()
+    assert "Traceback" not in run.stderr
+
+
+def test_a_child_that_saves_as_its_parent_does_takes_nothing_from_it(runs: Runs) -> None:
+    """A forked worker has the parent's handler for SIGTERM, and saves what it knows: it has come less far."""
+    code = """import os, signal
+os.kill(os.getppid(), signal.SIGSTOP)  # ftrun sees both at once
+ft.checkpoint(5, '/c/5')
+if os.fork() == 0: ft.checkpoint(2, '/c/2'); os._exit(0)
+os.wait(); os.kill(os.getppid(), signal.SIGCONT)"""
+    run = runs.run(*python(code))
+    assert run.wait() == 0, run.told()
+    assert [record["checkpoint"] for record in run.named("progress")] == ["/c/5"]
+    assert run.state["last_checkpoint"] == "/c/5"
+
+
+def test_a_kill_is_on_record_as_one_of_the_start_that_it_ended(runs: Runs) -> None:
+    """Where nothing is waited for, the next start was decided together with it."""
+    code = "import os, time; ft.beat(1)\nif os.environ['MA_PROC_START_CNT'] == '1': time.sleep(99)"
+    run = runs.run("--hang-timeout", "500ms", "--grace", "off", "--device-timeout", "off", *python(code))
+    assert run.wait() == 0, run.told()
+    assert [(r["event"], r["attempt"]) for r in run.named("killed", "restart")] == [("killed", 1), ("restart", 2)]
+
+
+LATE = f"""
+import os, signal, sys
+sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+        kill(pid, number)
+late = Late()  # goes when the interpreter does, which has given each signal its default action back by then
+from ftrun.cli.run import main
+main()
+"""
+
+
+def test_a_signal_that_comes_when_all_is_over_is_not_the_status_of_ftrun(runs: Runs) -> None:
+    run = runs.run("sh", "-c", "exit 3", program=(sys.executable, "-c", LATE))
+    assert run.wait() == 3, run.told()

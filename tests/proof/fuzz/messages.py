@@ -1,0 +1,159 @@
+"""The targets that take what comes over a socket or a pipe: orders, words of other nodes, lines of helpers."""
+
+import json
+import os
+import select
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from ftrun import config, grouping
+from ftrun.aides import Aides
+from ftrun.core.job import decide
+from ftrun.core.states import Job, Running
+from ftrun.core.values import Attempt, Ledger
+from ftrun.helpers.courier.channel import Channel
+from ftrun.helpers.courier.hub import Hub, _who
+from ftrun.helpers.courier.member import Member
+from ftrun.host.capture import Capture
+from ftrun.host.helpers import Helpers, Message
+from ftrun.host.place import Place
+from ftrun.host.tree import Tree
+from ftrun.wire import control, helpers, peers, records
+from proof.fuzz.kit import NOW, Quiet, folder, one_line, pieces, policy
+
+
+def control_message(content: bytes) -> None:
+    for load in (control.load_request, control.load_reply):
+        try:
+            load(content)
+        except control.Refused as error:
+            one_line(error, 200)
+
+
+def channel(content: bytes) -> None:
+    """Frames of the control channel, as its courier takes them."""
+    found = _channel()
+    found._asked.clear()
+    found._take([b"peer", *pieces(content, content.count(b"\0") % 5 + 1)], time.monotonic())
+
+
+@cache
+def _channel() -> Channel:
+    import zmq
+
+    before = os.getcwd()
+    os.chdir(folder("channel"))
+    try:
+        return Channel(zmq.Context.instance(), Quiet())
+    finally:
+        os.chdir(before)
+
+
+def peer_message(content: bytes) -> None:
+    loads: tuple[Callable[[bytes], object], ...] = (
+        peers.load_report,
+        peers.load_order,
+        peers.load_pulse,
+        peers.load_ack,
+        peers.load_time,
+        lambda found: peers.load_hello(found, "1"),
+    )
+    for load in loads:
+        try:
+            found = load(content)
+        except peers.Refused as error:
+            one_line(error)
+        else:
+            assert not isinstance(found, float) or found >= 0
+    peers.load_why(content)
+    _who(content)
+
+
+PLACE: Final = peers.Place(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
+
+
+def rank_0(content: bytes) -> None:
+    """What a member sends, as rank 0 takes it: hello, report, pulse and time."""
+    hub, frames, now = _hub(), pieces(content, 4), time.monotonic()
+    hub._lives.clear()
+    peer = hub._introduced(frames[0])
+    hub._heard(peer, frames[1:], now)
+    hub._drawn = 0.0
+    if hub._own is None:
+        json.dumps(hub._fleet.order._asdict())
+
+
+@cache
+def _hub() -> Hub:
+    return Hub(PLACE, str(folder("beats")), Quiet())
+
+
+def member(content: bytes) -> None:
+    """What rank 0 answers, as a member takes it."""
+    _member()._take(pieces(content, 1 + content.count(b"\0") % 5), time.monotonic())
+
+
+@cache
+def _member() -> Member:
+    return Member(PLACE._replace(rank=1), str(folder("beats")), Quiet())
+
+
+class Mad(Helpers):
+    """Helpers that are never started; what they say is `words`."""
+
+    def __init__(self) -> None:
+        super().__init__(select.poll(), -1)
+        self.words: list[tuple[str, Message]] = []
+
+    def want(self, name: str, *words: str, **more: Any) -> None:
+        pass
+
+    def tend(self, now: float) -> list[int]:
+        return []
+
+    def runs(self, name: str) -> bool:
+        return True
+
+    def said(self, ready: set[int], now: float) -> list[tuple[str, Message]]:
+        found, self.words = self.words, []
+        return found
+
+
+NAMES: Final = ("watch", "sampler", "probe", "output", "metrics", "courier", "evidence", "heal", "platform", "keeper")
+
+
+def line_of_a_helper(content: bytes) -> None:
+    """One that is mad costs a record and nothing else.  The first byte says which."""
+    message = helpers.message(content[1:])
+    if message is None:
+        return
+    mad = Mad()
+    found = Aides(
+        config.settings({"state-dir": "/nonexistent", "probe": "ascend"}, {}),
+        policy(),
+        mad,
+        Tree(b"FTRUN_BEAT_DIR=/nonexistent"),
+        Place("/nonexistent", "/nonexistent"),
+        "/nonexistent",
+        Capture(()),
+        grouping.Group(4, 1, "127.0.0.1:9", None, 600.0, "", ""),
+    )
+    mad.words = [(NAMES[content[0] % len(NAMES)], message)] * 2
+    job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
+    for event in found.hear(set(), NOW):
+        job, _ = decide(job, event, policy())
+        records.load_state(records.dump_state(job.ledger, {}))
+    found.told()
+
+
+def clean() -> None:
+    """What has sockets is closed."""
+    for made in (_hub, _member):
+        if made.cache_info().currsize:
+            made().close(False)
+        made.cache_clear()
+    if _channel.cache_info().currsize and (socket := _channel().socket) is not None:
+        socket.close()
+    _channel.cache_clear()

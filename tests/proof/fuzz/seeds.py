@@ -1,0 +1,347 @@
+"""What each target is begun with: real samples, and what was found in earlier runs."""
+
+import json
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ftrun.config import OPTIONS
+from ftrun.core.group import End, Order, Pulse, Report, Trouble
+from ftrun.core.history import Clock, Occurrence
+from ftrun.core.values import Learned, Ledger
+from ftrun.wire import control, peers, records
+from ftrun_hooks import layout as at
+from support.device.npu_smi import FakeNpuSmi
+from support.made_run import MadeRun
+from support.runs import HOUSE
+
+SHARED: Final = HOUSE.parent / "shared" / "npu-smi"
+NS: Final = 1_000_000_000
+REPORT: Final = Report(1, "life", 7, "node", "boot", 2, "running")
+FAULT: Final = {
+    "node": "n",
+    "device": "npu0",
+    "code": "80C98002",
+    "severity": "minor",
+    "boot": "b",
+    "wall": 1,
+    "mono": 2,
+}
+SCHEDULE: Final = {
+    "key": "k",
+    "node": "n",
+    "count": 1,
+    "wall": 1.5,
+    "best_step": 7,
+    "best_checkpoint": None,
+    "progressed": True,
+    "faulted": False,
+    "failed": True,
+    "phase": "p",
+}
+VERDICT: Final = {
+    "schema": 1,
+    "verdict": "hang-limit",
+    "exit_code": 195,
+    "node": "n",
+    "why": "w",
+    "schedule_cnt": 1,
+    "device": None,
+    "time": "2026-01-02T03:04:05.678Z",
+}
+RESET: Final = {
+    "FaultFlushing": False,
+    "GracefulExit": 0,
+    "UpdateTime": 1700000000,
+    "RetryTime": 1,
+    "RestartFaultProcess": True,
+    "RankList": [
+        {
+            "RankId": 0,
+            "LogicId": 0,
+            "Status": "unrecovered",
+            "Policy": "reset",
+            "ErrorCode": None,
+            "ErrorCodeHex": "80C9,8C2",
+        },
+        {"RankId": 1, "LogicId": 1, "Status": "fault", "ErrorCode": [2160], "ErrorCodeHex": ["[0x80C98002]"]},
+    ],
+}
+TOML: Final = """restart-on = ["hang", "fault"]
+max_restarts = 3
+hang-timeout = "10m"
+metrics = ":9400"
+group-endpoint = "[fd00::1]:29470"
+[[phase]]
+name = "train"
+command = "python 'train.py' --x"
+progress = ["/a/*", "/b"]
+[[phase]]
+name = "evaluate"
+command = ["python", "e.py"]
+max-restarts = "off"
+"""
+PLATFORM: Final = """fault-tolerance/job-retry-num="8"
+fault-tolerance/hang-retry="true"
+fault-tolerance/job-unconditional-retry="false"
+recover-strategy="recover-in-place, retry"
+fault-retry-times="3"
+jobset.sigs.k8s.io/restart-attempt="2"
+other="a\\"b\\n\\u00e9"
+# a comment
+"""
+VARIABLES: Final = (
+    "SLURM_JOB_ID=5\nSLURM_STEP_ID=0\nSLURM_STEP_NUM_TASKS=4\nSLURM_PROCID=1\nSLURM_JOB_NODELIST=gpu[003-005,9],b1",
+    "MA_NUM_HOSTS=2\nVC_WORKER_HOSTS=a.b,c.d\nVC_TASK_INDEX=1",
+    "JOB_COMPLETION_INDEX=1\nJOBSET_JOB_INDEX=0\nJOBSET_REPLICAS=2\0train-0-1\00010.0.0.1 train-0-1.train train-0-1",
+    "VC_MASTER_HOSTS=a\nVC_WORKER_HOSTS=b,c\nVK_TASK_INDEX=1\0b.x",
+    "NNODES=2\nNODE_RANK=1\nMASTER_ADDR=h\nRANK=3\nLOCAL_RANK=0,1\nLOCAL_WORLD_SIZE=8\nFTRUN_HANG_TIMEOUT=5m",
+)
+TABLE: Final = "# ours\n0x80C98002 major  HBM\n79 critical fell off\n[80E01801] ignore\n"
+RAISED: Final = """pid 17
+at 999000000000
+started 990000000000
+parents 1 2 3
+rank 4
+program train.py
+kinds RuntimeError Exception BaseException
+message CUDA error: out of memory
+more second line
+where train.py:12 step
+own train.py:12 step
+chain cause
+root-kinds torch.cuda.OutOfMemoryError RuntimeError Exception
+root-message NCCL watchdog timeout
+end
+"""
+PRINTED: Final = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    f()\nValueError: x\n'
+MOUNTS: Final = """22 1 253:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+23 22 0:20 / /dev/shm rw,nosuid shared:2 - tmpfs tmpfs rw,size=65536k
+24 22 0:21 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+25 22 0:22 / /mnt/a\\040b rw - tmpfs none rw
+"""
+CGROUP: Final = "12:memory:/docker/abc\n0::/user.slice\n"
+SPY: Final = [
+    {
+        "pid": 1,
+        "thread_id": 5,
+        "thread_name": "MainThread",
+        "os_thread_id": 1,
+        "active": True,
+        "owns_gil": True,
+        "frames": [
+            {"name": "f", "filename": "a.py", "module": None, "short_filename": "a.py", "line": 7, "locals": None}
+        ],
+    }
+]
+LINES: Final[dict[str, list[dict[str, Any]]]] = {
+    "watch": [{"event": "saved", "path": "/c/1", "mono": 999.0, "renamed": True}, {"event": "problem", "what": "w"}],
+    "sampler": [{"event": "sample", "mono": 999.0, "seconds": 1.0, "cpu": 0.1, "io": 5, "processes": 2, "root": None}],
+    "probe": [
+        {"event": "ready"},
+        {
+            "event": "devices",
+            "devices": [
+                {
+                    "id": "npu0",
+                    "index": 0,
+                    "vendor": "ascend",
+                    "name": "910",
+                    "visible": "0",
+                    "pids": [1],
+                    "util": 5,
+                    "memory_util": 1,
+                    "power": 70,
+                    "traffic": None,
+                    "memory_used": 5,
+                    "memory_total": 9,
+                }
+            ],
+        },
+        {"event": "fault", "device": "npu0", "code": "8", "severity": "minor", "why": "w", "gone": False, "old": True},
+        {"event": "none", "why": "no driver"},
+    ],
+    "output": [{"event": "tail", "lines": ["a"]}, {"event": "broken", "stream": 1}],
+    "metrics": [{"event": "listening", "address": "127.0.0.1:1"}],
+    "courier": [
+        {"event": "order", "id": "1", "verb": "pause", "by": "root", "lasting": 5.0, "until": 2000.0},
+        {"event": "order", "id": "1", "verb": "restart", "by": "root", "lasting": None, "until": 2000.0},
+        {"event": "ordered", "order": peers.plain(Order(3, "run", "go"))},
+        {"event": "ordered", "order": peers.plain(Order(3, "end", "over", end=End(195, "hang-limit", "w")))},
+        {"event": "cut", "why": "w"},
+    ],
+    "evidence": [{"event": "evidenced", "cleared": None, "why": "w", "cpu": 0, "io": 0, "processes": 1, "report": "r"}],
+    "heal": [{"event": "healed", "ok": False, "why": "w"}],
+    "platform": [
+        {
+            "event": "platform",
+            "flushing": False,
+            "clear": False,
+            "graceful": False,
+            "faults": [{"rank": 0, "logic": 0, "code": "reset.json", "severity": "unknown", "status": "fault"}],
+        }
+    ],
+    "keeper": [
+        {"event": "kept", "history": {"faults": [FAULT], "schedules": [SCHEDULE]}},
+        {"event": "shared", "verdict": VERDICT},
+        {"event": "told", "verdict": None},
+    ],
+}
+
+
+def seeds(name: str) -> list[bytes]:
+    """Of a target."""
+    return [content if isinstance(content, bytes) else content.encode() for content in MADE[name]()]
+
+
+def _npu() -> list[bytes | str]:
+    found: list[bytes | str] = [path.read_bytes() for path in sorted(SHARED.glob("*.txt"))] if SHARED.is_dir() else []
+    for kind in ("910A", "910B", "A3", "950"):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = FakeNpuSmi(Path(folder), kind)
+            fake.set(processes=[(1, "a b", 3), (2, "", 4)], codes=[("80E01801", "one"), ("8C084E00", "two")])
+            found += [text for text, _ in fake.answers().values()]
+    return found
+
+
+def _state() -> bytes:
+    kept = (Occurrence("n", "npu0", "80C98002", "minor", Clock(1.5, "boot", 2.5)),)
+    ledger = Ledger(3, best_step=7, last_checkpoint="/c/7", learned=Learned(1, 2, 3, 4, 5), occurrences=kept)
+    return records.dump_state(ledger, {"beat_dir": "/dev/shm/x", "ended": False})
+
+
+def _run_dir() -> list[bytes | str]:
+    """The files of one that was made up, one after the other."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = MadeRun(Path(folder))
+        try:
+            for event in (
+                "started",
+                "spawned",
+                "first_beat",
+                "progress",
+                "suspect",
+                "hang",
+                "stopping",
+                "restart",
+                "ended",
+            ):
+                made.record(event, reason="hang", rule="step", rank=0, age=5.0, limit=4.0, step=7, verdict="hang-limit")
+            made.samples([(5.0, 1, 2), (1.0, 3, 4)])
+            made.write()
+            device = {"id": "0", "name": "n", "util": 5, "memory_used": 1, "memory_total": 2, "power": 3}
+            (made.folder / "devices.json").write_text(json.dumps({"mono": time.monotonic(), "devices": [device]}))
+            names = ("events.jsonl", "state.json", "steps.jsonl", "devices.json")
+            return [b"\0".join((made.folder / name).read_bytes() for name in names), b"\0\0\0"]
+        finally:
+            made.close()
+
+
+def _slot(rank: int = 0, **words: int) -> bytes:
+    """Of a rank that moved at 995 s and is in two sections."""
+    moved = {"CLAIMED_AT": 990, "ALIVE_AT": 994, "MOVED_AT": 995, "CHECKPOINT_AT": 993}
+    known = {"MAGIC_WORD": at.MAGIC, "PID": 1, "START_TICKS": 2, "RANK": rank, "STEP": 8, "DEPTH": 2, "INTERVALS": 200}
+    known |= {"CHECKPOINT_STEP": 6, "USUAL": NS, "LONGEST": 2 * NS, **{name: at_ * NS for name, at_ in moved.items()}}
+    content = bytearray(at.SLOT_WORDS * at.WORD)
+    for name, value in (known | words).items():
+        struct.pack_into("=Q", content, getattr(at, name) * at.WORD, value)
+    for level, section in enumerate((b"train", b"checkpoint")):
+        where = (at.SECTION_TABLE + level * at.SECTION_WORDS) * at.WORD
+        struct.pack_into("=QQ48s", content, where, 994 * NS, 60 * NS | at.SIDE, section)
+    return bytes(content)
+
+
+def _beat_file() -> bytes:
+    head = struct.pack("=QQ", at.MAGIC, at.NO_LOOK).ljust(at.HEADER_WORDS * at.WORD, b"\0")
+    return (head + _slot() + _slot(1)).ljust(at.FILE_BYTES, b"\0")
+
+
+def _messages() -> list[bytes | str]:
+    trouble = Trouble("hang", "why", 2.5, 3, 7, True)
+    reports = [REPORT, REPORT._replace(trouble=trouble), REPORT._replace(end=End(195, "hang-limit", "why"))]
+    orders = [Order(3, "run", "why"), Order(3, "stop", "why", "hang", "n", 1, 7)]
+    values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]
+    return [
+        *map(peers.dump, values),
+        peers.dump_hello(HELLO),
+        peers.dump_time(12.5),
+        b"12",
+        b'{"rank": 1e999, "node": 1}',
+    ]
+
+
+HELLO: Final = peers.Hello("0.1.0", "", 4, 1, "life", "node")
+MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
+    "config": lambda: [TOML, "[phase]\n", "hang-timeout = 5\n"],
+    "options": lambda: [
+        *(o.default for o in OPTIONS),
+        "500ms",
+        "[::1]:9400",
+        "a.b-c:1",
+        "a/b.prom",
+        "hang, fault",
+        "é:1",
+    ],
+    "environment": lambda: [*VARIABLES],
+    "annotations": lambda: [PLATFORM],
+    "fault-table": lambda: [TABLE],
+    "phases": lambda: [
+        json.dumps(
+            {
+                "schema": 1,
+                "phases": [{"name": n, "run_dir": "20260102_030405_restartable", "succeeded": True} for n in "ab"],
+            }
+        )
+    ],
+    "npu-smi": _npu,
+    "reset": lambda: [json.dumps(RESET), '{"status": "initializing"}'],
+    "py-spy": lambda: [json.dumps(SPY)],
+    "slots": lambda: [b"\0" + _slot(), b"\3" + _slot(STEP=0, FLAGS=7), b"\1" + _slot(SEQUENCE=3) + _slot(1, DEPTH=99)],
+    "checkpoint": lambda: ["/c/7", "é\n", b"\xff\xfe"],
+    "last-words": lambda: [f"{RAISED}\0{RAISED.replace('17', '18')}\0{PRINTED}", f"\0\0[rank0]: {PRINTED}"],
+    "comm": lambda: ["python", "a) R 1", ") ) (", b"\xff\n"],
+    "mounts": lambda: [f"{MOUNTS}\0{CGROUP}"],
+    "state": lambda: [_state()],
+    "run-dir": _run_dir,
+    "beat-file": lambda: [_beat_file(), _beat_file()[:5000], b""],
+    "history": lambda: [json.dumps({"schema": 1, "faults": [FAULT], "schedules": [SCHEDULE], "more": [1]})],
+    "verdict": lambda: [json.dumps(VERDICT)],
+    "control": lambda: [
+        control.dump_request(control.Request("7", "pause", "root", 60.0, 5.0)),
+        control.dump_reply(control.Reply("7", True, "it does"), version="1"),
+    ],
+    "channel": lambda: [b"\0" + control.dump_request(control.Request("7", verb, "root")) for verb in ("ping", "stop")],
+    "peers": _messages,
+    "hub": lambda: [
+        b"\0".join([peers.dump_hello(HELLO), peers.dump(report), peers.dump_pulse(Pulse(1, 7, 2.5)), b"5"])
+        for report in (REPORT, REPORT._replace(state="ready"), REPORT._replace(trouble=Trouble("hang", "w", 1.0, 1, 7)))
+    ],
+    "member": lambda: [
+        b"\0".join([peers.ORDER, peers.dump(Order(3, "run", "why")), b"1", b"5"]),
+        b"\0".join([peers.REFUSED, b"why"]),
+    ],
+    "helpers": lambda: [
+        bytes([number]) + json.dumps(line).encode() for number, name in enumerate(LINES) for line in LINES[name]
+    ],
+}
+# Target and bytes, as a fuzzer found them.
+FOUND: Final[list[tuple[str, bytes]]] = [
+    ("mounts", b"22 1 0:5 / /a\x0cb rw,relatime - tmpfs none rw\n"),
+    ("peers", b'{"rank": 1e999, "node": 1}'),
+    ("peers", b'{"rank": 1, "step": 7, "age": 1' + b"0" * 400 + b"}"),
+    (
+        "history",
+        b'{"schema": 1, "schedules": [], "faults": [{"node": "", "device": "", "code": "", "severity": "", '
+        b'"boot": "", "mono": 1, "wall": 1' + b"0" * 400 + b"}]}",
+    ),
+    ("annotations", b"jobset.sigs.k8s.io/restart-attempt=000000000000999999999999"),
+]
+FOUND.append(("slots", b"\0" + _slot(STEP=(1 << 64) - 1, CHECKPOINT_STEP=(1 << 63) + 2)))
+FOUND.append(("state", _state().replace(b'"last_step": null,\n', b"")))
+FOUND.append(("helpers", b'\3{"event": "broken", "stream": Infinity}'))
+FOUND.append(("helpers", b'\0{"event": "saved", "path": "/c", "renamed": true, "mono": 1' + b"0" * 400 + b"}"))
+_LONG: Final = {"RankId": 10**300, "LogicId": 10**300, "Status": "fault"}
+FOUND.append(("reset", json.dumps({"RankList": [_LONG] * 300}).encode()))

@@ -1,0 +1,287 @@
+"""What eats bytes that others wrote, in one table: each target is a function of bytes, with the errors it declares.
+
+A target raises nothing but those, whatever the bytes, and keeps what else it promises; an AssertionError is a finding
+as any other.  What needs files has them in a folder of its own, made at the first call.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ftrun import config, grouping, phases
+from ftrun.core import events as ev
+from ftrun.core import failures, faults
+from ftrun.core.job import decide
+from ftrun.core.states import Job, Running, Starting
+from ftrun.core.values import Attempt, Ledger
+from ftrun.helpers.courier import pulse
+from ftrun.helpers.evidence import stacks
+from ftrun.helpers.keeper import history, verdict
+from ftrun.helpers.output.tail import Tail
+from ftrun.helpers.platform import ranks, reset
+from ftrun.helpers.probe import ascend, npu_smi
+from ftrun.host import cgroup, procfs, tracebacks
+from ftrun.host.voice import Voice
+from ftrun.views import beatfile, html, look, summary
+from ftrun.views import history as past
+from ftrun.wire import annotations, helpers, peers, records
+from ftrun_hooks import layout as at
+from proof.fuzz import kit, messages
+from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text
+
+
+class Target(NamedTuple):
+    """`what` it eats, in a few words; `declared`: what it may raise."""
+
+    run: Callable[[bytes], object]
+    what: str
+    declared: tuple[type[Exception], ...] = ()
+
+
+def clean() -> None:
+    """Nothing of them stays."""
+    messages.clean()
+    kit.clean()
+
+
+# --- options and files of the operator --------------------------------------------------------------------------------
+
+
+def toml(content: bytes) -> None:
+    """The config file, and then each value of it as its option reads it.  It is the operator's own, and Python's reader
+    takes long for a key of thousands of parts."""
+    fd = os.memfd_create("config")
+    try:
+        os.write(fd, content[:PAGE])
+        texts, found = config.read_file(f"/proc/self/fd/{fd}")
+    except config.ConfigError as error:
+        one_line(error)
+        return
+    finally:
+        os.close(fd)
+    for name, value in (*texts.items(), *(pair for phase in found for pair in phase.texts.items())):
+        with contextlib.suppress(ValueError):
+            config.BY_NAME[name].read(value)
+
+
+def options(content: bytes) -> None:
+    for option in config.OPTIONS:
+        try:
+            option.read(text(content))
+        except ValueError as error:
+            one_line(error)
+
+
+def environment(content: bytes) -> None:
+    """What platforms say of a group, and of the ranks."""
+    words, host, hosts = pieces(content, 3)
+    pairs = (line.partition(b"=") for line in words.split(b"\n"))
+    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
+    grouping.discover(found, text(host), text(hosts))
+    ranks.local_ranks(found)
+    with contextlib.suppress(config.ConfigError):
+        config._environment(found)
+
+
+def words_of_the_platform(content: bytes) -> None:
+    found = annotations.read("file", text(content))
+    for name, value in found.texts:
+        config.BY_NAME[name].read(value)
+    assert all(problem.isprintable() and len(problem) < 1000 for problem in found.problems)
+    assert found.attempts is None or found.attempts < 1 << 31
+
+
+def fault_table(content: bytes) -> None:
+    try:
+        faults.parse(text(content))
+    except ValueError as error:
+        one_line(error)
+
+
+def phase_note(content: bytes) -> None:
+    where = folder("phases")
+    (where / "phases.json").write_bytes(content)
+    nobody: Any = None
+    stages = phases.Note(str(where), ["a", "b"], Voice(0), nobody).stages
+    assert [stage.name for stage in stages] == ["a", "b"]
+    for path in where.iterdir():
+        path.unlink()
+
+
+# --- devices and the platform -----------------------------------------------------------------------------------------
+
+
+def npu(content: bytes) -> None:
+    said = text(content)
+    npu_smi.mapping(said)
+    npu_smi.refused(said)
+    ascend.ids(said)
+    for lines in npu_smi.blocks(said).values():
+        for read in (npu_smi.reading, npu_smi.processes, npu_smi.health, npu_smi.events, npu_smi.ecc):
+            read(lines)
+
+
+def reset_json(content: bytes) -> None:
+    """What it says of it is a line that PID 1 takes."""
+    found, dropped = reset.parse(content, None, lambda code: faults.look_up({}, code).severity)
+    assert len(json.dumps({"event": "platform"} | found)) < helpers.LINE_LIMIT, "the line is too long"
+    Quiet().dropped("reset.json", dropped)
+
+
+def py_spy(content: bytes) -> None:
+    stacks.parse(1, content)
+
+
+# --- what the command may have written --------------------------------------------------------------------------------
+
+
+def slots(content: bytes) -> None:
+    """The beat file; then the decision, the next look and the state that follow from it.
+
+    The first byte says how many slots are filled with the rest, one after the other.
+    """
+    found, many = beat_folder(), 1 + content[0] % 8 if content else 1
+    found.reset()
+    size = at.SLOT_WORDS * at.WORD
+    row = content[1 : 1 + size].ljust(size, b"\0")
+    if not content[1 + size :]:  # as a rule it is a slot of this version
+        row = at.MAGIC.to_bytes(at.WORD, "little") + row[at.WORD :]
+    where = at.HEADER_WORDS * at.WORD
+    found._map[where : where + many * size] = row * many
+    rest = content[1 + size :][: len(found._map) - where]
+    found._map[where + size : where + size + len(rest)] = rest[: len(found._map) - where - size]
+    job = Job(Starting(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
+    for now in (NOW, NOW + 10, NOW + 1e4):
+        job, _ = decide(job, ev.Looked(now, found.look(now)), policy())
+        if isinstance(job.phase, Starting | Running):
+            found.plan(job.phase.deadline)
+        records.load_state(records.dump_state(job.ledger, {}))
+        assert not any("\0" in (text or "") for text in (job.ledger.last_section, job.ledger.last_checkpoint))
+    pulse.read(found.path, NOW)
+    found.problems.clear()
+
+
+def checkpoint(content: bytes) -> None:
+    """The text beside a checkpoint: it becomes a variable of the next start."""
+    found = beat_folder()
+    found.reset()
+    start = at.slot_of(0)
+    for word, value in ((at.MAGIC_WORD, at.MAGIC), (at.PID, 1), (at.MOVED_AT, 5), (at.CHECKPOINT_STEP, 8)):
+        found._words[start + word] = value
+    Path(found.path, f"{at.CHECKPOINT}0").write_bytes(content)
+    Path(found.path, f"{at.FAIL}0").write_bytes(content)
+    job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
+    job, _ = decide(job, ev.Looked(NOW, found.look(NOW)), policy())
+    records.load_state(records.dump_state(job.ledger, {}))
+    os.fsencode(job.ledger.last_checkpoint or "")
+    assert "\0" not in (job.ledger.last_checkpoint or "")
+
+
+def last_words(content: bytes) -> None:
+    """Tracebacks and the last lines of output, and what is made of them."""
+    first, second, said = pieces(content, 3)
+    thrown = [one for one in map(tracebacks._parse, (first, second)) if one is not None]
+    tail = Tail()
+    tail.add(NOW, 1, said)
+    lines = tail.lines()
+    assert len(json.dumps(lines)) < helpers.LINE_LIMIT
+    cause = failures.first_cause(thrown, NOW)
+    for code in (1, 2, 127, 134, 137):
+        failures.judge(failures.Ending(code, None, False, cause, tuple(lines), None, 1, NOW))
+
+
+def name_of_a_process(content: bytes) -> None:
+    """/proc/<pid>/stat of one that calls itself so: ours."""
+    Path("/proc/self/comm").write_bytes(content[:15].replace(b"\0", b"") or b"x")
+    found = procfs.stat(os.getpid())
+    assert found is not None
+    assert (found.parent, found.session, found.state) == (os.getppid(), os.getsid(0), "R")
+    procfs.describe(found)
+
+
+def mounts(content: bytes) -> None:
+    """/proc/self/mountinfo and /proc/self/cgroup: names of folders are in them."""
+    one, other = pieces(content, 2)
+    procfs.memory_mounts(procfs.mount_lines(one))
+    list(cgroup.files(text(other), text(one)))
+
+
+# --- files of ours that others may have changed -----------------------------------------------------------------------
+
+
+def state_json(content: bytes) -> None:
+    ledger, rest = records.load_state(content)
+    records.load_state(records.dump_state(ledger, rest))
+
+
+def run_dir(content: bytes) -> None:
+    """All files of a run dir, and every view of it."""
+    where = folder("views")
+    for name, piece in zip(
+        ("events.jsonl", "state.json", "steps.jsonl", "devices.json"), pieces(content, 4), strict=True
+    ):
+        (where / name).write_bytes(piece)
+    shown = look.look(str(where))
+    json.dumps(summary.document(shown))
+    assert all(line.isprintable() for line in (*summary.title(shown), *summary.lines(shown)))
+    html.render(past.read(str(where)))
+
+
+def beat_file(content: bytes) -> None:
+    """Of any size, as who looks on reads it."""
+    where = folder("views")
+    (where / at.BEATS).write_bytes(content)
+    beatfile.read(str(where), NOW, NOW - 50, True)
+    pulse.read(str(where), NOW)
+
+
+def history_json(content: bytes) -> None:
+    found, dropped = history.parse(content)
+    joined = history.merge(found, found.faults[:1], found.schedules[:1])
+    history.parse(history.dump(joined))
+    told = history.told(joined, time.time(), "boot")
+    assert len(json.dumps(told)) < helpers.LINE_LIMIT
+    for fault in told["faults"]:
+        with contextlib.suppress(records.Corrupt):
+            records.load_occurrence(fault)
+    Quiet().dropped("history.json", dropped)
+
+
+def verdict_json(content: bytes) -> None:
+    found = verdict.parse(content)
+    if found is not None:
+        verdict.holds(found, 1, 0.0)
+        verdict.dump(found)
+
+
+TARGETS: Final = {
+    "config": Target(toml, "the config file"),
+    "options": Target(options, "texts of options"),
+    "environment": Target(environment, "variables of platforms"),
+    "annotations": Target(words_of_the_platform, "the file of the downward API"),
+    "fault-table": Target(fault_table, "a site's table of faults"),
+    "phases": Target(phase_note, "phases.json"),
+    "npu-smi": Target(npu, "what npu-smi prints"),
+    "reset": Target(reset_json, "reset.json", (ValueError, RecursionError)),
+    "py-spy": Target(py_spy, "what py-spy prints", (ValueError, KeyError, TypeError, RecursionError)),
+    "slots": Target(slots, "the beat file, in PID 1"),
+    "checkpoint": Target(checkpoint, "the text of a checkpoint"),
+    "last-words": Target(last_words, "tracebacks and last lines"),
+    "comm": Target(name_of_a_process, "/proc/<pid>/stat"),
+    "mounts": Target(mounts, "mountinfo and cgroup"),
+    "state": Target(state_json, "state.json", (records.Corrupt,)),
+    "run-dir": Target(run_dir, "a run dir, in every view"),
+    "beat-file": Target(beat_file, "the beat file, in the views"),
+    "history": Target(history_json, "history.json", (history.Foreign, RecursionError)),
+    "verdict": Target(verdict_json, "verdict.json"),
+    "control": Target(messages.control_message, "orders and their answers"),
+    "channel": Target(messages.channel, "frames of the control channel"),
+    "peers": Target(messages.peer_message, "words of other nodes"),
+    "hub": Target(messages.rank_0, "a member, at rank 0", (peers.Refused,)),
+    "member": Target(messages.member, "rank 0, at a member", (peers.Refused,)),
+    "helpers": Target(messages.line_of_a_helper, "lines of helpers, in PID 1"),
+}

@@ -1,0 +1,49 @@
+"""What the fuzzers found: each of it once more, as it was, and then as a user meets it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from proof.fuzz.findings import tried
+from proof.fuzz.seeds import FOUND
+from proof.fuzz.targets import TARGETS, clean
+from support.runs import HOUSE, Runs, need_mounts, python
+from support.runs import runs as runs
+
+SUPERVISOR = str(HOUSE / "supervisor")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cleaned() -> object:
+    yield
+    clean()
+
+
+@pytest.mark.parametrize(("target", "content"), FOUND)
+def test_it_is_no_finding_any_more(target: str, content: bytes) -> None:
+    assert tried(TARGETS[target], content) is None
+
+
+@pytest.mark.parametrize("name", ["a\fb", "a\u2028b", "a b\tc"])
+def test_a_mount_point_of_any_name_stops_no_start(runs: Runs, name: str) -> None:
+    need_mounts()
+    point = runs.folder / name
+    point.mkdir()
+    mounted = runs.mounted(f"mount -t tmpfs none '{point}'")
+    run = runs.run("true", prefix=mounted)
+    assert run.wait() == 0, run.told()
+    readers = "alive._devices('/tmp', 0), list(process.proc()), disk._kind('/tmp'), mounts.network('/tmp')"
+    modules = "views import alive", "cli.doctor import disk, process", "host import mounts"
+    code = "\n".join([*(f"from ftrun.{module}" for module in modules), readers])
+    subprocess.run([*mounted, *python(code)], check=True, timeout=60, env=runs.environment | {"PYTHONPATH": SUPERVISOR})
+
+
+def test_a_name_with_a_nul_in_it_stops_no_restart(runs: Runs, tmp_path: Path) -> None:
+    """It would be part of a variable of the next start, and the kernel takes none."""
+    code = """
+if ft.attempt().start_cnt > 1: sys.exit(0)
+ft.checkpoint(5, "c\\0d"); ft.section("s\\0t").__enter__(); ft.beat(6); sys.exit(7)
+"""
+    run = runs.run("--restart-on", "failure", "--backoff", "10ms", "--", *python(code))
+    assert run.wait() == 0, run.told()

@@ -1,0 +1,175 @@
+"""Restart a small tree thousands of times; nothing of ftrun may grow with that."""
+
+import argparse
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from proof.soak.growth import Growth
+from proof.soak.judgement import grown, growths
+from proof.soak.running import Broken, Plan, Soak
+from proof.soak.samples import SUPERVISOR, Sample
+from support.measured import Measured, Plot, Series, save
+from support.runs import need_pid1
+from support.supervised import Mode
+
+MODES: Final[tuple[Mode, ...]] = ("pid1", "subreaper")
+NAMES: Final = {"pid1": "PID 1", "subreaper": "subreaper"}
+COLUMNS: Final = {"descriptors": 1, "threads": 1, "rss": 1024, "pss": 1024}  # and what the figure is divided by
+POINTS: Final = 25  # of a line
+KNOWN: Final = {
+    "events.jsonl": "a few records a restart, by design: all of it is what the job's history is made of",
+    "run.log": "a line a restart",
+    "output.log": "what the command prints",
+    "steps.jsonl": "a line a minute of steps, and one for each attempt that steps",
+    "reports": "a report a hang",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("bin/prove soak", description=__doc__)
+    parser.add_argument("--restarts", type=int, default=10_000, metavar="N", help="of each form of ftrun [%(default)s]")
+    parser.add_argument("--as", dest="modes", choices=MODES, nargs="*", default=MODES, help="[both]")
+    parser.add_argument("--dry", action="store_true", help="publish nothing")
+    given = parser.parse_args()
+    plan = Plan(given.restarts, look=max(1, given.restarts // 100))
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has the first one ignored
+        signal.signal(number, signal.default_int_handler)
+    found: dict[Mode, list[Sample]] = {}
+    began = time.monotonic()
+    try:
+        for mode in given.modes:
+            found[mode] = soaked(mode, plan)
+    except Broken as why:
+        print(f"broken: {why}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    wrong = [f"{NAMES[mode]}: {line}" for mode, samples in found.items() for line in grown(samples)]
+    if not given.dry:
+        for section in sections(found, plan, time.monotonic() - began, wrong):
+            print(save("reliability", section))
+    print(*wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+def soaked(mode: Mode, plan: Plan) -> list[Sample]:
+    samples = []
+    with tempfile.TemporaryDirectory(prefix="ft-") as folder, Soak(Path(folder), plan, mode) as soak:
+        for sample in soak.samples():
+            samples.append(sample)
+            ftrun = sample.processes[SUPERVISOR]
+            told = f"{NAMES[mode]}: {sample.restarts + 1} starts, {ftrun.rss} KiB, {ftrun.descriptors} descriptors"
+            print(f"\r{told} ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return samples
+
+
+def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong: list[str]) -> list[Measured]:
+    before = (
+        f"One ftrun restarts a small tree {plan.restarts:,} times: a parent, two children, one in a session of its own "
+        f"and a daemon. Half of the restarts are after an exit, half after a signal, but one in {plan.hang} is after a "
+        f"hang (with its evidence, its report, and a child that is deaf to SIGTERM) and one in {plan.look} by `ftctl "
+        "restart`. All ordinary helpers run: the watcher of checkpoints, the output, the keeper, the sampler, the "
+        "courier and the metrics. While the tree stands still before such an order, ftrun is looked at from outside.",
+        "From the first tenth of the looks after the warm-up (a tenth, too) to the last: medians.",
+    )
+    made_by = "bin/prove soak" + (f" --restarts {plan.restarts}" if plan.restarts != Plan().restarts else "")
+    heads = ("ftrun as", "process", "descriptors", "threads", "RSS, MiB", "PSS, MiB")
+    rows = tuple(row for mode, samples in found.items() for row in _rows(mode, samples))
+    first = next(iter(found))
+    verdict = "Nothing grew." if not wrong else f"**It grew:** {'; '.join(wrong)}."
+    after = (
+        f"{verdict} {seconds / 60:.0f} minutes in all.",
+        *(f"{NAMES[mode]}: {_rest(samples)}" for mode, samples in found.items()),
+        f"What grows in the run dir, by design: {_kept(found[first])}.",
+    )
+    title = f"{plan.restarts:,} restarts in one ftrun"
+    memory = Measured("20-soak", title, made_by, before, heads, rows, after, _plot(found[first], "rss", "RSS, MiB"))
+    again = Measured(
+        "21-soak-descriptors",
+        "Their open descriptors",
+        made_by,
+        (f"The same run, as {NAMES[first]}.",),
+        (),
+        (),
+        plot=_plot(found[first], "descriptors", "open descriptors"),
+    )
+    return [memory, again]
+
+
+def _rows(mode: Mode, samples: list[Sample]) -> list[tuple[str, ...]]:
+    known = growths(samples)
+    names = [name for name, what in known if what == "rss"]
+    return [
+        (NAMES[mode], f"`{name}`", *(_cell(known[name, what], each) for what, each in COLUMNS.items()))
+        for name in names
+    ]
+
+
+def _cell(growth: Growth, each: int) -> str:
+    first, last = (f"{value / each:.1f}" if each > 1 else f"{value:.0f}" for value in (growth.first, growth.last))
+    return first if first == last else f"{first} → {last}"
+
+
+def _rest(samples: list[Sample]) -> str:
+    known = growths(samples)
+    words = {
+        ("all", "processes"): "processes in all",
+        ("all", "zombies"): "zombies",
+        ("files", "/dev/shm"): "files in /dev/shm",
+        ("files", "TMPDIR"): "files in the temp folder",
+        (SUPERVISOR, "inotify"): "inotify instances of its own",
+    }
+    told = ", ".join(f"{_cell(known[key], 1)} {name}" for key, name in words.items())
+    many = max(1, len(samples) // 10)
+    pids, files = (
+        [
+            round(statistics.median(sample.machine[kind] for sample in part))
+            for part in (samples[:many], samples[-many:])
+        ]
+        for kind in (0, 1)
+    )
+    return (
+        f"{told}. The whole machine, on which others work as well: {pids[0]} processes at the beginning and {pids[1]} "
+        f"at the end, {files[0]:,} and {files[1]:,} open files."
+    )
+
+
+def _kept(samples: list[Sample]) -> str:
+    first, last = samples[0], samples[-1]
+    between = max(1, last.restarts - first.restarts)
+    found = []
+    for name, size in sorted(last.sizes.items(), key=lambda one: -one[1]):
+        each = (size - first.sizes.get(name, 0)) / between
+        if each >= 1:
+            found.append(f"`{name}` {each:,.0f} bytes a restart ({KNOWN.get(name, 'not known why')})")
+    return ", ".join(found)
+
+
+def _plot(samples: list[Sample], what: str, label: str) -> Plot:
+    names = sorted(
+        {name for sample in samples for name in sample.processes}, key=lambda name: (name != SUPERVISOR, name)
+    )
+    each = COLUMNS[what]
+    series = (
+        Series(
+            name,
+            tuple(
+                (sample.restarts, (getattr(sample.processes[name], what) / each,))
+                for sample in samples[:: max(1, len(samples) // POINTS)]
+                if name in sample.processes
+            ),
+        )
+        for name in names
+    )
+    return Plot("lines", "restarts", label, tuple(series))
+
+
+if __name__ == "__main__":
+    need_pid1()
+    sys.exit(main())

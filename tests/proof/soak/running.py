@@ -1,0 +1,135 @@
+"""One ftrun that restarts a small tree again and again, and is looked at while the tree stands still."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Final, NamedTuple, Self
+
+from proof.soak.samples import Sample, look
+from support.runs import FTRUN, HOUSE, carrying, end_process
+from support.supervised import Mode, children
+
+DEADLINE: Final = 600.0  # s from one look to the next, and for the end; never waited for unless something is broken
+TREE: Final = (sys.executable, "-S", "-E", str(HOUSE / "tests" / "proof" / "soak" / "tree.py"))
+MARK: Final = "FTRUN_SOAK"
+MOUNTED: Final = ("unshare", "--mount", "--propagation", "private")
+NAMESPACE: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+SHM: Final = 'mount -t tmpfs -o size=64m soak /dev/shm\nexec "$@"'  # of its own: what is in it is of this run
+OPTIONS: Final = (
+    *("--restart-on", "hang,failure", "--max-restarts", "off", "--backoff", "off", "--grace", "300ms", "--quiet"),
+    *("--hang-timeout", "300ms", "--start-timeout", "off", "--idle-timeout", "1m", "--metrics", "127.0.0.1:0"),
+)
+
+
+class Broken(Exception):
+    """What did not go as it should, as a few lines."""
+
+
+class Plan(NamedTuple):
+    """Of `restarts`, one in `hang` is after a hang, and one in `look` by an order, after a sample."""
+
+    restarts: int = 10_000
+    look: int = 100
+    hang: int = 50
+
+
+class Soak:
+    """`with` it: nothing of it is left afterwards, however that ends."""
+
+    def __init__(self, folder: Path, plan: Plan, mode: Mode, program: Sequence[str] = FTRUN) -> None:
+        self._plan, self._logs, self._tmp = plan, folder / "logs", folder / "tmp"
+        self._mark = uuid.uuid4().hex
+        self._tmp.mkdir()
+        progress = ("--progress", str(folder / "checkpoints" / "*"), "--state-dir", str(folder / "state"))
+        words = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ()), *program, *OPTIONS]
+        words += [*progress, "--log-dir", str(self._logs), "--", *TREE, *map(str, plan), str(HOUSE / "hooks")]
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
+        self._said = (folder / "stderr").open("w+b")
+        self._process = subprocess.Popen(
+            words,
+            env=plain | {"TMPDIR": str(self._tmp), MARK: self._mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            start_new_session=True,
+        )
+        self._mode, self._shm = mode, -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._process.kill()  # a PID namespace dies with it
+        while left := carrying(f"{MARK}={self._mark}"):
+            for pid in left:
+                end_process(pid)
+            time.sleep(0.01)
+        self._process.wait()
+        self._output.close()
+        self._said.close()
+        if self._shm >= 0:
+            os.close(self._shm)
+
+    def samples(self) -> Iterator[Sample]:
+        """One for each look; at the end all is as it should be, or Broken."""
+        for line in self._lines():
+            word, _, number = line.partition(b" ")
+            if word != b"standing":
+                raise Broken(f"the tree said {line!r}")
+            yield self._look(int(number) - 1)
+            self._order()
+        self._ended()
+
+    def _look(self, restarts: int) -> Sample:
+        ftrun = children(self._process.pid)[0] if self._mode == "pid1" else self._process.pid
+        if self._shm < 0:
+            self._shm = os.open(f"/proc/{ftrun}/root/dev/shm", os.O_RDONLY | os.O_DIRECTORY)
+        folders = {"/dev/shm": Path(f"/proc/{ftrun}/root/dev/shm"), "TMPDIR": self._tmp}
+        return look(ftrun, restarts, self.run_dir, folders)
+
+    @property
+    def run_dir(self) -> Path:
+        (found,) = self._logs.iterdir()
+        return found
+
+    def _order(self) -> None:
+        words = [sys.executable, str(HOUSE / "bin" / "ftctl"), "restart", "--run-dir", str(self.run_dir)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE)
+        if done.returncode:
+            raise Broken(f"ftctl restart ended with {done.returncode}: {done.stderr}")
+
+    def _lines(self) -> Iterator[bytes]:
+        rest = b""
+        while select.select([self._output], [], [], DEADLINE)[0]:
+            content = os.read(self._output.fileno(), 65536)
+            *lines, rest = (rest + content).split(b"\n")
+            yield from lines
+            if not content:
+                return
+        raise Broken(f"nothing happened for {DEADLINE:.0f} s: {self._told()}")
+
+    def _ended(self) -> None:
+        code = self._process.wait(DEADLINE)
+        if code:
+            raise Broken(f"it ended with {code}: {self._told()}")
+        restarts = (self.run_dir / "events.jsonl").read_bytes().count(b'"event": "restart"')
+        if restarts != self._plan.restarts:
+            raise Broken(f"{restarts} restarts are on record, and not {self._plan.restarts}")
+        left = [f"process {pid}" for pid in carrying(f"{MARK}={self._mark}")]
+        left += [f"/dev/shm/{name}" for name in os.listdir(self._shm)] + list(map(str, self._tmp.iterdir()))
+        if left:
+            raise Broken(f"left at its end: {', '.join(left)}")
+
+    @property
+    def _output(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def _told(self) -> str:
+        self._said.seek(0)
+        return self._said.read()[-4000:].decode(errors="replace")

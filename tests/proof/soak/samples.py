@@ -1,0 +1,101 @@
+"""One look at a running ftrun, from outside: what it and its helpers hold, and what lies in its folders."""
+
+import os
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from support.supervised import children, descendants, status
+
+HELPER: Final = re.compile(rb"from ftrun\.helpers\.(\w+)\.__main__")
+SUPERVISOR: Final = "ftrun"
+
+
+class Process(NamedTuple):
+    """Memory in KiB."""
+
+    pid: int
+    descriptors: int
+    threads: int
+    rss: int
+    pss: int
+    inotify: int
+
+
+class Sample(NamedTuple):
+    """`restarts`: before it.  `places`: files by folder; `sizes`: bytes of what lies in the run dir, by its name.
+    `machine`: pids and open files of all, which others move as well."""
+
+    restarts: int
+    processes: dict[str, Process]
+    tree: int
+    zombies: int
+    places: dict[str, int]
+    sizes: dict[str, int]
+    machine: tuple[int, int]
+
+    def figures(self) -> dict[tuple[str, str], float]:
+        """All that is judged, by whose and what it is."""
+        found: dict[tuple[str, str], float] = {
+            (name, what): getattr(process, what)
+            for name, process in self.processes.items()
+            for what in ("descriptors", "threads", "rss", "pss", "inotify")
+        }
+        found |= {("all", "processes"): self.tree, ("all", "zombies"): self.zombies}
+        return found | {("files", place): number for place, number in self.places.items()}
+
+
+def look(ftrun: int, restarts: int, run_dir: Path, folders: dict[str, Path]) -> Sample:
+    """`ftrun`: its pid.  `folders`: where its files are counted, as they are called."""
+    below = [ftrun, *descendants(ftrun)]
+    files = Path("/proc/sys/fs/file-nr").read_text().split()[0]
+    return Sample(
+        restarts,
+        {name: process for name, pid in helpers(ftrun).items() if (process := _process(pid)) is not None},
+        len(below),
+        sum(status(pid).get("State", "").startswith("Z") for pid in below),
+        {name: sum(len(files) for _, _, files in os.walk(folder)) for name, folder in folders.items()},
+        {path.name: size(path) for path in run_dir.iterdir()},
+        (sum(name.isdigit() for name in os.listdir("/proc")), int(files)),
+    )
+
+
+def helpers(ftrun: int) -> dict[str, int]:
+    """The pids of those that last, and of ftrun itself."""
+    found = {SUPERVISOR: ftrun}
+    for pid in children(ftrun):
+        matched = HELPER.search(_read(f"/proc/{pid}/cmdline"))
+        if matched and matched[1] != b"evidence":
+            found[matched[1].decode()] = pid
+    return found
+
+
+def size(path: Path) -> int:
+    """Of all that is in it."""
+    inner = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(os.lstat(name).st_size for name in (inner if path.is_dir() else (path,)))
+
+
+def _process(pid: int) -> Process | None:
+    """None: it is gone."""
+    told = status(pid)
+    try:
+        opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        pss = re.search(rb"^Pss:\s+(\d+)", _read(f"/proc/{pid}/smaps_rollup"), re.MULTILINE)
+        return Process(
+            pid,
+            len(opened),
+            int(told["Threads"]),
+            int(told["VmRSS"].split()[0]),
+            int(pss[1]) if pss else 0,
+            sum(target == "anon_inode:inotify" for target in opened),
+        )
+    except (OSError, KeyError):
+        return None
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,82 @@
+"""What PID 1 does for captured output and nothing else: `capturing.py RUN_DIR ATTEMPTS COMMAND...`.
+
+RUN_DIR/said has what the helper said, one JSON object a line, RUN_DIR/pid its pid, RUN_DIR/log its stderr.  After each
+attempt but the first it is asked for its last lines.  The exit code is that of the last attempt, or 128 + n.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("supervisor", "hooks")]
+
+import ftrun_hooks  # noqa: E402, F401 - where a helper finds it
+from ftrun.host import capture, signals, spawn  # noqa: E402
+from ftrun.host.helpers import Helpers  # noqa: E402
+
+HELPER = "output"
+FAREWELL = "CAPTURING_FAREWELL"  # s, in place of what PID 1 has
+
+
+def main(run_dir: str, attempts: str, *command: str) -> int:
+    caught = signals.Signals()
+    spawn.become_subreaper()
+    captured = capture.Capture()
+    poll = select.poll()
+    poll.register(caught.fd, select.POLLIN)
+    log = os.open(f"{run_dir}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+    helpers = Helpers(poll, log)
+    helpers.want(HELPER, *captured.words(run_dir), passed=captured.passed, lasting=True)
+    said = open(f"{run_dir}/said", "a", buffering=1)  # noqa: SIM115
+    code = running = 0
+
+    def turn() -> list[str]:
+        """One turn of the loop: what the helper said."""
+        nonlocal code, running
+        due = helpers.deadline
+        ready = {fd for fd, _ in poll.poll(None if due is None else 1000 * max(0.0, due - time.monotonic()) + 1)}
+        now = time.monotonic()
+        caught.read()
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not pid:
+                break
+            helpers.ended(pid, now, status == 0)
+            if pid == running:
+                code, running = os.waitstatus_to_exitcode(status), 0
+        found = []
+        for _, message in helpers.said(ready, now):
+            print(json.dumps(message), file=said)
+            found.append(str(message["event"]))
+            if message["event"] == "broken":
+                captured.broken(int(message["stream"]))
+        if helpers.tend(now):
+            Path(run_dir, "pid").write_text(str(helpers.pids[0]))
+        return found
+
+    for attempt in range(int(attempts)):
+        helpers.tell(HELPER, {"ask": "attempt", "number": attempt + 1, "mono": time.monotonic()})
+        child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams)
+        running = child.pid
+        while running:
+            turn()
+        os.close(child.report)
+        helpers.tell(HELPER, {"ask": "tail"})
+        while helpers.runs(HELPER) and "tail" not in turn():
+            pass
+    captured.end()
+    finished = helpers.finish(HELPER, float(os.environ.get(FAREWELL, 5.0)))
+    captured.close()
+    print(json.dumps({"event": "finished", "well": finished}), file=said)
+    helpers.close()
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""A group of containers on hosts that does some work, what is done to it, and whether that ended as it must."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from support.group_work import Book
+from support.hosts import Container, Hosts, Proxy
+from support.runs import DEADLINE, HOUSE, wait_for
+
+WORK = (sys.executable, str(HOUSE / "tests" / "support" / "group_work.py"))
+TRAIN = (sys.executable, str(HOUSE / "tests" / "support" / "group_train.py"))
+OPTIONS = ("--restart-on", "hang,fault,failure", "--backoff", "100ms", "--grace", "1s")
+
+
+class Group:
+    """One container a host, each with the same command: `program`, the folder that all share, and `words`."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        *words: str,
+        program: Sequence[str] = WORK,
+        options: Sequence[str] = (),
+        size: int = 0,
+        wait: str = "20s",
+        proxy: Proxy | None = None,
+    ) -> None:
+        """`size`: where not all of the hosts are for it.  `proxy`: it stands between rank 0 and all others."""
+        self.hosts, self.size = hosts, size or hosts.size
+        self.folder = hosts.folder / "shared"
+        self.folder.mkdir()
+        self.book = Book(self.folder)
+        self.command = [*program, str(self.folder), *words]
+        self.options, self.wait, self._proxy = [*OPTIONS, *options], wait, proxy
+        self.gone: set[int] = set()  # ranks whose container nobody starts again
+
+    def start(self, rank: int, again: bool = False, options: Sequence[str] = (), **environment: str) -> Container:
+        """`again`: in the same container.  `environment` as a scheduler would give it."""
+        endpoint = self._proxy.address if self._proxy and rank else ""
+        given = [*self.hosts.group(rank, self.size, endpoint, self.wait), *self.options, *options]
+        return self.hosts.start(
+            rank, *given, "--", *self.command, again=again, environment={"WORLD_SIZE": str(self.size), **environment}
+        )
+
+    def begin(self) -> list[Container]:
+        for rank in range(self.size):
+            self.start(rank)
+        return self.hosts.last
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None
+        return self._proxy
+
+    def rank(self, rank: int) -> Container:
+        """Its newest container."""
+        return next(container for container in self.hosts.last if container.rank == rank)
+
+    def until_started(self, epoch: int, timeout: float = DEADLINE) -> None:
+        everybody = list(range(self.size))
+        self._until(lambda: self.book.ranks("start", epoch) == everybody, f"all of epoch {epoch}", timeout)
+
+    def until_step(self, step: int, timeout: float = DEADLINE) -> None:
+        self._until(lambda: self.book.step >= step, f"step {step}", timeout)
+
+    def _until(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
+        def look() -> bool:
+            assert condition() or not all(container.ended for container in self.hosts.last), "they ended"
+            return condition()
+
+        try:
+            wait_for(look, what, timeout)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}; {self.told()}") from None
+
+    def finish(self) -> None:
+        """WORK may end now, and well."""
+        (self.folder / "enough").touch()
+
+    def must_end(self, code: int, epochs: Sequence[int], timeout: float = DEADLINE) -> None:
+        """All of them, with that code and after these epochs, and whatever must never be was not."""
+        self.ended(timeout)
+        wrong = self.wrong()
+        if not wrong and (self.codes[0], self.book.epochs) != (code, [*epochs]):
+            wrong = [f"all ended with {self.codes[0]} after the epochs {self.book.epochs}, not {code} after {epochs}"]
+        assert not wrong, "\n".join([*wrong, self.told()])
+
+    def ended(self, timeout: float) -> bool:
+        """Whether all of them ended within that time."""
+        until = time.monotonic() + timeout
+        while not (over := all(one.ended for one in self.hosts.last)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return over
+
+    @property
+    def codes(self) -> list[int]:
+        """Of those that were not taken away."""
+        return [one.wait() for one in self.hosts.last if one.rank not in self.gone]
+
+    def wrong(self) -> list[str]:
+        """What may not be at the end of any run."""
+        left = [one.rank for one in self.hosts.last if not one.ended]
+        if left:
+            return [f"left waiting past the deadline: ranks {left}", *self.book.wrong()]
+        found = list(self.book.wrong())
+        codes = self.codes
+        if len(set(codes)) != 1:
+            return [*found, f"codes {codes}"]
+        if codes[0] == 0:
+            found += [*self._unfinished(), *self._waiting()]
+        else:
+            verdicts = {one.verdict.get("verdict") for one in self.hosts.last if one.rank not in self.gone}
+            found += [] if len(verdicts) == 1 else [f"verdicts {verdicts}"]
+        return found
+
+    def _unfinished(self) -> list[str]:
+        finished = self.book.named("finished", epoch=self.book.epochs[-1])
+        ranks = sorted(line["rank"] for line in finished)
+        if ranks != list(range(self.size)):
+            return [f"code 0, and of the last epoch only {ranks} finished"]
+        results = {(line["step"], line.get("digest")) for line in finished}
+        return [] if len(results) == 1 else [f"not the same result: {results}"]
+
+    def _waiting(self) -> list[str]:
+        """A good end is known to all: nobody has to wait for a farewell that does not come."""
+        problems = [(one.rank, str(r.get("what"))) for one in self.hosts.last for r in one.named("problem")]
+        return [f"rank {rank}: {what}" for rank, what in problems if what.startswith("not done at the end")]
+
+    def told(self) -> str:
+        lines = "\n".join(str(line) for line in self.book.lines)
+        return f"\n{lines}\n\n{self.hosts.told()}"

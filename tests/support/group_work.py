@@ -1,0 +1,214 @@
+"""What the programs of a group write down about themselves, and a tiny one: `group_work.py FOLDER [options]`.
+
+`FOLDER` is shared by all.  Whoever works appends lines to `FOLDER/ledger` and holds a lock as long as it lives, however
+it ends: so two epochs at work at once are seen by at least one of them, with no clock in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hooks"))
+
+import ftrun_hooks as ft
+
+
+class Trouble(NamedTuple):
+    """`KIND:RANK:STEP[:always]`: once, or in each epoch that comes to that step.  `KIND` is hang, crash, kill (by
+    SIGKILL), fail (it says that no restart can cure it), or exit, which is a good end."""
+
+    kind: str
+    rank: int
+    step: int
+    always: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Trouble:
+        kind, rank, step, *more = text.split(":")
+        return cls(kind, int(rank), int(step), more == ["always"])
+
+
+class Ledger:
+    """Of one process.  Its lines have the time (CLOCK_MONOTONIC, s), `rank`, `epoch`, `pid` (in there), `what`."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank = folder, rank
+        starts = os.environ.get("MA_PROC_START_CNT", "1")
+        self.epoch = int(os.environ.get("FTRUN_EPOCH", starts))  # without a group, its own starts
+        self._file = os.open(folder / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        alive = folder / "alive"
+        alive.mkdir(exist_ok=True)
+        # Ours first, and then theirs: of two that start at once, the later one sees the other.
+        self._lock = os.open(alive / f"{self.epoch}-{rank}-{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.add("start", starts=int(starts), reason=os.environ.get("FTRUN_RESTART_REASON", ""))
+        for path in alive.iterdir():
+            if path.name.split("-")[0] != str(self.epoch) and _is_locked(path):
+                self.add("overlap", other=path.name)
+
+    def add(self, what: str, **more: Any) -> None:
+        line = {"time": time.monotonic(), "rank": self.rank, "epoch": self.epoch, "pid": os.getpid(), "what": what}
+        os.write(self._file, (json.dumps(line | more) + "\n").encode())
+
+    def step(self, step: int) -> None:
+        """The beat of this step; rank 0 also shows where they are."""
+        ft.beat(step)
+        if self.rank == 0:
+            file = os.open(self.folder / "step", os.O_WRONLY | os.O_CREAT, 0o666)
+            os.pwrite(file, b"%9d\n" % step, 0)
+            os.close(file)
+
+    def meet(self, troubles: list[Trouble], step: int) -> None:
+        """Whatever is planned for this rank and step."""
+        for one in troubles:
+            if one.rank != self.rank or one.step != step or not (one.always or self._first(one)):
+                continue
+            self.add(one.kind, step=step)
+            match one.kind:
+                case "hang":
+                    threading.Event().wait()
+                case "fail":
+                    ft.fail("as it was told", recoverable=False)
+                    sys.exit(1)
+                case "crash":
+                    raise RuntimeError("as it was told")
+                case "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "exit":
+                    sys.exit(0)
+                case _:
+                    raise ValueError(one.kind)
+
+    def _first(self, one: Trouble) -> bool:
+        try:
+            os.close(os.open(self.folder / f"{one.kind}-{one.rank}-{one.step}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+class Barrier:
+    """All ranks of an epoch go step by step, as those of a training do: who stops holds all of them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._rank, self._size = ledger.rank, int(os.environ["WORLD_SIZE"])
+        self._file = os.open(ledger.folder / f"steps-{ledger.epoch}", os.O_RDWR | os.O_CREAT, 0o666)
+
+    def wait(self, step: int) -> None:
+        os.pwrite(self._file, b"%8d" % step, 8 * self._rank)
+        while True:
+            seen = os.pread(self._file, 8 * self._size, 0).ljust(8 * self._size)
+            if all(int(seen[at : at + 8].strip(b"\0 ") or 0) >= step for at in range(0, len(seen), 8)):
+                return
+            time.sleep(0.005)
+
+
+def _is_locked(path: Path) -> bool:
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+class Book:
+    """The ledger as a test reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        try:
+            text = (self.folder / "ledger").read_text()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def named(self, *what: str, epoch: int | None = None) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["what"] in what and epoch in (None, line["epoch"])]
+
+    def ranks(self, what: str, epoch: int | None = None) -> list[int]:
+        return sorted(line["rank"] for line in self.named(what, epoch=epoch))
+
+    @property
+    def epochs(self) -> list[int]:
+        return sorted({line["epoch"] for line in self.named("start")})
+
+    @property
+    def step(self) -> int:
+        """Where rank 0 was last."""
+        try:
+            return int((self.folder / "step").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def wrong(self) -> Iterator[str]:
+        """What must never be, in any run."""
+        for line in self.named("overlap"):
+            yield f"two epochs at work at once: {line}"
+        seen: set[tuple[int, int]] = set()
+        for line in self.named("start"):
+            if (line["rank"], line["epoch"]) in seen:
+                yield f"rank {line['rank']} started twice in epoch {line['epoch']}"
+            seen.add((line["rank"], line["epoch"]))
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--step-time", type=float, default=0.05, help="s")
+    parser.add_argument("--every", type=int, default=5, help="steps from checkpoint to checkpoint")
+    parser.add_argument("--trouble", type=Trouble.parse, action="append", default=[])
+    return parser
+
+
+def main() -> None:
+    """Nothing but beats, in step; rank 0 keeps where they are.  `FOLDER/enough`: the last step is a near one."""
+    given = options(__doc__).parse_args()
+    ledger = Ledger(given.folder, int(os.environ["RANK"]))
+    kept, last = given.folder / "kept", given.folder / "last"
+    step = _number(kept, 0)
+    barrier = Barrier(ledger)
+    while step < _number(last, given.steps):
+        step += 1
+        ledger.meet(given.trouble, step)
+        time.sleep(given.step_time)
+        if ledger.rank == 0 and not last.exists() and (given.folder / "enough").exists():
+            _keep(last, min(step + 1, given.steps))  # all see it before they are there: they wait for us in this step
+        barrier.wait(step)
+        ledger.step(step)
+        if step % given.every == 0 and ledger.rank == 0:
+            _keep(kept, step)
+            ft.checkpoint(step)
+    ledger.add("finished", step=step)
+
+
+def _number(path: Path, otherwise: int) -> int:
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return otherwise
+
+
+def _keep(path: Path, number: int) -> None:
+    path.with_suffix(".tmp").write_text(str(number))
+    path.with_suffix(".tmp").rename(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,395 @@
+"""Several hosts on this machine: each is a network namespace with a link of its own to one bridge, and a container on
+it is a real ftrun as PID 1 of its own namespaces.
+
+Nothing of it has a name outside: each namespace lives as long as the program that holds it, which ends with its stdin,
+so that nothing stays even of tests that were killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.runs import DEADLINE, FTRUN, HOUSE, Run, carrying, wait_for
+
+PORT = 29470
+PATHS = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps `ip` there, also for those who have no such PATH
+ONE_LIFE = ("setpriv", "--pdeathsig", "KILL")  # what is started ends with us
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "--ipc", "--kill-child")
+# The end of the making of a container: names of the hosts, and shared memory of its own.
+FURNISH = 'mount --bind "$1" /etc/hosts; mount -t tmpfs tmpfs /dev/shm; hostname "$2"; shift 2; exec "$@"'
+
+
+class Network:
+    """A network namespace."""
+
+    def __init__(self, mark: Mapping[str, str]) -> None:
+        # `cat` ends when nobody holds the other end of its stdin any more.
+        self.holder = subprocess.Popen(
+            [*ONE_LIFE, "unshare", "--net", "cat"],
+            env={"PATH": PATHS, **mark},
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        ours = os.readlink("/proc/self/ns/net")
+        wait_for(lambda: self._made() not in ("", ours), "a network namespace", 30)
+
+    def _made(self) -> str:
+        assert self.holder.poll() is None, "no network namespace"
+        try:
+            return os.readlink(f"/proc/{self.holder.pid}/ns/net")
+        except OSError:
+            return ""
+
+    @property
+    def enter(self) -> list[str]:
+        """A prefix: what follows it runs in there."""
+        return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net"]
+
+    def ip(self, *lines: str) -> None:
+        """As `ip` says it, one a line."""
+        words = [*self.enter, "ip", "-batch", "-"]
+        made = subprocess.run(words, input="\n".join(lines), text=True, capture_output=True, env={"PATH": PATHS})
+        assert made.returncode == 0, made.stderr
+
+    def close(self) -> None:
+        assert self.holder.stdin is not None
+        self.holder.stdin.close()
+        self.holder.wait(DEADLINE)
+
+
+class Proxy:
+    """A TCP proxy on the bridge: who speaks with rank 0 through it meets what it is told to do."""
+
+    def __init__(self, network: Network, mark: Mapping[str, str], listen: str, target: str) -> None:
+        self.address = listen
+        self.process = subprocess.Popen(
+            [
+                *ONE_LIFE,
+                *network.enter,
+                sys.executable,
+                str(HOUSE / "tests" / "support" / "tcp_proxy.py"),
+                listen,
+                target,
+            ],
+            env={"PATH": PATHS, **mark},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+        self._answered()
+
+    def delay(self, seconds: float) -> None:
+        """Each way, from now on."""
+        self._say(f"delay {seconds}")
+
+    def stall(self) -> None:
+        """Connections stay, and are made, and carry nothing."""
+        self._say("stall")
+
+    def flow(self) -> None:
+        """The end of a stall: what was kept goes on its way."""
+        self._say("flow")
+
+    def cut(self) -> None:
+        """All connections there are; new ones may be made."""
+        self._say("cut")
+
+    def connections(self) -> int:
+        """That there are now."""
+        return int(self._say("count"))
+
+    def _say(self, line: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self._answered()
+
+    def _answered(self) -> str:
+        assert self.process.stdout is not None
+        ok, _, answer = self.process.stdout.readline().strip().partition(" ")
+        assert ok == "ok", "the proxy failed"
+        return answer
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class Host:
+    """A machine, its address, and the link to the others."""
+
+    def __init__(self, number: int, network: Network, switch: Network) -> None:
+        self.number, self.name, self.address = number, f"host-{number}", f"10.77.0.{number + 1}"
+        self.network, self._switch, self._port = network, switch, f"port{number}"
+        switch.ip(
+            f"link add {self._port} type veth peer name eth0 netns {network.holder.pid}",
+            f"link set {self._port} master bridge up",
+        )
+        network.ip("link set lo up", f"addr add {self.address}/24 dev eth0", "link set eth0 up")
+
+    def cut(self, silent: bool = False) -> None:
+        """No packet goes or comes.  `silent`: it also has no way to see that; else its own link is down."""
+        if silent:
+            self._switch.ip(f"link set {self._port} nomaster")
+        else:
+            self.network.ip("link set eth0 down")
+
+    def narrow(self, size: int) -> None:
+        """No packet of more than `size` bytes comes in any more, and nobody is told."""
+        self._switch.ip(f"link set {self._port} mtu {size}")
+
+    def restore(self) -> None:
+        self._switch.ip(f"link set {self._port} master bridge")
+        self.network.ip("link set eth0 up")
+
+
+class Container(Run):
+    """One ftrun, PID 1 of its own; `process` is the `unshare` around it and ends as it does."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, rank: int) -> None:
+        super().__init__(process, folder / "run", folder / "stdout", folder / "stderr")
+        self.rank, self.log = rank, folder / "termination-log"
+        self._found = 0
+
+    @property
+    def pid(self) -> int:
+        """ftrun's, as seen from here."""
+        if not self._found:
+            found = wait_for(lambda: children(self.process.pid) or self.process.poll() is not None, "PID 1")
+            assert found is not True, self.told()
+            (self._found,) = found
+        return self._found
+
+    @property
+    def command(self) -> int:
+        """Of its newest start, as seen from here."""
+        self.until("spawned")
+
+        def look() -> int:
+            within = self.named("spawned")[-1]["pid"]
+            return next((pid for pid in children(self.pid) if inner(pid) == within), 0)
+
+        return int(wait_for(look, "the command of this container"))
+
+    @property
+    def courier(self) -> int:
+        """The helper that speaks with the others, as seen from here."""
+
+        def look() -> int:
+            return next((pid for pid in children(self.pid) if is_courier(pid)), 0)
+
+        return int(wait_for(look, "the courier"))
+
+    def ask(self, number: int) -> None:
+        """A signal to ftrun itself, not before it is there to see it."""
+        wait_for(lambda: self.courier, "its helpers")
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """As a machine that fails: the container is gone at once, and all in it."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.wait(DEADLINE)
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Of the termination log; empty where none was written."""
+        try:
+            found: dict[str, Any] = json.loads(self.log.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def told(self) -> str:
+        known = ("schema", "time", "attempt")
+        records = [{name: value for name, value in r.items() if name not in known} for r in self.records]
+        lines = "\n".join(str(record)[:400] for record in records if record["event"] != "progress")
+        return f"container {self.rank}: code {self.process.poll()}\n{self.stderr[-2000:]}\n{lines}"
+
+
+class Hosts:
+    """`size` hosts with a secret of their own, and the containers on them."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder, self.size = folder, size
+        self.marker = f"TEST_RUN={uuid.uuid4().hex}"
+        self._mark = dict([self.marker.split("=")])
+        self.started: list[Container] = []
+        self._proxies: list[Proxy] = []
+        self._networks: list[Network] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self.secret = folder / "secret"
+        self.secret.touch(mode=0o600)
+        self.secret.write_text(secrets.token_hex(32))
+        try:
+            self._switch = self._network()
+            self._switch.ip(
+                "link set lo up",
+                "link add bridge type bridge forward_delay 0",
+                "addr add 10.77.0.254/24 dev bridge",
+                "link set bridge up",
+            )
+            self.hosts = [Host(number, self._network(), self._switch) for number in range(size)]
+        except BaseException:
+            self.close()
+            raise
+        self.names = folder / "etc-hosts"
+        lines = [f"{host.address} {host.name}" for host in self.hosts]
+        self.names.write_text("\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""]))
+
+    def _network(self) -> Network:
+        self._networks.append(Network(self._mark))
+        return self._networks[-1]
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.hosts[0].address}:{PORT}"
+
+    def proxy(self, port: int = PORT, target: str = "") -> Proxy:
+        """Before rank 0's endpoint, or another target; its `address` is what the others are to be told."""
+        listen = f"10.77.0.254:{port}"
+        self._proxies.append(Proxy(self._switch, self._mark, listen, target or self.endpoint))
+        return self._proxies[-1]
+
+    def group(self, rank: int, size: int, endpoint: str = "", wait: str = "10s") -> list[str]:
+        """The options that make it one."""
+        given = {"size": str(size), "rank": str(rank), "endpoint": endpoint or self.endpoint}
+        given |= {"secret-file": str(self.secret)}
+        return [word for name, value in given.items() for word in (f"--group-{name}", value)] + ["--wait-peer", wait]
+
+    def start(
+        self, rank: int, *words: str, again: bool = False, environment: Mapping[str, str] | None = None
+    ) -> Container:
+        """A container on the host of that number, with the options and the command in `words`.  `again`: in the place,
+        and with the run dir, of the one before it there; else all of it is new."""
+        where = self.hosts[rank]
+        earlier = [container for container in self.started if container.rank == rank]
+        folder = self.folder / f"container-{rank}-{len(earlier)}"
+        if again:
+            folder = earlier[-1].run_dir.parent
+        folder.mkdir(exist_ok=True)
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        plain |= {"PATH": PATHS, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+        plain |= {"RANK": str(rank), "WORLD_SIZE": str(self.size), "MASTER_ADDR": self.hosts[0].address}
+        plain |= {"MASTER_PORT": "23456", "HOST_ADDR": where.address, **self._mark, **(environment or {})}
+        options = ["--run-dir", str(folder / "run"), "--termination-log", str(folder / "termination-log")]
+        furnish = ["sh", "-ec", FURNISH, "sh", str(self.names), where.name]
+        with (folder / "stdout").open("ab") as out, (folder / "stderr").open("ab") as err:
+            process = subprocess.Popen(
+                [*ONE_LIFE, *where.network.enter, *CONTAINER, *furnish, *FTRUN, *options, *words],
+                env=plain,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self.started.append(Container(process, folder, rank))
+        return self.started[-1]
+
+    @property
+    def last(self) -> list[Container]:
+        """Of each rank the newest."""
+        return list({container.rank: container for container in self.started}.values())
+
+    def told(self) -> str:
+        return "\n\n".join(container.told() for container in self.started)
+
+    def close(self) -> None:
+        """End all of it, by pid; nothing is left."""
+        for container in self.started:
+            container.process.kill()  # and with it, its PID 1
+            container.process.wait(DEADLINE)
+        for proxy in self._proxies:
+            proxy.close()
+        holders = {network.holder.pid for network in self._networks}
+
+        def none_left() -> bool:
+            left = set(carrying(self.marker)) - holders
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            return not left
+
+        wait_for(none_left, "the end of all containers")
+        for network in self._networks:
+            network.close()
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def inner(pid: int) -> int:
+    """Its number in its own PID namespace."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return int(next(line for line in text.splitlines() if line.startswith("NSpid:")).split()[-1])
+
+
+def is_courier(pid: int) -> bool:
+    try:
+        return b"courier" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@cache
+def refusal() -> str:
+    """Why there can be no hosts here; empty where there can."""
+    for program in ("ip", "unshare", "nsenter", "setpriv"):
+        if not shutil.which(program, path=PATHS):
+            return f"there is no `{program}` here"
+    script = (
+        "ip link add port9 type veth peer name eth9; ip link add bridge9 type bridge; ip link set port9 master bridge9"
+    )
+    words = [*CONTAINER, "--net", "sh", "-ec", f"mount -t tmpfs tmpfs /dev/shm; {script}"]
+    tried = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, env={"PATH": PATHS})
+    return tried.stderr.strip() or "not permitted" if tried.returncode else ""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Callable[[int], Hosts]]:
+    """Makes hosts for one test; none stays."""
+    if why := refusal():
+        pytest.skip(f"no hosts in network namespaces: {why}")
+    made: list[Hosts] = []
+
+    def make(size: int) -> Hosts:
+        made.append(Hosts(tmp_path / f"hosts-{len(made)}", size))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+        assert not carrying(one.marker)

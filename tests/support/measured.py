@@ -1,0 +1,101 @@
+"""What a run of the proof found, as a file that a page is made from: `docs/measured/<page>/<name>.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+HOUSE = Path(__file__).resolve().parents[2]
+RESULTS = HOUSE / "docs" / "measured"
+
+
+class Series(NamedTuple):
+    """One line or bar of a plot: who, and for each x the samples in the unit of the plot."""
+
+    who: str
+    points: tuple[tuple[float | str, tuple[float, ...]], ...]
+
+
+class Plot(NamedTuple):
+    """`kind`: bars (x are names) or lines (x are numbers)."""
+
+    kind: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Measured(NamedTuple):
+    """One section of a page.
+
+    `name` orders the sections (`10-first-instruction`), `made_by` is the command that makes it anew, `before` and
+    `after` are paragraphs in Markdown around the table; the cells are Markdown, too."""
+
+    name: str
+    title: str
+    made_by: str
+    before: tuple[str, ...]
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    after: tuple[str, ...] = ()
+    plot: Plot | None = None
+
+
+def save(page: str, found: Measured, folder: Path = RESULTS) -> Path:
+    """Write it for `page` (benchmarks or reliability), with the day, the commit and the machine."""
+    path = folder / page / f"{found.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plot = None
+    if found.plot is not None:
+        plot = found.plot._asdict() | {"series": [one._asdict() for one in found.plot.series]}
+    told = found._asdict() | {
+        "plot": plot,
+        "day": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit(),
+        "machine": machine(),
+    }
+    path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def spread(samples: Sequence[float], digits: int = 3, unit: str = "") -> str:
+    """`median (10th to 90th percentile)`, with that many significant digits."""
+    low, high = (percentile(samples, share) for share in (0.1, 0.9))
+    middle = statistics.median(samples)
+    return f"{short(middle, digits)}{unit} ({short(low, digits)} to {short(high, digits)})"
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """The sample that `share` of them are not above."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def short(number: float, digits: int = 3) -> str:
+    """Without an exponent, and no more digits than mean anything."""
+    if number == 0:
+        return "0"
+    text = f"{number:.{digits}g}"
+    return f"{float(text):,.0f}" if abs(number) >= 10 ** (digits - 1) else f"{float(text):g}"
+
+
+def commit() -> str:
+    """Of the checkout, `+` if it holds more than that; empty outside of git."""
+    git = ["git", "-C", str(HOUSE)]
+    said = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    return said.stdout.strip()
+
+
+def machine() -> str:
+    """Cores, kernel and Python, in one line."""
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores, Linux {platform.release().split('-')[0]}, CPython {platform.python_version()}"

@@ -1,0 +1,246 @@
+"""ftrun as a user starts it, for tests that look at its records, its processes and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+FTRUN = (sys.executable, str(HOUSE / "bin" / "ftrun"))
+FTHANG = (sys.executable, str(HOUSE / "bin" / "fthang"))
+TREE = (sys.executable, str(HOUSE / "tests" / "support" / "trees.py"))
+DEADLINE = 90.0  # s; never waited for in full unless something is broken
+PID1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+MOUNTS = ("unshare", "--mount", "--propagation", "private")
+Record = dict[str, Any]
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = DEADLINE) -> Any:
+    """The first true value of `condition`; a file or process that it reads and that is not there yet is a wait too."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            if found := condition():
+                return found
+        except (FileNotFoundError, ProcessLookupError):
+            if time.monotonic() >= until:
+                raise
+        assert time.monotonic() < until, f"not within {timeout:.0f} s: {what}"
+        time.sleep(0.01)
+
+
+def permitted(*words: str) -> bool:
+    """Whether this machine lets us do that."""
+    try:
+        return subprocess.run([*words, "true"], capture_output=True, timeout=60).returncode == 0
+    except OSError:
+        return False
+
+
+def need_pid1() -> None:
+    if not permitted(*PID1):
+        pytest.skip("unshare --pid --fork --mount-proc is not permitted here")
+
+
+def need_mounts() -> None:
+    if not permitted(*MOUNTS):
+        pytest.skip("unshare --mount is not permitted here")
+
+
+def python(code: str, *words: str) -> list[str]:
+    """A small program in Python, with the hooks as `ft`."""
+    head = f"import sys; sys.path.insert(0, {str(HOUSE / 'hooks')!r}); import ftrun_hooks as ft\n"
+    return [sys.executable, "-c", head + code, *words]
+
+
+def state_of(pid: int) -> str:
+    """The letter of /proc/<pid>/stat; nothing for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def alive(pid: int) -> bool:
+    return state_of(pid) not in ("", "Z", "X")
+
+
+def carrying(entry: str) -> list[int]:
+    """Living processes that were executed with this entry in their environment."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and alive(int(name)):
+            try:
+                words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if entry.encode() in words:
+                found.append(int(name))
+    return found
+
+
+def end_process(pid: int) -> None:
+    """SIGKILL for a process that may have ended meanwhile; a test whose point is the kill itself calls `os.kill`."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class Run:
+    """One ftrun that was started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], run_dir: Path, stdout: Path, stderr: Path) -> None:
+        self.process, self.run_dir, self._stdout, self._stderr = process, run_dir, stdout, stderr
+
+    def wait(self, timeout: float = DEADLINE) -> int:
+        """128 + n for a signal, as a shell says it."""
+        code = self.process.wait(timeout)
+        return code if code >= 0 else 128 - code
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text(errors="replace")
+
+    @property
+    def records(self) -> list[Record]:
+        """All whole lines of events.jsonl, those of earlier runs on this run dir included."""
+        try:
+            text = (self.run_dir / "events.jsonl").read_text()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def named(self, *events: str) -> list[Record]:
+        return [record for record in self.records if record["event"] in events]
+
+    @property
+    def order(self) -> list[str]:
+        return [record["event"] for record in self.records]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.run_dir / "state.json").read_bytes())
+        return found
+
+    def until(self, event: str, number: int = 1) -> Record:
+        """The `number`th record of that name, once it is written."""
+
+        def look() -> list[Record]:
+            found = self.named(event)
+            assert len(found) >= number or self.process.poll() is None, f"ended without {event}: {self.told()}"
+            return found if len(found) >= number else []
+
+        found: list[Record] = wait_for(look, f"{event} x{number}: {self.order}")
+        return found[number - 1]
+
+    def told(self) -> str:
+        return f"code {self.process.poll()}\n{self.stderr}\n{self.stdout[-800:]}\n{self.order}"
+
+
+class Runs:
+    """Starts ftrun in a folder of its own; `end` leaves nothing of it on the machine, and tells what was left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.marker = f"TEST_RUN={uuid.uuid4().hex}"
+        self.started: list[Run] = []
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_"))}
+        self.environment |= dict([self.marker.split("=")])
+
+    def start(
+        self,
+        *words: str,
+        prefix: Sequence[str] = (),
+        program: Sequence[str] = FTRUN,
+        run_dir: Path | None = None,
+        **environment: str,
+    ) -> Run:
+        run_dir = run_dir or self.run_dir
+        number = len(self.started)
+        stdout, stderr = self.folder / f"stdout-{number}", self.folder / f"stderr-{number}"
+        log = self.folder / "termination-log"
+        options = ["--run-dir", str(run_dir), "--termination-log", str(log)]
+        with stdout.open("wb") as out, stderr.open("wb") as err:
+            process = subprocess.Popen(
+                [*prefix, *program, *options, *words],
+                env=self.environment | environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self.started.append(Run(process, run_dir, stdout, stderr))
+        return self.started[-1]
+
+    def run(self, *words: str, **more: Any) -> Run:
+        """To its end."""
+        run = self.start(*words, **more)
+        run.wait()
+        return run
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        content = (self.folder / "termination-log").read_bytes()
+        assert len(content) <= 4096
+        found: dict[str, Any] = json.loads(content)
+        return found
+
+    def mounted(self, script: str) -> list[str]:
+        """A prefix: what follows it runs in a mount namespace of its own, after `script`."""
+        return [*MOUNTS, "sh", "-ec", f'{script}\nexec "$@"', "sh"]
+
+    def living(self) -> list[int]:
+        return carrying(self.marker)
+
+    def left(self) -> list[str]:
+        """What is left of those that ended by themselves: processes and beat folders."""
+        ended = [run for run in self.started if run.process.poll() not in (None, -signal.SIGKILL)]
+        left = [f"process {pid}" for pid in self.living()] if len(ended) == len(self.started) else []
+        return left + [str(path) for run in ended for path in Path("/dev/shm").glob(f"ftrun-beats-*-{run.pid}-*")]
+
+    def end(self) -> None:
+        for run in self.started:
+            if run.process.poll() is None:
+                run.process.kill()
+            run.process.wait(DEADLINE)
+
+        def none_left() -> bool:
+            for pid in self.living():
+                end_process(pid)
+            return not self.living()
+
+        wait_for(none_left, "nothing of the test runs")
+        for run in self.started:
+            for path in Path("/dev/shm").glob(f"ftrun-beats-*-{run.pid}-*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    """What ends by itself leaves nothing, in any test."""
+    made = Runs(tmp_path)
+    yield made
+    left = made.left()
+    made.end()
+    assert not left

@@ -1,0 +1,472 @@
+"""Run a real ftrun on real processes: as PID 1 of a namespace of its own or as a subreaper, with or without a terminal.
+
+Every process of a test carries the test's own `FTRUN_TEST_MARK` in its environment.  At the end of a test what still
+runs with that mark is ended, by pid, and is a failure of the test; so is a beat folder that is left.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+FTRUN = [sys.executable, str(HOUSE / "bin" / "ftrun")]
+FTHANG = [sys.executable, str(HOUSE / "bin" / "fthang")]
+PYTHON = [sys.executable, "-S", "-E"]  # a fast one, for the small programs of the tests
+NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc"]
+MARK = "FTRUN_TEST_MARK"
+DEADLINE = 30.0  # s; for whatever must happen at some time
+Mode = Literal["subreaper", "pid1"]
+T = TypeVar("T")
+
+
+def wait_for(what: str, look: Callable[[], T | None], deadline: float = DEADLINE) -> T:
+    """The first true answer of `look`."""
+    until = time.monotonic() + deadline
+    pause = 0.002
+    while True:
+        if found := look():
+            return found
+        if time.monotonic() > until:
+            raise AssertionError(f"waited {deadline:.0f} s in vain for {what}")
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.05)
+
+
+# --- processes, as the kernel shows them ------------------------------------------------------------------------------
+
+
+def status(pid: int) -> dict[str, str]:
+    """/proc/<pid>/status; empty for one that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def state(pid: int) -> str:
+    """`R`, `S`, `T`, `Z` ...; `gone` for one that is gone."""
+    return status(pid).get("State", "gone")[:1] if status(pid) else "gone"
+
+
+def ended(pid: int) -> bool:
+    return state(pid) in ("gone", "Z", "X", "g")
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> list[int]:
+    return [d for child in children(pid) for d in (child, *descendants(child))]
+
+
+def outside(pid: int, within: int) -> int:
+    """The pid out here of the process that the namespace of `within` calls `pid`."""
+    for candidate in (within, *descendants(within)):
+        if status(candidate).get("NSpid", "").split()[-1:] == [str(pid)]:
+            return candidate
+    raise AssertionError(f"no process {pid} below {within}")
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes that carry this mark."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                environment = Path(f"/proc/{name}/environ").read_bytes()
+            except OSError:
+                continue
+            if wanted in environment.split(b"\0") and not ended(int(name)):
+                found.append(int(name))
+    return found
+
+
+# --- a terminal -------------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A pseudo terminal: what a person types and sees."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = pty.openpty()
+        self.seen = b""
+
+    def type(self, text: bytes) -> None:
+        os.write(self.master, text)
+
+    def look(self) -> bytes:
+        while select.select([self.master], [], [], 0)[0]:
+            try:
+                more = os.read(self.master, 65536)
+            except OSError:  # nobody holds the other side any more
+                break
+            if not more:
+                break
+            self.seen += more
+        return self.seen
+
+    def wait(self, text: bytes, times: int = 1) -> None:
+        try:
+            wait_for(f"{text!r}", lambda: self.look().count(text) >= times)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}; the terminal shows {self.seen!r}") from None
+
+    def modes(self) -> list[Any]:
+        return termios.tcgetattr(self.slave)
+
+    def resize(self, rows: int, columns: int) -> None:
+        termios.tcsetwinsize(self.master, (rows, columns))
+
+    def foreground(self) -> int:
+        return os.tcgetpgrp(self.master)
+
+    def hang_up(self) -> None:
+        if self.master >= 0:
+            os.close(self.master)
+        self.master = -1
+
+    def close(self) -> None:
+        self.hang_up()
+        os.close(self.slave)
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """One ftrun.  `process` is what we started: ftrun itself, or the `unshare` around it."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", run_dir: Path, mode: Mode, terminal: Terminal | None
+    ) -> None:
+        self.process, self.run_dir, self.mode = process, run_dir, mode
+        self._terminal = terminal
+        self._pid: int | None = process.pid if mode == "subreaper" else None
+
+    @property
+    def terminal(self) -> Terminal:
+        assert self._terminal is not None
+        return self._terminal
+
+    @property
+    def pid(self) -> int:
+        """ftrun's, as seen from here."""
+        if self._pid is None:
+            self._pid = wait_for("ftrun as PID 1", lambda: (children(self.process.pid) or [0])[0])
+        return self._pid
+
+    @property
+    def command(self) -> int:
+        """The pid of the command's newest start, as seen from here; it has been executed."""
+        within = int(self.event("spawned", -1)["pid"])
+        return within if self.mode == "subreaper" else outside(within, self.pid)
+
+    def kill(self, number: int) -> None:
+        """Send ftrun a signal; not before it is watching."""
+        self.event("spawned")
+        os.kill(self.pid, number)
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        try:
+            lines = (self.run_dir / "events.jsonl").read_bytes().split(b"\n")
+        except OSError:
+            return []
+        records = [json.loads(line) for line in lines[:-1] if line.startswith(b"{")]
+        return [record for record in records if name is None or record["event"] == name]
+
+    def event(self, name: str, number: int = 0) -> dict[str, Any]:
+        """Wait for the event of this name; the first of them, or number `number` (-1: the last that there is)."""
+        needed = number + 1 if number >= 0 else 1
+
+        def look() -> list[dict[str, Any]] | None:
+            found = self.events(name)
+            if len(found) < needed:
+                assert self.process.poll() is None or len(self.events(name)) >= needed, f"ended without {name}"
+                return None
+            return found
+
+        return wait_for(f"{name} ({number})", look)[number]
+
+    @property
+    def starts(self) -> int:
+        return len(self.events("spawned"))
+
+    def log(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self.run_dir / "run.log").read_text()
+        return ""
+
+    def state(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.run_dir / "state.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def wait(self) -> int:
+        """The exit code; what a terminal shows meanwhile is read."""
+
+        def look() -> bool:
+            if self._terminal is not None:
+                self._terminal.look()
+            return self.process.poll() is not None
+
+        wait_for("the end of ftrun", look)
+        return int(self.process.returncode)
+
+    def finish(self, given: bytes | None = None) -> tuple[int, bytes, bytes]:
+        """Code, stdout and stderr, all of it, where these are pipes."""
+        out, err = self.process.communicate(given, timeout=DEADLINE)
+        return self.process.returncode, out, err
+
+    def beat_dirs(self) -> list[str]:
+        """Beat folders of this run that are left."""
+        named = self.state().get("beat_dir")
+        found = {str(named)} if named else set()
+        if self._pid is not None and self.mode == "subreaper":
+            found |= {str(path) for path in Path("/dev/shm").glob(f"ftrun-beats-{os.getuid()}-{self._pid}-*")}
+        return [path for path in found if os.path.exists(path)]
+
+
+def afresh(then: Callable[[], object] | None = None) -> Callable[[], None]:
+    """To be run between fork and exec: every signal as in a fresh login, whatever we were started with (a script's `&`
+    ignores SIGINT and SIGQUIT), and then `then`."""
+
+    def prepare() -> None:
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if then is not None:
+            then()
+
+    return prepare
+
+
+class Starter:
+    """Starts runs for one test, and sees to it that nothing is left of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.runs: list[Run] = []
+        self._numbers = count()
+        self._terminals: list[Terminal] = []
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Ours without anything of an outer ftrun; TMPDIR is the test's."""
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
+        return plain | {"TMPDIR": str(self.folder), MARK: self.mark} | dict(more or {})
+
+    def __call__(
+        self,
+        *command: str | bytes,
+        mode: Mode = "subreaper",
+        options: Sequence[str] = (),
+        tty: bool | Terminal = False,
+        env: Mapping[str, str] | None = None,
+        environment: Mapping[Any, Any] | None = None,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
+        stdout: int | IO[Any] = subprocess.PIPE,
+        stderr: int | IO[Any] = subprocess.PIPE,
+        above: Sequence[str] = (),
+        before: Callable[[], object] | None = None,
+        pass_fds: Sequence[int] = (),
+        run_dir: Path | None = None,
+        grace: str = "2s",
+    ) -> Run:
+        """Start ftrun on `command`.  `tty`: as leader of a session of its own with that terminal on 0-2.  `above`: a
+        program that is to start ftrun, in place of us.  `before` runs between fork and exec."""
+        if mode == "pid1":
+            need_pid1()
+        run_dir = run_dir or self.folder / f"run-{next(self._numbers)}"
+        words: list[str | bytes] = [*above, *FTRUN, "--run-dir", str(run_dir), "--grace", grace]
+        words += [*options, "--", *command]
+        terminal: Terminal | None = None
+        if tty:
+            terminal = tty if isinstance(tty, Terminal) else self.new_terminal()
+            stdin = stdout = stderr = terminal.slave
+            words = ["setsid", "--ctty", *words]
+        process = subprocess.Popen(
+            [*(NAMESPACE if mode == "pid1" else ()), *words],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=dict(environment) if environment is not None else self.environment(env),
+            preexec_fn=afresh(before),
+            pass_fds=pass_fds,
+            # `setsid` makes the session where there is a terminal; it must not be a group's leader before.
+            start_new_session=not tty,
+        )
+        run = Run(process, run_dir, mode, terminal)
+        self.runs.append(run)
+        return run
+
+    def adopt(self, process: "subprocess.Popen[bytes]", run_dir: Path, terminal: Terminal) -> Run:
+        """A shell, in which an ftrun with this run dir is going to be started."""
+        self.runs.append(Run(process, run_dir, "subreaper", terminal))
+        return self.runs[-1]
+
+    def new_terminal(self) -> Terminal:
+        self._terminals.append(Terminal())
+        return self._terminals[-1]
+
+    def close(self) -> None:
+        """End what is left, by pid; AssertionError if there was anything."""
+        running = [run for run in self.runs if run.process.poll() is None]
+        for run in running:
+            with contextlib.suppress(AssertionError, OSError):
+                os.kill(run.pid, signal.SIGTERM)
+        for run in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.process.wait(5)
+        left = [f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in marked(self.mark) if not ended(pid)]
+        for _ in range(100):
+            if not (pids := marked(self.mark)):
+                break
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        for run in self.runs:
+            run.process.wait(DEADLINE)
+            for stream in (run.process.stdin, run.process.stdout, run.process.stderr):
+                if stream is not None:
+                    stream.close()
+        folders = [folder for run in self.runs for folder in run.beat_dirs()]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        for terminal in self._terminals:
+            terminal.close()
+        assert not left, f"still running at the end of the test: {left}"
+        assert not folders, f"beat folders left: {folders}"
+
+
+# --- a command that takes down its signals ----------------------------------------------------------------------------
+
+# Writes the number of every signal that it gets, and nothing is merged or lost: they are blocked and taken one by one.
+# Ends after SIGTERM.  With an argument it does the same in a child.
+RECORDER = """
+import os, signal, sys
+path = sys.argv[1]
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
+if len(sys.argv) > 2 and os.fork() == 0:
+    path = sys.argv[2]
+log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.write(log, b"ready\\n")
+while True:
+    number = signal.sigwaitinfo(signal.valid_signals() - {signal.SIGCHLD}).si_signo
+    os.write(log, b"%d\\n" % number)
+    if number == signal.SIGTERM:
+        os._exit(0)
+"""
+
+
+class Recorder:
+    """The command that takes down its signals."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.of_child = folder / "signals", folder / "signals-of-child"
+        self.alone = (*PYTHON, "-c", RECORDER, str(self.path))
+        self.with_child = (*self.alone, str(self.of_child))
+
+    @staticmethod
+    def _read(path: Path) -> list[int] | None:
+        words = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [int(word) for word in words[1:]] if words else None
+
+    def ready(self) -> None:
+        wait_for("the recorder", lambda: self._read(self.path) is not None)
+
+    def got(self, number: int, of_child: bool = False) -> list[int]:
+        """Everything so far, once `number` signals are there."""
+        path = self.of_child if of_child else self.path
+
+        def look() -> bool:
+            found = self._read(path)
+            return found is not None and len(found) >= number
+
+        wait_for(f"{number} signals, has {self._read(path)}", look)
+        return self._read(path) or []
+
+
+@cache
+def pid1_refusal() -> str | None:
+    """Why no PID namespace can be made here, or None."""
+    try:
+        tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, timeout=DEADLINE, check=False)
+    except OSError as error:
+        return f"unshare: {error.strerror}"
+    return tried.stderr.decode(errors="replace").strip() or "unshare failed" if tried.returncode else None
+
+
+def need_pid1() -> None:
+    """Skip where no PID namespace can be made."""
+    if refusal := pid1_refusal():
+        pytest.skip(f"no real PID 1 here: making a PID namespace is not permitted ({refusal})")
+
+
+MODES = ("subreaper", pytest.param("pid1", marks=pytest.mark.pid1))
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    """Every way in which ftrun can run: as subreaper, and as a real PID 1."""
+    if request.param == "pid1":
+        need_pid1()
+        return "pid1"
+    return "subreaper"
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tty"])
+def tty(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Starter]:
+    starter = Starter(tmp_path)
+    try:
+        yield starter
+    finally:
+        starter.close()
+
+
+def fill(pipe: int) -> None:
+    """Write to a pipe until it takes no more."""
+    flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, flags | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"x" * 4096)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"x")
+    fcntl.fcntl(pipe, fcntl.F_SETFL, flags)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    return Recorder(tmp_path)

@@ -1,0 +1,191 @@
+"""A watch helper that was started as PID 1 starts it."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from support.runs import state_of, wait_for
+
+HOUSE = Path(__file__).resolve().parents[2]
+DEADLINE = 60.0  # s: only a broken one takes so long
+PROGRAM = [sys.executable, "-m", "ftrun.helpers.watch"]
+QUICK = """
+import sys
+from ftrun.helpers.watch import __main__, folders, waits
+pace = float(sys.argv[1])
+for module, names in (waits, ("SETTLE", "PATIENCE", "FOLDER_SETTLE", "LOOKS")), (folders, ("ROUND", "RELIST")):
+    for name in names:
+        setattr(module, name, getattr(module, name) * pace)
+sys.exit(__main__.main(sys.argv[2:]))
+"""
+Line = dict[str, Any]
+
+
+class Watcher:
+    """Waits for `ready`, unless told not to.  `pace`: how much of the time it takes that it takes outside of tests."""
+
+    def __init__(
+        self,
+        cwd: Path,
+        *globs: str,
+        mode: str = "inotify",
+        prefix: Sequence[str] = (),
+        pace: float = 0.4,
+        ready: bool = True,
+    ) -> None:
+        self.lines: list[Line] = []
+        self._rest = b""
+        self._socket, theirs = socket.socketpair()
+        environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor", "WATCH_MODE": mode}
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            [*prefix, *(PROGRAM if pace == 1 else [sys.executable, "-c", QUICK, str(pace)]), *globs],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=environment,
+        )
+        theirs.close()
+        if ready:
+            self.ready()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE)
+        assert self.process.stderr is not None
+        told = self.process.stderr.read()
+        self.process.stderr.close()
+        assert told == b"", told.decode(errors="replace")
+
+    def read(self, timeout: float) -> bool:
+        """Take what is there, after at most `timeout` s; False when it has ended."""
+        if not select.select([self._socket], [], [], timeout)[0]:
+            return True
+        content = self._socket.recv(1 << 20)
+        *whole, self._rest = (self._rest + content).split(b"\n")
+        self.lines += [json.loads(line.decode("ascii")) for line in whole]
+        return bool(content)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        until = time.monotonic() + DEADLINE
+        while not condition():
+            left = until - time.monotonic()
+            assert left > 0, f"not within {DEADLINE:.0f} s: {what}; {self.lines}"
+            assert self.read(left) or condition(), f"ended without {what}: {self.lines}"
+
+    def ready(self) -> None:
+        self.until(lambda: any(line["event"] == "ready" for line in self.lines), "ready")
+
+    def saved(self, path: str | Path, number: int = 1) -> Line:
+        """The `number`th time that this path was saved."""
+        found = self.count
+        self.until(lambda: found(path) >= number, f"{path} x{number}")
+        return [line for line in self.lines if line.get("path") == str(path)][number - 1]
+
+    def count(self, path: str | Path) -> int:
+        return self.paths.count(str(path))
+
+    def meanwhile(self, act: Callable[[], object], path: Path) -> float:
+        """Do that again and again until this path was saved; the longest time in s for which it was not done."""
+        until, last, longest = time.monotonic() + DEADLINE, time.monotonic(), 0.0
+        while self.count(path) == 0:
+            assert last < until, f"{path} was not saved: {self.lines}"
+            act()
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+            assert self.read(0.03)
+        return longest
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done meanwhile it hears of at one instant."""
+        self.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: state_of(self.process.pid) == "T", "it is stopped")
+        yield
+        self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def paths(self) -> list[str]:
+        return [line["path"] for line in self.lines if line["event"] == "saved"]
+
+    @property
+    def problems(self) -> list[str]:
+        return [line["what"] for line in self.lines if line["event"] == "problem"]
+
+    def problem(self, words: str) -> str:
+        self.until(lambda: any(words in what for what in self.problems), words)
+        return next(what for what in self.problems if words in what)
+
+    def hang_up(self) -> int:
+        """Its stdin ends; the exit code."""
+        self._socket.close()
+        return self.process.wait(DEADLINE)
+
+    def stop_reading(self) -> None:
+        self._socket.shutdown(socket.SHUT_RD)
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU that it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Both:
+    """The same twice, at the same time: one that hears of changes, and one that has to look for them."""
+
+    def __init__(self, cwd: Path, *globs: str, **more: Any) -> None:
+        self.hearing = Watcher(cwd, *globs, ready=False, **more)
+        self.looking = Watcher(cwd, *globs, ready=False, mode="list", **more)
+        self.all = (self.hearing, self.looking)
+        for watcher in self.all:
+            watcher.ready()
+
+    def saved(self, path: str | Path, number: int = 1) -> None:
+        for watcher in self.all:
+            watcher.saved(path, number)
+
+    def counts(self, path: str | Path) -> set[int]:
+        return {watcher.count(path) for watcher in self.all}
+
+    @property
+    def paths(self) -> list[str]:
+        assert sorted(self.hearing.paths) == sorted(self.looking.paths)
+        return self.hearing.paths
+
+    def rest(self, folder: Path) -> None:
+        """Until all that rests has been told: these are linked into place now, so they need two looks."""
+        number = len(list(folder.glob("later-*")))
+        beside, path = folder / ".beside-later", folder / f"later-{number}.pt"
+        beside.write_text("x")
+        path.hardlink_to(beside)
+        self.saved(path)
+
+
+def put(path: Path, content: bytes | str = b"x") -> Path:
+    """Write beside it, then rename into place."""
+    beside = path.with_name(".beside")
+    beside.write_bytes(content.encode() if isinstance(content, str) else content)
+    beside.replace(path)
+    return path
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Callable[[], object]]:
+    """It is open for writing; call to write a little more."""
+    with path.open("ab", buffering=0) as file:
+        file.write(b"x")
+        yield lambda: file.write(b"x")
