@@ -11,8 +11,8 @@ import json
 import os
 from typing import Any, Final
 
+from ftrun.core import durations
 from ftrun.core import events as ev
-from ftrun.core import words
 from ftrun.core.group import BEATS, Report
 from ftrun.core.joining import Member, report
 from ftrun.core.policy import Policy
@@ -108,7 +108,7 @@ class Peers:
     def overdue(self, now: float) -> list[ev.Event]:
         if self.deadline is None or now < self.deadline:
             return []
-        return [self._cut(f"nothing was heard of {self._zero} for {words.seconds(now - self._last)}", now)]
+        return [self._cut(f"nothing was heard of {self._zero} for {durations.seconds(now - self._last)}", now)]
 
     @property
     def _zero(self) -> str:
@@ -120,7 +120,7 @@ class Peers:
 
     def _contact(self, asked: float, now: float) -> None:
         if self._unheard:
-            self.lines.append(f"rank 0 is heard again, after {words.seconds(now - self._last)}")
+            self.lines.append(f"rank 0 is heard again, after {durations.seconds(now - self._last)}")
         self._word = max(self._last, asked)
         self._unheard = self._over = False
         self._refusal = ""

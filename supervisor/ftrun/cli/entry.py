@@ -14,6 +14,8 @@ from ftrun.host import early
 
 early.hold()  # before anything else is imported
 
+from ftrun.host.lc_ctype import restore_lc_ctype  # noqa: E402
+
 # Variables of python(1) that change what is imported, what happens at the end, or what is printed.
 CHANGING = (
     *("PYTHONPATH", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONEXECUTABLE", "PYTHONUSERBASE", "PYTHONCASEOK"),
@@ -36,30 +38,13 @@ def ftctl() -> None:
     main()
 
 
-def as_given() -> None:
-    """Take back what Python did to the environment at its start: in the C locale, which is that of most containers, it
-    sets LC_CTYPE (PEP 538), and the command would inherit that."""
-    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
-        return
-    try:
-        with open("/proc/self/environ", "rb") as stream:
-            entries = stream.read().split(b"\0")
-    except OSError:
-        return
-    given = [entry.partition(b"=")[2] for entry in entries if entry.startswith(b"LC_CTYPE=")]
-    if given:
-        os.environb[b"LC_CTYPE"] = given[0]
-    else:
-        del os.environ["LC_CTYPE"]
-
-
 def _isolate(program: str) -> None:
     """Go on in an isolated interpreter, where this one may not be as it was installed.  Where it cannot be started
     this one goes on."""
     if sys.flags.isolated or not any(os.environ.get(name) for name in CHANGING):
         return
     options = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), *early.handed_on()]
-    as_given()
+    restore_lc_ctype()
     python, script = _python(), f"{os.path.dirname(os.path.abspath(__file__))}/isolated.py"
     try:
         os.execv(python, [python, *options, script, program, *sys.argv[1:]])

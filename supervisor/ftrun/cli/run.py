@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ftrun import config, derived
-from ftrun.cli.entry import as_given
 from ftrun.core import exitcode
 from ftrun.core.words import printable
+from ftrun.host.lc_ctype import restore_lc_ctype
 
 if TYPE_CHECKING:
     from ftrun.grouping import Group
@@ -42,7 +42,7 @@ def run(words: Sequence[str]) -> int:
     except config.ConfigError as error:
         print(f"ftrun: {printable(str(error))}", file=sys.stderr)
         return exitcode.USAGE.code
-    as_given()
+    restore_lc_ctype()
     from ftrun.loop import Part, supervise
 
     return supervise(command, settings, part=Part(group=group))
@@ -79,7 +79,7 @@ def _in_phases(
     found = [(phase, config.settings(given, os.environ, phase)) for phase in phases]
     for _, settings in found:
         _check_min_devices(settings)
-    as_given()
+    restore_lc_ctype()
     from ftrun.phases import run
 
     return run(found, group)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from ftrun.core.durations import seconds
+
 TRACE: Final = 64  # points at most
 SHOWN: Final = 3  # whys in a sentence
 Trace = tuple[tuple[float, int], ...]  # (work of the attempt until then, the step that it had first reached)
@@ -92,8 +94,6 @@ def figures(account: Account, now: float | None = None) -> Figures:
 def summary(found: Figures) -> str:
     """For the last line of a run: `goodput 93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`.  What is less than
     a thousandth is not worth a word."""
-    from ftrun.core.words import seconds  # it knows the ledger, which has an account
-
     worth = _worth(found.lost, max(0.05, found.wall / 1000))
     if found.goodput is None:
         return f"lost {seconds(sum(found.lost.values()))}" if worth else ""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from ftrun.core import durations, exitcode, words
 from ftrun.core import effects as do
-from ftrun.core import exitcode, words
 from ftrun.core.history import TIMES, in_vain, times
 from ftrun.core.policy import LIMIT, Policy, exhausted, wait
 from ftrun.core.states import Again, Blame, Done, Finish, Job, Stopping
@@ -141,12 +141,12 @@ def _spent(job: Job, cause: Cause, policy: Policy) -> str:
 def _healing(want: Again, policy: Policy) -> str:
     if not want.faults:
         return ""
-    return f"healing {want.faults[0].device} first, for {words.seconds(policy.heal_timeout)} at most"
+    return f"healing {want.faults[0].device} first, for {durations.seconds(policy.heal_timeout)} at most"
 
 
 def _restart(want: Again, policy: Policy) -> str:
     of = f" of {policy.max_restarts}" if policy.max_restarts is not None else ""
-    after = f", in {words.seconds(want.delay)}" if want.delay else ""
+    after = f", in {durations.seconds(want.delay)}" if want.delay else ""
     return f"restart {want.consecutive}{of} without progress{after}"
 
 

@@ -1,8 +1,8 @@
 """Device faults: what acts at once, what is only remembered, and how a fault is cured before the next start."""
 
+from ftrun.core import durations, exitcode, words
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode, words
 from ftrun.core.ending import (
     Effects,
     Outcome,
@@ -188,9 +188,8 @@ def heal(job: Job, attempt: Attempt | None, now: float, policy: Policy, written:
     fault = job.want.faults[0] if isinstance(job.want, Again) and job.want.faults else None
     job = job._replace(phase=Healing(fault, now + policy.heal_timeout, attempt))
     if fault is None:
-        waits = (
-            f"the platform permits no start: {job.held}; waiting for it, {words.seconds(policy.heal_timeout)} at most"
-        )
+        most = durations.seconds(policy.heal_timeout)
+        waits = f"the platform permits no start: {job.held}; waiting for it, {most} at most"
         return job, (*written, do.Persist("healing", (("why", job.held),)), do.Say(waits), do.Heal(None))
     return job, (*written, do.Persist("healing", _fields(fault)), do.Heal(fault))
 

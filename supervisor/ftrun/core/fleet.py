@@ -14,7 +14,7 @@ settled that all start again, also who is `ending`.
 from collections.abc import Mapping
 from typing import Final
 
-from ftrun.core import exitcode, words
+from ftrun.core import durations, exitcode, words
 from ftrun.core.culprit import Gone, Member, Suspect, culprit, first
 from ftrun.core.group import Counts, End, Order, Pulse, Report
 from ftrun.core.members import (
@@ -158,7 +158,7 @@ def _gathering(fleet: Fleet, phase: Gathering, now: float, pulses: Mapping[int, 
     if phase.deadline is not None and now >= phase.deadline:
         missing = absent(fleet)
         if missing:
-            return _end(fleet, _limit(f"{_ranks(missing)} did not join within {words.seconds(fleet.wait)}"))
+            return _end(fleet, _limit(f"{_ranks(missing)} did not join within {durations.seconds(fleet.wait)}"))
         return _late(fleet, now - fleet.started)
     if phase.hint is not None and now >= phase.hint:
         missing = absent(fleet)
@@ -185,7 +185,7 @@ def _steady(fleet: Fleet, phase: Steady, now: float, pulses: Mapping[int, Pulse]
         fleet = fleet._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [rank for rank, m in fleet.members.items() if kind_of(m, fleet.epoch, False) == "behind"]
-        return _end(fleet, _limit(f"{_ranks(slow, fleet)} did not start within {words.seconds(fleet.wait)}"))
+        return _end(fleet, _limit(f"{_ranks(slow, fleet)} did not start within {durations.seconds(fleet.wait)}"))
     return _shown(fleet), ()
 
 
@@ -237,7 +237,7 @@ def _draining(fleet: Fleet, phase: Draining | Lost, now: float, pulses: Mapping[
         return _late(fleet, now - phase.since)
     ranks = absent(fleet)
     be, was = ("is", "was") if len(ranks) == 1 else ("are", "were")
-    why = f"{_ranks(ranks, fleet)} {be} lost and {was} not back within {words.seconds(fleet.wait)}"
+    why = f"{_ranks(ranks, fleet)} {be} lost and {was} not back within {durations.seconds(fleet.wait)}"
     return _end(fleet, _limit(why, _node(fleet, ranks)))
 
 
@@ -322,7 +322,7 @@ def _final(fleet: Fleet, report: Report) -> End | None:
 
 def _late(fleet: Fleet, age: float) -> Outcome:
     late = [r for r, m in fleet.members.items() if kind_of(m, fleet.epoch, r in fleet.fences) != "ready"]
-    why = f"{_ranks(late, fleet)} {'was' if len(late) == 1 else 'were'} not ready within {words.seconds(age)}"
+    why = f"{_ranks(late, fleet)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
     return _end(fleet, _limit(why, _node(fleet, late)))
 
 

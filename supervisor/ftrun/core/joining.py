@@ -6,9 +6,9 @@ trouble here may follow from that of another container.
 
 from typing import Final, NamedTuple
 
+from ftrun.core import durations, exitcode, words
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode, words
 from ftrun.core.ending import Effects, Outcome, finish_with, stop, unless_in_vain
 from ftrun.core.faulting import has_to_wait, heal
 from ftrun.core.group import Counts, End, Order, Report, State, Trouble
@@ -182,7 +182,7 @@ def unheard(job: Job, phase: Phase, event: ev.Unheard, policy: Policy) -> Outcom
     """That rank 0 is not heard says nothing of the command here, which may be well: it goes on, and whatever stops it
     is judged as ever.  A verdict about it may follow from what happened to rank 0, so that it waits."""
     written: Effects = (do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),)
-    left = f"ftrun waits for rank 0, for {words.seconds(event.until - event.now)} at most"
+    left = f"ftrun waits for rank 0, for {durations.seconds(event.until - event.now)} at most"
     match phase:
         case Launching() | Starting() | Running() | Suspect():
             written += (do.Say(words.sentence(event.why, "the command goes on", left)),)

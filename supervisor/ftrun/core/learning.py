@@ -14,7 +14,7 @@ from the earlier ones in the same way.  The start timeout bounds each of them, a
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ftrun.core import words
+from ftrun.core import durations
 from ftrun.core.values import TOUCH, Learned, Rank
 
 ENOUGH: Final = 100  # silences of a rank
@@ -73,9 +73,9 @@ def provisional(rank: Rank, taken: float) -> float:
 
 def provisional_reason(rank: Rank) -> str:
     """Why that limit is what it is, for a person."""
-    least = f"at least {words.seconds(PROVISIONAL_FLOOR)}, until {ENOUGH} steps were seen"
+    least = f"at least {durations.seconds(PROVISIONAL_FLOOR)}, until {ENOUGH} steps were seen"
     if rank.intervals >= WARM:
-        slowest = words.seconds(rank.slowest_start)
+        slowest = durations.seconds(rank.slowest_start)
         return f"{PROVISIONAL_TIMES} times the slowest of the first {WARM} steps, {slowest}; {least}"
     return f"{START_TIMES} times the time from the start to the last step; {least}"
 
@@ -115,12 +115,14 @@ def section(longest: float) -> float:
 
 def reason(of: Learned) -> str:
     """Why the limit is what it is, for a person."""
-    usual, longest = words.seconds(of.usual), words.seconds(of.longest)
+    usual, longest = durations.seconds(of.usual), durations.seconds(of.longest)
     if of.longest > _by_usual(of.usual):
         most = "; at most the start timeout" if (1 + NEWS) * of.limit < LONGEST_TIMES * of.longest else ""
         return f"twice the longest silence, {longest}, in {of.intervals} steps{most}"
     if of.limit == FLOOR:
-        return f"99 of 100 silences are within {usual}, over {of.intervals} steps; never under {words.seconds(FLOOR)}"
+        return (
+            f"99 of 100 silences are within {usual}, over {of.intervals} steps; never under {durations.seconds(FLOOR)}"
+        )
     return f"{USUAL_TIMES} times {usual}, within which 99 of 100 silences are, over {of.intervals} steps"
 
 

@@ -5,7 +5,7 @@ Pure; times are CLOCK_MONOTONIC seconds.
 
 from typing import Final, NamedTuple
 
-from ftrun.core import words
+from ftrun.core import durations, words
 from ftrun.core.liveness import Limits, start_limit
 from ftrun.core.policy import Policy
 from ftrun.core.states import Job, Running, Starting
@@ -69,7 +69,7 @@ def introduction(limits: Limits, attempt: Attempt, run_dir: str) -> str:
 
 def unwatched(age: float) -> str:
     return (
-        f"no heartbeat in the first {words.seconds(age)}: ftrun cannot tell whether this command works or hangs. "
+        f"no heartbeat in the first {durations.seconds(age)}: ftrun cannot tell whether this command works or hangs. "
         "PyTorch programs give heartbeats by themselves (optimizer steps); others by ftrun_hooks.beat(step) or by "
         "touching $FTRUN_BEAT_DIR/touch; --start-timeout and --idle-timeout need none"
     )
@@ -86,4 +86,4 @@ def _unwatched(attempt: Attempt, limits: Limits) -> bool:
 
 
 def _timeout(seconds: float | None) -> str:
-    return "off" if seconds is None else f"timeout {words.seconds(seconds)}"
+    return "off" if seconds is None else f"timeout {durations.seconds(seconds)}"

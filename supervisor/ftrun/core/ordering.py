@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from ftrun.core import durations, exitcode
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode, words
 from ftrun.core.ending import Effects, Outcome, after, stop
 from ftrun.core.pausing import lifted
 from ftrun.core.policy import Policy
@@ -112,7 +112,7 @@ def pause_asked(job: Job, phase: Phase, event: ev.PauseAsked, policy: Policy) ->
     job = job._replace(paused=before._replace(until=after(event.now, event.lasting)))
     if event.order is not None:
         job = job._replace(told_paused=float("inf") if event.lasting is None else event.lasting)
-    until = "until it is resumed" if event.lasting is None else f"for {words.seconds(event.lasting)}"
+    until = "until it is resumed" if event.lasting is None else f"for {durations.seconds(event.lasting)}"
     effects: Effects = _answer(event, True, f"no verdicts {until}")
     effects += (do.Persist("paused", (("for", event.lasting),)), do.Say(f"paused: no verdicts {until}"))
     if isinstance(phase, Starting | Running | Suspect):

@@ -1,8 +1,8 @@
 """Between two attempts: what a start has to wait for, once the tree is dead."""
 
+from ftrun.core import durations
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import words
 from ftrun.core.ending import Effects, Outcome, finish
 from ftrun.core.faulting import cured, faulted_ending, given_up, has_to_wait, heal, not_healed
 from ftrun.core.group import Order
@@ -76,7 +76,7 @@ def healed(job: Job, phase: Healing, event: ev.Healed | ev.Ticked, policy: Polic
         return job, ()  # said before
     if isinstance(event, ev.Healed) and phase.fault is not None and event.cured:
         return _on(cured(job, phase.fault.device), _afresh(phase), event.now, policy)
-    why = event.why if isinstance(event, ev.Healed) else f"not within {words.seconds(policy.heal_timeout)}"
+    why = event.why if isinstance(event, ev.Healed) else f"not within {durations.seconds(policy.heal_timeout)}"
     lighter = given_up(job, phase, policy)
     if lighter is None:
         return not_healed(job, phase, why)

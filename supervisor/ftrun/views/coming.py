@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ftrun.core import words
+from ftrun.core import durations, words
 from ftrun.core.exitcode import NODE_FAULT
 from ftrun.views.judged import Judged, silence
 from ftrun.views.snapshot import Limit
@@ -29,7 +29,9 @@ def coming(
     if paused:
         until = paused.get("until")
         resumes = None if until is None else max(0.0, float(until) - now)
-        return resumes, "paused: no verdicts" + ("" if resumes is None else f"; resumes in {words.seconds(resumes)}")
+        return resumes, "paused: no verdicts" + (
+            "" if resumes is None else f"; resumes in {durations.seconds(resumes)}"
+        )
     if phase == "launching" or judged is None:
         return None, "the command is being executed" if phase == "launching" else None
     if judged.attempt.stopped_at is not None:
@@ -47,14 +49,15 @@ def _suspicion(judged: Judged, limits: tuple[Limit, ...]) -> Coming:
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
     source = sources.get("hang" if first.rule == "step" else first.rule, "default")
-    return left, f"{words.rank(first.rank)} is a suspect in {words.seconds(left)}: {silence(first, source)}"
+    return left, f"{words.rank(first.rank)} is a suspect in {durations.seconds(left)}: {silence(first, source)}"
 
 
 def _unjudged(judged: Judged) -> str:
     """Why no limit runs now."""
     attempt, idle = judged.attempt, judged.limits.idle
     if idle is not None and (judged.limits.idle_given or attempt.idle.accelerator):
-        return f"the command works; if it did nothing for {words.seconds(idle)}, it would be a suspect (--idle-timeout)"
+        timeout = durations.seconds(idle)
+        return f"the command works; if it did nothing for {timeout}, it would be a suspect (--idle-timeout)"
     if attempt.ranks:
         return "no process that has sent a heartbeat is waited for: a hang of the rest would not be noticed"
     return words.UNWATCHED
@@ -83,4 +86,4 @@ def _stopping(standing: dict[str, Any], left: float | None) -> Coming:
 
 
 def _by(what: str, left: float | None, more: str = "") -> Coming:
-    return left, what + ("" if left is None else f" in {words.seconds(left)}") + more
+    return left, what + ("" if left is None else f" in {durations.seconds(left)}") + more

@@ -3,7 +3,8 @@
 from html import escape
 from typing import Final
 
-from ftrun.core.words import printable, seconds
+from ftrun.core.durations import seconds
+from ftrun.core.words import printable
 from ftrun.views import svg, timeline
 from ftrun.views.history import History
 from ftrun.views.lost import Life

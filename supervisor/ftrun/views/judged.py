@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from ftrun.core import learning, words
+from ftrun.core import durations, learning
 from ftrun.core.idle import SAMPLES, Idle, Sample
 from ftrun.core.learning import ENOUGH
 from ftrun.core.liveness import Limits, hang_limit, judge, section_limit, start_limit
@@ -116,11 +116,13 @@ def _start(judged: Judged, source: str) -> Limit:
     seconds, learned = start_limit(attempt, known)
     if learned:
         return _learned_start(attempt, seconds)
-    return Limit("start", None, f"until the command's hooks are loaded; then {words.seconds(known.start)} ({source})")
+    return Limit(
+        "start", None, f"until the command's hooks are loaded; then {durations.seconds(known.start)} ({source})"
+    )
 
 
 def _learned_start(attempt: Attempt, seconds: float | None) -> Limit:
-    least, slowest = words.seconds(learning.PROVISIONAL_FLOOR), words.seconds(attempt.first_beat or 0.0)
+    least, slowest = durations.seconds(learning.PROVISIONAL_FLOOR), durations.seconds(attempt.first_beat or 0.0)
     raised = "; raised, evidence spoke for it" if attempt.start_raised else ""
     why = f"learned: {learning.START_TIMES} times the slowest start so far, {slowest}; at least {least}"
     return Limit("start", seconds, why + raised)
@@ -158,7 +160,7 @@ def _taught(rank: Rank, before: Learned | None, seconds: float) -> Learned:
 
 def silence(found: Finding, source: str) -> str:
     """`26s without a step of 38s (learned: ...)`."""
-    age, limit = words.seconds(found.age), words.seconds(found.limit)
+    age, limit = durations.seconds(found.age), durations.seconds(found.limit)
     if found.rule == "section":
         return f"{age} in section {found.section!r} of {limit}"
     what = {"start": "without a first beat", "idle": "without any work"}.get(found.rule)

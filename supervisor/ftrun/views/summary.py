@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ftrun.core import exitcode, words
-from ftrun.core.words import printable, seconds, several
+from ftrun.core.durations import seconds
+from ftrun.core.words import printable, several
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import cos, pi, sin
 from typing import Final
 
-from ftrun.core.words import seconds
+from ftrun.core.durations import seconds
 from ftrun.views.axis import Piece, pieces, place, rounds, short, ticks
 from ftrun.views.history import History
 from ftrun.views.lost import WHYS, Life, Sample

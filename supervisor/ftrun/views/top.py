@@ -8,8 +8,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ftrun.core import words
+from ftrun.core.durations import seconds
 from ftrun.core.values import TOUCH
-from ftrun.core.words import printable, seconds
+from ftrun.core.words import printable
 from ftrun.views import summary
 from ftrun.views.pace import Seen, columns
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot

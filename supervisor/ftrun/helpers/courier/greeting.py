@@ -9,7 +9,7 @@ import errno
 import socket
 from typing import Final
 
-from ftrun.core.words import seconds
+from ftrun.core.durations import seconds
 from ftrun.wire import peers
 
 SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"

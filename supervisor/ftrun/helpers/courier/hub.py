@@ -18,8 +18,8 @@ from typing import Final
 
 from ftrun import __version__
 from ftrun.core import fleet
+from ftrun.core.durations import seconds
 from ftrun.core.group import Pulse, Report
-from ftrun.core.words import seconds
 from ftrun.helpers.courier import keys, pulse
 from ftrun.helpers.courier.connections import HANDSHAKE, Connections
 from ftrun.helpers.courier.member import LATE, RETRY, period, secured, server

@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ftrun import __version__
+from ftrun.core.durations import seconds
 from ftrun.core.group import Report
-from ftrun.core.words import seconds
 from ftrun.helpers.courier import keys, pulse
 from ftrun.helpers.courier.greeting import ENDED, FAILED, Handshakes
 from ftrun.helpers.lines import Lines, Request

@@ -20,7 +20,7 @@ else is found on its own node.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ftrun.core import words
+from ftrun.core import durations, words
 from ftrun.helpers.evidence.connections import Connections, inode
 from ftrun.helpers.evidence.judgement import BUSY_CPU, Change
 from ftrun.helpers.evidence.waits import End, Process, Thread, World, host
@@ -145,7 +145,7 @@ class Graph:
         if thread.until is None:
             return Outcome(f"{self.name(pid)} waits for a timer ({thread.call.name})", "", chain)
         left = max(0.0, thread.until - self._world.at)
-        what = f"waits for a timer that ends in {words.seconds(left)} ({thread.call.name})"
+        what = f"waits for a timer that ends in {durations.seconds(left)} ({thread.call.name})"
         if left > self._patience:
             return Outcome(None, f"it {what}, after the limit that no evidence raises", chain)
         return Outcome(f"{self.name(pid)} {what}", "", chain)

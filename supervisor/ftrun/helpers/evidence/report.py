@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ftrun.core import words
+from ftrun.core import durations, words
 from ftrun.core.values import TOUCH, Rank
 from ftrun.helpers.evidence.files import Files
 from ftrun.helpers.evidence.judgement import Change, Verdict
@@ -177,7 +177,7 @@ def _first(facts: Facts) -> str:
         return ""
     names = ", ".join(words.rank(rank.rank) for rank in first)
     at = "" if first[0].step is None else f" after step {first[0].step}"
-    return f"First to stop: {names}{at}, {words.seconds(request.now - (first[0].moved_at or 0.0))} ago."
+    return f"First to stop: {names}{at}, {durations.seconds(request.now - (first[0].moved_at or 0.0))} ago."
 
 
 def _ranks(facts: Facts) -> list[str]:
@@ -185,7 +185,7 @@ def _ranks(facts: Facts) -> list[str]:
         return []
 
     def ago(at: float | None) -> str:
-        return "never" if at is None else words.seconds(max(0.0, facts.request.now - at))
+        return "never" if at is None else durations.seconds(max(0.0, facts.request.now - at))
 
     rows = []
     for rank in facts.request.ranks[:ROWS]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from ftrun.core import words
+from ftrun.core import durations
 from ftrun.helpers.evidence.processes import below
 from ftrun.helpers.heal.children import Children, why
 from ftrun.helpers.lines import Lines, run
@@ -65,7 +65,7 @@ def _apply(remedy: Remedy, children: Children) -> str | None:
     except (OSError, ValueError) as error:
         return f"it cannot be started: {error}"
     code = children.wait(pid, time.monotonic() + remedy.timeout)
-    return f"it did not end within {words.seconds(remedy.timeout)}" if code is None else why(code)
+    return f"it did not end within {durations.seconds(remedy.timeout)}" if code is None else why(code)
 
 
 def _end_all(children: Children) -> list[Stat]:

@@ -1,0 +1,25 @@
+"""No module of ftrun imports itself through others, imports inside functions included."""
+
+from graphlib import CycleError, TopologicalSorter
+
+import grimp
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = grimp.build_graph("ftrun", cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in sorted(graph.modules)}
+    assert cycle(imported) == ()
+    assert "ftrun.core.job" in imported["ftrun.loop"]
+
+
+def test_a_cycle_is_named() -> None:
+    assert set(cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+
+
+def cycle(imported: dict[str, set[str]]) -> tuple[str, ...]:
+    """The modules of one cycle, each imported by the next; empty if there is none."""
+    try:
+        tuple(TopologicalSorter(imported).static_order())
+    except CycleError as found:
+        return tuple(found.args[1])
+    return ()
