@@ -19,8 +19,9 @@ from ftrun.config import Settings
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import exitcode, masking, words
+from ftrun.core.ending import ended
 from ftrun.core.job import decide
-from ftrun.core.states import Done, Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
+from ftrun.core.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.derived import policy
 from ftrun.host import reaper, signals
 from ftrun.host.capture import Capture
@@ -356,7 +357,7 @@ class Supervisor:
         kill = self._policy.kill_timeout
         self._exit = give_up(problem, self._journal, self._voice, self._tree, grace, kill, attempt)
         self._setup.last_words(self._exit, self._job.ledger)
-        self._job = self._job._replace(phase=Done(self._exit.code), want=Finish(*self._exit[:3]))
+        self._job = ended(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
         try:
             self._standing.save(self._job, False)
             self._aides.follow(self._job, time.monotonic(), False)

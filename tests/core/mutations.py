@@ -67,7 +67,7 @@ JOB = (
     Mutation(
         "spawn_before_the_tree_has_ended",
         "job.py",
-        '        return job._replace(phase=phase._replace(stage="inspect", deadline=None)), (do.Inspect(),)',
+        "        return inspect(job, phase.attempt)",
         '        return _launch(job, "restart")',
     ),
     Mutation(
@@ -149,8 +149,8 @@ COORDINATOR = (
     Mutation(
         "the_last_decides",
         "culprit.py",
-        "return min(came, key=lambda c: c[:2])[2]",
-        "return max(came, key=lambda c: c[:2])[2]",
+        "return min(came, key=",
+        "return max(came, key=",
     ),
     Mutation("one_done_is_all", "fleet.py", 'if fleet.kinds.get("done") == fleet.size:', 'if fleet.kinds.get("done"):'),
 )

@@ -52,8 +52,8 @@ def troubled(report: Report, now: float, before: Member | None) -> float | None:
 
 def first(members: Iterable[Member], epoch: int) -> Member | None:
     """Whose trouble in this epoch, or loss, came first; ties go to the lower rank."""
-    came = [(at, m.report.rank, m) for m in members if (at := _since(m, epoch)) is not None]
-    return min(came, key=lambda c: c[:2])[2] if came else None
+    came = [(at, member) for member in members if (at := _since(member, epoch)) is not None]
+    return min(came, key=lambda one: (one[0], one[1].report.rank))[1] if came else None
 
 
 def _since(member: Member, epoch: int) -> float | None:
@@ -74,19 +74,28 @@ def culprit(who: Member, members: Mapping[int, Member], pulses: Mapping[int, Pul
         return Suspect(who.report.node, trouble.rank, trouble.step)
     epoch = who.report.epoch
     found = [
-        (step, waits, -age, rank, suspect)
+        _suspected(member.report, member.report.trouble, pulses.get(rank))
         for rank, member in members.items()
         if member.report.epoch == epoch and (member is who or rank in pulses)
-        for step, waits, age, suspect in [_suspect(member.report, member.report.trouble, pulses.get(rank))]
     ]
-    return min(found, key=lambda f: f[:4])[4] if found else Suspect(who.report.node, trouble.rank, trouble.step)
+    named = Suspect(who.report.node, trouble.rank, trouble.step)
+    return min(found, key=lambda one: (one.step, one.waits, -one.silent, one.member)).suspect if found else named
 
 
-def _suspect(report: Report, trouble: Trouble | None, pulse: Pulse | None) -> tuple[int, bool, float, Suspect]:
+class _Suspected(NamedTuple):
+    step: int
+    waits: bool
+    silent: float
+    member: int
+    suspect: Suspect
+
+
+def _suspected(report: Report, trouble: Trouble | None, pulse: Pulse | None) -> _Suspected:
     hung = trouble if trouble is not None and trouble.cause == "hang" else None
     rank, step, age, waits = (None, None, 0.0, False) if pulse is None else (*pulse, False)
     if hung is not None and (pulse is None or hung.rank in (None, pulse.rank)):
         rank = hung.rank if hung.rank is not None else rank
         step = hung.step if hung.step is not None else step
         age, waits = max(age, hung.age), hung.waits
-    return NOWHERE if step is None else step, waits, age, Suspect(report.node, rank, step)
+    suspect = Suspect(report.node, rank, step)
+    return _Suspected(NOWHERE if step is None else step, waits, age, report.rank, suspect)

@@ -97,7 +97,7 @@ def _limit(cause: Cause, fault: Fault | None, policy: Policy) -> exitcode.Verdic
 def often(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
     """Whether the last occurrence of this fault on this node was the third in a row within a day (`history.times`).
     Faults without a code are not counted, since nothing says that they are the same."""
-    same = [o for o in ledger.occurrences if o[:3] == (policy.node, *fault.place)]
+    same = [o for o in ledger.occurrences if o.place == (policy.node, *fault.place)]
     return bool(same) and times(ledger.occurrences, same[-1]) >= TIMES
 
 
@@ -156,15 +156,36 @@ def stop(
     """End the whole tree by our own decision."""
     said = () if say is None else (do.Say(say),)
     if policy.grace <= 0:
-        written = do.Persist("stopping", (("by", "SIGKILL"),))
-        return job._replace(phase=Stopping(attempt, "kill", now + policy.kill_timeout)), (
-            *so_far,
-            written,
-            *said,
-            do.Kill(),
-        )
+        job, effects = kill(job, attempt, now, policy)
+        return job, (*so_far, effects[0], *said, *effects[1:])
     written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", policy.grace)))
     return job._replace(phase=Stopping(attempt, "term", now + policy.grace)), (*so_far, written, *said, do.Terminate())
+
+
+def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
+    """End the whole tree by SIGKILL."""
+    killing = Stopping(attempt, "kill", now + policy.kill_timeout)
+    return job._replace(phase=killing), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
+
+
+def inspect(job: Job, attempt: Attempt) -> Outcome:
+    """SIGKILL has not ended the tree in time: name what is left."""
+    return job._replace(phase=Stopping(attempt, "inspect")), (do.Inspect(),)
+
+
+def await_end(job: Job, attempt: Attempt, now: float, grace: float | None) -> Job:
+    """The command was asked from outside to end; it gets `grace` seconds, None: as long as it takes."""
+    return job._replace(phase=Stopping(attempt, "asked", after(now, grace)))
+
+
+def await_devices(job: Job, attempt: Attempt, deadline: float) -> Job:
+    """The tree is dead; its devices become free."""
+    return job._replace(phase=Stopping(attempt, "devices", deadline))
+
+
+def await_verdict(job: Job, attempt: Attempt, deadline: float | None) -> Job:
+    """The tree is dead; others are asked for the verdict."""
+    return job._replace(phase=Stopping(attempt, "verdict", deadline))
 
 
 def finish(job: Job, want: Finish) -> Outcome:
@@ -174,8 +195,13 @@ def finish(job: Job, want: Finish) -> Outcome:
         ledger = ledger._replace(faulted=False)  # such schedules are counted, or there would be no end of them
     fields = (("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))
     written = do.Persist("ended", fields, want.verdict not in ORDINARY)
-    job = job._replace(phase=Done(want.code), want=want, ledger=ledger)
-    return job, (written, do.Exit(*want[:3], want.node, want.device))
+    job = ended(job._replace(ledger=ledger), want)
+    return job, (written, do.Exit(want.code, want.verdict, want.message, want.node, want.device))
+
+
+def ended(job: Job, want: Finish) -> Job:
+    """The job as it stands after its last effect."""
+    return job._replace(phase=Done(want.code), want=want)
 
 
 def isolate(job: Job, why: str, so_far: Effects = (), cause: str = "fault", device: str | None = None) -> Outcome:

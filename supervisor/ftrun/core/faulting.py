@@ -103,7 +103,10 @@ def faulted_ending(job: Job, phase: Stopping | Pending | Healing, event: ev.Faul
     shed = _shed(job, fault, policy) if isinstance(want, Again) and not fault.by_user else None
     if shed is not None:
         return shed[0], (*written, shed[1])
-    if hopeless is None or not (isinstance(want, Again) or want[:2] == exitcode.HANG_LIMIT[1::-1]):
+    back = (
+        isinstance(want, Finish) and want.verdict == exitcode.HANG_LIMIT.name
+    )  # the job would come to this node again
+    if hopeless is None or not (isinstance(want, Again) or back):
         return job, written
     why = f"device {fault.device} reports {fault.code} ({fault.severity}){hopeless}"
     if fault.by_user:
@@ -171,7 +174,7 @@ def unhealed(job: Job, event: ev.Faulted, policy: Policy) -> bool:
     node: it still reports one, so it has not healed since."""
     place, fault = (policy.node, event.fault.device), event.fault
     return any(
-        one[:2] == place and age(one.at, event.clock) <= DAY and (one.code == fault.code or one.severity == "critical")
+        one.on == place and age(one.at, event.clock) <= DAY and (one.code == fault.code or one.severity == "critical")
         for one in job.ledger.occurrences
     )
 
@@ -227,11 +230,9 @@ def _keeps_failing(job: Job, device: str, now: Clock, policy: Policy) -> bool:
     """Whether faults of this device on this node have ended attempts `TIMES` times within the last day."""
     return (
         sum(
-            one[:2] == (policy.node, device)
-            and Fault(*one[1:4]).acts
-            and not Fault(*one[1:4]).by_user
-            and age(one.at, now) <= DAY
+            one.on == (policy.node, device) and fault.acts and not fault.by_user and age(one.at, now) <= DAY
             for one in job.ledger.occurrences
+            for fault in [Fault(one.device, one.code, one.severity)]
         )
         >= TIMES
     )

@@ -43,7 +43,7 @@ def follow(before: Job, event: Event, after: Job) -> Job:
         account = account._replace(into="", at=None)
     else:
         account = account._replace(into=_into(after), at=_at(account, event.now, _unstarted(before)))
-    return after._replace(ledger=Ledger._make((*after.ledger[:-1], account)))
+    return after._replace(ledger=after.ledger._replace(account=account))
 
 
 def _unstarted(job: Job) -> bool:

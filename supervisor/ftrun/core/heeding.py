@@ -10,10 +10,10 @@ from typing import Final
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core import restarting, words
-from ftrun.core.ending import Outcome, after, stop
+from ftrun.core.ending import Outcome, await_end, stop
 from ftrun.core.ordering import early
 from ftrun.core.policy import Policy
-from ftrun.core.states import Again, Job, Launching, Phase, Running, Starting, Stopping, Suspect
+from ftrun.core.states import Again, Job, Launching, Phase, Running, Starting, Suspect
 
 GRACE: Final = 600.0  # s from SIGTERM to SIGKILL that MindCluster's own agent gives the processes (taskd, GracefulExit)
 
@@ -29,11 +29,9 @@ def held(job: Job, phase: Phase, event: ev.Held, policy: Policy) -> Outcome:
         case Launching():
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
-            asked = Stopping(
-                phase.attempt, "asked", after(event.now, GRACE if policy.stop_grace is None else policy.stop_grace)
-            )
+            grace = GRACE if policy.stop_grace is None else policy.stop_grace
             said = words.sentence(f"the platform wants this: {event.why}", "ending the command, ftrun stays")
-            return job._replace(phase=asked, want=Again("peer")), (
+            return await_end(job._replace(want=Again("peer")), phase.attempt, event.now, grace), (
                 do.Persist("platform", (("what", "end"), ("why", event.why))),
                 do.Persist("stopping", (("by", "platform"), ("signal", int(signal.SIGTERM)))),
                 do.Say(said),

@@ -32,6 +32,16 @@ class Occurrence(NamedTuple):
     at: Clock
     job: str = ""
 
+    @property
+    def on(self) -> tuple[str, str]:
+        """The device, which is known by its node and its own name."""
+        return self.node, self.device
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What makes it the same fault of the same device."""
+        return self.node, self.device, self.code
+
 
 class Schedule(NamedTuple):
     """One life of a container: the outer scheduler's `number`; `key` is its own.
@@ -67,7 +77,7 @@ def times(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
     ModelArts ("In-Place Recovery", degradation policies) asks for the same code three consecutive times within 24
     hours, on the same chip of the same node: another code on that device ends the row.
     """
-    on_device = [other for other in occurrences if other[:2] == one[:2]]
+    on_device = [other for other in occurrences if other.on == one.on]
     if one in on_device:
         on_device = on_device[: on_device.index(one)]
     row = 1

@@ -1,21 +1,35 @@
 """The decision: `decide(job, event, policy) -> (job, effects)`.
 
 This file owns every transition.  `TABLE` at its end holds one function for each (phase, event) that means something; an
-empty cell changes nothing, and nothing raises.  Time comes in with the event and is monotonic; effects come out in the
-order in which they must happen: records first.
+empty cell changes nothing, and nothing raises.  The operator's pause (`pausing`) and the account of the time
+(`goodput`) wrap the table.  Phases are constructed where they begin: Pending and Launching in `restarting` (the first
+Pending in `beginning`), Starting, Running and Suspect in `watching`, Stopping and Done in `ending`, Healing in
+`faulting`.  Time comes in with the event and is monotonic; effects come out in the order in which they must happen:
+records first.
 """
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import exitcode, goodput
+from ftrun.core import exitcode, goodput, pausing
 from ftrun.core.beginning import begin, checked, faulted_pending, held_pending, launch_due, remembered_pending
-from ftrun.core.ending import Effects, Outcome, after, finish, isolate, stop, stopped_by
+from ftrun.core.ending import (
+    Effects,
+    Outcome,
+    await_end,
+    await_verdict,
+    finish,
+    inspect,
+    isolate,
+    kill,
+    stop,
+    stopped_by,
+)
 from ftrun.core.exiting import exit_record, exited
 from ftrun.core.faulting import faulted, faulted_ending, given_back, has_to_wait, heal, late
 from ftrun.core.heeding import held, rescheduled
 from ftrun.core.joining import cut_off, ordered, patience, unheard, waits_for_word
 from ftrun.core.ordering import Handler, early, pause_asked, restart_asked, resume_asked, stop_asked, timely
-from ftrun.core.pausing import over, put_off
+from ftrun.core.pausing import put_off
 from ftrun.core.policy import Policy
 from ftrun.core.remembering import remember
 from ftrun.core.restarting import again, consult, faulted_healing, free, healed
@@ -27,7 +41,6 @@ from ftrun.core.states import (
     Healing,
     Job,
     Launching,
-    Paused,
     Pending,
     Phase,
     Running,
@@ -58,32 +71,14 @@ def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
         return job, ()  # for a phase that something else in the same wake-up has ended
     if isinstance(event, ev.Faulted) and not isinstance(job.phase, Pending):
         event = late(event)
-    if isinstance(event, ev.Exited) and job.paused is not None and job.paused.faults:
-        return _of_what_waits(job, job.paused, event, policy)
+    return pausing.around(_accounted, job, event, policy)
+
+
+def _accounted(job: Job, event: ev.Event, policy: Policy) -> Outcome:
+    """The table, with the account of the time."""
     handler = TABLE.get((type(job.phase), type(event)))
     after, effects = handler(job, job.phase, event, policy) if handler else (job, ())
-    after = goodput.follow(job, event, after)
-    if job.paused is None or (after.paused is not None and isinstance(after.phase, Starting | Running | Suspect)):
-        return after, effects
-    if over(after, event.now) and not isinstance(after.phase, Done):  # not lifted by a look: nobody is watched now
-        after, effects = after._replace(paused=None), (do.Persist("resumed", (("stood", None),)), *effects)
-    waiting = (after.paused or job.paused).faults
-    after = after._replace(paused=after.paused and after.paused._replace(faults=()))
-    for fault in waiting:
-        after, more = decide(after, fault._replace(now=event.now), policy)
-        effects += more
-    return after, effects
-
-
-def _of_what_waits(job: Job, paused: Paused, event: ev.Exited, policy: Policy) -> Outcome:
-    """The command ended in a pause, maybe of the faults that were put off for it: they come first."""
-    written: Effects = ()
-    job = job._replace(paused=None)
-    for fault in paused.faults:
-        job, more = decide(job, fault._replace(now=event.now), policy)
-        written += more
-    job, effects = decide(job._replace(paused=paused._replace(faults=())), event, policy)
-    return job, written + effects
+    return goodput.follow(job, event, after), effects
 
 
 # --- starting -------------------------------------------------------------------------------------------------------
@@ -93,8 +88,8 @@ def _spawned(job: Job, phase: Launching, event: ev.Spawned, policy: Policy) -> O
     attempt = phase.attempt._replace(pid=event.pid, spawned_at=event.now)
     written = do.Persist("spawned", (("pid", event.pid),))
     if isinstance(job.want, Finish):
-        asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
-        return _with_early((job._replace(phase=asked), (written,)), phase, event.now, policy)
+        asked = await_end(job, attempt, event.now, policy.stop_grace)
+        return _with_early((asked, (written,)), phase, event.now, policy)
     return _with_early(watch(job, attempt, event.now, policy, (written,)), phase, event.now, policy)
 
 
@@ -136,8 +131,7 @@ def _signalled(
     job = job._replace(want=stopped_by(event.signal))
     if isinstance(phase, Launching):
         return job._replace(phase=phase._replace(attempt=attempt)), forward
-    asked = Stopping(attempt, "asked", after(event.now, policy.stop_grace))
-    return job._replace(phase=asked), (_asked_to_stop(event), *forward)
+    return await_end(job, attempt, event.now, policy.stop_grace), (_asked_to_stop(event), *forward)
 
 
 def _signalled_stopping(job: Job, phase: Stopping, event: ev.Signalled, policy: Policy) -> Outcome:
@@ -195,10 +189,9 @@ def _looked_stopping(job: Job, phase: Stopping, event: ev.Looked, policy: Policy
 
 def _overdue(job: Job, phase: Stopping, event: ev.Ticked, policy: Policy) -> Outcome:
     if phase.stage in ("asked", "term"):
-        kill = Stopping(phase.attempt, "kill", event.now + policy.kill_timeout)
-        return job._replace(phase=kill), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
+        return kill(job, phase.attempt, event.now, policy)
     if phase.stage == "kill":
-        return job._replace(phase=phase._replace(stage="inspect", deadline=None)), (do.Inspect(),)
+        return inspect(job, phase.attempt)
     if phase.stage == "devices":  # a probe that is stuck in its driver must not keep the job from going on
         unknown = do.Persist("problem", (("what", "nobody says whether the devices are free; going on"),))
         return again(job, phase.attempt, event.now, policy, (unknown,))
@@ -231,7 +224,7 @@ def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) 
         if policy.shared and job.want.asked:
             return consult(job, phase.attempt, event.now, written)
         if waits_for_word(job, policy):
-            return job._replace(phase=Stopping(phase.attempt, "verdict", patience(job, event.now, policy))), written
+            return await_verdict(job, phase.attempt, patience(job, event.now, policy)), written
         return again(job, None, event.now, policy, written)
     if has_to_wait(job):
         return heal(job, phase.attempt, event.now, policy, written)

@@ -1,12 +1,16 @@
 """Time in which nobody is judged: that of an operator's debugger, and any other."""
 
+from collections.abc import Callable
+
 from ftrun.core import effects as do
 from ftrun.core import events as ev
 from ftrun.core.ending import Effects, Outcome
-from ftrun.core.states import Job, Paused, Running, Starting, Suspect
+from ftrun.core.policy import Policy
+from ftrun.core.states import Done, Job, Paused, Running, Starting, Suspect
 from ftrun.core.values import Attempt
 
 WAITING = 64  # faults
+Step = Callable[[Job, ev.Event, Policy], Outcome]
 
 
 def forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
@@ -30,6 +34,37 @@ def lifted(job: Job, attempt: Attempt, now: float) -> tuple[Job, Attempt, Effect
     written = do.Persist("resumed", (("stood", stood(job.paused, attempt, now)),))
     attempt = forgiven(attempt, max(job.paused.since, attempt.spawned_at), now)
     return job._replace(paused=None), attempt, (written, do.Say("judging again"))
+
+
+def around(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
+    """What `step` decides, with the pause: it ends where nobody is watched any more, and the faults that waited for its
+    end are decided upon then.  Those come before the end of a command that ended in the pause, maybe because of them.
+    """
+    paused = job.paused
+    if paused is None:
+        return step(job, event, policy)
+    if isinstance(event, ev.Exited) and paused.faults:
+        job, written = _each(step, job._replace(paused=None), paused.faults, event.now, policy)
+        job, effects = around(step, job._replace(paused=paused._replace(faults=())), event, policy)
+        return job, written + effects
+    after, effects = step(job, event, policy)
+    if after.paused is not None and isinstance(after.phase, Starting | Running | Suspect):
+        return after, effects
+    if over(after, event.now) and not isinstance(after.phase, Done):  # not lifted by a look: nobody is watched now
+        after, effects = after._replace(paused=None), (do.Persist("resumed", (("stood", None),)), *effects)
+    waiting = (after.paused or paused).faults
+    after = after._replace(paused=after.paused and after.paused._replace(faults=()))
+    after, written = _each(step, after, waiting, event.now, policy)
+    return after, effects + written
+
+
+def _each(step: Step, job: Job, faults: tuple[ev.Faulted, ...], now: float, policy: Policy) -> Outcome:
+    """One after the other, as if they were found now."""
+    written: Effects = ()
+    for fault in faults:
+        job, effects = around(step, job, fault._replace(now=now), policy)
+        written += effects
+    return job, written
 
 
 def put_off(job: Job, phase: Starting | Running | Suspect, event: ev.Faulted) -> Outcome:

@@ -3,11 +3,11 @@
 from ftrun.core import durations
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core.ending import Effects, Outcome, finish
+from ftrun.core.ending import Effects, Outcome, await_devices, await_verdict, finish
 from ftrun.core.faulting import cured, faulted_ending, given_up, has_to_wait, heal, not_healed
 from ftrun.core.group import Order
 from ftrun.core.policy import Policy
-from ftrun.core.states import Again, Finish, Healing, Job, Keep, Launching, Pending, Phase, Stopping
+from ftrun.core.states import Again, Finish, Healing, Job, Keep, Launching, Pending, Phase
 from ftrun.core.values import Attempt
 
 ANSWER = 5.0  # s; a helper that is asked something until a deadline has so long to say what it saw
@@ -44,7 +44,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
 
 def consult(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
     """Who is stopped from outside may be so because another of this job has reached a verdict."""
-    return job._replace(phase=Stopping(attempt, "verdict", now + ANSWER)), (*written, do.Consult())
+    return await_verdict(job, attempt, now + ANSWER), (*written, do.Consult())
 
 
 def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
@@ -52,8 +52,8 @@ def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written:
     looks = policy.device_timeout is not None or not set(job.ledger.removed) <= set(job.shed)
     if attempt is None or not looks:
         return again(job, attempt, now, policy, written)
-    freeing = Stopping(attempt, "devices", now + (policy.device_timeout or 0.0) + ANSWER)
-    return job._replace(phase=freeing), (*written, do.Release())
+    deadline = now + (policy.device_timeout or 0.0) + ANSWER
+    return await_devices(job, attempt, deadline), (*written, do.Release())
 
 
 def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:

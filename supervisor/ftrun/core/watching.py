@@ -18,9 +18,7 @@ AT_REST = 6.0  # s; what was written in place before a kill has come to rest, an
 
 def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
     """Judge the attempt as it was last seen; a finding is a suspicion that evidence has to settle."""
-    moved = attempt.moved
-    phase = Running if moved else Starting
-    if moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
+    if attempt.moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
         so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
         job = job._replace(ledger=_begun(job.ledger, attempt))
@@ -28,13 +26,17 @@ def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         job, attempt, effects = lifted(job, attempt, now)
         so_far += effects
     if attempt.stopped_at is not None or job.paused is not None:
-        return job._replace(phase=phase(attempt, job.paused and job.paused.until)), so_far
+        return job._replace(phase=_watched(attempt, job.paused and job.paused.until)), so_far
     judged = judge(attempt, now, policy.limits, job.ledger.learned)
     if judged.finding is None:
-        return job._replace(phase=phase(attempt, judged.deadline)), so_far
+        return job._replace(phase=_watched(attempt, judged.deadline)), so_far
     suspect = Suspect(attempt, judged.finding, now + policy.evidence_timeout)
     written = do.Persist("suspect", _fields(judged.finding))
     return job._replace(phase=suspect), (*so_far, written, do.Investigate(judged.finding))
+
+
+def _watched(attempt: Attempt, deadline: float | None) -> Starting | Running:
+    return Running(attempt, deadline) if attempt.moved else Starting(attempt, deadline)
 
 
 def _begun(ledger: Ledger, attempt: Attempt) -> Ledger:
