@@ -12,6 +12,7 @@ from made import measured, records, run_dir, states, verbs  # noqa: E402
 
 from ftrun import config  # noqa: E402
 from ftrun.core import exitcode  # noqa: E402
+from ftrun.core.hang_rules import RULES  # noqa: E402
 
 SEEN = (
     ("MA_PROC_START_CNT", "1 or what comes in, then one more at each start in this pod, over all ftruns and phases"),
@@ -133,7 +134,9 @@ def page() -> str:
     lines += ["The command of `--heal` sees these as well:", "", *_table(HEALS), ""]
     lines += ["## What ftrun reads", "", *_table(READ), ""]
     lines += LINES.splitlines()
-    lines += [f"## Exit codes (contract version {exitcode.CONTRACT_VERSION})", ""]
+    lines += ["## Rules by which a hang is found", "", "| rule | what it finds | timeout |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {rule.meaning} | `--{rule.timeout}-timeout` |" for name, rule in RULES.items()]
+    lines += ["", f"## Exit codes (contract version {exitcode.CONTRACT_VERSION})", ""]
     lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
     lines.append("| the command's own, or 128+signal | | it ended by itself | do as without ftrun |")
     lines += [f"| {v.code} | `{v.name}` | {v.meaning} | {v.outer} |" for v in exitcode.TABLE]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core import exitcode, words
+from ftrun.core import exitcode, hang_rules, words
 from ftrun.core.effects import Exit
 from ftrun.core.values import TOUCH, Finding, Ledger
 from support.runs import Run, Runs, python, wait_for
@@ -37,7 +37,7 @@ def ours(run: Run) -> list[str]:
     ],
 )
 def test_a_finding(found: Finding, said: str) -> None:
-    assert words.finding(found) == said
+    assert hang_rules.sentence(found) == said
 
 
 def test_evidence_is_told_as_far_as_there_is_any() -> None:

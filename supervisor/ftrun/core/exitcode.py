@@ -29,17 +29,7 @@ NOT_EXECUTABLE: Final = Verdict("not-executable", 126, "the command cannot be ex
 NOT_FOUND: Final = Verdict("not-found", 127, "the command was not found", "fail")
 USAGE: Final = Verdict("usage", 2, "a bad option or value; nothing was started", "fail")
 
-TABLE: Final = (
-    HANG_LIMIT,
-    USER_FAULT_LIMIT,
-    NODE_FAULT,
-    FAILURE_LIMIT,
-    NON_RECOVERABLE,
-    INTERNAL,
-    NOT_EXECUTABLE,
-    NOT_FOUND,
-    USAGE,
-)
+TABLE: Final = tuple(value for value in list(globals().values()) if isinstance(value, Verdict))  # of all above
 
 # Verdicts that carry the command's own status.
 SUCCEEDED: Final = "succeeded"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ftrun.core import learning
 from ftrun.core.idle import quiet_for, still_for
-from ftrun.core.values import TOUCH, Attempt, Finding, Learned, Rank, Section
+from ftrun.core.values import TOUCH, Attempt, Finding, Learned, Rank, Rule, Section
 
 # A look at least this often in the shortest limit: a freeze that falls between two looks is not seen as such, so it
 # must stay small against the limit; the touch file has no clock that we may trust, so its beat is timed by the look.
@@ -113,7 +113,8 @@ def section_limit(section: Section, rank: Rank, attempt: Attempt, limits: Limits
 def _silence(rank: Rank, attempt: Attempt, now: float, limits: Limits, learned: Learned | None) -> Finding | None:
     """What its steps are measured by, overdue or not."""
     if rank.moved_at is None:
-        rule, since, limit, by_learning = "start", rank.claimed_at, limits.start, False
+        rule: Rule = "start"
+        since, limit, by_learning = rank.claimed_at, limits.start, False
     else:
         rule, since = "step", rank.moved_at
         limit, by_learning = hang_limit(rank, attempt, limits, learned)

@@ -9,6 +9,7 @@ from ftrun.core.idle import Idle
 Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
+Rule = Literal["step", "start", "section", "idle"]  # by which a hang is found; `hang_rules.RULES` says what each means
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
 
 
@@ -69,10 +70,10 @@ class Rank(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Why a rank is taken for hung: by the rule `step`, `start` or `section`; silent for `age`, over `limit`.  Or the
-    whole tree, by the rule `idle`.  `learned`: nobody gave that limit, so that evidence may raise it."""
+    """Why a rank, or the whole tree, is taken for hung: silent for `age`, over `limit`.  `learned`: nobody gave that
+    limit, so that evidence may raise it."""
 
-    rule: str
+    rule: Rule
     rank: int | None
     age: float
     limit: float

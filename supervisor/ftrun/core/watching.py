@@ -2,7 +2,7 @@
 
 from ftrun.core import effects as do
 from ftrun.core import events as ev
-from ftrun.core import learning, words
+from ftrun.core import hang_rules, learning, words
 from ftrun.core.ending import Effects, Outcome, trouble
 from ftrun.core.faulting import blamed
 from ftrun.core.idle import observe, still_for
@@ -230,7 +230,7 @@ def _hang(
     job: Job, phase: Suspect, now: float, policy: Policy, evidence: tuple[tuple[str, object], ...], so_far: Effects
 ) -> Outcome:
     fields = _fields(phase.finding) + evidence
-    why, seen = words.finding(phase.finding), dict(evidence)
+    why, seen = hang_rules.sentence(phase.finding), dict(evidence)
     fault = blamed(phase.attempt, policy)
     if fault is not None or not policy.hangs_stand:
         so_far += (do.Persist("hang", fields, durable=True),)

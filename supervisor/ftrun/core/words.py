@@ -7,7 +7,7 @@ from typing import Final
 from ftrun.core import exitcode
 from ftrun.core.durations import seconds
 from ftrun.core.effects import Exit
-from ftrun.core.values import TOUCH, Finding, Ledger, Section
+from ftrun.core.values import TOUCH, Ledger, Section
 
 SHORT: Final = 150  # characters of foreign text in a line of ours
 SHORTER: Final = 100  # of one of several
@@ -110,21 +110,6 @@ def rank(number: int | None) -> str:
 def member(number: int, pid: int, inside: str = "") -> str:
     """A rank together with its process, which is named once; `inside` tells where it is."""
     return rank(number) + inside + ("" if number < TOUCH else f", process {pid}")
-
-
-def finding(found: Finding) -> str:
-    who, age = rank(found.rank), seconds(found.age)
-    limit = seconds(found.limit) + (", learned" if found.learned else "")
-    if found.rule == "idle":
-        return f"the command has been idle for {age} (limit {limit}): no I/O, and no change on its devices"
-    if found.rule == "section":
-        return f"{who} has been in section {found.section!r} for {age} (limit {limit})"
-    if found.rule == "start":
-        return f"{who} gave no beat in its first {age} (limit {limit})"
-    if found.rank == TOUCH:
-        return f"{who} was last touched {age} ago (limit {limit})"
-    where = "" if found.step is None else f" at step {found.step},"
-    return f"{who} stopped{where} {age} ago (limit {limit})"
 
 
 def stack(seen: Mapping[str, object]) -> str:

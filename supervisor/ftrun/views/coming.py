@@ -4,6 +4,7 @@ from typing import Any
 
 from ftrun.core import durations, words
 from ftrun.core.exitcode import NODE_FAULT
+from ftrun.core.hang_rules import RULES
 from ftrun.views.judged import Judged, silence
 from ftrun.views.snapshot import Limit
 
@@ -48,7 +49,7 @@ def _suspicion(judged: Judged, limits: tuple[Limit, ...]) -> Coming:
         return None, _unjudged(judged)
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
-    source = sources.get("hang" if first.rule == "step" else first.rule, "default")
+    source = sources.get(RULES[first.rule].timeout, "default")
     return left, f"{words.rank(first.rank)} is a suspect in {durations.seconds(left)}: {silence(first, source)}"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ftrun.core import durations, learning
+from ftrun.core.hang_rules import RULES
 from ftrun.core.idle import SAMPLES, Idle, Sample
 from ftrun.core.learning import ENOUGH
 from ftrun.core.liveness import Limits, hang_limit, judge, section_limit, start_limit
@@ -160,8 +161,6 @@ def _taught(rank: Rank, before: Learned | None, seconds: float) -> Learned:
 
 def silence(found: Finding, source: str) -> str:
     """`26s without a step of 38s (learned: ...)`."""
-    age, limit = durations.seconds(found.age), durations.seconds(found.limit)
-    if found.rule == "section":
-        return f"{age} in section {found.section!r} of {limit}"
-    what = {"start": "without a first beat", "idle": "without any work"}.get(found.rule)
-    return f"{age} {what or ('without a beat' if found.step is None else 'without a step')} of {limit} ({source})"
+    age, limit, rule = durations.seconds(found.age), durations.seconds(found.limit), RULES[found.rule]
+    own = "" if found.rule == "section" else f" ({source})"  # a section may have a limit of its own
+    return f"{age} {rule.missing(found)} of {limit}{own}"

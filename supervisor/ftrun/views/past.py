@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ftrun.core import words
+from ftrun.core import hang_rules
 from ftrun.core.values import Finding
 from ftrun.views import checked, tail
 from ftrun.views.snapshot import Trouble
@@ -101,6 +101,6 @@ def _why(found: Record) -> str:
 def _hang(found: Record) -> str:
     known: dict[str, Any] = {name: found[name] for name in Finding._fields if name in found}
     try:
-        return words.finding(Finding(**known)) + (f", at {found['why']}" if found.get("why") else "")
-    except (TypeError, ValueError, OverflowError):
+        return hang_rules.sentence(Finding(**known)) + (f", at {found['why']}" if found.get("why") else "")
+    except (TypeError, ValueError, KeyError, OverflowError):
         return "a hang"

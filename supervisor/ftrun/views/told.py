@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ftrun.core import words
 from ftrun.core.exitcode import STOPPED
-from ftrun.core.values import TOUCH
+from ftrun.core.hang_rules import RULES, Silent
 from ftrun.views.lost import Life, Sample, Stretch
 from ftrun.views.tail import Record
 
@@ -266,12 +265,6 @@ OF_AN_ATTEMPT: Final = ("restart", "first_beat", "progress", "suspect", "hang", 
 
 def sentence(record: Record) -> str:
     """A finding, short."""
-    rank, rule, step = whole(record.get("rank")), text(record.get("rule")), whole(record.get("step"))
-    who = "the command" if rank is None else "touch file" if rank == TOUCH else words.rank(rank)
-    if rule == "section":
-        return f"{who} in section {text(record.get('section'))}"
-    if rule == "start":
-        return f"{who} gave no beat"
-    if rule == "idle":
-        return "nothing is read, written or computed"
-    return who if step is None else f"{who} at step {step}"
+    silent = Silent(whole(record.get("rank")), whole(record.get("step")), text(record.get("section")))
+    rule = text(record.get("rule"))
+    return next((known.brief(silent) for name, known in RULES.items() if name == rule), RULES["step"].brief(silent))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ftrun.core import durations, words
+from ftrun.core import durations, hang_rules, words
 from ftrun.core.values import TOUCH, Rank
 from ftrun.helpers.evidence.files import Files
 from ftrun.helpers.evidence.judgement import Change, Verdict
@@ -78,7 +78,7 @@ def _named(facts: Facts, change: Change) -> str:
 def sentence(facts: Facts) -> str:
     """Which rank, where in the code, since when, by which rule."""
     finding, suspect = facts.request.finding, facts.suspect
-    told = words.finding(finding)
+    told = hang_rules.sentence(finding)
     place = f"at {code(suspect.place)}" if suspect and not suspect.gone else "its process is gone"
     late = "".join(f"; {plain(line)}" for line in laggards(facts.answers))
     told = plain(told[:1].upper() + told[1:])

@@ -1,0 +1,25 @@
+"""A hang rule is one entry of one table, and everything that has to be said of it is there."""
+
+from typing import get_args
+
+import pytest
+
+from ftrun import config
+from ftrun.core.hang_rules import RULES, HangRule, Silent, sentence
+from ftrun.core.values import Finding, Rule
+
+
+def test_every_rule_has_an_entry() -> None:
+    assert set(RULES) == set(get_args(Rule))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_entry_says_everything(name: Rule) -> None:
+    rule: HangRule = RULES[name]
+    found = Finding(name, 3, 41.2, 38.0, 120, "evaluation")
+    assert rule.meaning
+    assert f"{rule.timeout}-timeout" in config.BY_NAME
+    assert "41s" in sentence(found)
+    assert "limit 38s" in sentence(found)
+    assert rule.brief(Silent(3, 120, "evaluation"))
+    assert rule.missing(found)
