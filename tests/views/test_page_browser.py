@@ -61,7 +61,7 @@ def made_up(page: browser.Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (run_dir / "reports" / "attempt-1").mkdir(parents=True)
     (run_dir / "reports" / "attempt-1" / "report.md").write_text(HOSTILE)
     monkeypatch.setattr(feed, "look", lambda run_dir: shown)
-    monkeypatch.setattr(feed, "paces", lambda shown: [(float(at), 0.4 + at % 5 / 100) for at in range(60)])
+    monkeypatch.setattr(feed, "paces", lambda run_dir, attempt: [(float(at), 0.4 + at % 5 / 100) for at in range(60)])
     with serving(app.Page(lambda: str(run_dir))) as served:
         yield served.url
         page.leave()

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from ftrun.views import steps
 from ftrun.views.page import told
 from ftrun.views.snapshot import RankNow
 from support.pages import empty, snapshot
@@ -13,8 +14,8 @@ def test_paces_are_those_of_this_attempt(tmp_path: Path) -> None:
     seen = [(1, 0.0, 5), (2, 10.0, 3), (2, 11.0, 5), (2, 12.0, 5), (2, 14.0, 6), (2, 14.0, 7)]
     lines = [json.dumps({"mono": mono, "attempt": attempt, "low": 0, "high": high}) for attempt, mono, high in seen]
     (run_dir / "steps.jsonl").write_text("\n".join([*lines, "torn"]))
-    assert told.paces(snapshot(run_dir, attempt=2)) == [(11.0, 0.5), (14.0, 2.0)]
-    assert told.paces(snapshot(run_dir, attempt=3)) == []
+    assert steps.paces(str(run_dir), 2) == [(11.0, 0.5), (14.0, 2.0)]
+    assert steps.paces(str(run_dir), 3) == []
 
 
 def test_ranks_come_in_the_order_of_concern(tmp_path: Path) -> None:

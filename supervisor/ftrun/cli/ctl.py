@@ -1,6 +1,7 @@
 """`ftctl VERB`: look at a run, also when ftrun is gone, and steer one that runs.
 
-Each verb is a file in `verbs/`, loaded when it is called: `status` must not wait for what `serve` needs.
+Each verb is a file in `verbs/`, those that steer are in `steering.py`.  It is loaded when it is called: `status` must
+not wait for what `serve` needs.
 """
 
 import importlib
@@ -31,6 +32,8 @@ VERBS: Final = {
     "completion": "What bash, zsh or fish need to complete our words.",
 }
 
+STEERING: Final = ("restart", "stop", "pause", "resume")
+
 
 class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -39,8 +42,12 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"ftrun.cli.verbs.{name}").command
-        return command
+        if name in STEERING:
+            found = getattr(importlib.import_module("ftrun.cli.steering"), name)
+        else:
+            found = importlib.import_module(f"ftrun.cli.verbs.{name}").command
+        assert isinstance(found, click.Command)
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

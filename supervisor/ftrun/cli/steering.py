@@ -1,4 +1,4 @@
-"""Giving an order to the ftrun of a run dir, over its control channel."""
+"""The verbs that give an order to the ftrun of a run dir, over its control channel."""
 
 import getpass
 import json
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ftrun.cli.common import Trouble
+from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble
 from ftrun.core.words import printable
 from ftrun.views import rundir
 from ftrun.views.look import look
 from ftrun.wire import control
+from ftrun.wire.texts import duration
 
 if TYPE_CHECKING:
     import zmq
@@ -24,6 +25,44 @@ APPEARING: Final = 10.0  # s; the channel is made when the command has started
 LOOK: Final = 0.05  # s
 SLICE: Final = 1  # s
 HEARD: Final = 0.9  # of that time in which an order may still be obeyed
+
+
+@click.command(help="End the whole process tree and start the command again.  It counts as no restart in a row.")
+@RUN_DIR
+@AS_JSON
+def restart(run_dir: str | None, as_json: bool) -> None:
+    give("restart", run_dir, as_json)
+
+
+@click.command(help="End the command (SIGTERM, the grace, SIGKILL), and ftrun with its code.")
+@RUN_DIR
+@AS_JSON
+def stop(run_dir: str | None, as_json: bool) -> None:
+    give("stop", run_dir, as_json)
+
+
+def _lasting(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(
+    help="No verdicts, neither on silence nor on devices: for a debugger.  Until `ftctl resume`, or for a given time."
+)
+@RUN_DIR
+@AS_JSON
+@click.option("--for", "lasting", callback=_lasting, metavar="DUR", help="Judge again by itself after so long.")
+def pause(run_dir: str | None, as_json: bool, lasting: float | None) -> None:
+    give("pause", run_dir, as_json, lasting)
+
+
+@click.command(help="Judge again.  The time of the pause counts for nobody.")
+@RUN_DIR
+@AS_JSON
+def resume(run_dir: str | None, as_json: bool) -> None:
+    give("resume", run_dir, as_json)
 
 
 def give(verb: str, given: str | None, as_json: bool, lasting: float | None = None) -> None:

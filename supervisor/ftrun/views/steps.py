@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ftrun.core.values import Rank
@@ -9,6 +10,7 @@ from ftrun.views import tail
 
 LIMIT: Final = 16 << 10  # bytes, of the end
 WINDOW: Final = 60.0  # s, over which the time of a step is taken, if so many were seen
+PACES: Final = 120
 
 
 class Sample(NamedTuple):
@@ -28,6 +30,13 @@ def samples(run_dir: str, attempt: int) -> list[Sample]:
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
     return found
+
+
+def paces(run_dir: str, attempt: int) -> list[tuple[float, float]]:
+    """Seconds a step over time (CLOCK_MONOTONIC), as far as this attempt is known; one that repeats steps has none."""
+    seen = samples(run_dir, attempt)
+    found = [(b.mono, (b.mono - a.mono) / (b.high - a.high)) for a, b in pairwise(seen) if b.high > a.high]
+    return [(round(at, 2), round(pace, 4)) for at, pace in found if pace > 0][-PACES:]
 
 
 def pace(ranks: Iterable[Rank], seen: list[Sample]) -> float | None:

@@ -1,7 +1,7 @@
 """`ftctl top` as text: one screen, whatever its size.  Pure; foreign text in it moves no cursor."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -12,7 +12,6 @@ from ftrun.core.durations import seconds
 from ftrun.core.values import TOUCH
 from ftrun.core.words import printable
 from ftrun.views import summary
-from ftrun.views.pace import Seen, columns
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 from ftrun.views.tail import Record
 
@@ -33,10 +32,11 @@ class Look(NamedTuple):
     unicode: bool = True
 
 
-def screen(shown: Snapshot, samples: Sequence[Seen], records: Sequence[Record], note: str, look: Look) -> Text:
-    """At most `height` lines of at most `width` cells; `note` is the last of them."""
+def screen(shown: Snapshot, paces: Sequence[float], records: Sequence[Record], note: str, look: Look) -> Text:
+    """At most `height` lines of at most `width` cells; `note` is the last of them.  `paces`: seconds a step in this
+    attempt, the newest last."""
     page = _Page(look)
-    head = _head(page, shown, samples)
+    head = _head(page, shown, paces)
     room = look.height - 1
     lines = head[: max(1, room - 3)]
     room -= len(lines)
@@ -98,24 +98,22 @@ class _Page:
         full = max(0, min(width, round(part * width)))
         return ("█" * full + "░" * (width - full)) if self.unicode else "#" * full + "-" * (width - full)
 
-    def spark(self, values: Iterable[float | None]) -> str:
+    def spark(self, values: Sequence[float]) -> str:
         """From zero to three times what is usual: a hang must not flatten all the rest, nor noise fill it."""
-        found = list(values)
-        known = sorted(value for value in found if value is not None) or [1.0]
-        most = 3 * known[len(known) // 2] or 1.0
+        most = 3 * sorted(values)[len(values) // 2] or 1.0
         levels = BLOCKS if self.unicode else SIGNS
-        return "".join(" " if v is None else levels[min(7, int(8 * v / most))] for v in found)
+        return "".join(levels[min(7, int(8 * value / most))] for value in values)
 
 
 # --- how it stands --------------------------------------------------------------------------------------------------
 
 
-def _head(page: _Page, shown: Snapshot, samples: Sequence[Seen]) -> list[Text]:
+def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     found = page.wrapped(f"ftrun: {summary.headline(shown)}", mood(shown), 2)
     if shown.phase == "done":
         found += page.wrapped((shown.why or "").partition(" (report: ")[0], "", 2)
     found += _deadline(page, shown)
-    found += _steps(page, shown, samples)
+    found += _steps(page, shown, paces)
     if shown.checkpoint_age is not None:
         step = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}, "
         found.append(page.line(("saved    ", "dim"), (f"{step}{seconds(shown.checkpoint_age)} ago", "")))
@@ -168,7 +166,7 @@ def _heat(rank: RankNow) -> str:
     return "red" if part > 0.8 else "yellow" if part > 0.5 else "green"
 
 
-def _steps(page: _Page, shown: Snapshot, samples: Sequence[Seen]) -> list[Text]:
+def _steps(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.step is None:
         return []
     pace = f", {_each(shown.step_time)} a step" if shown.step_time else ""
@@ -176,10 +174,9 @@ def _steps(page: _Page, shown: Snapshot, samples: Sequence[Seen]) -> list[Text]:
     told = f"{shown.step}{pace}" + (f", the last is {behind} behind" if behind > 0 else "")
     room = page.width - 9 - cell_len(told) - 2
     line = [("step     ", "dim"), (told, "")]
-    values = columns(samples, min(60, room - 14))
-    most = max((value for value in values if value is not None), default=None)
-    if most is not None and len(values) >= 6:
-        line += [("  ", ""), (page.spark(values), "cyan"), (f" max {_each(most)}", "dim")]
+    values = paces[-max(0, min(60, room - 14)) :]
+    if room >= 20 and len(values) >= 6:
+        line += [("  ", ""), (page.spark(values), "cyan"), (f" max {_each(max(values))}", "dim")]
     return [page.line(*line)]
 
 

@@ -16,7 +16,6 @@ from ftrun.cli import printing, terminal
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.views import rundir, steps, summary, tail, top
 from ftrun.views.look import look
-from ftrun.views.pace import Seen, seen
 from ftrun.views.snapshot import Snapshot
 from ftrun.wire.texts import duration
 
@@ -61,10 +60,6 @@ class Watched:
         self._given = given
         self._dir = rundir.find(given)
         self.shown = look(self._dir)
-        self.samples: tuple[Seen, ...] = tuple(
-            Seen(one.mono, self.shown.attempt, one.high) for one in steps.samples(self._dir, self.shown.attempt)
-        )
-        self._sampled()
         self.records = tail.last(f"{self._dir}/events.jsonl", SEEDED)
 
     def look(self) -> None:
@@ -75,16 +70,15 @@ class Watched:
         except rundir.NoRunDir as error:
             self.shown = self.shown._replace(alive=False, problems=(str(error),))
             return
-        self._sampled()
         self.records = tail.last(f"{self._dir}/events.jsonl", SEEDED)
 
-    def _sampled(self) -> None:
-        if self.shown.alive and self.shown.step is not None:
-            self.samples = seen(self.samples, Seen(time.monotonic(), self.shown.attempt, self.shown.step))
+    @property
+    def paces(self) -> list[float]:
+        return [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
 
 
 def frame(watched: Watched, size: top.Look, note: str) -> Text:
-    return top.screen(watched.shown, watched.samples, watched.records, note, size)
+    return top.screen(watched.shown, watched.paces, watched.records, note, size)
 
 
 def note(shown: Snapshot, live: bool) -> str:

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 from ftrun.views.look import look
 from ftrun.views.page.aside import Aside, Busy
 from ftrun.views.page.follow import Follower, Records
-from ftrun.views.page.told import brief, paces, told
+from ftrun.views.page.told import brief, told
 from ftrun.views.rundir import NoRunDir
+from ftrun.views.steps import paces
 
 PERIOD: Final = 1.0  # s
 PATIENCE: Final = 5.0  # s that a disk may take before it is said
@@ -117,7 +118,7 @@ class Feed:
             run_dir = self._find()
             shown = look(run_dir)
             records = self._follower.read(f"{run_dir}/events.jsonl")
-            whole = told(shown, paces(shown))
+            whole = told(shown, paces(shown.run_dir, shown.attempt))
             return View(self.view.number, run_dir, records, whole, json.dumps(brief(whole)))
         except NoRunDir as error:
             return str(error)

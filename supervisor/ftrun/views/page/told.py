@@ -1,16 +1,13 @@
 """What the page is told of a run: the snapshot, as plain values, and what goes with it."""
 
-from itertools import pairwise
 from math import isfinite
 from typing import Any, Final
 
 from ftrun.core import exitcode
-from ftrun.views import steps
 from ftrun.views.snapshot import RankNow, Snapshot
 
 SCHEMA: Final = 1
 SHOWN: Final = 64  # ranks, unless all are asked for
-PACES: Final = 120
 STATES: Final = ("gone", "starting", "section", "moving", "done")
 
 
@@ -31,13 +28,6 @@ def told(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]:
 def brief(whole: dict[str, Any]) -> dict[str, Any]:
     """With the first ranks only; `states` counts them all."""
     return whole | {"ranks": whole["ranks"][:SHOWN]}
-
-
-def paces(shown: Snapshot) -> list[tuple[float, float]]:
-    """Seconds a step over time (CLOCK_MONOTONIC), as far as this attempt is known; one that repeats steps has none."""
-    seen = steps.samples(shown.run_dir, shown.attempt)
-    found = [(b.mono, (b.mono - a.mono) / (b.high - a.high)) for a, b in pairwise(seen) if b.high > a.high]
-    return [(round(at, 2), round(pace, 4)) for at, pace in found if pace > 0][-PACES:]
 
 
 def _order(rank: RankNow) -> tuple[float, int, int]:
