@@ -7,7 +7,12 @@ import signal
 import tempfile
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# A machine that is busy draws and runs examples slowly; that says nothing about the code.
+hypothesis.settings.register_profile("ftrun", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("ftrun")
 
 # Whoever starts the tests in the background has a shell that ignores it for them, and for all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -21,7 +21,6 @@ from support.device.ward import (
     TRAINS,
     Ward,
     faulted,
-    helper,
     history,
     kill_helper,
     rank,
@@ -29,7 +28,7 @@ from support.device.ward import (
     remembers,
     told,
 )
-from support.runs import Run, Runs, python, wait_for
+from support.runs import Run, Runs, python, wait_for, words
 
 AICORE = ("80C98002", "node type=AI Core, sensor type=RAS State, event state=Software Error")
 FATAL = ("80E0020B", "node type=HBM, event state=too hot")
@@ -251,7 +250,7 @@ def test_a_killed_keeper_loses_no_fault(ward: Ward, state: Path) -> None:
     ward.hears(run)
     kill_helper(run, "keeper")
     fires(ward, run, 46)
-    wait_for(lambda: helper(run, "keeper"), "the keeper again")
+    wait_for(lambda: run.helper("keeper"), "the keeper again")
     ward.end()
     assert run.wait() == 0, run.told()
     assert [fault["code"] for fault in json.loads((state / "history.json").read_bytes())["faults"]] == ["46"]
@@ -600,7 +599,7 @@ def platform(runs: Runs, *options: str, heard: bool = True, **more: Any) -> tupl
     run = runs.start(*words, *python(TRAINS), program=SOON, **more)
     if heard:
         run.until("first_beat")
-        wait_for(lambda: helper(run, "platform"), "the platform's helper")
+        wait_for(lambda: run.helper("platform"), "the platform's helper")
     return ward, run
 
 
@@ -738,7 +737,7 @@ def test_where_another_pod_was_scheduled_again_the_command_starts_with_it(runs: 
     reset.unlink()
     kill_helper(run, "platform")
     wait_for(lambda: any(r["helper"] == "platform" for r in run.named("problem")), "that it ended")
-    wait_for(lambda: helper(run, "platform"), "the helper again")
+    wait_for(lambda: run.helper("platform"), "the helper again")
     ward.reset(RetryTime=6)
     ward.reset(RetryTime=6, FaultFlushing=True)
     ward.reset(RetryTime=7)
@@ -767,7 +766,7 @@ def test_a_killed_platform_helper_tells_no_fault_twice(runs: Runs) -> None:
     run.until("healing")
     kill_helper(run, "platform")
     wait_for(lambda: any(r["helper"] == "platform" for r in run.named("problem")), "that it ended")
-    wait_for(lambda: helper(run, "platform"), "the helper again")
+    wait_for(lambda: run.helper("platform"), "the helper again")
     ward.reset()
     run.until("restart")
     ward.end()
@@ -784,11 +783,11 @@ def test_a_chip_that_the_platform_gives_up_is_not_healed_any_longer(runs: Runs) 
     wait_for((runs.folder / "healing").exists, f"the healing: {run.order}")
     ward.reset(rank(codes=FATAL[0]), rank(1, "recovered"))
     run.until("removed")
-    wait_for(lambda: not helper(run, "heal"), "the healer's end", 20)
+    wait_for(lambda: not run.helper("heal"), "the healer's end", 20)
     ward.reset()
     run.until("spawned", 2)
-    wait_for(lambda: helper(run, "probe"), "the probe")
-    assert not [pid for pid in runs.living() if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+    wait_for(lambda: run.helper("probe"), "the probe")
+    assert not [pid for pid in runs.living() if words(pid).startswith("sleep ")]
     wait_for(lambda: len(ward.starts) == 2, "the second start")
     ward.end()
     assert run.wait() == 0, run.told()

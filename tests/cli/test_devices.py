@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.device.nvml import BUSY, GIB, FakeNvml
-from support.runs import HOUSE, Run, Runs, python, state_of, wait_for
+from support.runs import HOUSE, Run, Runs, helpers, python, state_of, wait_for
 
 PATCHED = """
 import sys
@@ -34,28 +34,9 @@ def faked(runs: Runs) -> FakeNvml:
     return fake
 
 
-def helpers_of(run: Run, name: str = "") -> dict[int, str]:
-    """Children of ftrun that run its own code."""
-    found = {}
-    for child in map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()):
-        try:
-            words = Path(f"/proc/{child}/cmdline").read_text()
-        except OSError:
-            continue
-        if "from ftrun.helpers." in words and state_of(child) not in ("", "Z"):
-            helper = words.split("from ftrun.helpers.")[1].split(".")[0]
-            if name in ("", helper):
-                found[child] = helper
-    return found
-
-
-def helper_of(run: Run, name: str) -> int:
-    return next(iter(helpers_of(run, name)), 0)
-
-
 def listening(fake: FakeNvml, run: Run) -> int:
     """The probe, once it has looked: it asks for faults before each look."""
-    pid: int = wait_for(lambda: helper_of(run, "probe"), "the probe")
+    pid: int = wait_for(lambda: run.helper("probe"), "the probe")
     wait_for(lambda: "libnvidia-ml" in maps(pid) and state_of(pid) == "S", "that it has the library")
     for number in (1, 2):
         fake.xid(0, 13)
@@ -147,7 +128,7 @@ def test_a_probe_that_is_killed_comes_again(runs: Runs) -> None:
     run = runs.start(*PROBE, "sleep", "3600", program=SOON)
     first = listening(fake, run)
     os.kill(first, signal.SIGKILL)
-    second = wait_for(lambda: (now := helper_of(run, "probe")) != first and now, "the probe again")
+    second = wait_for(lambda: (now := run.helper("probe")) != first and now, "the probe again")
     assert second != first
     assert run.until("problem")["what"] == "it ended; it is started again"
     wait_for(lambda: "libnvidia-ml" in maps(second) and state_of(second) == "S", "that it has the library")
@@ -179,7 +160,7 @@ def test_without_a_driver_the_probe_ends_and_that_is_told_to_whoever_asked(runs:
     there = "probing.DEVICE_FILES = ('/dev/null',)\nfrom ftrun.cli"
     program = (*SOON[:2], SOON[2].replace("from ftrun.cli", there))
     run = runs.start("--probe", kind, "--no-auto-beat", *python(FAILS.replace("2 -", "1 -")), program=program)
-    seen = wait_for(lambda: helper_of(run, "probe"), "the probe")
+    seen = wait_for(lambda: run.helper("probe"), "the probe")
     wait_for(lambda: not state_of(seen), "its end")
     if told:
         assert "no NVIDIA driver" in run.until("problem")["what"]
@@ -192,7 +173,7 @@ def test_off_is_off(runs: Runs) -> None:
     fake = faked(runs)
     run = runs.start("--probe", "off", "--no-auto-beat", *python(FAILS), "x")
     run.until("spawned")
-    assert helpers_of(run) == {}
+    assert helpers(run.pid) == {}
     go(runs)
     assert run.wait() == 1
     assert fake.blocked is False
@@ -201,7 +182,7 @@ def test_off_is_off(runs: Runs) -> None:
 def test_nothing_asked_for_nothing_started_and_nobody_wakes_up(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
     run.until("spawned")
-    assert helpers_of(run) == {}
+    assert helpers(run.pid) == {}
     asleep(run)
 
 
@@ -210,7 +191,7 @@ def test_with_all_helpers_pid1_is_small_and_wakes_only_for_their_words(runs: Run
     fake.set(0, **BUSY)
     words = ("--probe", "nvidia", "--idle-timeout", "2h", "--progress", "*.ckpt")
     run = runs.start(*words, "sleep", "3600")
-    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch", "courier"}, "the helpers")
+    wait_for(lambda: set(helpers(run.pid)) == {"probe", "sampler", "watch", "courier"}, "the helpers")
     listening(fake, run)
     asleep(run)
     status = Path(f"/proc/{run.pid}/status").read_text()
@@ -237,11 +218,11 @@ def test_descriptors_do_not_leak_over_twenty_restarts(runs: Runs) -> None:
     options = ("--max-restarts", "off", "--idle-timeout", "1h", "--progress", "*.ckpt", "--backoff", "off")
     run = runs.start(*AGAIN, *options, *python(code), program=SOON)
     run.until("spawned", 2)
-    wait_for(lambda: set(helpers_of(run).values()) == {"probe", "sampler", "watch", "courier"}, "the helpers")
-    before, helpers = descriptors(run), helpers_of(run)
+    wait_for(lambda: set(helpers(run.pid)) == {"probe", "sampler", "watch", "courier"}, "the helpers")
+    before, running = descriptors(run), helpers(run.pid)
     (runs.folder / "go-2").touch()
     run.until("spawned", 22)
-    assert helpers_of(run) == helpers
+    assert helpers(run.pid) == running
     wait_for(lambda: descriptors(run) == before, f"as many as {before}")
     (runs.folder / "go-22").touch()
     assert run.wait() == 0, run.told()

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.workload import Runner, alive_in, reap, runner, state, until
+from support.runs import state_of, wait_for
+from support.workload import Runner, alive_in, reap, runner
 
 
 @pytest.fixture
@@ -65,20 +66,20 @@ def test_each_start_in_trouble_gets_no_further_than_the_first(fthang: Runner) ->
 @pytest.mark.parametrize("kind", ["sleep", "deadlock", "spin"])
 def test_it_hangs(fthang: Runner, kind: str) -> None:
     process = fthang.start(kind)
-    until(lambda: fthang.lines()[-1:] == [f"hanging: {kind}"])
-    until(lambda: state(process.pid) == ("R" if kind == "spin" else "S"))
+    wait_for(lambda: fthang.lines()[-1:] == [f"hanging: {kind}"])
+    wait_for(lambda: state_of(process.pid) == ("R" if kind == "spin" else "S"))
     beats = fthang.beats.slot()
     assert (beats["step"], beats["checkpoint_step"], beats["flags"]) == (4, 3, 0)
     used = psutil.Process(process.pid).cpu_times().user
     if kind == "spin":
-        until(lambda: psutil.Process(process.pid).cpu_times().user > used + 0.1)
+        wait_for(lambda: psutil.Process(process.pid).cpu_times().user > used + 0.1)
     assert fthang.beats.slot() == beats
     assert process.poll() is None
 
 
 def test_stop_stops_itself_and_goes_on_when_continued(fthang: Runner) -> None:
     process = fthang.start("stop")
-    until(lambda: state(process.pid) == "T")
+    wait_for(lambda: state_of(process.pid) == "T")
     assert fthang.beats.slot()["step"] == 4
     process.send_signal(signal.SIGCONT)
     assert process.wait(60) == 0
@@ -87,9 +88,9 @@ def test_stop_stops_itself_and_goes_on_when_continued(fthang: Runner) -> None:
 
 def test_nobeat_says_nothing_and_never_ends(fthang: Runner) -> None:
     process = fthang.start("nobeat")
-    until(lambda: fthang.lines()[-1:] == ["hanging: nobeat"])
+    wait_for(lambda: fthang.lines()[-1:] == ["hanging: nobeat"])
     used = psutil.Process(process.pid).num_ctx_switches().voluntary
-    until(lambda: psutil.Process(process.pid).num_ctx_switches().voluntary > used + 50)
+    wait_for(lambda: psutil.Process(process.pid).num_ctx_switches().voluntary > used + 50)
     assert fthang.beats.slot()["magic"] == 0
     assert process.poll() is None
 
@@ -144,7 +145,7 @@ def test_a_fork_storm_goes_on_and_stays_bounded(fthang: Runner) -> None:
         reap(-process.pid, os.WNOHANG)
         return len(seen) > 300
 
-    until(stormed)
+    wait_for(stormed)
     assert most <= 60
     assert process.poll() is None
     assert fthang.beats.slot()["step"] == 4

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.beat_file import HOUSE
-from support.workload import Runner, children, look, reap, runner, side_threads, state, still, until
+from support.runs import state_of, wait_for
+from support.workload import Runner, children, look, reap, runner, side_threads, still
 
 # The names that kernels have for what the main thread waits in.
 BLOCKED = {
@@ -48,7 +49,7 @@ def test_it_blocks(fthang: Runner, kind: str) -> None:
 def test_it_burns_the_processor(fthang: Runner, kind: str) -> None:
     pid = fthang.begin(kind, line=f"hanging: {kind}")
     first, beats, output = look(pid), fthang.beats.slot(), fthang.lines()
-    until(lambda: look(pid).cpu > first.cpu + 20)
+    wait_for(lambda: look(pid).cpu > first.cpu + 20)
     assert look(pid).state == "R"
     assert look(pid).switches == first.switches
     assert (fthang.beats.slot(), fthang.lines()) == (beats, output)
@@ -102,29 +103,29 @@ main()
 
 def test_gil_lets_no_thread_run(fthang: Runner) -> None:
     pid = fthang.begin("gil", line="hanging: gil")
-    until(lambda: side_threads(pid))
+    wait_for(lambda: side_threads(pid))
     (side,) = side_threads(pid)
-    until(lambda: "futex" in look(pid, side).wchan or look(pid, side).wchan == "0")
+    wait_for(lambda: "futex" in look(pid, side).wchan or look(pid, side).wchan == "0")
     naps = look(pid, side).switches
-    until(lambda: look(pid, side).switches > naps + 20)  # it asks for the GIL every 5 ms
+    wait_for(lambda: look(pid, side).switches > naps + 20)  # it asks for the GIL every 5 ms
     assert not any("nanosleep" in look(pid, side).wchan for _ in range(200))
 
 
 def test_native_has_no_python_in_it(fthang: Runner) -> None:
     pid = fthang.begin("native", line="hanging: native")
-    until(lambda: "python" not in Path(f"/proc/{pid}/maps").read_text())
+    wait_for(lambda: "python" not in Path(f"/proc/{pid}/maps").read_text())
     assert fthang.beats.slot()["pid"] == pid
 
 
 def test_flock_waits_for_the_folder_of_the_checkpoints(fthang: Runner) -> None:
     fthang.begin("flock", line="hanging: flock")
     inode = fthang.checkpoints.stat().st_ino
-    until(lambda: re.search(rf"-> FLOCK .*:{inode} ", Path("/proc/locks").read_text()))
+    wait_for(lambda: re.search(rf"-> FLOCK .*:{inode} ", Path("/proc/locks").read_text()))
 
 
 def test_nfs_like_goes_on_when_its_child_ends(fthang: Runner) -> None:
     pid = fthang.begin("nfs-like", line="hanging: nfs-like")
-    until(lambda: state(pid) == "D")
+    wait_for(lambda: state_of(pid) == "D")
     (child,) = children(pid)
     os.kill(child, signal.SIGKILL)
     assert fthang.started[0].wait(60) == 0
@@ -133,18 +134,18 @@ def test_nfs_like_goes_on_when_its_child_ends(fthang: Runner) -> None:
 
 def test_nfs_like_ends_with_sigterm(fthang: Runner) -> None:
     pid = fthang.begin("nfs-like", line="hanging: nfs-like")
-    until(lambda: state(pid) == "D")
+    wait_for(lambda: state_of(pid) == "D")
     (child,) = children(pid)
     os.kill(pid, signal.SIGTERM)
     assert fthang.started[0].wait(60) == -signal.SIGTERM
-    until(lambda: state(child) == "Z")
+    wait_for(lambda: state_of(child) == "Z")
     reap(child, 0)
 
 
 def test_chatty_logs_and_beats_without_a_step(fthang: Runner) -> None:
     fthang.begin("chatty", line="still waiting, 2")
     before = fthang.beats.slot()
-    until(lambda: fthang.lines()[-1] == "still waiting, 4")
+    wait_for(lambda: fthang.lines()[-1] == "still waiting, 4")
     after = fthang.beats.slot()
     assert after["alive_at"] > before["alive_at"]
     assert (after["moved_at"], after["step"]) == (before["moved_at"], 4)

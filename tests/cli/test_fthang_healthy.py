@@ -13,7 +13,8 @@ from ftrun.hang.kinds import plan
 from ftrun.hang.run import train
 from ftrun.hang.setting import Setting
 from ftrun.hang.training import Plain
-from support.workload import Runner, children, look, read_and_written, runner, still, until
+from support.runs import wait_for
+from support.workload import Runner, children, look, read_and_written, runner, still
 
 
 @pytest.fixture
@@ -87,9 +88,9 @@ LOOKS = {
 def test_it_looks_like_a_hang(fthang: Runner, kind: str) -> None:
     pid = fthang.begin(kind, "60s", "--steps", "1000", line=f"{kind} for 60 s")
     how, sections = LOOKS[kind]
-    until(lambda: [name for name, *_ in fthang.beats.sections()] == sections)
+    wait_for(lambda: [name for name, *_ in fthang.beats.sections()] == sections)
     output, moved_at = fthang.lines(), fthang.beats.slot()["moved_at"]
-    until(how(pid))
+    wait_for(how(pid))
     assert fthang.lines() == output
     assert (fthang.beats.slot()["moved_at"] > moved_at) == (kind == "paused-io")
     fthang.kill()
@@ -138,7 +139,7 @@ def test_slow_step_comes_between_two_steps(fthang: Runner) -> None:
 def test_paused_io_goes_on_with_its_steps(fthang: Runner) -> None:
     pid = fthang.begin("paused-io", "60s", "--steps", "1000", line="paused-io for 60 s")
     moved, step = read_and_written(pid), fthang.beats.slot()["step"]
-    until(lambda: fthang.beats.slot()["step"] > step + 3)
+    wait_for(lambda: fthang.beats.slot()["step"] > step + 3)
     assert read_and_written(pid) == moved
 
 

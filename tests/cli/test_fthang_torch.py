@@ -8,7 +8,8 @@ import pytest
 from ftrun.hang.checkpoint import BEGINNING, newest
 from ftrun.hang.training import Plain
 from support.beat_file import HOUSE
-from support.workload import Runner, children, look, read_and_written, runner, still, until
+from support.runs import wait_for
+from support.workload import Runner, children, look, read_and_written, runner, still
 
 AUTO = str(HOUSE / "hooks" / "ftrun_hooks" / "auto")  # as ftrun does for automatic beats
 
@@ -88,15 +89,15 @@ def test_long_eval_comes_between_two_epochs(fthang: Runner) -> None:
     pid = fthang.begin("long-eval", "60s", "--torch", line="long-eval for 60 s", path=AUTO)
     assert [name for name, *_ in fthang.beats.sections()] == ["between epochs"]
     before = look(pid)
-    until(lambda: look(pid).cpu > before.cpu + 20 and look(pid).switches <= before.switches + 1)
+    wait_for(lambda: look(pid).cpu > before.cpu + 20 and look(pid).switches <= before.switches + 1)
     fthang.kill()
 
 
 def test_long_checkpoint_is_a_save_of_pytorch(fthang: Runner) -> None:
     pid = fthang.begin("long-checkpoint", "60s", "--torch", line="long-checkpoint for 60 s", path=AUTO)
-    until(lambda: [name for name, *_ in fthang.beats.sections()] == ["torch.save"])
+    wait_for(lambda: [name for name, *_ in fthang.beats.sections()] == ["torch.save"])
     _, written = read_and_written(pid)
-    until(lambda: read_and_written(pid)[1] > written + 2**20)
+    wait_for(lambda: read_and_written(pid)[1] > written + 2**20)
     fthang.kill()
 
 
@@ -104,7 +105,7 @@ def test_long_checkpoint_is_a_save_of_pytorch(fthang: Runner) -> None:
 def test_long_compile_compiles(fthang: Runner) -> None:
     pid = fthang.begin("long-compile", "3s", "--torch", line="long-compile for 3 s", path=AUTO)
     before, output = look(pid), fthang.lines()
-    until(lambda: look(pid).cpu > before.cpu + 50)
+    wait_for(lambda: look(pid).cpu > before.cpu + 50)
     assert fthang.lines() == output
     assert fthang.started[0].wait(60) == 0
     assert trained(fthang)

@@ -74,7 +74,7 @@ def test_what_is_ordered_on_one_is_done_on_all(pair: Pair) -> None:
     assert second.until("restart")["reason"] == "manual"
     again = first.until("restart")
     assert (again["reason"], again["start_cnt"], again["epoch"], again["consecutive"]) == ("peer", 2, 2, 0)
-    assert "node-1" in first.stderr
+    wait_for(lambda: "node-1" in first.stderr, "the line on the terminal")
     first.until("first_beat", 2)
     ftctl(first, "stop")
     assert (first.wait(), second.wait()) == (143, 143)

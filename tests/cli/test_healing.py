@@ -4,13 +4,12 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from support.device.nvml import GIB, uuid
-from support.device.ward import NODE, NONE, REBOOT, RESET, Ward, faulted, helper, kill_helper, reasons, told
-from support.runs import Run, Runs, alive, carrying, wait_for
+from support.device.ward import NODE, NONE, REBOOT, RESET, Ward, faulted, kill_helper, reasons, told
+from support.runs import Run, Runs, alive, carrying, wait_for, words
 
 SHORT = ("--heal-timeout", "2s")
 
@@ -63,8 +62,8 @@ def test_the_command_for_healing_is_told_the_device_and_runs_alone_with_it(runs:
     ward.gpus.xid(1, 46)
     wait_for((ward.folder / "healing").exists, f"the healing: {run.order}")
     assert not alive(command)
-    assert helper(run, "heal")
-    assert not helper(run, "probe"), "it holds the devices open"
+    assert run.helper("heal")
+    assert not run.helper("probe"), "it holds the devices open"
     assert not run.named("restart")
     ward.put("cured")
     run.until("restart")
@@ -77,7 +76,7 @@ def test_the_probe_comes_back_after_the_healing(ward: Ward) -> None:
     run = ward.start("--heal", "true")
     ward.gpus.xid(0, 46)
     run.until("spawned", 2)
-    wait_for(lambda: helper(run, "probe"), "the probe")
+    wait_for(lambda: run.helper("probe"), "the probe")
     ward.hears(run)
     ward.end()
     assert run.wait() == 0, run.told()
@@ -236,7 +235,7 @@ def test_a_killed_healer_leaves_nothing_beside_the_training_that_goes_on(runs: R
     kill_helper(run, "heal")
     run.until("spawned", 2)
     wait_for(lambda: len(ward.starts) == 2, "the training")
-    sleeping = [pid for pid in ward.runs.living() if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+    sleeping = [pid for pid in ward.runs.living() if words(pid).startswith("sleep ")]
     assert not sleeping
     ward.end()
     assert run.wait() == 0, run.told()

@@ -37,12 +37,6 @@ def address(run: Run, number: int = 1) -> str:
     return str(run.until("listening", number)["address"])
 
 
-def helper_of(run: Run) -> int:
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    found = [int(c) for c in children if b"ftrun.helpers.metrics" in Path(f"/proc/{c}/cmdline").read_bytes()]
-    return found[0] if found else 0
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -107,7 +101,7 @@ def test_a_scrape_of_a_run_and_the_file_that_it_leaves(runs: Runs) -> None:
     assert found["ftrun_timeout_seconds"].keys() >= {"start default"}
     assert address(run) in run.stderr
     wait_for(file.exists, "the file")
-    helper = helper_of(run)
+    helper = run.helper("metrics")
     (runs.folder / "go").touch()
     assert run.wait() == 0, run.told()
     wait_for(lambda: not state_of(helper), "the end of the helper")
@@ -154,10 +148,10 @@ def test_an_address_in_use_and_a_missing_folder_are_told_and_the_job_goes_on(run
 def test_a_helper_that_is_killed_comes_again_and_one_that_is_stopped_holds_nobody_up(runs: Runs) -> None:
     run = runs.start("--metrics", "127.0.0.1:0", "--metrics-file", "a.prom", *python(WAITING))
     address(run)
-    first = helper_of(run)
+    first = run.helper("metrics")
     os.kill(first, signal.SIGKILL)
     assert scrape(address(run, 2))["ftrun_up"] == {"": 1}
-    second = helper_of(run)
+    second = run.helper("metrics")
     assert second not in (0, first)
     os.kill(second, signal.SIGSTOP)
     (runs.folder / "go").touch()
@@ -176,7 +170,7 @@ def test_off_is_off_and_the_environment_is_as_good() -> None:
 def test_nothing_of_it_is_in_the_supervisor(runs: Runs) -> None:
     run = runs.start("--metrics", "127.0.0.1:0", *python(WAITING))
     address(run)
-    loaded = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (run.pid, helper_of(run))}
+    loaded = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (run.pid, run.helper("metrics"))}
     assert ["_ssl" in maps for maps in loaded.values()] == [False, True], "which prometheus-client loads"
     (runs.folder / "go").touch()
     assert run.wait() == 0, run.told()

@@ -126,19 +126,12 @@ def test_dead_from_the_start_and_back_in_the_middle(runs: Runs, net: Disk) -> No
     assert [p.read_bytes() for p in real.glob("state.json.unread-*")] == [earlier[1]]
 
 
-def mirror_of(run: Run) -> int:
-    for child in map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()):
-        if alive(child) and b"ftrun.helpers.mirror" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return child
-    return 0
-
-
 def test_killed_it_comes_again_and_stopped_it_holds_nobody_back(runs: Runs, net: Disk) -> None:
     run = start(runs, *WAITS, last=DEAD)
     wait_for((net.real / "run" / "state.json").exists, "the first copy")
-    first = mirror_of(run)
+    first = run.helper("mirror")
     os.kill(first, signal.SIGKILL)
-    second = wait_for(lambda: (now := mirror_of(run)) != first and now, "another one")
+    second = wait_for(lambda: (now := run.helper("mirror")) != first and now, "another one")
     os.kill(second, signal.SIGSTOP)
     go(runs)
     assert run.wait() == 7

@@ -10,13 +10,6 @@ from support.runs import Run, Runs, python, state_of, wait_for
 SAVE = "import os, time\ndef save(name): open('.new', 'w').write('x'); os.rename('.new', name)\n"
 
 
-def helper_of(run_pid: int) -> int:
-    """The one child of ftrun that is not the command: it runs ftrun's own code."""
-    children = Path(f"/proc/{run_pid}/task/{run_pid}/children").read_text().split()
-    found = [int(c) for c in children if b"ftrun.helpers.watch" in Path(f"/proc/{c}/cmdline").read_bytes()]
-    return found[0] if found else 0
-
-
 def renamed_in(path: Path) -> bool:
     new = path.with_suffix(".new")
     new.touch()
@@ -40,7 +33,7 @@ def test_a_checkpoint_file_is_progress_and_is_told_to_the_next_start(runs: Runs)
     options = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "10ms", "--grace", "off")
     run = runs.start(*options, "--progress", "*.ckpt", *python(SAVE + code))
     run.until("spawned")
-    wait_for(lambda: helper_of(run.pid), "the helper")
+    wait_for(lambda: run.helper("watch"), "the helper")
     wait_for(lambda: renamed_in(runs.folder / "early.ckpt") and run.named("progress"), "that it watches")
     renamed_in(runs.folder / "last.ckpt")
     wait_for(lambda: saved(run, "last.ckpt"), "the last of them")
@@ -85,12 +78,12 @@ def test_the_helper_outlives_restarts_comes_again_when_killed_and_ends_with_ftru
         "os._exit(1 if n < 2 else 0)\n"
     )
     run = runs.start("--restart-on", "failure", "--backoff", "10ms", "--progress", "*.ckpt", *python(SAVE + code))
-    first = wait_for(lambda: helper_of(run.pid), "the helper")
+    first = wait_for(lambda: run.helper("watch"), "the helper")
     (runs.folder / "next-1").touch()
     run.until("spawned", 2)
-    assert helper_of(run.pid) == first
+    assert run.helper("watch") == first
     os.kill(first, signal.SIGKILL)
-    second = wait_for(lambda: (now := helper_of(run.pid)) != first and now, "the helper again")
+    second = wait_for(lambda: (now := run.helper("watch")) != first and now, "the helper again")
     problem = run.until("problem")
     assert (problem["helper"], problem["what"]) == ("watch", "it ended; it is started again")
     os.kill(second, signal.SIGSTOP)
@@ -102,7 +95,7 @@ def test_the_helper_outlives_restarts_comes_again_when_killed_and_ends_with_ftru
 
 def test_a_killed_ftrun_leaves_no_helper(runs: Runs) -> None:
     run = runs.start("--progress", "*.ckpt", "sleep", "3600")
-    helper = wait_for(lambda: helper_of(run.pid), "the helper")
+    helper = wait_for(lambda: run.helper("watch"), "the helper")
     os.kill(run.pid, signal.SIGKILL)
     wait_for(lambda: state_of(helper) in ("", "Z", "X"), "the end of the helper")
 

@@ -31,22 +31,6 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout.strip()
 
 
-def courier_of(run: Run) -> int:
-    def look() -> int | None:
-        for name in os.listdir("/proc"):
-            try:
-                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-                parent = int(Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[1])
-            except (OSError, IndexError, ValueError):
-                continue
-            if parent == run.pid and any(b"helpers.courier" in word for word in words):
-                return int(name)
-        return None
-
-    found: int = wait_for(look, "a courier")
-    return found
-
-
 def test_restart_costs_no_budget_and_is_written_down(runs: Runs) -> None:
     run = runs.start("--max-restarts", "1", *python(TRAIN))
     first = run.until("spawned")["pid"]
@@ -158,7 +142,7 @@ def test_a_courier_that_is_killed_comes_again_and_the_job_does_not_notice(runs: 
     run = runs.start(*python(TRAIN))
     run.until("first_beat")
     said(ftctl(run, "pause"))
-    os.kill(courier_of(run), signal.SIGKILL)
+    os.kill(int(wait_for(lambda: run.helper("courier"), "a courier")), signal.SIGKILL)
     assert said(ftctl(run, "resume")) == "judging again"
     assert len(run.named("spawned")) == 1
     said(ftctl(run, "stop"))
@@ -169,7 +153,7 @@ def test_a_courier_that_is_killed_comes_again_and_the_job_does_not_notice(runs: 
 def test_a_courier_that_dies_with_something_unread_is_no_matter(runs: Runs, how: str) -> None:
     """The other end of a pair of sockets says so by an error, where a pipe would just end."""
     run = runs.start("--restart-on", "failure", "--backoff", "off", *python(TRAIN))
-    courier = courier_of(run)
+    courier = int(wait_for(lambda: run.helper("courier"), "a courier"))
     if how != "at its birth":
         run.until("first_beat")
         said(ftctl(run, "pause"))
@@ -217,7 +201,7 @@ def test_a_stopped_courier_is_one_line(runs: Runs) -> None:
     run = runs.start(*python(TRAIN))
     run.until("first_beat")
     said(ftctl(run, "pause"))
-    courier = courier_of(run)
+    courier = int(wait_for(lambda: run.helper("courier"), "a courier"))
     os.kill(run.pid, signal.SIGSTOP)  # or it would continue the courier at once
     os.kill(courier, signal.SIGSTOP)
     try:
@@ -244,7 +228,7 @@ def test_without_a_socket_ftrun_runs_on_and_says_so(runs: Runs) -> None:
     run.until("first_beat")
     problem = run.until("problem")
     assert problem["helper"] == "courier"
-    assert "no control channel" in run.stderr
+    wait_for(lambda: "no control channel" in run.stderr, "the line on the terminal")
     done = ftctl(run, "restart")
     assert done.returncode == 1
     assert "ftctl.sock is no socket" in done.stderr

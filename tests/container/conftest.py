@@ -1,4 +1,4 @@
-from support.supervised import mode as mode
-from support.supervised import recorder as recorder
-from support.supervised import start as start
-from support.supervised import tty as tty
+from support.containers import mode as mode
+from support.containers import recorder as recorder
+from support.containers import start as start
+from support.containers import tty as tty

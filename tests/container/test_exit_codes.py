@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.supervised import Mode, Starter
+from support.containers import Starter
+from support.runs import Mode
 
 HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
@@ -94,8 +95,8 @@ def test_a_command_that_cannot_start(start: Starter, mode: Mode, tmp_path: Path,
     assert err.startswith(b"[ftrun] ")
     assert b"Traceback" not in err
     assert word.encode() in err
-    assert run.events("ended")[0]["exit_code"] == expected
-    assert not run.events("spawned")
+    assert run.named("ended")[0]["exit_code"] == expected
+    assert not run.named("spawned")
 
 
 def test_said_even_when_quiet(start: Starter, mode: Mode) -> None:

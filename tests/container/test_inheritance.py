@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from support.supervised import DEADLINE, FTRUN, NAMESPACE, PYTHON, Mode, Starter, afresh, ended, wait_for
+from support.containers import NAMESPACE, PYTHON, Starter, afresh
+from support.runs import DEADLINE, FTRUN, Mode, alive, wait_for
 
 BYTES = bytes(range(256)) * 4096
 
@@ -205,7 +206,7 @@ def test_the_command_dies_with_ftrun(start: Starter, mode: Mode) -> None:
     run = start("sleep", "600", mode=mode)
     command = run.command
     run.kill(signal.SIGKILL)
-    wait_for("the end of the command", lambda: ended(command))
+    wait_for(lambda: not alive(command), "the end of the command")
     run.wait()
     for folder in run.beat_dirs():  # the next start on that run dir removes it
         shutil.rmtree(folder)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.supervised import FTHANG, Mode, Run, Starter, ended, need_pid1, state, status, wait_for
+from support.containers import Run, Starter
+from support.runs import FTHANG, Mode, alive, need_pid1, state_of, status, wait_for
 
 pytestmark = pytest.mark.pid1
 PID1: Mode = "pid1"
@@ -34,7 +35,7 @@ class Visitor:
     def pid(self, name: str) -> int:
         """The process that wrote its pid into this file, as seen from here."""
         file = self.folder / name
-        wait_for(name, lambda: file.exists() and file.read_text().strip())
+        wait_for(lambda: file.exists() and file.read_text().strip(), name)
         return self.outside(int(file.read_text()))
 
     def outside(self, pid: int) -> int:
@@ -50,7 +51,8 @@ class Visitor:
                         continue
             return None
 
-        return wait_for(f"process {pid} of the container", look)
+        found: int = wait_for(look, f"process {pid} of the container")
+        return found
 
 
 # The shell, a child of it, one that PID 1 adopts (its parent is gone), and a daemon with a session of its own.
@@ -74,7 +76,7 @@ def container(start: Starter) -> Run:
 
 def tree(run: Run) -> list[int]:
     """The command's processes: those that carry our beat folder."""
-    marker = f"FTRUN_BEAT_DIR={run.state()['beat_dir']}".encode()
+    marker = f"FTRUN_BEAT_DIR={run.state['beat_dir']}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -87,50 +89,50 @@ def tree(run: Run) -> list[int]:
 
 def test_a_visitor_outlives_a_restart(start: Starter, container: Run, tmp_path: Path) -> None:
     run = container
-    run.event("spawned")
+    run.until("spawned")
     visitor = Visitor(start, run, SCRIPT, tmp_path)
     pids = {who: visitor.pid(who) for who in WHO}
     assert status(pids["adopted"])["PPid"] == str(run.pid)
     before = tree(run)
     assert len(before) >= 2
-    run.event("spawned", 1)
+    run.until("spawned", 2)
     for who, pid in pids.items():
-        assert not ended(pid), f"{who} was ended by the restart"
-        assert state(pid) != "T", f"{who} was left stopped"
-    assert all(ended(pid) for pid in before)
+        assert alive(pid), f"{who} was ended by the restart"
+        assert state_of(pid) != "T", f"{who} was left stopped"
+    assert all(not alive(pid) for pid in before)
     run.kill(15)
     assert run.wait() == 143
     # The end of PID 1 is the end of the container, and of everybody in it.
-    wait_for("the end of all", lambda: all(ended(pid) for pid in pids.values()))
+    wait_for(lambda: all(not alive(pid) for pid in pids.values()), "the end of all")
     visitor.process.wait(30)
 
 
 def test_a_visitor_who_has_left(start: Starter, container: Run, tmp_path: Path) -> None:
     """What an operator started and left running in the background is still not ours to end."""
     run = container
-    run.event("spawned")
+    run.until("spawned")
     visitor = Visitor(start, run, SCRIPT, tmp_path)
     pids = {who: visitor.pid(who) for who in WHO}
     (tmp_path / "leave").touch()
     visitor.process.wait(30)
-    assert ended(pids.pop("shell"))
-    run.event("spawned", 1)
+    assert not alive(pids.pop("shell"))
+    run.until("spawned", 2)
     for who, pid in pids.items():
-        assert not ended(pid), f"{who} was ended by the restart"
-        assert state(pid) != "T", f"{who} was left stopped"
+        assert alive(pid), f"{who} was ended by the restart"
+        assert state_of(pid) != "T", f"{who} was left stopped"
     run.kill(15)
     assert run.wait() == 143
-    wait_for("the end of all", lambda: all(ended(pid) for pid in pids.values()))
+    wait_for(lambda: all(not alive(pid) for pid in pids.values()), "the end of all")
 
 
 def test_the_end_waits_for_no_visitor(start: Starter, tmp_path: Path) -> None:
     go = tmp_path / "go"
     run = start("sh", "-c", f"while ! [ -e {go} ]; do sleep 0.02; done; exit 4", mode=PID1, grace="20s")
-    run.event("spawned")
+    run.until("spawned")
     visitor = Visitor(start, run, SCRIPT, tmp_path)
     for who in WHO:
         visitor.pid(who)
     go.touch()
     assert run.wait() == 4
-    assert not run.events("killed")
+    assert not run.named("killed")
     visitor.process.wait(30)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from support.supervised import PYTHON, Mode, Run, Starter, children, state, wait_for
+from support.containers import PYTHON, Run, Starter
+from support.runs import Mode, children, state_of, wait_for, words
 
 MANY = 3000
 
@@ -52,11 +53,11 @@ while True:
 
 
 def zombies(run: Run) -> list[int]:
-    return [pid for pid in children(run.pid) if state(pid) == "Z"]
+    return [pid for pid in children(run.pid) if state_of(pid) == "Z"]
 
 
 def helps(pid: int) -> bool:
-    return b"ftrun.helpers" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return "ftrun.helpers" in words(pid)
 
 
 def left(folder: Path) -> int:
@@ -73,13 +74,13 @@ def test_thousands_are_reaped(start: Starter, mode: Mode, tmp_path: Path) -> Non
         most = max(most, len(zombies(run)))
         return left(tmp_path) >= MANY
 
-    wait_for("the orphans", done)
-    wait_for("the reaping", lambda: not zombies(run))
+    wait_for(done, "the orphans")
+    wait_for(lambda: not zombies(run), "the reaping")
     assert [pid for pid in children(run.pid) if not helps(pid)] == [run.command]
     assert most < MANY / 2  # it reaps as they come, and not in the end
     (tmp_path / "go").touch()
     assert run.wait() == 5
-    assert run.starts == 1
+    assert len(run.named("spawned")) == 1
 
 
 def test_also_while_a_restart_is_under_way(start: Starter, mode: Mode, tmp_path: Path) -> None:
@@ -87,20 +88,20 @@ def test_also_while_a_restart_is_under_way(start: Starter, mode: Mode, tmp_path:
     run = start(*PYTHON, "-c", HANGER, str(tmp_path), mode=mode, options=options, grace="700ms")
 
     def stopping() -> bool:
-        return len(run.events("stopping")) >= 1
+        return len(run.named("stopping")) >= 1
 
-    wait_for("the first stop", stopping)
+    wait_for(stopping, "the first stop")
     assert run.wait() == 195
-    assert run.starts == 3
+    assert len(run.named("spawned")) == 3
     assert len((tmp_path / "daemons").read_text().split()) == 3
     # The daemon ignores SIGTERM and goes on through the whole grace: it and its newest had to be killed, each time.
-    assert [event["processes"] > 0 for event in run.events("killed")] == [True] * 3
+    assert [event["processes"] > 0 for event in run.named("killed")] == [True] * 3
 
 
 def test_zombies_do_not_pile_up_during_the_grace(start: Starter, mode: Mode, tmp_path: Path) -> None:
     options = ["--hang-timeout", "300ms", "--max-restarts", "0"]
     run = start(*PYTHON, "-c", HANGER, str(tmp_path), mode=mode, options=options, grace="1500ms")
-    run.event("stopping")
+    run.until("stopping")
     seen = []
     while run.process.poll() is None:
         seen.append(len(zombies(run)))

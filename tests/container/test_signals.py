@@ -10,21 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.supervised import (
-    NAMESPACE,
-    PYTHON,
-    Mode,
-    Recorder,
-    Run,
-    Starter,
-    afresh,
-    children,
-    ended,
-    fill,
-    state,
-    status,
-    wait_for,
-)
+from support.containers import NAMESPACE, PYTHON, Recorder, Run, Starter, afresh, fill
+from support.runs import Mode, alive, children, state_of, status, wait_for
 
 OWN = {"KILL", "STOP", "CHLD", "SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS"}
 FORWARDED = sorted(int(s) for s in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in OWN})
@@ -43,7 +30,7 @@ def test_every_signal_arrives_once(start: Starter, mode: Mode, tty: bool, record
         run.kill(number)
         assert recorder.got(index + 1) == order[: index + 1]
     assert run.wait() == 0
-    assert run.starts == 1
+    assert len(run.named("spawned")) == 1
 
 
 def test_real_time_signals_are_not_merged(start: Starter, mode: Mode, tty: bool, recorder: Recorder) -> None:
@@ -89,7 +76,7 @@ def test_default_action_of_sigterm_is_143(start: Starter, mode: Mode, tty: bool)
     run = start("sleep", "600", mode=mode, tty=tty)
     run.kill(signal.SIGTERM)
     assert run.wait() == 143
-    assert run.starts == 1
+    assert len(run.named("spawned")) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGRTMIN])
@@ -97,7 +84,7 @@ def test_default_action_of_another_is_128_and_its_number(start: Starter, mode: M
     run = start("sh", "-c", "ulimit -c 0; exec sleep 600", mode=mode)
     run.kill(number)
     assert run.wait() == 128 + number
-    assert run.starts == 1
+    assert len(run.named("spawned")) == 1
 
 
 def test_a_command_that_handles_sigterm_has_its_own_code(start: Starter, mode: Mode, tty: bool, tmp_path: Path) -> None:
@@ -105,7 +92,7 @@ def test_a_command_that_handles_sigterm_has_its_own_code(start: Starter, mode: M
     run = start(
         "sh", "-c", f"trap 'exit 5' TERM; : > {ready}; while :; do sleep 600 & wait $!; done", mode=mode, tty=tty
     )
-    wait_for("the trap", ready.exists)
+    wait_for(ready.exists, "the trap")
     run.kill(signal.SIGTERM)
     assert run.wait() == 5
 
@@ -114,20 +101,20 @@ def test_stop_grace_ends_one_that_ignores_sigterm(start: Starter, mode: Mode, tm
     ready = tmp_path / "ready"
     script = f"trap '' TERM; : > {ready}; while :; do sleep 1; done"
     run = start("sh", "-c", script, mode=mode, options=["--stop-grace", "300ms"])
-    wait_for("the trap", ready.exists)
+    wait_for(ready.exists, "the trap")
     command = run.command
     run.kill(signal.SIGTERM)
     assert run.wait() == 137
-    assert ended(command)
+    assert not alive(command)
 
 
 def test_without_stop_grace_it_is_waited_for(start: Starter, mode: Mode, tmp_path: Path) -> None:
     ready, go = tmp_path / "ready", tmp_path / "go"
     script = f"trap '' TERM; : > {ready}; while ! [ -e {go} ]; do sleep 0.02; done; exit 6"
     run = start("sh", "-c", script, mode=mode, grace="100ms")
-    wait_for("the trap", ready.exists)
+    wait_for(ready.exists, "the trap")
     run.kill(signal.SIGTERM)
-    run.event("stopping")
+    run.until("stopping")
     time.sleep(0.5)  # longer than --grace, which does not count here
     assert run.process.poll() is None
     go.touch()
@@ -136,17 +123,17 @@ def test_without_stop_grace_it_is_waited_for(start: Starter, mode: Mode, tmp_pat
 
 def test_sigterm_while_a_restart_waits_is_143(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", "exit 3", mode=mode, options=["--restart-on", "failure", "--backoff", "60s"])
-    run.event("exited")
-    wait_for("the wait", lambda: not children(run.pid))
+    run.until("exited")
+    wait_for(lambda: not children(run.pid), "the wait")
     run.kill(signal.SIGTERM)
     assert run.wait() == 143
-    assert run.starts == 1
+    assert len(run.named("spawned")) == 1
 
 
 def test_other_signals_while_a_restart_waits_do_nothing(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", "exit 3", mode=mode, options=["--restart-on", "failure", "--backoff", "60s"])
-    run.event("exited")
-    wait_for("the wait", lambda: not children(run.pid))
+    run.until("exited")
+    wait_for(lambda: not children(run.pid), "the wait")
     for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGPIPE, signal.SIGRTMIN, signal.SIGWINCH):
         run.kill(number)
     run.kill(signal.SIGINT)
@@ -176,31 +163,31 @@ def test_what_is_stopped_is_no_hang(start: Starter, mode: Mode, tmp_path: Path, 
     run = start(*PYTHON, "-c", TOUCHER, str(tmp_path), mode=mode, options=options)
     if number != signal.SIGTSTP:  # both timeouts with this one, a single one with the others
         (tmp_path / "begin").touch()
-    wait_for("the command", (tmp_path / "up").exists)
+    wait_for((tmp_path / "up").exists, "the command")
     for _ in range(2 if number == signal.SIGTSTP else 1):
         run.kill(number)
-        wait_for("the stop", lambda: state(run.command) == "T")
+        wait_for(lambda: state_of(run.command) == "T", "the stop")
         until = time.monotonic() + limit + 0.3
         while time.monotonic() < until:
-            assert state(run.command) == "T"
+            assert state_of(run.command) == "T"
             time.sleep(0.05)
         (tmp_path / "begin").touch()
         run.kill(signal.SIGCONT)
-        wait_for("its going on", lambda: state(run.command) in "RS")
-        run.event("first_beat")
+        wait_for(lambda: state_of(run.command) in ("R", "S"), "its going on")
+        run.until("first_beat")
     (tmp_path / "end").touch()
     assert run.wait() == 9
-    assert not run.events("hang")
-    assert run.starts == 1
+    assert not run.named("hang")
+    assert len(run.named("spawned")) == 1
 
 
 def test_what_is_stopped_can_be_ended(start: Starter, mode: Mode) -> None:
     """SIGTERM to a stopped process waits for SIGCONT, as without ftrun."""
     run = start("sleep", "600", mode=mode)
     run.kill(signal.SIGTSTP)
-    wait_for("the stop", lambda: state(run.command) == "T")
+    wait_for(lambda: state_of(run.command) == "T", "the stop")
     run.kill(signal.SIGTERM)
-    run.event("stopping")
+    run.until("stopping")
     run.kill(signal.SIGCONT)
     assert run.wait() == 143
 
@@ -284,7 +271,7 @@ def test_ftrun_works_whatever_was_ignored_or_blocked(start: Starter, mode: Mode,
     )
     code, _, err = run.finish()
     assert code == 93, err
-    assert [e["code"] for e in run.events("exited")] == [1, 44]
+    assert [e["code"] for e in run.named("exited")] == [1, 44]
 
 
 def test_an_ignored_signal_stays_ignored(start: Starter, mode: Mode, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.supervised import FTRUN, HOUSE, NAMESPACE, Starter, need_pid1
+from support.containers import NAMESPACE, Starter
+from support.runs import FTRUN, HOUSE, need_pid1
 
 SHOW = "echo start=$MA_PROC_START_CNT reason=$FTRUN_RESTART_REASON"
 FAILS_ONCE = f"{SHOW}; test -e failed || {{ touch failed; exit 1; }}"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.supervised import FTRUN, MARK, NAMESPACE, PYTHON, Mode, Starter, children, marked, state, wait_for
+from support.containers import NAMESPACE, PYTHON, Starter
+from support.runs import FTRUN, Mode, children, helpers, state_of, wait_for
 
 SIZE = 8 << 20  # bytes, many times what a pipe holds
 # Writes nothing until `begin` is there, and beats all the time.
@@ -28,19 +29,6 @@ OPTIONS = ["--hang-timeout", "10s", "--idle-timeout", "60s", "--metrics", "127.0
 HELPERS = {"output", "courier", "sampler", "watch", "metrics"}
 
 
-def helpers(ftrun: int) -> dict[str, int]:
-    """The pids of the helpers that run, by their names."""
-    found = {}
-    for pid in children(ftrun):
-        try:
-            line = Path(f"/proc/{pid}/cmdline").read_text()
-        except OSError:
-            continue
-        if "from ftrun.helpers." in line:
-            found[line.partition("from ftrun.helpers.")[2].partition(".")[0]] = pid
-    return found
-
-
 @pytest.fixture
 def chatty(start: Starter, mode: Mode, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     words = [*FTRUN, "--log-dir", str(tmp_path / "logs"), "--progress", str(tmp_path / "*.pt"), *OPTIONS]
@@ -54,16 +42,16 @@ def chatty(start: Starter, mode: Mode, tmp_path: Path) -> Iterator["subprocess.P
     yield process
     process.kill()
     process.communicate()
-    assert wait_for("the end of all", lambda: not marked(start.environment()[MARK]) or None)
+    assert wait_for(lambda: not start.living() or None, "the end of all")
 
 
 def test_every_helper_goes_on_after_sigstop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
-    ftrun = wait_for("ftrun", lambda: (children(chatty.pid) or [0])[0]) if mode == "pid1" else chatty.pid
-    wait_for("all helpers", lambda: set(helpers(ftrun)) >= HELPERS, 60)
+    ftrun = wait_for(lambda: (children(chatty.pid) or [0])[0], "ftrun") if mode == "pid1" else chatty.pid
+    wait_for(lambda: set(helpers(ftrun)) >= HELPERS, "all helpers", 60)
     (tmp_path / "begin").touch()
     for name, pid in helpers(ftrun).items():
         os.kill(pid, signal.SIGSTOP)
-        wait_for(f"{name} goes on", lambda pid=pid: state(pid) in ("R", "S"))  # type: ignore[misc]
+        wait_for(lambda pid=pid: state_of(pid) in ("R", "S"), f"{name} goes on")  # type: ignore[misc]
     seen, _ = chatty.communicate(timeout=90)
     assert chatty.returncode == 5
     assert seen == b"x" * SIZE
@@ -73,8 +61,8 @@ def test_every_helper_goes_on_after_sigstop(chatty: "subprocess.Popen[bytes]", m
 
 def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
     """Whichever process passes on the output is stopped again and again: it gets slow and nothing else."""
-    ftrun = wait_for("ftrun", lambda: (children(chatty.pid) or [0])[0]) if mode == "pid1" else chatty.pid
-    wait_for("the helper", lambda: "output" in helpers(ftrun), 60)
+    ftrun = wait_for(lambda: (children(chatty.pid) or [0])[0], "ftrun") if mode == "pid1" else chatty.pid
+    wait_for(lambda: "output" in helpers(ftrun), "the helper", 60)
     assert chatty.stdout is not None
     output = chatty.stdout.fileno()
     (tmp_path / "begin").touch()
@@ -82,11 +70,11 @@ def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_pa
 
     def through() -> bool:
         nonlocal seen
-        if (pid := helpers(ftrun).get("output")) and state(pid) in ("R", "S"):
+        if (pid := helpers(ftrun).get("output")) and state_of(pid) in ("R", "S"):
             os.kill(pid, signal.SIGSTOP)
         while select.select([output], [], [], 0)[0] and (more := os.read(output, 1 << 16)):
             seen += len(more)
         return seen == SIZE
 
-    wait_for("all of it", through, 90)
+    wait_for(through, "all of it", 90)
     assert chatty.wait(60) == 5

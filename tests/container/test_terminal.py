@@ -9,20 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.supervised import (
-    FTRUN,
-    PYTHON,
-    Mode,
-    Recorder,
-    Starter,
-    Terminal,
-    afresh,
-    children,
-    ended,
-    state,
-    status,
-    wait_for,
-)
+from support.containers import PYTHON, Recorder, Starter, Terminal, afresh
+from support.runs import FTRUN, Mode, alive, children, state_of, status, wait_for
 
 INTERRUPT, QUIT, SUSPEND = b"\x03", b"\x1c", b"\x1a"
 
@@ -65,7 +53,7 @@ def test_interrupt_ends_it(start: Starter, mode: Mode, key: bytes, code: int) ->
     run.terminal.wait(b"up")
     run.terminal.type(key)
     assert run.wait() == code
-    assert run.starts == 1
+    assert len(run.named("spawned")) == 1
 
 
 def test_window_size(start: Starter, mode: Mode, recorder: Recorder) -> None:
@@ -122,7 +110,7 @@ def test_job_control_inside(start: Starter, mode: Mode) -> None:
     terminal.type(b"fg\n")
     terminal.wait(b"sleep 600", 2)
     job = children(run.command)
-    wait_for("the job", lambda: all(state(pid) == "S" for pid in job))
+    wait_for(lambda: all(state_of(pid) == "S" for pid in job), "the job")
     terminal.type(INTERRUPT)
     terminal.wait(b"prompt> ", 3)
     terminal.type(b"echo code=$?\n")
@@ -130,7 +118,7 @@ def test_job_control_inside(start: Starter, mode: Mode) -> None:
     terminal.type(b"exit 12\n")
     assert run.wait() == 12
     assert b"no job control" not in terminal.look()
-    assert not run.events("hang")
+    assert not run.named("hang")
 
 
 def test_hang_up(start: Starter, mode: Mode) -> None:
@@ -139,7 +127,7 @@ def test_hang_up(start: Starter, mode: Mode) -> None:
     run.terminal.wait(b"up")
     run.terminal.hang_up()
     assert run.process.wait(30) == 128 + signal.SIGHUP
-    assert run.events("ended")
+    assert run.named("ended")
 
 
 # --- no shell above: what the terminal stops would be an orphaned process group without ftrun -------------------------
@@ -188,18 +176,18 @@ def test_a_group_that_stops_itself_for_the_terminal_goes_on(start: Starter, mode
     run = start(*program(tmp_path, seen), mode=mode, tty=True)
     assert run.wait() == 4
     assert b"further" in run.terminal.look()
-    assert not run.events("hang")
+    assert not run.named("hang")
 
 
 def test_an_operators_sigstop_is_a_stop(start: Starter, mode: Mode) -> None:
     run = start("sleep", "600", mode=mode, tty=True)
     command = run.command
     os.kill(command, signal.SIGSTOP)
-    wait_for("the stop", lambda: state(command) == "T")
+    wait_for(lambda: state_of(command) == "T", "the stop")
     run.kill(signal.SIGUSR1)  # ftrun has seen that, and the stop before it
     run.kill(signal.SIGTERM)
-    run.event("stopping")
-    assert state(command) == "T"
+    run.until("stopping")
+    assert state_of(command) == "T"
     os.kill(command, signal.SIGCONT)
     run.wait()
 
@@ -208,8 +196,8 @@ def test_interrupt_while_a_restart_waits(start: Starter, mode: Mode) -> None:
     """The foreground is not left to the process group that has ended."""
     options = ["--restart-on", "failure", "--backoff", "60s"]
     run = start("sh", "-c", "exit 3", mode=mode, tty=True, options=options)
-    run.event("exited")
-    wait_for("the wait", lambda: not children(run.pid))
+    run.until("exited")
+    wait_for(lambda: not children(run.pid), "the wait")
     run.terminal.type(INTERRUPT)
     assert run.wait() == 130
 
@@ -256,19 +244,19 @@ class Shell:
 
     @property
     def ftrun(self) -> int:
-        return int(self.run.event("started")["pid"])
+        return int(self.run.until("started")["pid"])
 
     def shows(self, pid: int, letters: str) -> None:
-        wait_for(f"{pid} in {letters}, is in {state(pid)}", lambda: state(pid) in letters)
+        wait_for(lambda: state_of(pid) in tuple(letters), f"{pid} in {letters}, is in {state_of(pid)}")
 
     def foreground(self, *groups: int) -> None:
         """One of them is in the foreground."""
-        wait_for(f"one of {groups} in the foreground", lambda: self.terminal.foreground() in groups)
+        wait_for(lambda: self.terminal.foreground() in groups, f"one of {groups} in the foreground")
 
     def leave(self) -> None:
         self.type("exit 0")
         assert self.run.wait() == 0
-        assert ended(self.ftrun)
+        assert not alive(self.ftrun)
 
 
 @pytest.fixture
@@ -305,7 +293,7 @@ def test_suspend_and_fg(shell: Shell, tmp_path: Path) -> None:
     shell.terminal.type(INTERRUPT)
     shell.prompt()
     shell.foreground(shell.bash)
-    assert shell.run.events("ended")[0]["exit_code"] == 130
+    assert shell.run.named("ended")[0]["exit_code"] == 130
     shell.leave()
 
 
@@ -318,7 +306,7 @@ def test_bg_leaves_the_terminal_to_the_shell(shell: Shell, tmp_path: Path) -> No
     shell.type("bg")
     shell.prompt()
     # It reads, which the background may not: it is stopped again, and ftrun with it.
-    wait_for("the stop", lambda: len(shell.run.events("spawned")) == 1 and state(shell.ftrun) == "T")
+    wait_for(lambda: len(shell.run.named("spawned")) == 1 and state_of(shell.ftrun) == "T", "the stop")
     shell.shows(command, "T")
     shell.foreground(shell.bash)
     shell.answer("echo sh''ell", "shell\r\n")
@@ -349,7 +337,7 @@ def test_bg_and_then_fg(shell: Shell, tmp_path: Path) -> None:
     shell.foreground(shell.ftrun)
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    assert shell.run.events("ended")[0]["exit_code"] == 130
+    assert shell.run.named("ended")[0]["exit_code"] == 130
     shell.leave()
 
 
@@ -383,7 +371,7 @@ def test_from_the_background_to_the_front(shell: Shell, tmp_path: Path, how: str
     shell.type("word")
     shell.terminal.wait(b"<word>")
     shell.prompt()
-    assert shell.run.events("ended")[0]["exit_code"] == 0
+    assert shell.run.named("ended")[0]["exit_code"] == 0
     shell.leave()
 
 
@@ -416,8 +404,8 @@ def test_the_end_in_the_background(shell: Shell, tmp_path: Path) -> None:
     shell.prompt()
     shell.answer("stty -echoctl", "")
     go.touch()
-    shell.run.event("ended")
-    wait_for("the end", lambda: ended(shell.ftrun))
+    shell.run.until("ended")
+    wait_for(lambda: not alive(shell.ftrun), "the end")
     assert shell.terminal.foreground() == shell.bash
     shell.type("stty -a | tr ' ' _")
     shell.terminal.wait(b"-echoctl_")
@@ -433,7 +421,7 @@ def test_without_a_terminal_on_stdin_nothing_touches_it(shell: Shell, tmp_path: 
     assert status(command)["NSpgid"].split()[-1] == str(command)
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    assert shell.run.events("ended")[0]["exit_code"] == 130
+    assert shell.run.named("ended")[0]["exit_code"] == 130
     shell.leave()
 
 
@@ -444,9 +432,9 @@ def test_in_a_pipeline(shell: Shell, tmp_path: Path) -> None:
     assert shell.terminal.foreground() == shell.ftrun
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    wait_for("the end", lambda: shell.run.events("ended"))
-    assert shell.run.events("ended")[0]["exit_code"] == 130
-    wait_for("the end", lambda: ended(shell.ftrun))
+    wait_for(lambda: shell.run.named("ended"), "the end")
+    assert shell.run.named("ended")[0]["exit_code"] == 130
+    wait_for(lambda: not alive(shell.ftrun), "the end")
     shell.leave()
 
 
@@ -483,11 +471,11 @@ def test_suspend_where_the_terminal_is_not_handed_over(shell: Shell, tmp_path: P
         shell.type("fg")
         shell.shows(command, "S")
         shell.shows(shell.ftrun, "S")
-        wait_for("the foreground", lambda: shell.terminal.foreground() != shell.bash)
+        wait_for(lambda: shell.terminal.foreground() != shell.bash, "the foreground")
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    wait_for("the end", lambda: shell.run.events("ended"))
-    assert shell.run.events("ended")[0]["exit_code"] == 130
+    wait_for(lambda: shell.run.named("ended"), "the end")
+    assert shell.run.named("ended")[0]["exit_code"] == 130
     shell.leave()
 
 
@@ -504,7 +492,7 @@ def test_it_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Pat
     shell.prompt()
     shell.type("bg")
     shell.prompt()
-    wait_for("the stop", lambda: state(shell.ftrun) == "T")
+    wait_for(lambda: state_of(shell.ftrun) == "T", "the stop")
     shell.shows(command, "T")
     shell.foreground(shell.bash)
     shell.type("fg")
@@ -514,7 +502,7 @@ def test_it_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Pat
     shell.terminal.type(INTERRUPT)
     shell.prompt()
     shell.foreground(shell.bash)
-    assert shell.run.events("ended")[0]["exit_code"] == 130
+    assert shell.run.named("ended")[0]["exit_code"] == 130
     shell.leave()
 
 
@@ -552,15 +540,15 @@ def test_a_reader_of_the_output_keeps_the_terminal(shell: Shell, tmp_path: Path)
     shell.terminal.wait(b"<key>")
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    wait_for("the end", lambda: shell.run.events("ended"))
+    wait_for(lambda: shell.run.named("ended"), "the end")
     shell.leave()
 
 
 def test_suspend_while_a_restart_waits(shell: Shell) -> None:
     words = ["--restart-on", "failure", "--backoff", "60s", "--run-dir", str(shell.run.run_dir), "sh", "-c", "exit 3"]
     shell.type(shlex.join([*FTRUN, *words]))
-    shell.run.event("exited")
-    wait_for("the wait", lambda: not children(shell.ftrun))
+    shell.run.until("exited")
+    wait_for(lambda: not children(shell.ftrun), "the wait")
     shell.terminal.type(SUSPEND)
     shell.prompt()
     shell.shows(shell.ftrun, "T")
@@ -568,7 +556,7 @@ def test_suspend_while_a_restart_waits(shell: Shell) -> None:
     shell.shows(shell.ftrun, "S")
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    assert shell.run.events("ended")[0]["exit_code"] == 130
+    assert shell.run.named("ended")[0]["exit_code"] == 130
     shell.leave()
 
 
@@ -589,15 +577,15 @@ os.execvp(sys.argv[1], sys.argv[1:])
 def test_the_parent_sees_the_stop_of_the_command(start: Starter, number: int) -> None:
     """Who stops ftrun as a shell would stop the command finds it stopped, and continues both."""
     run = start("sleep", "600", above=[*PYTHON, "-c", PARENT])
-    run.event("spawned")
-    ftrun, command = int(run.event("started")["pid"]), run.command
+    run.until("spawned")
+    ftrun, command = int(run.until("started")["pid"]), run.command
     for _ in range(2):
         os.kill(ftrun, number)
-        wait_for("the stop", lambda: state(ftrun) == state(command) == "T")
+        wait_for(lambda: state_of(ftrun) == state_of(command) == "T", "the stop")
         os.kill(ftrun, signal.SIGCONT)
-        wait_for("their going on", lambda: {state(ftrun), state(command)} <= {"R", "S"})
+        wait_for(lambda: {state_of(ftrun), state_of(command)} <= {"R", "S"}, "their going on")
     os.kill(ftrun, signal.SIGTERM)
-    assert run.event("ended")["exit_code"] == 143
-    wait_for("the end", lambda: ended(ftrun))
+    assert run.until("ended")["exit_code"] == 143
+    wait_for(lambda: not alive(ftrun), "the end")
     run.process.kill()
     run.process.wait()

@@ -163,23 +163,3 @@ def test_orders_to_ftctl_that_are_shown_are_understood(page: Path) -> None:
             assert command is not None, line
             if words[2:] != ["[OPTIONS]"] and "[OPTIONS]" not in words:
                 command.make_context(words[1], words[2:], parent=context)
-
-
-def test_the_first_lines_at_night_are_those_of_ftctl() -> None:
-    from ftrun.views.snapshot import RankNow, Snapshot
-    from ftrun.views.summary import headline
-
-    moving, quiet = (RankNow(0, 7, "moving", rule="step", age=age, limit=60.0) for age in (1.0, 40.0))
-    run = Snapshot("/run", True, "running", 1, "first", ranks=(moving,), stalest=moving)
-    phases = ("suspect", "stopping", "healing", "waiting", "launching", "starting", "cut off")
-    shown = [run, run._replace(stalest=quiet), run._replace(paused=3.0), *(run._replace(phase=one) for one in phases)]
-    shown.append(run._replace(phase="done", exit_code=195, verdict="hang-limit"))
-    told = [headline(one) for one in shown]
-    page = (DOCS / "howto" / "at-night.md").read_text(encoding="utf-8")
-    rows = page.split("## Read the first line")[1].split("\nThen ")[0].splitlines()
-    cells = [cell for row in rows if row.startswith("| `") for cell in re.findall(r"`([^`]+)`", row.split("|")[1])]
-    patterns = [".*".join(map(re.escape, cell.removesuffix(" N").split(" … "))) for cell in cells]
-    unsaid = [one for one in patterns if not any(re.match(one, line) for line in told)]
-    assert unsaid == [re.escape("ftctl: ... no run dir")]
-    unread = [line for line in told if not any(re.match(one, line) for one in patterns)]
-    assert unread == []

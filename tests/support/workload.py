@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from support.beat_file import HOUSE, BeatDir
+from support.runs import wait_for
 
 PR_SET_CHILD_SUBREAPER = 36
 WINDOW = 0.3  # s
@@ -57,7 +58,7 @@ class Runner:
     def begin(self, *words: str, line: str, path: str = "") -> int:
         """Its pid, once it has said the line."""
         process = self.start(*words, path=path)
-        until(lambda: process.poll() is not None or line in self.lines())
+        wait_for(lambda: process.poll() is not None or line in self.lines())
         assert process.poll() is None, self.lines()
         return process.pid
 
@@ -72,7 +73,7 @@ class Runner:
                 reap(seen.pid, os.WNOHANG)
             return alive_in(process.pid) + self.strangers()
 
-        until(lambda: not left())
+        wait_for(lambda: not left())
 
     def lines(self) -> list[str]:
         return self.output.read_text().splitlines()
@@ -127,17 +128,6 @@ def reap(pid: int, how: int) -> None:
             pass
     except ChildProcessError:
         pass
-
-
-def until(holds: Callable[[], object], limit: float = 60) -> None:
-    deadline = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.005)
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def runner(folder: Path) -> Iterator[Runner]:

@@ -17,7 +17,7 @@ from ftrun.host.journal import Journal
 from ftrun.host.tree import Tree
 from ftrun.host.voice import Voice
 from ftrun.standing import Standing
-from support.runs import HOUSE, Runs, carrying, end_process, python, wait_for
+from support.runs import HOUSE, Runs, carrying, end_process, python, wait_for, words
 
 # Processes below that sleep for 99 s wait to be killed by ftrun: that it does so is what is tested.
 DEAF = "import os, signal, time; ft.beat(1); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -51,7 +51,7 @@ def test_a_keeper_that_dies_before_the_end_is_told_of_it_when_it_is_back(runs: R
     wait_for(lambda: (state / "history.json").exists(), "what the keeper knows")
     run.until("stopping")
     for pid in carrying(runs.marker):
-        if b"ftrun.helpers.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if "ftrun.helpers.keeper" in words(pid):
             end_process(pid)
     assert run.wait() == 93, run.told()
     assert not [record for record in run.named("problem") if "not done" in record["what"]], run.told()

@@ -14,8 +14,7 @@ from proof.soak.judgement import grown, growths
 from proof.soak.running import Broken, Plan, Soak
 from proof.soak.samples import SUPERVISOR, Sample
 from support.measured import Measured, Plot, Series, save
-from support.runs import need_pid1
-from support.supervised import Mode
+from support.runs import Mode, need_pid1
 
 MODES: Final[tuple[Mode, ...]] = ("pid1", "subreaper")
 NAMES: Final = {"pid1": "PID 1", "subreaper": "subreaper"}

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple, Self
 
 from proof.soak.samples import Sample, look
-from support.runs import FTRUN, HOUSE, carrying, end_process
-from support.supervised import Mode, children
+from support.runs import FTRUN, HOUSE, Mode, carrying, children, end_process
 
 DEADLINE: Final = 600.0  # s from one look to the next, and for the end; never waited for unless something is broken
 TREE: Final = (sys.executable, "-S", "-E", str(HOUSE / "tests" / "proof" / "soak" / "tree.py"))

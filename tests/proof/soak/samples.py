@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from support.supervised import children, descendants, status
+from support.runs import children, descendants, status
 
 HELPER: Final = re.compile(rb"from ftrun\.helpers\.(\w+)\.__main__")
 SUPERVISOR: Final = "ftrun"

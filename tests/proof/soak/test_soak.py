@@ -10,8 +10,7 @@ from proof.soak.growth import Allowed, judge
 from proof.soak.judgement import MEMORY, grown
 from proof.soak.running import Plan, Soak
 from proof.soak.samples import SUPERVISOR
-from support.runs import HOUSE, need_pid1
-from support.supervised import Mode
+from support.runs import HOUSE, Mode, need_pid1
 
 # An ftrun that opens a descriptor more at each start, or keeps 32 KiB.
 LEAKING = """

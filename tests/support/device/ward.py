@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.device.nvml import BUSY, RECOVERY, FakeNvml, uuid
-from support.runs import HOUSE, Run, Runs, python, state_of, wait_for
+from support.runs import HOUSE, Run, Runs, python, wait_for
 
 NODE = "n7"
 PATCHED = """
@@ -135,24 +135,8 @@ def rank(number: int = 0, status: str = "unrecovered", codes: str = "", logic: i
     return {"RankId": number, "LogicId": logic, "Status": status, "ErrorCode": [], "ErrorCodeHex": codes}
 
 
-def helper(run: Run, name: str) -> int:
-    """The pid of this helper of ftrun's; 0 if it does not run."""
-    try:
-        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    except OSError:
-        return 0
-    for child in map(int, children):
-        try:
-            words = Path(f"/proc/{child}/cmdline").read_text()
-        except OSError:
-            continue
-        if f"from ftrun.helpers.{name}." in words and state_of(child) not in ("", "Z"):
-            return child
-    return 0
-
-
 def kill_helper(run: Run, name: str) -> None:
-    os.kill(wait_for(lambda: helper(run, name), f"the helper {name}"), signal.SIGKILL)
+    os.kill(wait_for(lambda: run.helper(name), f"the helper {name}"), signal.SIGKILL)
 
 
 def remembers(run: Run, folder: Path) -> None:

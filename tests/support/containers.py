@@ -1,12 +1,12 @@
 """Run a real ftrun on real processes: as PID 1 of a namespace of its own or as a subreaper, with or without a terminal.
 
-Every process of a test carries the test's own `FTRUN_TEST_MARK` in its environment.  At the end of a test what still
-runs with that mark is ended, by pid, and is a failure of the test; so is a beat folder that is left.
+`support.runs` with pipes, terminals and PID namespaces.  Each process of a test has its own `FTRUN_TEST_MARK` in
+its environment.  At the end of a test what still runs with that mark is ended, by pid, and is a failure of the test;
+so is a beat folder that is left.
 """
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import select
@@ -18,90 +18,18 @@ import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any
 
 import pytest
 
-HOUSE = Path(__file__).resolve().parents[2]
-FTRUN = [sys.executable, str(HOUSE / "bin" / "ftrun")]
-FTHANG = [sys.executable, str(HOUSE / "bin" / "fthang")]
+from support.runs import DEADLINE, FTRUN, PID1, Mode, carrying, children, end_process, need_pid1, outside, wait_for
+from support.runs import Run as PlainRun
+
 PYTHON = [sys.executable, "-S", "-E"]  # a fast one, for the small programs of the tests
-NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc"]
+NAMESPACE = PID1[:-1]  # without --kill-child: no signal that ftrun would see
 MARK = "FTRUN_TEST_MARK"
-DEADLINE = 30.0  # s; for whatever must happen at some time
-Mode = Literal["subreaper", "pid1"]
-T = TypeVar("T")
-
-
-def wait_for(what: str, look: Callable[[], T | None], deadline: float = DEADLINE) -> T:
-    """The first true answer of `look`."""
-    until = time.monotonic() + deadline
-    pause = 0.002
-    while True:
-        if found := look():
-            return found
-        if time.monotonic() > until:
-            raise AssertionError(f"waited {deadline:.0f} s in vain for {what}")
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.05)
-
-
-# --- processes, as the kernel shows them ------------------------------------------------------------------------------
-
-
-def status(pid: int) -> dict[str, str]:
-    """/proc/<pid>/status; empty for one that is gone."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
-
-
-def state(pid: int) -> str:
-    """`R`, `S`, `T`, `Z` ...; `gone` for one that is gone."""
-    return status(pid).get("State", "gone")[:1] if status(pid) else "gone"
-
-
-def ended(pid: int) -> bool:
-    return state(pid) in ("gone", "Z", "X", "g")
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def descendants(pid: int) -> list[int]:
-    return [d for child in children(pid) for d in (child, *descendants(child))]
-
-
-def outside(pid: int, within: int) -> int:
-    """The pid out here of the process that the namespace of `within` calls `pid`."""
-    for candidate in (within, *descendants(within)):
-        if status(candidate).get("NSpid", "").split()[-1:] == [str(pid)]:
-            return candidate
-    raise AssertionError(f"no process {pid} below {within}")
-
-
-def marked(mark: str) -> list[int]:
-    """Living processes that carry this mark."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                environment = Path(f"/proc/{name}/environ").read_bytes()
-            except OSError:
-                continue
-            if wanted in environment.split(b"\0") and not ended(int(name)):
-                found.append(int(name))
-    return found
 
 
 # --- a terminal -------------------------------------------------------------------------------------------------------
@@ -130,7 +58,7 @@ class Terminal:
 
     def wait(self, text: bytes, times: int = 1) -> None:
         try:
-            wait_for(f"{text!r}", lambda: self.look().count(text) >= times)
+            wait_for(lambda: self.look().count(text) >= times, f"{text!r}")
         except AssertionError as problem:
             raise AssertionError(f"{problem}; the terminal shows {self.seen!r}") from None
 
@@ -156,14 +84,14 @@ class Terminal:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-class Run:
+class Run(PlainRun):
     """One ftrun.  `process` is what we started: ftrun itself, or the `unshare` around it."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", run_dir: Path, mode: Mode, terminal: Terminal | None
     ) -> None:
-        self.process, self.run_dir, self.mode = process, run_dir, mode
-        self._terminal = terminal
+        super().__init__(process, run_dir, run_dir / "none", run_dir / "none")
+        self.mode, self._terminal = mode, terminal
         self._pid: int | None = process.pid if mode == "subreaper" else None
 
     @property
@@ -175,66 +103,34 @@ class Run:
     def pid(self) -> int:
         """ftrun's, as seen from here."""
         if self._pid is None:
-            self._pid = wait_for("ftrun as PID 1", lambda: (children(self.process.pid) or [0])[0])
+            found: int = wait_for(lambda: (children(self.process.pid) or [0])[0], "ftrun as PID 1")
+            self._pid = found
         return self._pid
 
     @property
     def command(self) -> int:
         """The pid of the command's newest start, as seen from here; it has been executed."""
-        within = int(self.event("spawned", -1)["pid"])
+        self.until("spawned")
+        within = int(self.named("spawned")[-1]["pid"])
         return within if self.mode == "subreaper" else outside(within, self.pid)
 
     def kill(self, number: int) -> None:
         """Send ftrun a signal; not before it is watching."""
-        self.event("spawned")
+        self.until("spawned")
         os.kill(self.pid, number)
 
-    def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        try:
-            lines = (self.run_dir / "events.jsonl").read_bytes().split(b"\n")
-        except OSError:
-            return []
-        records = [json.loads(line) for line in lines[:-1] if line.startswith(b"{")]
-        return [record for record in records if name is None or record["event"] == name]
+    def told(self) -> str:
+        return f"code {self.process.poll()}\n{self.order}"
 
-    def event(self, name: str, number: int = 0) -> dict[str, Any]:
-        """Wait for the event of this name; the first of them, or number `number` (-1: the last that there is)."""
-        needed = number + 1 if number >= 0 else 1
-
-        def look() -> list[dict[str, Any]] | None:
-            found = self.events(name)
-            if len(found) < needed:
-                assert self.process.poll() is None or len(self.events(name)) >= needed, f"ended without {name}"
-                return None
-            return found
-
-        return wait_for(f"{name} ({number})", look)[number]
-
-    @property
-    def starts(self) -> int:
-        return len(self.events("spawned"))
-
-    def log(self) -> str:
-        with contextlib.suppress(OSError):
-            return (self.run_dir / "run.log").read_text()
-        return ""
-
-    def state(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.run_dir / "state.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return found
-
-    def wait(self) -> int:
-        """The exit code; what a terminal shows meanwhile is read."""
+    def wait(self, timeout: float = DEADLINE) -> int:
+        """The exit status as Python gives it; what a terminal shows meanwhile is read."""
 
         def look() -> bool:
             if self._terminal is not None:
                 self._terminal.look()
             return self.process.poll() is not None
 
-        wait_for("the end of ftrun", look)
+        wait_for(look, "the end of ftrun", timeout)
         return int(self.process.returncode)
 
     def finish(self, given: bytes | None = None) -> tuple[int, bytes, bytes]:
@@ -244,7 +140,10 @@ class Run:
 
     def beat_dirs(self) -> list[str]:
         """Beat folders of this run that are left."""
-        named = self.state().get("beat_dir")
+        try:
+            named = self.state.get("beat_dir")
+        except (OSError, ValueError):
+            named = None
         found = {str(named)} if named else set()
         if self._pid is not None and self.mode == "subreaper":
             found |= {str(path) for path in Path("/dev/shm").glob(f"ftrun-beats-{os.getuid()}-{self._pid}-*")}
@@ -329,6 +228,10 @@ class Starter:
         self.runs.append(Run(process, run_dir, "subreaper", terminal))
         return self.runs[-1]
 
+    def living(self) -> list[int]:
+        """Processes of this test that still run."""
+        return carrying(f"{MARK}={self.mark}")
+
     def new_terminal(self) -> Terminal:
         self._terminals.append(Terminal())
         return self._terminals[-1]
@@ -342,13 +245,12 @@ class Starter:
         for run in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 run.process.wait(5)
-        left = [f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in marked(self.mark) if not ended(pid)]
+        left = [f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in self.living()]
         for _ in range(100):
-            if not (pids := marked(self.mark)):
+            if not (pids := self.living()):
                 break
             for pid in pids:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+                end_process(pid)
             time.sleep(0.02)
         for run in self.runs:
             run.process.wait(DEADLINE)
@@ -398,7 +300,7 @@ class Recorder:
         return [int(word) for word in words[1:]] if words else None
 
     def ready(self) -> None:
-        wait_for("the recorder", lambda: self._read(self.path) is not None)
+        wait_for(lambda: self._read(self.path) is not None, "the recorder")
 
     def got(self, number: int, of_child: bool = False) -> list[int]:
         """Everything so far, once `number` signals are there."""
@@ -408,24 +310,8 @@ class Recorder:
             found = self._read(path)
             return found is not None and len(found) >= number
 
-        wait_for(f"{number} signals, has {self._read(path)}", look)
+        wait_for(look, f"{number} signals, has {self._read(path)}")
         return self._read(path) or []
-
-
-@cache
-def pid1_refusal() -> str | None:
-    """Why no PID namespace can be made here, or None."""
-    try:
-        tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, timeout=DEADLINE, check=False)
-    except OSError as error:
-        return f"unshare: {error.strerror}"
-    return tried.stderr.decode(errors="replace").strip() or "unshare failed" if tried.returncode else None
-
-
-def need_pid1() -> None:
-    """Skip where no PID namespace can be made."""
-    if refusal := pid1_refusal():
-        pytest.skip(f"no real PID 1 here: making a PID namespace is not permitted ({refusal})")
 
 
 MODES = ("subreaper", pytest.param("pid1", marks=pytest.mark.pid1))
