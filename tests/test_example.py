@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.beat_file import HOUSE, BeatDir
+from support.beat_file import HOUSE
 
 pytestmark = [
     pytest.mark.torch,
@@ -46,26 +46,6 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     whole, parts = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("whole", "parts"))
     assert whole["step"] == 12
     assert same(whole, parts)
-
-
-def test_it_hangs_on_demand_and_the_next_start_finishes(tmp_path: Path) -> None:
-    beats = BeatDir(tmp_path / "beats")
-    words = ["--steps", "12", "--hang-at", "6"]
-    command = [sys.executable, str(EXAMPLE), "--dir", str(tmp_path), "--save-every", "4", *words]
-    env = beats.environment()
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "hanging\n" in iter(process.stdout.readline, "")
-        slot = beats.slot()
-        assert process.poll() is None
-        process.kill()
-    assert (slot["step"], slot["checkpoint_step"], slot["flags"]) == (7, 5, 0)
-    said = train(tmp_path, *words, env={**env, "MA_PROC_START_CNT": "2"})
-    assert said.startswith("start 2: 4 of 12 steps are done")
-    assert said.endswith("finished\n")
-    assert beats.slot()["checkpoint_step"] == 13
-    assert (beats.folder / "checkpoint-0").read_text() == str(tmp_path / "checkpoint.pt")
-    beats.close()
 
 
 UNMODIFIED = """
@@ -121,8 +101,13 @@ def test_the_main_job(tmp_path: Path, times: int) -> None:
     restarts = [record for record in records if record["event"] == "restart"]
 
     assert "start 2: 4 of 12 steps are done" in done.stdout
+    (hang,) = (record for record in records if record["event"] == "hang" and record["attempt"] == 1)
+    assert (hang["rule"], hang["rank"], hang["step"]) == ("step", 0, 6)
     if times == 1:
         assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith("finished\n")
+        state = json.loads((run_dir / "state.json").read_bytes())
+        assert (state["last_step"], state["last_checkpoint"]) == (12, str(supervised / "checkpoint.pt"))
         assert [r["start_cnt"] for r in restarts] == [2]
         train(whole, "--steps", "12")
         import torch

@@ -14,7 +14,7 @@ from core.test_account_kept import ACCOUNTS
 from ftrun.core.history import Clock, Occurrence
 from ftrun.core.values import Learned, Ledger
 from ftrun.wire import records
-from support.runs import FTHANG, HOUSE, Runs, alive, carrying, python, wait_for
+from support.runs import FTHANG, HOUSE, Runs, alive, carrying, number_in, python, wait_for
 
 LEAVES = """
 import os, time
@@ -29,14 +29,9 @@ open('command', 'w').write(str(os.getpid())); time.sleep(3600)
 """
 
 
-def number(path: Path) -> int:
-    wait_for(lambda: path.exists() and path.read_text(), f"{path.name} to be written")
-    return int(path.read_text())
-
-
 def test_the_command_dies_with_a_killed_ftrun_and_the_rest_before_the_next_start(runs: Runs) -> None:
     killed = runs.start(*python(LEAVES))
-    command, daemon = number(runs.folder / "command"), number(runs.folder / "daemon")
+    command, daemon = number_in(runs.folder / "command"), number_in(runs.folder / "daemon")
     beats = killed.state["beat_dir"]
     os.kill(killed.pid, signal.SIGKILL)
     assert killed.wait() == 137

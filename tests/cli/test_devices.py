@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.device.nvml import BUSY, GIB, FakeNvml
-from support.runs import HOUSE, Run, Runs, helpers, python, state_of, wait_for
+from support.runs import HOUSE, Run, Runs, helpers, number_in, python, state_of, wait_for
 
 PATCHED = """
 import sys
@@ -91,7 +91,7 @@ def test_a_process_of_the_tree_that_holds_a_device_is_ended_first(runs: Runs) ->
     fake = faked(runs)
     run = runs.start(*AGAIN, *python(code + FAILS), program=SOON)
     listening(fake, run)
-    child = int((runs.folder / "child").read_text())
+    child = number_in(runs.folder / "child")
     fake.set(0, holders={child: 20 * GIB})
     go(runs)
     assert run.wait() == 0, run.told()

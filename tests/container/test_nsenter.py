@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.containers import Run, Starter
-from support.runs import FTHANG, Mode, alive, need_pid1, state_of, status, wait_for
+from support.runs import FTHANG, Mode, alive, need_pid1, number_in, state_of, status, wait_for
 
 pytestmark = pytest.mark.pid1
 PID1: Mode = "pid1"
@@ -34,9 +34,7 @@ class Visitor:
 
     def pid(self, name: str) -> int:
         """The process that wrote its pid into this file, as seen from here."""
-        file = self.folder / name
-        wait_for(lambda: file.exists() and file.read_text().strip(), name)
-        return self.outside(int(file.read_text()))
+        return self.outside(number_in(self.folder / name))
 
     def outside(self, pid: int) -> int:
         namespace = Path(f"/proc/{self.run.pid}/ns/pid").readlink()

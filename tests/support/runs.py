@@ -43,6 +43,11 @@ def wait_for(condition: Callable[[], Any], what: str = "the condition", timeout:
         pause = min(pause * 1.3, 0.05)
 
 
+def number_in(path: Path) -> int:
+    """The number that a program writes into this file, once it has."""
+    return int(wait_for(lambda: path.read_text().strip(), f"{path.name} to be written"))
+
+
 def permitted(*words: str) -> bool:
     """Whether this machine lets us do that."""
     try:
