@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from ftrun.hang import healthy
-from ftrun.hang.checkpoint import BEGINNING, newest
 from ftrun.hang.kinds import plan
 from ftrun.hang.run import train
 from ftrun.hang.setting import Setting
-from ftrun.hang.training import Plain
+from ftrun.hang.training import BEGINNING, Plain, newest
 from support.runs import wait_for
 from support.workload import Runner, children, look, read_and_written, runner, still
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hang.checkpoint import BEGINNING, newest
-from ftrun.hang.training import Plain
+from ftrun.hang.training import BEGINNING, Plain, newest
 from support.beat_file import HOUSE
 from support.runs import wait_for
 from support.workload import Runner, children, look, read_and_written, runner, still

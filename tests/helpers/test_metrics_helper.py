@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from ftrun.helpers.metrics.textfile import write
+from ftrun.helpers.metrics.exporter import write
 from support.runs import wait_for
 from support.talker import Talker
 

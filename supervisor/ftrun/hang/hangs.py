@@ -9,9 +9,8 @@ import time
 from itertools import count
 from typing import NoReturn
 
-from ftrun.hang.checkpoint import BEGINNING, newest
 from ftrun.hang.setting import Cannot, Setting, die_with, say
-from ftrun.hang.training import Plain
+from ftrun.hang.training import BEGINNING, Plain, newest
 
 STORM = 30
 STORM_PAUSE = 0.05  # seconds that a process of the storm lives

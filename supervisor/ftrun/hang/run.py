@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator
 
 import ftrun_hooks as ft
-from ftrun.hang.checkpoint import Checkpoint, save
 from ftrun.hang.kinds import Plan, When
 from ftrun.hang.setting import Setting, compute, say
-from ftrun.hang.training import Plain, Training
+from ftrun.hang.training import Checkpoint, Plain, Training, save
 
 
 def train(plan: Plan, setting: Setting, begun: Checkpoint, troubled: bool) -> Checkpoint:

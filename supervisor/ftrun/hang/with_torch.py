@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.utils.data import DataLoader, Dataset
 
-from ftrun.hang.checkpoint import Checkpoint
 from ftrun.hang.setting import die_with
-from ftrun.hang.training import POINTS, RATE
+from ftrun.hang.training import POINTS, RATE, Checkpoint
 
 PEER = "FTHANG_PEER"  # in the environment of the second rank: the first one's pid, and the port where it waits
 NEVER = timedelta(days=365)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,6 @@ from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
 from ftrun.views import rundir, state
 from ftrun.views.look import look
-from ftrun.views.numbers import ranges
 
 SECONDS: Final = 60.0  # for all of them; one takes 20 ms
 COMMANDS: Final = 1.0  # s; a command line may never come
@@ -75,7 +74,7 @@ def _root(path: str) -> int:
 def _every(ranks: Collection[int]) -> str:
     """`0-6, 8`, then the processes without RANK; `--rank` takes the number of one of those as well."""
     numbers, others = [n for n in ranks if n >= TOUCH], sorted((n for n in ranks if n < TOUCH), reverse=True)
-    return ", ".join([*filter(None, [ranges(numbers)]), *(f"{number}: {words.rank(number)}" for number in others)])
+    return ", ".join([*filter(None, [_ranges(numbers)]), *(f"{number}: {words.rank(number)}" for number in others)])
 
 
 def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
@@ -132,10 +131,21 @@ def _frames(thread: Thread | None) -> tuple[str, ...]:
     return tuple(f"{frame.file}:{frame.line} {frame.name}" for frame in thread.frames)
 
 
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-6, 8`: in order, without gaps."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
 def _who(members: list[Process]) -> str:
     named = [process.rank for process in members if process.rank is not None and process.rank >= 0]
     others = [process for process in members if process.rank is None or process.rank < 0]
-    parts = [f"rank{'s' if len(named) > 1 else ''} {ranges(named)}"] if named else []
+    parts = [f"rank{'s' if len(named) > 1 else ''} {_ranges(named)}"] if named else []
     return ", ".join([*parts, *_named(others)])
 
 

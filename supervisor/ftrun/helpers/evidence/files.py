@@ -5,7 +5,7 @@ import re
 import socket
 from typing import Final, NamedTuple
 
-from ftrun.helpers.evidence import sockets
+from ftrun.helpers.evidence import calls, sockets
 from ftrun.host import procfs
 
 FILES: Final = 256  # of one process, that are described
@@ -15,15 +15,8 @@ _STATES: Final = (
     *("-", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT"),
     *("LAST_ACK", "LISTEN", "CLOSING"),
 )
-# Calls that wait, whose first argument is a descriptor (asm/unistd.h); 64-bit ARM carries Ascend cards.
-_CALLS: Final = {
-    "x86_64": {0: "read", 1: "write", 19: "readv", 20: "writev", 42: "connect", 43: "accept", 44: "sendto"}
-    | {45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 72: "fcntl", 73: "flock", 74: "fsync", 232: "epoll_wait"}
-    | {281: "epoll_pwait", 288: "accept4"},
-    "aarch64": {63: "read", 64: "write", 65: "readv", 66: "writev", 203: "connect", 202: "accept", 206: "sendto"}
-    | {207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 25: "fcntl", 32: "flock", 82: "fsync", 22: "epoll_pwait"}
-    | {242: "accept4"},
-}
+_CALLS: Final = calls.table(os.uname().machine)
+_ON_FILES: Final = ("in", "out", "accept", "epoll", "lock")  # kinds of calls whose first argument is a descriptor
 
 
 class Files(NamedTuple):
@@ -66,9 +59,10 @@ def _call(pid: int, sockets: dict[str, str]) -> str | None:
     fields = (procfs.read(f"/proc/{pid}/syscall", 256) or b"").split()
     if len(fields) < 2 or not fields[0].isdigit():
         return None
-    name = _CALLS.get(os.uname().machine, {}).get(int(fields[0]))
+    call = _CALLS.get(int(fields[0]))
     number = int(fields[1], 16) & 0xFFFFFFFF
-    return f"{name} on {number}, {_what(pid, number, sockets)}" if name else None
+    waits = call is not None and call.kind in _ON_FILES
+    return f"{call.name} on {number}, {_what(pid, number, sockets)}" if call and waits else None
 
 
 def _sockets(pid: int) -> dict[str, str]:

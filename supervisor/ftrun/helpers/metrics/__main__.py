@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.metrics import textfile
 
 if TYPE_CHECKING:
     from ftrun.helpers.metrics.exporter import Exporter
@@ -77,7 +76,7 @@ class Metrics:
 
     def _write(self, ended: bool) -> None:
         try:
-            textfile.write(self._path, self._exporter.text(textfile.run_of(self._path), ended))
+            self._exporter.write(self._path, ended)
         except OSError as error:
             self._lines.problem(f"--metrics-file {self._path}: {error.strerror}")
 

@@ -1,5 +1,6 @@
 """The run as Prometheus reads it: looked at when somebody asks, at most once a second."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from threading import Lock
@@ -33,10 +34,11 @@ class Exporter(Collector):
     def collect(self) -> Iterator[Family]:
         return families(self._look())
 
-    def text(self, run: str, ended: bool) -> bytes:
-        """For a file: with a label `run`, since node_exporter takes those of all files together.  `ended`: ftrun is
-        about to be gone, which is waited for, a second at most."""
-        return generate_latest(_registry(self._look(0.0, ended), ("run", run)))
+    def write(self, path: str, ended: bool) -> None:
+        """For the textfile collector of node_exporter, with a label `run`, since that takes all files together.
+        `ended`: ftrun is about to be gone, which is waited for, a second at most.  OSError."""
+        run = os.path.basename(path).removesuffix(".prom")
+        write(path, generate_latest(_registry(self._look(0.0, ended), ("run", run))))
 
     def _look(self, fresh: float = FRESH, ended: bool = False) -> list[Reading]:
         with self._lock:
@@ -99,3 +101,22 @@ def _family(metric: catalogue.Metric, labels: tuple[str, ...], found: Iterable[t
     for values, value in found:
         family.add_metric(values, value)
     return family
+
+
+def write(path: str, content: bytes) -> None:
+    """All of it or nothing, readable by all: it may be read at any instant.  OSError."""
+    folder, name = os.path.split(os.path.abspath(path))
+    beside = f"{folder}/.{name}.new"
+    try:
+        os.unlink(beside)  # of one of us that was killed; it may belong to somebody else
+    except FileNotFoundError:
+        pass
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as stream:
+            stream.write(content)
+            os.fchmod(fd, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise

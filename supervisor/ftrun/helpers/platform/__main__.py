@@ -24,16 +24,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-import ftrun
 from ftrun.core import faults
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.platform import reset
 from ftrun.helpers.platform.ranks import local_ranks
+from ftrun.helpers.probe import tables
 from ftrun.host import whole
 
-LIMIT: Final = 1 << 20  # bytes: of a ConfigMap, and of a table
+LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
-TABLE: Final = os.path.join(os.path.dirname(ftrun.__file__ or ""), "faults", "ascend.txt")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
     path, period, *site = argv
-    platform = Platform(path, _table([TABLE, *site], lines), lines)
+    platform = Platform(path, _table(site, lines), lines)
     platform.look()
     lines.say("ready")
     while not lines.ended:
@@ -91,11 +90,11 @@ class Platform:
 
 
 def _table(paths: Sequence[str], lines: Lines) -> faults.Table:
-    """Later files win over earlier ones; one that is wrong is a problem and is left out."""
-    table: dict[str, faults.Entry] = {}
+    """Ours, and the one of a site, which wins; one that is wrong is a problem and is left out."""
+    table = tables.ours("ascend")
     for path in paths:
         try:
-            table |= faults.parse(read(path).decode())
+            table |= tables.site(path)
         except (OSError, ValueError) as error:
             lines.problem(f"{path}: {error}; its codes are not known")
     return table

@@ -309,7 +309,3 @@ def _words(kind: str, chip: Chip) -> Words:
         return ()
     words = ("info", "-t", kind, "-i", str(chip.card))
     return (*words, "-c", str(chip.chip)) if kind == "health" and not chip.by_card else words
-
-
-def _card(words: Words) -> str:
-    return words[words.index("-i") + 1] if "-i" in words else ""
