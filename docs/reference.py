@@ -13,6 +13,7 @@ from made import measured, records, run_dir, states, verbs  # noqa: E402
 from ftrun import config  # noqa: E402
 from ftrun.core import exitcode  # noqa: E402
 from ftrun.core.hang_rules import RULES  # noqa: E402
+from ftrun.platforms.table import PLATFORMS, TASKS  # noqa: E402
 
 SEEN = (
     ("MA_PROC_START_CNT", "1 or what comes in, then one more at each start in this pod, over all ftruns and phases"),
@@ -43,25 +44,8 @@ READ = (
         "MINDX_TASK_ID",
         "the name of the job, by which its faults and schedules are told from those of another",
     ),
-    (
-        "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEPID, SLURM_TASK_PID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST, "
-        "SLURM_PROCID, SLURM_NNODES, SLURM_JOB_NUM_NODES, SLURM_NODEID, SLURM_JOB_NODELIST",
-        "the group, under Slurm",
-    ),
-    ("MA_NUM_HOSTS, VC_TASK_INDEX, VK_TASK_INDEX, VC_WORKER_HOSTS", "the group, on ModelArts"),
-    (
-        "JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX, JOBSET_REPLICAS, JOBSET_COORDINATOR",
-        "the group, in a JobSet or an Indexed Job, whose size is `--group-size`",
-    ),
-    ("VC_TASK_INDEX, VK_TASK_INDEX, VC_<TASK>_HOSTS", "the group, under Volcano"),
-    (
-        "MASTER_ADDR, PET_MASTER_ADDR, NNODES, PET_NNODES, NODE_RANK, PET_NODE_RANK",
-        "the group, as torchrun is told of it",
-    ),
-    (
-        "SLURM_PROCID, JOB_COMPLETION_INDEX, VC_TASK_INDEX, NODE_RANK",
-        "which task of several this is, for `phases.json`",
-    ),
+    *((", ".join(one.variables), f"the group, {one.name}") for one in PLATFORMS),
+    (", ".join(TASKS), "which task of several this is, for `phases.json`"),
     (
         "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
         "which ranks are here; `reset.json` names ranks",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from ftrun.accelerators.table import BY_NAME as VENDORS
 from ftrun.wire import annotations
 from ftrun.wire.texts import (
     above_zero,
@@ -69,7 +70,7 @@ class Phase(NamedTuple):
 
 RESET_FILE: Final = "/user/restore/reset/config/reset.json"
 AFTER_LIMIT: Final = ("reschedule|fail", "reschedule", one_of("reschedule", "fail"))
-PROBES: Final = ("auto", "nvidia", "ascend", "off")
+PROBES: Final = ("auto", *VENDORS, "off")
 
 OPTIONS: Final = (
     Option("restart-on", "LIST", "hang,fault", causes, "restart in place on these: hang, fault, failure; or none"),

@@ -6,6 +6,8 @@ from ftrun.config import RESET_FILE, ConfigError, Settings
 from ftrun.core.idle import Thresholds
 from ftrun.core.liveness import Limits
 from ftrun.core.policy import HOUR, Policy
+from ftrun.platforms.modelarts import HANG_MINUTES
+from ftrun.platforms.table import NODES
 from ftrun.wire import annotations
 from ftrun.wire.texts import count
 
@@ -15,11 +17,11 @@ def idle_timeout(found: Settings) -> float | None:
     given = found["idle-timeout"].value
     if given != "auto":
         return None if given is None else float(given)
-    minutes = os.environ.get("MA_HANG_DETECT_TIME") or "30"
+    minutes = os.environ.get(HANG_MINUTES) or "30"
     try:
         return count(minutes) * 60.0 or None
     except ValueError as error:
-        raise ConfigError(f"MA_HANG_DETECT_TIME: {error}") from None
+        raise ConfigError(f"{HANG_MINUTES}: {error}") from None
 
 
 def policy(found: Settings, phase: str = "") -> Policy:
@@ -69,7 +71,7 @@ def policy(found: Settings, phase: str = "") -> Policy:
 
 
 def node_name(found: Settings) -> str:
-    names = (found["node-name"].value, os.environ.get("NODE_NAME"), os.environ.get("SLURMD_NODENAME"))
+    names = (found["node-name"].value, *map(os.environ.get, NODES))
     return next((name for name in names if name), os.uname().nodename)
 
 

@@ -6,17 +6,16 @@ The network is asked nothing here: names need not resolve yet.
 import os
 import re
 import stat
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ftrun.config import ConfigError, Settings
+from ftrun.platforms.base import Environment, Membership, Surroundings
+from ftrun.platforms.table import discover
 from ftrun.wire.texts import endpoint as checked
 
 PORT: Final = 29470  # of rank 0; torch has 29400 and 29500
 SECRET: Final = "/run/secrets/ftrun/group"  # where one is taken from without being named
 LENGTHS: Final = (16, 65536)  # bytes of a secret
-NO_TASK: Final = 0xFFFFFFF0  # Slurm's numbers of steps from here on: batch scripts, salloc's shell
-Environment = Mapping[str, str]
 
 
 class Group(NamedTuple):
@@ -29,16 +28,6 @@ class Group(NamedTuple):
     wait: float  # s
     job: str  # tells two groups on one port apart; may be empty
     source: str
-
-
-class Found(NamedTuple):
-    """What a platform says; None: it does not.  A `size` of 1: this ftrun is on its own."""
-
-    source: str
-    size: int | None = None
-    rank: int | None = None
-    host: str | None = None  # of rank 0
-    job: str = ""
 
 
 def ours(settings: Settings) -> tuple[Group | None, str]:
@@ -61,8 +50,8 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
     if given["size"] in (None, 1):
         return None, ""
     # The environment of an outer ftrun's command says what that one is.
-    found = None if "FTRUN_BEAT_DIR" in environment else discover(environment, host, hosts, given["size"])
-    found = found or Found("nothing")
+    found = None if "FTRUN_BEAT_DIR" in environment else discover(Surroundings(environment, host, hosts, given["size"]))
+    found = found or Membership("nothing")
     size = found.size if given["size"] == "auto" else given["size"]
     asked = size == given["size"] or given["rank"] is not None or not (given["endpoint"] or ":").startswith(":")
     if size is not None and size <= 1:
@@ -148,124 +137,3 @@ def _check(endpoint: str) -> None:
         checked(endpoint)
     except ValueError as error:
         raise ConfigError(f"--group-endpoint: {error}") from None
-
-
-# --- platforms --------------------------------------------------------------------------------------------------------
-
-
-def discover(environment: Environment, host: str, hosts: str, size: int | str = "auto") -> Found | None:
-    """What the first platform says that is one: `host` is our own name, `hosts` the text of /etc/hosts, `size` what is
-    known of it otherwise."""
-    return (
-        _slurm(environment)
-        or _modelarts(environment)
-        or _kubernetes(environment, host, hosts, size)
-        or _volcano(environment, host)
-        or _torch(environment)
-    )
-
-
-def _slurm(environment: Environment) -> Found | None:
-    """Each task of a step has an ftrun of its own.  A batch script has none of their work: what it starts is srun."""
-    job = environment.get("SLURM_JOB_ID")
-    step = _number(environment, "SLURM_STEP_ID", "SLURM_STEPID")
-    if not job:
-        return None
-    if step is None and "SLURM_TASK_PID" not in environment and "SLURM_NODEID" not in environment:
-        return Found("Slurm's allocation", 1)  # salloc's shell
-    if (step is None and "SLURM_TASK_PID" in environment) or (step or 0) >= NO_TASK:
-        return Found("Slurm's batch script", 1)
-    name = f"{job}.{step or 0}"
-    if (tasks := _number(environment, "SLURM_STEP_NUM_TASKS")) is not None:
-        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
-        return Found("Slurm", tasks, _number(environment, "SLURM_PROCID"), first_host(nodes), name)
-    count, rank = _number(environment, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"), _number(environment, "SLURM_NODEID")
-    return Found("Slurm", count, rank, first_host(environment.get("SLURM_JOB_NODELIST", "")), name)
-
-
-def first_host(nodes: str) -> str | None:
-    """Of a list of Slurm's such as `gpu[003-005,9],b1`."""
-    first = re.match(r"(?:[^\[\],\s]|\[[\d,-]+\])+(?=,|$)", nodes)
-    return re.sub(r"\[(\d+)[\d,-]*\]", r"\1", first[0]) if first else None
-
-
-def _modelarts(environment: Environment) -> Found | None:
-    size = _number(environment, "MA_NUM_HOSTS")
-    if size is None:
-        return None
-    host = next(iter(_names(environment.get("VC_WORKER_HOSTS", ""))), None)
-    return Found("ModelArts", size, _task(environment), host, host or "")
-
-
-def _kubernetes(environment: Environment, host: str, hosts: str, size: int | str) -> Found | None:
-    """A pod of an Indexed Job, or of a JobSet, which is made of those.  Neither says how many there are.
-
-    A JobSet with several Jobs counts the pods of each from 0: JOBSET_JOB_INDEX and JOBSET_REPLICAS, of the labels
-    `job-index` and `replicatedjob-replicas`, say the rest.
-    """
-    index = _number(environment, "JOB_COMPLETION_INDEX")
-    if index is None:
-        return None
-    job, jobs = _number(environment, "JOBSET_JOB_INDEX"), _number(environment, "JOBSET_REPLICAS") or 1
-    rank: int | None = index
-    if jobs > 1:
-        whole = isinstance(size, int) and size % jobs == 0
-        rank = job * (size // jobs) + index if job is not None and isinstance(size, int) and whole else None
-    tail = f"-{job}-{index}" if jobs > 1 else f"-{index}"
-    first = environment.get("JOBSET_COORDINATOR") or _sibling(host, hosts, tail, "-0-0" if jobs > 1 else "-0")
-    return Found("Kubernetes", None, rank, first, first or "")
-
-
-def _sibling(host: str, hosts: str, tail: str, other: str) -> str | None:
-    """Our own name, with its domain, and with another tail.  None: others cannot find it, as in a pod without a
-    subdomain, or it is the node's."""
-    name = host.partition(".")[0]
-    if not name.endswith(tail):
-        return None
-    known = [word for line in hosts.splitlines() for word in line.partition("#")[0].split()[1:]]
-    full = next((word for word in (host, *known) if word.startswith(f"{name}.")), None)
-    if full is None and name in known:
-        return None
-    return name.removesuffix(tail) + other + (full or name).removeprefix(name)
-
-
-def _volcano(environment: Environment, host: str) -> Found | None:
-    """One list of hosts for each task of the Job.  One task, or `master` and `worker`, are a training; of any others
-    nobody knows what they are to each other."""
-    found = {name[3:-6]: _names(text) for name, text in environment.items() if re.fullmatch(r"VC_\w+_HOSTS", name)}
-    lists = {name: names for name, names in found.items() if names}
-    rank = _task(environment)
-    if rank is None or not lists:
-        return None
-    if lists.keys() == {"MASTER", "WORKER"}:
-        names = lists["MASTER"] + lists["WORKER"]
-        short, own = [name.partition(".")[0] for name in names], host.partition(".")[0]
-        rank = short.index(own) if own in short else None
-    elif len(lists) == 1:
-        (names,) = lists.values()
-    else:
-        return Found("Volcano")
-    return Found("Volcano", len(names), rank, names[0], names[0])
-
-
-def _torch(environment: Environment) -> Found | None:
-    """As torchrun's options are often given; with all three, or else only what there is."""
-    size, rank = _number(environment, "NNODES", "PET_NNODES"), _number(environment, "NODE_RANK", "PET_NODE_RANK")
-    host = environment.get("MASTER_ADDR") or environment.get("PET_MASTER_ADDR")
-    if rank is None and not host:
-        return None
-    return Found("MASTER_ADDR", size if host and rank is not None else None, rank, host)
-
-
-def _task(environment: Environment) -> int | None:
-    return _number(environment, "VC_TASK_INDEX", "VK_TASK_INDEX")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _number(environment: Environment, *names: str) -> int | None:
-    """Of the first of these variables that is set, if it is a number."""
-    text = next((text for name in names if (text := environment.get(name))), "")
-    return int(text) if re.fullmatch(r"\d{1,10}", text, re.ASCII) else None

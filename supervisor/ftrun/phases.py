@@ -22,10 +22,10 @@ from ftrun.host.setup import fresh, named, schedule_cnt
 from ftrun.host.signals import Signals
 from ftrun.host.voice import Voice, of
 from ftrun.loop import Part, supervise
+from ftrun.platforms.table import TASKS
 
 FILE: Final = "phases{}.json"
 SCHEMA: Final = 1
-TASKS: Final = ("SLURM_PROCID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "NODE_RANK")
 
 
 class Stage(NamedTuple):

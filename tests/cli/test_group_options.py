@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from cli.test_bad_input import complaint
 from ftrun import config, grouping
-from ftrun.grouping import Found, Group, discover, first_host, group, is_loopback, read_secret
+from ftrun.grouping import Group, group, is_loopback, read_secret
+from ftrun.platforms.base import Membership, Surroundings
+from ftrun.platforms.slurm import first_host
+from ftrun.platforms.table import discover
 from ftrun.wire import texts
 from support.runs import HOUSE
 
@@ -25,6 +28,12 @@ HOSTS = f"""# Kubernetes-managed hosts file.
 ::1\tlocalhost ip6-localhost
 10.1.2.3\t{POD}.{DOMAIN}\t{POD}
 """
+
+
+def said_by_platform(
+    environment: Mapping[str, str], host: str, hosts: str, size: int | str = "auto"
+) -> Membership | None:
+    return discover(Surroundings(environment, host, hosts, size))
 
 
 @pytest.fixture(autouse=True)
@@ -95,47 +104,59 @@ FIRST = f"train-node-0-0.{DOMAIN}"
 
 SAID = {
     "nothing": ({}, None),
-    "ModelArts": (MODELARTS, Found("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
-    "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, Found("ModelArts", 1, 0)),
-    "Volcano": (VOLCANO, Found("Volcano", 2, 1, "j-node-0.j", "j-node-0.j")),
+    "ModelArts": (MODELARTS, Membership("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
+    "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, Membership("ModelArts", 1, 0)),
+    "Volcano": (VOLCANO, Membership("Volcano", 2, 1, "j-node-0.j", "j-node-0.j")),
     "Volcano, old": (
         {"VK_TASK_INDEX": "0", "VC_NODE_HOSTS": " a , b "},
-        Found("Volcano", 2, 0, "a", "a"),
+        Membership("Volcano", 2, 0, "a", "a"),
     ),
     "Volcano without svc": ({"VC_TASK_INDEX": "1"}, None),
-    "Volcano, one host": ({"VC_TASK_INDEX": "0", "VC_NODE_HOSTS": "a.j"}, Found("Volcano", 1, 0, "a.j", "a.j")),
-    "Volcano, others": ({"VC_TASK_INDEX": "1", "VC_PS_HOSTS": "a,b", "VC_WORKER_HOSTS": "c,d"}, Found("Volcano")),
-    "Slurm, a batch script": (BATCH, Found("Slurm's batch script", 1)),
+    "Volcano, one host": (
+        {"VC_TASK_INDEX": "0", "VC_NODE_HOSTS": "a.j"},
+        Membership("Volcano", 1, 0, "a.j", "a.j"),
+    ),
+    "Volcano, others": (
+        {"VC_TASK_INDEX": "1", "VC_PS_HOSTS": "a,b", "VC_WORKER_HOSTS": "c,d"},
+        Membership("Volcano"),
+    ),
+    "Slurm, a batch script": (BATCH, Membership("Slurm's batch script", 1)),
     "Slurm, salloc": (
         {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"},
-        Found("Slurm's allocation", 1),
+        Membership("Slurm's allocation", 1),
     ),
-    "Slurm, salloc's own step": (BATCH | STEP | {"SLURM_STEP_ID": "4294967290"}, Found("Slurm's batch script", 1)),
-    "Slurm, tasks of a step": (BATCH | STEP, Found("Slurm", 4, 2, "gpu004", "7.1")),
+    "Slurm, salloc's own step": (
+        BATCH | STEP | {"SLURM_STEP_ID": "4294967290"},
+        Membership("Slurm's batch script", 1),
+    ),
+    "Slurm, tasks of a step": (BATCH | STEP, Membership("Slurm", 4, 2, "gpu004", "7.1")),
     "Slurm, nodes": (
         {k: v for k, v in BATCH.items() if k != "SLURM_TASK_PID"} | {"SLURM_NODEID": "1"},
-        Found("Slurm", 2, 1, "gpu003", "7.0"),
+        Membership("Slurm", 2, 1, "gpu003", "7.0"),
     ),
-    "a batch script with torch's": (BATCH | TORCH, Found("Slurm's batch script", 1)),
-    "torch": (TORCH, Found("MASTER_ADDR", 2, 1, "node-a")),
-    "torch's own": (PET, Found("MASTER_ADDR", 2, 1, "node-a")),
-    "torch, elastic": (PET | {"PET_NNODES": "1:4"}, Found("MASTER_ADDR", None, 1, "node-a")),
-    "torch, ranks": ({"MASTER_ADDR": "a", "RANK": "1", "WORLD_SIZE": "2"}, Found("MASTER_ADDR", None, None, "a")),
-    "torch, a script's": ({"MASTER_ADDR": "a", "NNODES": "2"}, Found("MASTER_ADDR", None, None, "a")),
+    "a batch script with torch's": (BATCH | TORCH, Membership("Slurm's batch script", 1)),
+    "torch": (TORCH, Membership("MASTER_ADDR", 2, 1, "node-a")),
+    "torch's own": (PET, Membership("MASTER_ADDR", 2, 1, "node-a")),
+    "torch, elastic": (PET | {"PET_NNODES": "1:4"}, Membership("MASTER_ADDR", None, 1, "node-a")),
+    "torch, ranks": (
+        {"MASTER_ADDR": "a", "RANK": "1", "WORLD_SIZE": "2"},
+        Membership("MASTER_ADDR", None, None, "a"),
+    ),
+    "torch, a script's": ({"MASTER_ADDR": "a", "NNODES": "2"}, Membership("MASTER_ADDR", None, None, "a")),
     "garbage": ({"MA_NUM_HOSTS": "many", "VC_TASK_INDEX": "-1", "VC_NODE_HOSTS": ",", "NODE_RANK": "²"}, None),
 }
 
 
 @pytest.mark.parametrize(("environment", "found"), SAID.values(), ids=SAID)
-def test_what_a_platform_says(environment: Mapping[str, str], found: Found | None) -> None:
-    assert discover(environment, "h", "") == found
+def test_what_a_platform_says(environment: Mapping[str, str], found: Membership | None) -> None:
+    assert said_by_platform(environment, "h", "") == found
 
 
 @pytest.mark.parametrize(
     ("host", "rank"), [("j-master-0", 0), ("j-worker-0", 1), ("j-worker-1.j", 2), ("elsewhere", None)]
 )
 def test_volcanos_master_comes_before_its_workers(host: str, rank: int | None) -> None:
-    assert discover(MASTERED, host, "") == Found("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
+    assert said_by_platform(MASTERED, host, "") == Membership("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
 
 
 @pytest.mark.parametrize(
@@ -150,17 +171,17 @@ def test_volcanos_master_comes_before_its_workers(host: str, rank: int | None) -
     ],
 )
 def test_rank_0_of_an_indexed_job_is_named_as_we_are(host: str, hosts: str, first: str | None) -> None:
-    assert discover(INDEXED, host, hosts) == Found("Kubernetes", None, 2, first, first or "")
+    assert said_by_platform(INDEXED, host, hosts) == Membership("Kubernetes", None, 2, first, first or "")
 
 
 def test_a_jobset_of_several_jobs_counts_on() -> None:
     jobs = {"JOB_COMPLETION_INDEX": "1", "JOBSET_JOB_INDEX": "2", "JOBSET_REPLICAS": "4"}
-    found = discover(jobs, "train-node-2-1", "10.0.0.1 train-node-2-1.train train-node-2-1", 8)
-    assert found == Found("Kubernetes", None, 5, "train-node-0-0.train", "train-node-0-0.train")
+    found = said_by_platform(jobs, "train-node-2-1", "10.0.0.1 train-node-2-1.train train-node-2-1", 8)
+    assert found == Membership("Kubernetes", None, 5, "train-node-0-0.train", "train-node-0-0.train")
     for size in ("auto", 7):
-        assert (found := discover(jobs, "train-node-2-1", "", size))
+        assert (found := said_by_platform(jobs, "train-node-2-1", "", size))
         assert found.rank is None
-    coordinated = discover(jobs | {"JOBSET_COORDINATOR": "train-head-0-0.train"}, "gpu-17", "", 8)
+    coordinated = said_by_platform(jobs | {"JOBSET_COORDINATOR": "train-head-0-0.train"}, "gpu-17", "", 8)
     assert coordinated
     assert coordinated.host == "train-head-0-0.train"
 
@@ -233,7 +254,7 @@ def test_by_hand() -> None:
     ids=["ModelArts", "Volcano", "Slurm"],
 )
 def test_with_a_secret_the_platform_says_the_rest(environment: Mapping[str, str], endpoint: str, secret: str) -> None:
-    said = discover(environment, "h", "")
+    said = said_by_platform(environment, "h", "")
     assert said
     expected = Group(said.size or 0, said.rank or 0, endpoint, secret, 600.0, said.job, said.source)
     assert member({"group-secret-file": secret}, environment) == expected

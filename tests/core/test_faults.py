@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.accelerators.table import BY_NAME
 from ftrun.core.faults import SEVERITIES, UNKNOWN, Entry, look_up, normal, parse
 from ftrun.helpers.probe import tables
 
@@ -130,7 +131,7 @@ def test_one_form_has_no_other(code: str) -> None:
 
 @pytest.mark.parametrize("vendor", ["ascend", "nvidia"])
 def test_every_entry_says_why_and_every_line_is_one(vendor: str) -> None:
-    lines = (tables.FOLDER / f"{vendor}.txt").read_text(encoding="utf-8").splitlines()
+    lines = Path(BY_NAME[vendor].faults).read_text(encoding="utf-8").splitlines()
     table = tables.ours(vendor)
     assert all(entry.why for entry in table.values())
     assert len(table) == sum(not line.startswith("#") and line != "" for line in lines)

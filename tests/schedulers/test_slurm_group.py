@@ -8,7 +8,10 @@ from pathlib import Path
 from schedulers.slurm import FILES, Submit
 from support.runs import DEADLINE, HOUSE, wait_for
 
-SAYS = "import os; from ftrun import grouping; print(grouping.discover(os.environ, 'h', ''), flush=True)"
+SAYS = (
+    "import os; from ftrun.platforms import base, table;"
+    "print(table.discover(base.Surroundings(os.environ, 'h', '', 'auto')), flush=True)"
+)
 SECRET = "0123456789abcdef"
 WHO = (
     "import os; from ftrun import config, grouping; os.environ.pop('FTRUN_BEAT_DIR', None);"
@@ -34,13 +37,13 @@ def output(submit: Submit, folder: Path, line: str) -> list[str]:
 def test_each_task_of_a_step_is_a_member_and_the_script_is_none(submit: Submit, tmp_path: Path) -> None:
     says = python(SAYS)
     assert output(submit, tmp_path, says) == [
-        "Found(source=\"Slurm's batch script\", size=1, rank=None, host=None, job='')"
+        "Membership(source=\"Slurm's batch script\", size=1, rank=None, host=None, job='')"
     ]
     found = output(submit, tmp_path, f"srun --overcommit {says}")
     job = found[0].rpartition("job='")[2].partition(".")[0]
-    assert found == [f"Found(source='Slurm', size=4, rank={rank}, host='n1', job='{job}.0')" for rank in range(4)]
+    assert found == [f"Membership(source='Slurm', size=4, rank={rank}, host='n1', job='{job}.0')" for rank in range(4)]
     found = output(submit, tmp_path, f"srun --overcommit --nodes=1 --ntasks=1 --nodelist=n2 {says}")
-    assert [line.partition(", job")[0] for line in found] == ["Found(source='Slurm', size=1, rank=0, host='n2'"]
+    assert [line.partition(", job")[0] for line in found] == ["Membership(source='Slurm', size=1, rank=0, host='n2'"]
 
 
 def test_the_script_for_users_makes_a_group_where_there_is_a_secret(submit: Submit, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ftrun import config, derived
+from ftrun.accelerators.table import BY_NAME
 from ftrun.core import exitcode
 from ftrun.core.words import printable
 from ftrun.host.lc_ctype import restore_lc_ctype
@@ -54,7 +55,7 @@ def _check_min_devices(settings: config.Settings) -> None:
         return
     from ftrun.host import devices
 
-    why = devices.absent(settings["probe"].value in ("nvidia", "ascend"))
+    why = devices.absent(settings["probe"].value in BY_NAME)
     if why is not None:
         raise config.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
 

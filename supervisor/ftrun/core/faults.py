@@ -1,6 +1,6 @@
 """Device faults: what a vendor's code means for the job.
 
-The tables are data, `ftrun/faults/<vendor>.txt`, and a site's own file wins over them.  A line is `CODE SEVERITY
+The tables are data, `accelerators/faults/<vendor>.txt`, and a site's own file wins over them.  A line is `CODE SEVERITY
 words`; a `#` begins a comment.
 """
 

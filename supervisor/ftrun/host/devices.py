@@ -3,9 +3,10 @@
 import os
 import re
 
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
-FILES = (re.compile(r"nvidia\d+"), re.compile(r"davinci\d+"))
-DRIVERS = ("/dev/nvidiactl", "/dev/davinci_manager", "/dev/dxg")  # without one there is no driver to ask
+from ftrun.accelerators.table import VENDORS
+
+VARIABLES = tuple(vendor.visible for vendor in VENDORS)
+DRIVERS = tuple(file for vendor in VENDORS for file in vendor.driver_files)  # without one there is no driver to ask
 
 
 def count() -> int:
@@ -14,7 +15,7 @@ def count() -> int:
         if variable in os.environ:
             return _named(os.environ[variable])
     names = os.listdir("/dev")
-    return max(sum(bool(form.fullmatch(name)) for name in names) for form in FILES)
+    return max(sum(bool(re.fullmatch(vendor.device_files, name)) for name in names) for vendor in VENDORS)
 
 
 def hidden() -> str | None:
@@ -30,7 +31,7 @@ def absent(probed: bool) -> str | None:
         return f"{variable} names no device"
     if probed or count() or any(map(os.path.exists, DRIVERS)):
         return None
-    return "there is no accelerator here (no /dev/nvidia*, no /dev/davinci*)"
+    return f"there is no accelerator here ({', '.join(f'no {vendor.example}' for vendor in VENDORS)})"
 
 
 def _named(text: str) -> int:

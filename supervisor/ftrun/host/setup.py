@@ -14,13 +14,13 @@ from ftrun.derived import job_name, node_name
 from ftrun.host import beat_folders, beats, devices, leftovers, place, pod, procfs, reaper, signals, spawn, tree
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.voice import Voice, of
+from ftrun.platforms.modelarts import END_GRACE
+from ftrun.platforms.table import SCHEDULES
 from ftrun.wire import records
 from ftrun_hooks import layout
 
 TERMINATION_LOG = "/dev/termination-log"
 SWEEP_TIMEOUT = 60.0  # s
-GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"  # ModelArts; -1, or none: waits
-SCHEDULES = (("MA_SCHEDULE_CNT", 0), ("SLURM_RESTART_COUNT", 1), ("JOBSET_RESTART_ATTEMPT", 1))
 
 
 class SetupError(Exception):
@@ -91,7 +91,7 @@ class Setup(NamedTuple):
     @property
     def parting_grace(self) -> float | None:
         """Seconds that the work at the end of the container is waited for; None: as long as it takes (ModelArts)."""
-        text = os.environ.get(GRACE, "")
+        text = os.environ.get(END_GRACE, "")
         return (float(text) or None) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
     @property

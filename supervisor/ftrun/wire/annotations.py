@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from ftrun.platforms import table as platforms
+
 RETRY: Final = "fault-tolerance/job-retry-num"
 UNCONDITIONAL: Final = "fault-tolerance/job-unconditional-retry"
 HANG: Final = "fault-tolerance/hang-retry"
@@ -84,7 +86,8 @@ def read(path: str, content: str) -> Annotations:
 def job_name(given: str | None, environment: Mapping[str, str], words: Annotations) -> str:
     """What identifies the job over all its schedules: what the user gave, else what the platform says (Slurm keeps its
     number over a requeue); empty where nothing says it."""
-    return given or environment.get("SLURM_JOB_ID") or environment.get("MINDX_TASK_ID") or words.job
+    told = next((text for name in platforms.JOBS if (text := environment.get(name))), "")
+    return given or told or words.job
 
 
 def _pairs(content: str, problems: list[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ftrun import config, grouping, phases
+from ftrun import config, phases
 from ftrun.core import events as ev
 from ftrun.core import failures, faults
 from ftrun.core.job import decide
@@ -26,6 +26,8 @@ from ftrun.helpers.platform import ranks, reset
 from ftrun.helpers.probe import ascend, npu_smi
 from ftrun.host import cgroup, procfs, tracebacks
 from ftrun.host.voice import Voice
+from ftrun.platforms import table as platforms
+from ftrun.platforms.base import Surroundings
 from ftrun.views import beatfile, html, look, summary
 from ftrun.views import history as past
 from ftrun.wire import annotations, helpers, peers, records
@@ -81,7 +83,7 @@ def environment(content: bytes) -> None:
     words, host, hosts = pieces(content, 3)
     pairs = (line.partition(b"=") for line in words.split(b"\n"))
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
-    grouping.discover(found, text(host), text(hosts))
+    platforms.discover(Surroundings(found, text(host), text(hosts), "auto"))
     ranks.local_ranks(found)
     with contextlib.suppress(config.ConfigError):
         config._environment(found)

@@ -6,9 +6,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from ftrun.accelerators.ascend import ASCEND
+from ftrun.accelerators.nvidia import NVIDIA
 from ftrun.cli.doctor.finding import Finding
 from ftrun.core.words import several, short
 from ftrun.helpers.evidence import children
@@ -87,3 +89,10 @@ def ascend() -> Iterator[Finding]:
 def _run(command: list[str]) -> Said:
     answers = list(children.run([command], 1, ANSWER, time.monotonic() + ANSWER))
     return answers[0][1] if answers else Said(b"", b"", True)
+
+
+# By vendor: what is asked, and the check.
+CHECKS: Final[Mapping[str, tuple[str, Callable[[], Iterator[Finding]]]]] = {
+    NVIDIA.name: ("NVML", nvidia),
+    ASCEND.name: ("npu-smi", ascend),
+}

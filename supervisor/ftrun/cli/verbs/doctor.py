@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from ftrun.accelerators.table import VENDORS
 from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.cli.doctor import devices, disk, memory, process, versions
@@ -45,8 +46,7 @@ def _examine(path: str | None) -> Iterator[Finding]:
         ("/proc", process.proc),
         ("py-spy", process.tracing),
         ("/dev/shm", memory.shared),
-        ("NVML", devices.nvidia),
-        ("npu-smi", devices.ascend),
+        *(devices.CHECKS[vendor.name] for vendor in VENDORS),
         ("cgroup", memory.groups),
         ("limits", partial(process.limits, run, running)),
         ("run dir", partial(disk.folder, path)),

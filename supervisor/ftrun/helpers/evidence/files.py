@@ -5,12 +5,14 @@ import re
 import socket
 from typing import Final, NamedTuple
 
+from ftrun.accelerators.table import VENDORS
 from ftrun.helpers.evidence import calls, sockets
 from ftrun.host import procfs
 
 FILES: Final = 256  # of one process, that are described
 LINKS: Final = 4096  # that are read in search of an accelerator
-ACCELERATORS: Final = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/accel", "/dev/dri/render", "/dev/dxg")
+OTHERS: Final = ("/dev/kfd", "/dev/accel", "/dev/dri/render")  # of vendors that are not probed
+ACCELERATORS: Final = (*(path for vendor in VENDORS for path in vendor.opened), *OTHERS)
 _STATES: Final = (
     *("-", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT"),
     *("LAST_ACK", "LISTEN", "CLOSING"),

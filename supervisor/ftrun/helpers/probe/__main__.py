@@ -45,6 +45,7 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from ftrun.accelerators.table import BY_NAME
 from ftrun.core.faults import Table, look_up
 from ftrun.helpers.probe import tables
 from ftrun.helpers.probe.clear import unclear, well
@@ -52,7 +53,6 @@ from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable, Vendor
 from ftrun.helpers.probe.free import held
 from ftrun.host import own
 
-KINDS: Final = ("nvidia", "ascend")
 # s between questions for faults, since only requests can be waited for; and at least between looks while devices are to
 # become free.
 TURN: Final = 0.2
@@ -103,9 +103,9 @@ def main(argv: Sequence[str]) -> int:
 def _open(kind: str) -> tuple[dict[str, Vendor], list[str]]:
     """Those that are there; why the others are not."""
     found, why = {}, []
-    for name in KINDS if kind == "auto" else [kind]:
+    for name in BY_NAME if kind == "auto" else [kind]:
         try:
-            found[name] = import_module(f"ftrun.helpers.probe.{name}").open(os.environ)
+            found[name] = import_module(BY_NAME[name].probe).open(os.environ)
         except Unavailable as reason:
             why.append(str(reason))
     return found, why

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ftrun.accelerators.ascend import ASCEND
 from ftrun.host import spawn
 
 # Its libraries, which only a script of the driver puts on the path; a boot command often runs that itself, after us.
@@ -78,7 +79,7 @@ class Asking:
     def __init__(self, tool: str, environment: Mapping[str, str]) -> None:
         self._tool = tool
         # The libraries under the tool do not support that variable (CANN: environment variable reference).
-        self._environment = {k: v for k, v in environment.items() if k != "ASCEND_RT_VISIBLE_DEVICES"}
+        self._environment = {k: v for k, v in environment.items() if k != ASCEND.visible}
         own = environment.get("LD_LIBRARY_PATH")
         self._environment |= {"LC_ALL": "C", "LD_LIBRARY_PATH": f"{own}:{LIBRARIES}" if own else LIBRARIES}
         self.begun: set[Words] = set()

@@ -4,16 +4,16 @@ import os
 from pathlib import Path
 from typing import Final
 
+from ftrun.accelerators.table import BY_NAME
 from ftrun.core.faults import Entry, parse
 from ftrun.host import whole
 
-FOLDER: Final = Path(__file__).resolve().parents[2] / "faults"
 LONGEST: Final = 1 << 20  # bytes of a site's file
 
 
 def ours(vendor: str) -> dict[str, Entry]:
-    """The one that comes with ftrun."""
-    return parse((FOLDER / f"{vendor}.txt").read_text(encoding="utf-8"))
+    """The one that comes with ftrun; KeyError for a vendor that is not in `accelerators.table`."""
+    return parse(Path(BY_NAME[vendor].faults).read_text(encoding="utf-8"))
 
 
 def site(path: str) -> dict[str, Entry]:

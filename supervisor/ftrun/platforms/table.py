@@ -1,0 +1,23 @@
+"""The platforms, in the order in which they are asked."""
+
+from typing import Final
+
+from ftrun.platforms.base import Membership, Platform, Surroundings
+from ftrun.platforms.kubernetes import KUBERNETES
+from ftrun.platforms.modelarts import MODELARTS
+from ftrun.platforms.slurm import SLURM
+from ftrun.platforms.torchrun import TORCHRUN
+from ftrun.platforms.volcano import VOLCANO
+
+PLATFORMS: Final[tuple[Platform, ...]] = (SLURM, MODELARTS, KUBERNETES, VOLCANO, TORCHRUN)
+
+# MA_SCHEDULE_CNT comes first, since an ftrun gives it to its command; so does NODE_NAME, which a user gives to a pod.
+SCHEDULES: Final = tuple(filter(None, dict.fromkeys(one.schedules for one in (MODELARTS, *PLATFORMS))))
+JOBS: Final = tuple(filter(None, dict.fromkeys(one.job for one in PLATFORMS)))
+TASKS: Final = tuple(filter(None, dict.fromkeys(one.task for one in PLATFORMS)))
+NODES: Final = tuple(filter(None, dict.fromkeys(one.node for one in (KUBERNETES, *PLATFORMS))))
+
+
+def discover(at: Surroundings) -> Membership | None:
+    """What the first platform says of the group that is one."""
+    return next((found for one in PLATFORMS if (found := one.membership(at)) is not None), None)

@@ -1,0 +1,35 @@
+"""A vendor is one record; whoever adds one has to say everything."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ftrun.accelerators.base import Accelerator
+from ftrun.accelerators.table import BY_NAME, VENDORS
+from ftrun.cli.doctor import devices
+from ftrun.config import PROBES
+from ftrun.core.faults import parse
+
+
+def test_no_field_of_a_record_has_a_default() -> None:
+    assert Accelerator._field_defaults == {}
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: str(vendor.name))
+def test_a_record_is_whole(vendor: Accelerator) -> None:
+    assert all(vendor)
+    assert vendor.name in PROBES
+    assert not any(re.fullmatch(vendor.device_files, Path(file).name) for file in vendor.driver_files)
+    assert callable(import_module(vendor.probe).open)
+    assert parse(Path(vendor.faults).read_text(encoding="utf-8"))
+
+
+def test_the_doctor_looks_at_every_vendor() -> None:
+    assert set(devices.CHECKS) == set(BY_NAME)
+
+
+def test_every_table_of_faults_belongs_to_a_vendor() -> None:
+    (folder,) = {Path(vendor.faults).parent for vendor in VENDORS}
+    assert {str(path) for path in folder.iterdir()} == {vendor.faults for vendor in VENDORS}
