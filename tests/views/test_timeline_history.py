@@ -172,7 +172,7 @@ def test_whether_it_lives_is_looked_at(tmp_path: Path) -> None:
         made.gone()
         found = read(made.write())
         assert (found.open, found.attempts[0].last_step) == (False, 7)
-        assert found.wall == pytest.approx(55, abs=0.1)
+        assert found.spanned == pytest.approx(55, abs=0.1)
     finally:
         made.close()
 
@@ -307,13 +307,13 @@ def test_no_instant_is_lost_twice(seed: int) -> None:
 
 
 def test_it_agrees_with_the_account_of_a_real_run(runs: Runs) -> None:
-    """A hang, then a second one, then success: the same figures, but for what only ftrun itself can know."""
+    """A hang, then a second one, then success: what is drawn is what was lost, but for what only ftrun can know."""
     hang = ["fthang", "sleep", "--steps", "30", "--step-time", "50ms", "--after", "12", "--times", "2"]
     house = Path(__file__).resolve().parents[2] / "bin"
     run = runs.run("--hang-timeout", "1s", "--grace", "1s", str(house / hang[0]), *hang[1:])
     found, account = read(str(run.run_dir)), run.state["account"]
     assert run.wait() == 0
-    assert found.wall == pytest.approx(account["wall"], abs=0.2)
+    assert found.spanned == pytest.approx(account["wall"], abs=0.2)
     for why, seconds in account["lost"].items():
-        assert found.totals.get(why, 0.0) == pytest.approx(seconds, abs=0.3), why
+        assert found.drawn.get(why, 0.0) == pytest.approx(seconds, abs=0.3), why
     assert [life.cause for life in found.attempts] == ["hang", "hang", None]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from ftrun.core.account import Figures, figures
 from ftrun.views import alive, state
 from ftrun.views import lost as losses
 from ftrun.views.lost import Life, Sample, Stretch
@@ -26,9 +27,10 @@ LINE_MOST: Final = 1 << 20
 
 
 class History(NamedTuple):
-    """`runs`: from when to when an ftrun was at work in this run dir.  `lost`: no two of them overlap.  `saved`: how
-    many checkpoints there were, of which `checkpoints` are some.  `open`: an ftrun is at work.  `problems`: what could
-    not be read."""
+    """`runs`: from when to when an ftrun was at work in this run dir.  `lost`: where its lost time is drawn; no two of
+    them overlap.  `figures`: how much that was, by the account of `state.json`; None where there is none to read, so
+    that the stretches have to tell.  `saved`: how many checkpoints there were, of which `checkpoints` are some.
+    `open`: an ftrun is at work.  `problems`: what could not be read."""
 
     run_dir: str
     command: tuple[str, ...] = ()
@@ -44,14 +46,27 @@ class History(NamedTuple):
     exit_code: int | None = None
     why: str | None = None
     problems: tuple[str, ...] = ()
+    figures: Figures | None = None
 
     @property
     def wall(self) -> float:
+        """Seconds in which an ftrun was at work here."""
+        return self.spanned if self.figures is None else self.figures.wall
+
+    @property
+    def spanned(self) -> float:
+        """The same, as it is drawn."""
         return sum(until - since for since, until in self.runs)
 
     @property
     def totals(self) -> dict[str, float]:
         """Lost seconds by why, in the order in which they are always told; only what there is."""
+        found = self.drawn if self.figures is None else self.figures.lost
+        return {why: found[why] for why in losses.WHYS if found.get(why, 0.0) > 0}
+
+    @property
+    def drawn(self) -> dict[str, float]:
+        """Seconds of the stretches, by why."""
         found = {why: sum(s.until - s.since for s in self.lost if s.why == why) for why in losses.WHYS}
         return {why: seconds for why, seconds in found.items() if seconds > 0}
 
@@ -62,18 +77,21 @@ class History(NamedTuple):
 
     @property
     def goodput(self) -> float | None:
-        """Time that is not lost, of all: 0 to 1."""
+        """Time that is not lost, of all: 0 to 1; None where nobody knows yet."""
+        if self.figures is not None:
+            return self.figures.goodput
         return max(0.0, 1 - sum(self.totals.values()) / self.wall) if self.wall > 0 else None
 
 
 class Known(NamedTuple):
-    """What `state.json` tells: whether an ftrun `lives`; and of its last attempt the last step, and when it was last
-    seen (CLOCK_MONOTONIC)."""
+    """What `state.json` tells: whether an ftrun `lives`; of its last attempt the last step, and when it was last seen
+    (CLOCK_MONOTONIC); and where the time went."""
 
     lives: bool = True
     attempt: int = 0
     step: int | None = None
     seen: float | None = None
+    figures: Figures | None = None
 
 
 UNKNOWN: Final = Known()
@@ -82,23 +100,30 @@ UNKNOWN: Final = Known()
 def read(run_dir: str, now: float | None = None) -> History:
     """Of a running ftrun (up to `now`, of `time.time`; None: just now), or of one that is gone.  Lines that are torn or
     are no records are passed over.  NoRunDir where there are none at all."""
-    known = _known(run_dir)  # first: an end that comes now is on record then
+    wall = time.time()
+    now = wall if now is None else now
+    known = _known(run_dir, time.monotonic() + now - wall)  # first: an end that comes now is on record then
     records, problems = _lines(f"{run_dir}/events.jsonl", RECORDS_MOST)
     try:
         steps, cut = _lines(f"{run_dir}/steps.jsonl", STEPS_MOST)
         problems += cut
     except NoRunDir:
         steps = iter(())  # nothing stepped
-    found = fold(run_dir, records, steps, time.time() if now is None else now, known)
+    found = fold(run_dir, records, steps, now, known)
     return found._replace(problems=tuple(problems))
 
 
-def _known(run_dir: str) -> Known:
+def _known(run_dir: str, now: float) -> Known:
+    """`now`: CLOCK_MONOTONIC."""
     found = state.load(run_dir)
-    lives = alive.lives(run_dir, found.part("run"))
+    run = found.part("run")
+    lives = alive.lives(run_dir, run)
     if found.ledger is None:
         return Known(lives)
-    return Known(lives, found.ledger.start_cnt, found.ledger.last_step, found.ledger.account.at)
+    account = found.ledger.account
+    spent = figures(account, now if lives and alive.same_boot(run) else None)
+    kept = spent if spent.wall > 0 else None
+    return Known(lives, found.ledger.start_cnt, found.ledger.last_step, account.at, kept)
 
 
 def _lines(path: str, most: int) -> tuple[Iterator[Record], list[str]]:
@@ -160,6 +185,7 @@ def fold(
         verdict=told.verdict,
         exit_code=told.exit_code,
         why=told.why,
+        figures=known.figures,
     )
 
 

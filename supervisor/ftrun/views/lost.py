@@ -1,4 +1,6 @@
-"""Where the time of a run went: the rules of `core/goodput.py`, over what the records tell, as stretches to draw.
+"""Where in the picture of a run its lost time is drawn: stretches, from what the records tell.
+
+How much was lost is not asked here: that is in the account of `state.json`, which `core/goodput.py` keeps.
 
 What the records do not tell is taken from the instants that they do: the tree is dead at the last of its records.
 """
@@ -7,7 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-WHYS: Final = ("startup", "hang", "redone", "stopping", "healing", "waiting", "paused")
+from ftrun.core.account import Lost
+
+WHYS: Final = Lost._fields
 
 
 class Stretch(NamedTuple):

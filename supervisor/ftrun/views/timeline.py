@@ -133,7 +133,7 @@ def _columns(history: History, axis: Sequence[Piece]) -> list[tuple[float, float
         else:
             whys = small.setdefault(int(left), {})
             whys[stretch.why] = whys.get(stretch.why, 0.0) + stretch.until - stretch.since
-    pixel = history.wall / sum(piece.right - piece.left for piece in axis)
+    pixel = history.spanned / sum(piece.right - piece.left for piece in axis)
     owed = dict.fromkeys(WHYS, 0.0)
     for column, whys in small.items():
         for why, value in whys.items():

@@ -71,6 +71,7 @@ def plain(history: History) -> dict[str, object]:
     """As JSON has it."""
     lists = ("attempts", "samples", "checkpoints", "marks", "lost")
     whole = history._asdict() | {name: [one._asdict() for one in getattr(history, name)] for name in lists}
+    del whole["figures"]  # they are the three below
     return {"schema": 1, **whole, "wall": history.wall, "totals": history.totals, "goodput": history.goodput}
 
 

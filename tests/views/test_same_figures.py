@@ -1,0 +1,55 @@
+"""Lost time is one account: whoever shows it shows the same figures."""
+
+import pytest
+
+from ftrun.cli.verbs.timeline import plain
+from ftrun.helpers.metrics import readings
+from ftrun.views import history, html, look, summary, timeline
+from ftrun.views.page import told
+from support.runs import Runs, python
+from support.runs import runs as runs
+
+# Three ranks at different paces; in the first start one of them hangs, after a checkpoint and some more steps.
+RANK = """
+import os, time
+rank, first = int(os.environ["RANK"]), ft.attempt().start_cnt == 1
+for step in range(1, 16):
+    ft.beat(step)
+    if step % 5 == 0 and rank == 0:
+        ft.checkpoint(step)
+    time.sleep(0.02 * (1 + rank))
+    if first and rank == 1 and step == 8:
+        time.sleep(3600)
+"""
+RANKS = """
+import os, subprocess
+ranks = [subprocess.Popen(sys.argv[1:], env=os.environ | {"RANK": str(rank)}) for rank in range(3)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+def test_of_several_ranks_everybody_shows_the_same(runs: Runs) -> None:
+    run = runs.run("--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK)))
+    assert run.wait() == 0
+    run_dir = str(run.run_dir)
+    account, shown, drawn = run.state["account"], look.look(run_dir), history.read(run_dir)
+    assert account["lost"]["hang"] > 0.9
+    assert shown.goodput is not None
+    lost = {why: seconds for why, seconds in account["lost"].items() if seconds}
+
+    status = summary.document(shown)
+    assert (status["goodput"], status["lost"]) == (shown.goodput, pytest.approx(lost))
+    page = told.told(shown, [])
+    assert page["goodput"] == pytest.approx(shown.goodput, abs=0.001), "it is rounded"
+    assert page["lost"] == pytest.approx(lost, abs=0.001)
+    document = plain(drawn)
+    assert (document["goodput"], document["totals"]) == (status["goodput"], pytest.approx(status["lost"]))
+    metrics = {(reading.name, *reading.labels): reading.value for reading in readings.readings(shown)}
+    assert metrics["ftrun_goodput_ratio",] == shown.goodput
+    assert metrics["ftrun_lost_seconds_total", "hang"] == status["lost"]["hang"]
+
+    percent = f"goodput {100 * shown.goodput:.0f}%"
+    assert percent in run.stderr
+    assert percent in timeline.describe(drawn)
+    assert percent in html.render(drawn)
+    assert summary.goodput(shown).startswith(percent.removeprefix("goodput "))
