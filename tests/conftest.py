@@ -19,6 +19,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Each file is one worker's, so a long one that begins late is what all the others wait for: these begin first.
+LONG = (
+    "core/test_mutations.py",
+    "cli/test_device_faults.py",
+    "helpers/test_ascend.py",
+    "hooks/test_auto_torch.py",
+    "cli/test_schedules.py",
+    "helpers/test_evidence_waits.py",
+    "hooks/test_last.py",
+    "tests/test_example.py",
+    "schedulers/test_slurm.py",
+    "schedulers/test_local.py",
+    "helpers/test_courier_group.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(LONG)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_temporary_folder_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that are killed on purpose leave theirs behind: they have one in which they do, with a short name, since

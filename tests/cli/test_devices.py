@@ -210,9 +210,9 @@ def asleep(run: Run) -> None:
     wait_for(still, "that it sleeps")
 
 
-def test_descriptors_do_not_leak_over_twenty_restarts(runs: Runs) -> None:
+def test_descriptors_do_not_leak_over_ten_restarts(runs: Runs) -> None:
     faked(runs)
-    code = "import os, time\nif ft.attempt().start_cnt not in (2, 22): os._exit(1)\n"
+    code = "import os, time\nif ft.attempt().start_cnt not in (2, 12): os._exit(1)\n"
     code += "while not os.path.exists(f'go-{ft.attempt().start_cnt}'): time.sleep(0.02)\n"
     code += "os._exit(ft.attempt().start_cnt == 2)"
     options = ("--max-restarts", "off", "--idle-timeout", "1h", "--progress", "*.ckpt", "--backoff", "off")
@@ -221,10 +221,10 @@ def test_descriptors_do_not_leak_over_twenty_restarts(runs: Runs) -> None:
     wait_for(lambda: set(helpers(run.pid)) == {"probe", "sampler", "watch", "courier"}, "the helpers")
     before, running = descriptors(run), helpers(run.pid)
     (runs.folder / "go-2").touch()
-    run.until("spawned", 22)
+    run.until("spawned", 12)
     assert helpers(run.pid) == running
     wait_for(lambda: descriptors(run) == before, f"as many as {before}")
-    (runs.folder / "go-22").touch()
+    (runs.folder / "go-12").touch()
     assert run.wait() == 0, run.told()
 
 

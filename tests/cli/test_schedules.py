@@ -85,11 +85,6 @@ def test_trouble_with_the_work_at_the_end_does_not_hide_that_a_schedule_failed(r
     assert codes(runs, *in_a_row(["--on-exit", "exit 3", *FAILS])) == [7, 7, 7, 93]
 
 
-def test_hangs_and_failures_are_one_row(runs: Runs) -> None:
-    hangs = [*HANG, *python(HANGS)]
-    assert codes(runs, (1, hangs), (2, FAILS), (3, hangs), (4, FAILS)) == [195, 7, 195, 93]
-
-
 def test_a_log_dir_is_where_schedules_are_counted_too(runs: Runs) -> None:
     folder = runs.folder / "logs"
     for number, code in enumerate((7, 7, 7, 93), 1):
@@ -104,11 +99,6 @@ def test_a_log_dir_is_where_schedules_are_counted_too(runs: Runs) -> None:
 def test_progress_begins_a_new_row(runs: Runs) -> None:
     further = python("ft.beat(2); sys.exit(7)")
     assert codes(runs, (1, FAILS), (2, FAILS), (3, further), *[(n, FAILS) for n in (4, 5, 6)]) == [7] * 5 + [93]
-
-
-def test_later_steps_of_each_schedule_are_progress_for_ever(runs: Runs) -> None:
-    code = "import os; ft.beat(int(os.environ['MA_SCHEDULE_CNT'])); sys.exit(7)"
-    assert codes(runs, *[(n, python(code)) for n in (1, 2, 3, 4, 5)]) == [7] * 5
 
 
 def test_the_same_steps_over_again_are_none(runs: Runs) -> None:
@@ -141,11 +131,6 @@ def test_a_device_fault_speaks_for_another_node_and_begins_a_new_row(runs: Runs,
     assert codes(runs, *[(n, FAILS) for n in (4, 5, 6, 7)]) == [7, 7, 7, 93]
 
 
-def test_another_job_in_the_same_folder_begins_a_new_row(runs: Runs) -> None:
-    assert codes(runs, *in_a_row(FAILS)) == [7, 7, 7, 93]
-    assert codes(runs, *in_a_row(FAILS)) == [7, 7, 7, 93]
-
-
 def test_a_container_that_is_started_again_is_the_same_schedule(runs: Runs) -> None:
     assert codes(runs, *[(1, FAILS)] * 3, (2, FAILS), (2, FAILS), (3, FAILS)) == [7] * 6
     assert codes(runs, (4, FAILS)) == [93]
@@ -155,12 +140,6 @@ def test_two_tasks_are_one_schedule(runs: Runs) -> None:
     for number, code in ((1, 7), (2, 7), (3, 7), (4, 93)):
         both = [schedule(runs, number, *FAILS, pod=task) for task in "ab"]
         assert [run.wait() for run in both] == [code, code], [run.told() for run in both]
-
-
-def test_what_one_of_two_tasks_reached_is_progress_of_the_schedule(runs: Runs) -> None:
-    further = python("ft.beat(2); sys.exit(7)")
-    assert codes(runs, (1, FAILS), (1, FAILS), (2, FAILS), (2, further), (3, FAILS), (3, FAILS)) == [7] * 6
-    assert codes(runs, (4, FAILS), (5, FAILS)) == [7, 93]
 
 
 def test_the_phases_of_a_job_have_rows_of_their_own(runs: Runs) -> None:
@@ -176,10 +155,6 @@ def test_the_phases_of_a_job_have_rows_of_their_own(runs: Runs) -> None:
 def test_what_no_restart_cures_is_so_in_the_fourth_schedule_too(runs: Runs) -> None:
     assert codes(runs, (1, FAILS), (2, FAILS), (3, FAILS)) == [7, 7, 7]
     assert codes(runs, (4, ["--restart-on", "failure", *python("sys.exit(2)")])) == [94]
-
-
-def test_a_success_in_the_fourth_schedule_is_one(runs: Runs) -> None:
-    assert codes(runs, (1, FAILS), (2, FAILS), (3, FAILS), (4, ["true"])) == [7, 7, 7, 0]
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"schema": 9}', '{"schema": 1, "faults": [], "schedules": [3, {}]}'])
