@@ -593,7 +593,7 @@ def test_rank_0_does_not_wait_for_ever_for_the_others(make: Callable[[int], Grou
 
 
 def test_who_is_told_that_all_have_left_may_be_killed_at_once(make: Callable[[int], Group]) -> None:
-    nodes = make(4).running()
+    nodes = make(4).running("import ftrun.helpers.courier.member as m; m.LEAVING = 50.0")
     end = ended(nodes)
     began = time.monotonic()
     for node in nodes:
@@ -604,7 +604,7 @@ def test_who_is_told_that_all_have_left_may_be_killed_at_once(make: Callable[[in
         node.event("left")
     took = time.monotonic() - began
     print(f"all have left: {took:.2f} s")
-    assert took < 3
+    assert took < 30
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -79,7 +79,7 @@ def test_it_looks_at_most_once_a_second(run_dir: Path) -> None:
         began = time.monotonic()
         for _ in range(50):
             scrape(address)
-        assert 1 <= len(looks.read_text()) <= 1 + (time.monotonic() - began)
+        assert 1 <= len(looks.read_text()) <= 2 + (time.monotonic() - began)  # the first may be from before
         assert helper.end() == 0
 
 
