@@ -9,13 +9,14 @@ from ftrun.views.page import told
 from support.runs import Runs, python
 from support.runs import runs as runs
 
-# Three ranks at different paces; in the first start one of them hangs, after a checkpoint and some more steps.
+# Three ranks at different paces; in the first start one of them hangs.  They report checkpoints, or begin again further
+# back than they had come.
 RANK = """
 import os, time
-rank, first = int(os.environ["RANK"]), ft.attempt().start_cnt == 1
-for step in range(1, 16):
+rank, first, saves = int(os.environ["RANK"]), ft.attempt().start_cnt == 1, sys.argv[1] == "saves"
+for step in range(1 if first else 6, 16):
     ft.beat(step)
-    if step % 5 == 0 and rank == 0:
+    if saves and step % 5 == 0 and rank == 0:
         ft.checkpoint(step)
     time.sleep(0.02 * (1 + rank))
     if first and rank == 1 and step == 8:
@@ -28,8 +29,9 @@ sys.exit(max(rank.wait() for rank in ranks))
 """
 
 
-def test_of_several_ranks_everybody_shows_the_same(runs: Runs) -> None:
-    run = runs.run("--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK)))
+@pytest.mark.parametrize("kind", ["saves", "steps"])
+def test_of_several_ranks_everybody_shows_the_same(runs: Runs, kind: str) -> None:
+    run = runs.run("--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK, kind)))
     assert run.wait() == 0
     run_dir = str(run.run_dir)
     account, shown, drawn = run.state["account"], look.look(run_dir), history.read(run_dir)
@@ -44,6 +46,8 @@ def test_of_several_ranks_everybody_shows_the_same(runs: Runs) -> None:
     assert page["lost"] == pytest.approx(lost, abs=0.001)
     document = plain(drawn)
     assert (document["goodput"], document["totals"]) == (status["goodput"], pytest.approx(status["lost"]))
+    for why, seconds in account["lost"].items():
+        assert drawn.drawn.get(why, 0.0) == pytest.approx(seconds, abs=1.0), why
     metrics = {(reading.name, *reading.labels): reading.value for reading in readings.readings(shown)}
     assert metrics["ftrun_goodput_ratio",] == shown.goodput
     assert metrics["ftrun_lost_seconds_total", "hang"] == status["lost"]["hang"]

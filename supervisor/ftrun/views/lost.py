@@ -128,8 +128,8 @@ def _redone(life: Life, following: Life | None, saves: bool, samples: Sequence[S
     since = begun
     if saves:
         since = life.saved or begun
-    elif life.again and following is not None and following.first_step is not None:
-        since = _reached(_within(samples, life), following.first_step, until)
+    elif life.again and following is not None and (next_steps := _within(samples, following)):
+        since = _reached(_within(samples, life), next_steps[0].high, until)  # as in the account: the furthest rank
     elif life.again and following is not None and following.undecided and life.first_step is not None:
         return []  # how far it goes back shows when it steps
     return [Stretch(max(begun, since), until, "redone")] if until > max(begun, since) else []
