@@ -23,7 +23,7 @@ from ._attempt import attempt
 from ._auto import was_saved
 from ._beat import checkpoint
 from ._section import Automatic
-from ._slot import _start_ticks
+from ._slot import _remove, _start_ticks
 
 UNFINISHED = re.compile(r"^\.|\.tmp|(\.temp|\.part|\.partial|~)$")
 LOCAL_HEADER_BYTES = 30  # and then the name
@@ -167,13 +167,6 @@ def _sync_folder(path: str) -> None:
             raise
     finally:
         os.close(folder)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def _complete(marker: str, here: dict[str, str]) -> bool:

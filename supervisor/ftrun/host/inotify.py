@@ -9,7 +9,6 @@ import termios
 from typing import Final, NamedTuple
 
 MODIFY: Final = 0x2
-ATTRIB: Final = 0x4
 CLOSE_WRITE: Final = 0x8
 CLOSE_NOWRITE: Final = 0x10
 OPEN: Final = 0x20
@@ -25,7 +24,6 @@ IGNORED: Final = 0x8000
 ONLYDIR: Final = 0x1000000
 MASK_ADD: Final = 0x20000000
 ISDIR: Final = 0x40000000
-ONESHOT: Final = 0x80000000
 
 _ENCODING: Final = sys.getfilesystemencoding()
 _HEADER: Final = struct.Struct("=iIII")

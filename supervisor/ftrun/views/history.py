@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 from ftrun.core.account import Figures, figures
 from ftrun.views import alive, state
 from ftrun.views import lost as losses
+from ftrun.views.checked import number, whole
 from ftrun.views.lost import Life, Sample, Stretch
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.tail import Record
-from ftrun.views.told import SAMPLES_MOST, Checkpoint, Mark, Told, number, thinned, whole
+from ftrun.views.told import SAMPLES_MOST, Checkpoint, Mark, Told, thinned
 
 RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; of more records nobody could make out a thing
 STEPS_MOST: Final = 16 << 20

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.core.exitcode import STOPPED
 from ftrun.core.hang_rules import RULES, Silent
+from ftrun.views.checked import number, whole
 from ftrun.views.lost import Life, Sample, Stretch
 from ftrun.views.tail import Record
 
@@ -35,15 +36,6 @@ def thinned(values: list[Any], most: int) -> list[Any]:
         return values
     stride = -(-len(values) // (most - 1))
     return [*values[:-1:stride], values[-1]]
-
-
-def number(value: object) -> float | None:
-    """A finite number, else None: what stands in a file may be anything."""
-    return float(value) if type(value) in (int, float) and abs(value) < 1e15 else None  # type: ignore[arg-type]
-
-
-def whole(value: object) -> int | None:
-    return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
 def text(value: object) -> str:
