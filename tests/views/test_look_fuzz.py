@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ftrun.core.liveness import Limits
+from ftrun.views import checked
 from ftrun.views.look import look
 from ftrun.views.summary import document, lines, title
 from support.made_run import MadeRun
@@ -76,6 +78,10 @@ def places(content: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
     for name, value in inner:
         yield (*so_far, name)
         yield from places(value, (*so_far, name))
+
+
+def test_every_limit_is_checked() -> None:
+    assert checked.LIMITS.keys() == set(Limits._fields)
 
 
 def shown(path: Path) -> None:

@@ -52,8 +52,8 @@ def misfit(found: object, kind: Kind, name: str = "") -> str | None:
 
 
 PAIR: Final = [number]
-LIMITS: Final = {name: Maybe(number) for name in ("hang", "start", "section", "idle")} | dict.fromkeys(
-    ("start_given", "auto", "idle_given"), truth
+LIMITS: Final = {name: Maybe(number) for name in ("hang", "start", "section", "idle", "automatic")} | dict.fromkeys(
+    ("start_given", "auto", "idle_given", "automatic_learned"), truth
 )
 ATTEMPT: Final = {
     **dict.fromkeys(("number", "pid", "patience"), whole),
