@@ -98,7 +98,7 @@ def test_what_has_ended_has_none(runs: Runs) -> None:
 
 def test_what_was_killed_has_none(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
-    run.until("spawned")
+    wait_for(lambda: look(run).returncode == 0, "the command to be in the state file")
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     wait_for(lambda: look(run).returncode == 1, "the command to die with ftrun")

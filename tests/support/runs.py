@@ -22,6 +22,7 @@ FTRUN = (sys.executable, str(HOUSE / "bin" / "ftrun"))
 FTHANG = (sys.executable, str(HOUSE / "bin" / "fthang"))
 TREE = (sys.executable, str(HOUSE / "tests" / "support" / "trees.py"))
 DEADLINE = 90.0  # s; never waited for in full unless something is broken
+DYING = 3.0  # s that a process with a SIGKILL may need to be gone on a busy machine
 PID1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 MOUNTS = ("unshare", "--mount", "--propagation", "private")
 Record = dict[str, Any]
@@ -294,6 +295,8 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
     """What ends by itself leaves nothing, in any test."""
     made = Runs(tmp_path)
     yield made
-    left = made.left()
+    until = time.monotonic() + DYING
+    while (left := made.left()) and time.monotonic() < until:
+        time.sleep(0.05)
     made.end()
-    assert not left
+    assert not left, left
