@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftrun import __version__
-from ftrun.aides import Aides
 from ftrun.broken import give_up
 from ftrun.config import Settings
 from ftrun.core import effects as do
@@ -31,6 +30,7 @@ from ftrun.host.jobcontrol import JobControl
 from ftrun.host.pod import Starts
 from ftrun.host.setup import Setup, SetupError, prepare
 from ftrun.launching import Launcher, after_exec
+from ftrun.pid1.clients.registry import Clients
 from ftrun.postmortem import Postmortem
 from ftrun.standing import Standing
 
@@ -86,15 +86,15 @@ class Supervisor:
         self._poll.register(self._beats.bell, select.POLLIN)
         self._capture = Capture((1, 2) if settings["log-dir"].value else ())
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.place, self._beats.path)
-        self._aides = Aides(settings, self._policy, helpers, self._tree, *paths, self._capture, group)
-        self._policy = self._policy._replace(checks_devices=self._aides.checks_devices)
+        self._clients = Clients(settings, self._policy, helpers, self._tree, *paths, self._capture, group)
+        self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
         self._launcher = Launcher(command, setup, self._control, self._poll, self._capture)
         self._ender = Ender(self._tree)
         self._exit: do.Exit | None = None
         self._spoke = False  # of what was decided
         self._told: str | None = None
         self._fresh = False  # it has just executed
-        self._postmortem = Postmortem(self._beats.path, self._aides)
+        self._postmortem = Postmortem(self._beats.path, self._clients)
         run = settings, self._policy, command, self._voice, setup.place.given
         self._standing = Standing(self._journal, self._tree, self._beats.path, *run)
 
@@ -136,7 +136,7 @@ class Supervisor:
         self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None, self._job.asleep)
         now = time.monotonic()
         self._standing.follow(self._job, now)
-        self._aides.follow(self._job, now, self._postmortem.deadline is not None)
+        self._clients.follow(self._job, now, self._postmortem.deadline is not None)
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Supervisor:
             after_exec(self._beats.path)
             self._fresh = False
         deadline, phase = self._job.phase.deadline, self._job.phase
-        others = [self._aides.deadline if self._launcher.report is None else None]  # the command comes before them
+        others = [self._clients.deadline if self._launcher.report is None else None]  # the command comes before them
         others += [self._postmortem.deadline, self._standing.due, self._beats.access.due]
         if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
             others.append(self._ender.recheck_at)
@@ -180,13 +180,13 @@ class Supervisor:
 
     def _hear(self, ready: set[int], now: float) -> None:
         """What the helpers say; those that are due are started."""
-        for event in self._aides.hear(ready, now):
+        for event in self._clients.hear(ready, now):
             if isinstance(event, ev.Sampled):
                 self._look(now)  # what the ranks said last would be judged as if it held still
             self._queue.append(self._with_ranks(event))
         if self._launcher.report is None:
-            self._aides.tend(now)
-        for record, fields, text in self._aides.told():
+            self._clients.tend(now)
+        for record, fields, text in self._clients.drain_records():
             self._persist(record, fields, False)
             if text is not None:
                 self._journal.flush()
@@ -209,7 +209,7 @@ class Supervisor:
         self._queue.append(outcome)
         if isinstance(outcome, ev.Spawned):
             self._postmortem.spawned()
-            self._aides.spawned()
+            self._clients.spawned()
             self._fresh = True
             if (watch := self._beats.spawned(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
@@ -220,9 +220,9 @@ class Supervisor:
         for change in changes:
             if change.ended:
                 self._ender.awaited.discard(change.pid)
-                self._aides.ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
+                self._clients.ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
             elif change.how == os.CLD_STOPPED:
-                self._aides.stopped(change.pid)
+                self._clients.stopped(change.pid)
             if change.pid != self._tree.command:
                 continue
             if change.ended and self._launcher.report is not None:
@@ -276,7 +276,7 @@ class Supervisor:
             case do.Investigate(finding):
                 phase = self._job.phase
                 if isinstance(phase, WATCHING):
-                    self._aides.investigate(finding, phase.attempt, phase.attempt.ranks)
+                    self._clients.investigate(finding, phase.attempt, phase.attempt.ranks)
             case do.Terminate():
                 self._queue.extend(self._ender.terminate())
             case do.Kill():
@@ -286,11 +286,11 @@ class Supervisor:
             case do.Release():
                 self._release()
             case do.Heal(fault):
-                self._queue.extend(self._aides.heal(fault, time.monotonic()))
+                self._queue.extend(self._clients.heal(fault, time.monotonic()))
             case do.Answer():
-                self._aides.answer(effect)
+                self._clients.answer(effect)
             case do.Consult():
-                self._queue.extend(self._aides.consult(self._job.ledger, time.monotonic()))
+                self._queue.extend(self._clients.consult(self._job.ledger, time.monotonic()))
             case do.Exit():
                 self._exit = effect
 
@@ -303,7 +303,7 @@ class Supervisor:
         stamp = self._journal.record(event, attempt, fields, durable)
         if durable:
             self._standing.save(self._job, True)
-        self._aides.keep(self._job.ledger)
+        self._clients.keep(self._job.ledger)
         self._voice.attempt = attempt
         self._voice.record(stamp, event, fields)
         if self._journal.problem not in (None, self._told):
@@ -314,14 +314,12 @@ class Supervisor:
         self._beats.reset()
         self._setup.starts.started(self._job.ledger.start_cnt)
         self._postmortem.spawning(time.monotonic())
-        self._aides.spawning(self._job.ledger.start_cnt)
+        self._clients.spawning(self._job.ledger.start_cnt)
         if (failed := self._launcher.start(self._job.ledger)) is not None:
             self._queue.append(failed)
 
     def _release(self) -> None:
-        released = self._aides.release(sorted(self._ender.dead), self._job.ledger.removed, time.monotonic())
-        if released is not None:
-            self._queue.append(released)
+        self._queue.extend(self._clients.release(sorted(self._ender.dead), time.monotonic()))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -329,15 +327,16 @@ class Supervisor:
         """What is left to do for others: the verdict for those who share it, and the work at the end of a container."""
         now, grace = time.monotonic(), self._setup.parting_grace
         work = self._setup.parting_work if self._last or end.code else None
-        self._aides.part(self._setup.verdict(end, self._job.ledger), work)
-        self._aides.keep(self._job.ledger, end.verdict)
+        self._clients.end(self._setup.verdict(end, self._job.ledger), work)
+        self._clients.keep(self._job.ledger, end.verdict)
         until: dict[str, float | None] = dict.fromkeys(("kept", "told", "left"), now + TELLING)
         until["parted"] = None if grace is None else now + grace + TELLING
-        while waited := [until[what] for what in self._aides.parting]:
+        while waited := [until[what] for what in self._clients.unfinished]:
             now = time.monotonic()
-            times = [time for time in (*waited, self._aides.deadline) if time is not None]
+            times = [time for time in (*waited, self._clients.deadline) if time is not None]
             if any(time is not None and now >= time for time in waited):
-                self._persist("problem", (("what", f"not done at the end: {', '.join(self._aides.parting)}"),), False)
+                what = f"not done at the end: {', '.join(self._clients.unfinished)}"
+                self._persist("problem", (("what", what),), False)
                 self._journal.flush()
                 break
             timeout = max(0.0, min(times) - now) * 1000 + 1 if times else None
@@ -345,9 +344,11 @@ class Supervisor:
             self._signals.read()
             for change in reaper.reap()[0]:
                 if change.ended:
-                    self._aides.ended(change.pid, time.monotonic(), change.how == os.CLD_EXITED and change.status == 0)
+                    self._clients.ended(
+                        change.pid, time.monotonic(), change.how == os.CLD_EXITED and change.status == 0
+                    )
                 elif change.how == os.CLD_STOPPED:
-                    self._aides.stopped(change.pid)
+                    self._clients.stopped(change.pid)
             self._hear(ready, time.monotonic())
             self._settle()  # whoever asks is answered
 
@@ -360,7 +361,7 @@ class Supervisor:
         self._job = ended(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
         try:
             self._standing.save(self._job, False)
-            self._aides.follow(self._job, time.monotonic(), False)
+            self._clients.follow(self._job, time.monotonic(), False)
             self._part(self._exit)
         except Exception as another:  # maybe the same one
             self._journal.log(f"not all was done at the end: {another!r}")
@@ -370,9 +371,9 @@ class Supervisor:
         """Everything put back."""
         self._journal.flush()
         self._control.take_back()
-        self._aides.drain()
+        self._clients.drain()
         self._beats.close()
         if self._exit is not None:  # after the last that the command wrote
             self._setup.sum_up(self._exit, self._job.ledger, self._phase, self._spoke)
-        if (left := self._aides.close()) is not None:
+        if (left := self._clients.close()) is not None:
             self._voice.say(left)

@@ -1,17 +1,17 @@
 """Why the command failed: from what its processes left, what the kernel counted and what helpers know."""
 
-from ftrun.aides import Aides
 from ftrun.core.events import Exited
 from ftrun.core.states import Phase
 from ftrun.core.values import Attempt
 from ftrun.host import cgroup
+from ftrun.pid1.clients.registry import Clients
 
 
 class Postmortem:
     """One at a time, of the attempt that was spawned last."""
 
-    def __init__(self, beat_dir: str, aides: Aides) -> None:
-        self._beat_dir, self._aides = beat_dir, aides
+    def __init__(self, beat_dir: str, clients: Clients) -> None:
+        self._beat_dir, self._clients = beat_dir, clients
         self._exited: Exited | None = None
         self._pid = 0
         self._since = 0.0
@@ -25,16 +25,16 @@ class Postmortem:
 
     def begin(self, exited: Exited, pid: int) -> None:
         self._exited, self._pid = exited, pid
-        self._aides.ask_tail()
+        self._clients.ask_tail()
 
     @property
     def deadline(self) -> float | None:
-        return None if self._exited is None else self._aides.speaking(self._exited.now)
+        return None if self._exited is None else self._clients.speaking(self._exited.now)
 
     def due(self, now: float, phase: Phase) -> Exited | None:
         """The event, with all that is known, when all have spoken that may know the cause, or have had their time."""
         exited = self._exited
-        if exited is None or now < self._aides.speaking(exited.now):
+        if exited is None or now < self._clients.speaking(exited.now):
             return None
         from ftrun.core import deaths
         from ftrun.core.failures import Ending, first_cause, symptom
@@ -54,5 +54,5 @@ class Postmortem:
                 also = deaths.also(((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left)
         counted, before = cgroup.oom_kills(), self._oom_kills
         kills = None if counted is None or before is None else counted - before
-        ending = Ending(exited.code, exited.signal, beaten, cause, self._aides.tail, kills, self._pid, exited.now)
+        ending = Ending(exited.code, exited.signal, beaten, cause, self._clients.tail, kills, self._pid, exited.now)
         return exited._replace(ending=ending._replace(death=death, also=also))

@@ -13,7 +13,7 @@ from support.runs import HOUSE, Run, Runs, helpers, number_in, python, state_of,
 PATCHED = """
 import sys
 sys.path[:0] = [{paths}]
-import ftrun.probing as probing
+import ftrun.pid1.clients.probe as probing
 probing.SILENCE = 1.5
 probing.PERIOD = 0.2
 from ftrun.cli.run import main
@@ -157,7 +157,7 @@ def test_a_fault_is_on_record_and_the_job_goes_on(runs: Runs) -> None:
 
 @pytest.mark.parametrize(("kind", "told"), [("nvidia", 1), ("auto", 0)])
 def test_without_a_driver_the_probe_ends_and_that_is_told_to_whoever_asked(runs: Runs, kind: str, told: int) -> None:
-    there = "probing.DEVICE_FILES = ('/dev/null',)\nfrom ftrun.cli"
+    there = "import ftrun.host.devices as devices\ndevices.DRIVERS = ('/dev/null',)\nfrom ftrun.cli"
     program = (*SOON[:2], SOON[2].replace("from ftrun.cli", there))
     run = runs.start("--probe", kind, "--no-auto-beat", *python(FAILS.replace("2 -", "1 -")), program=program)
     seen = wait_for(lambda: run.helper("probe"), "the probe")

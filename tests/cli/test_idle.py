@@ -238,7 +238,7 @@ def test_devices_that_others_use_make_nobody_a_job_that_uses_one(runs: Runs) -> 
 
 def test_a_probe_that_is_stuck_is_no_proof_against_what_it_saw_last(runs: Runs) -> None:
     """It saw an idle device for a moment; since then nobody knows, while the main thread waits for the device."""
-    later = "import ftrun.probing as probing\nprobing.STALE = 0.6\nimport ftrun.config"
+    later = "import ftrun.pid1.clients.probe as probing\nprobing.STALE = 0.6\nimport ftrun.config"
     stale = FAST.replace("import ftrun.config", later)
     program = (sys.executable, "-c", stale.format(paths=PATHS))
     fake = faked(runs)

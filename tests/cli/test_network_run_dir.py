@@ -39,8 +39,9 @@ def local(runs: Runs) -> Path:
 def program(first: float = 60, last: float = 60) -> tuple[str, ...]:
     """ftrun with other waits, in s: for the disk at the start and for the last copy.  Helpers are started at once."""
     code = (
-        f"import sys; sys.path[:0] = {PATHS}; from ftrun import aides; from ftrun.host import place; "
-        f"place.PATIENCE = {first}; place.SAVING = aides.COPYING = {last}; aides.SETTLED = 0; "
+        f"import sys; sys.path[:0] = {PATHS}; from ftrun.pid1.clients import base; "
+        "base.SETTLED = 0; from ftrun.host import place; from ftrun.pid1.clients import mirror; "
+        f"place.PATIENCE = {first}; place.SAVING = mirror.COPYING = {last}; "
         "from ftrun.cli import run; run.main()"
     )
     return sys.executable, "-c", code

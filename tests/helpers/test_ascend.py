@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from ftrun.helpers.probe import ascend, asking
-from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
+from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
+from ftrun.wire.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 
 MIB = 1 << 20

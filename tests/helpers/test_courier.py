@@ -66,7 +66,7 @@ def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
 def test_an_order_is_passed_on_and_answered_when_it_is_decided(courier: Courier) -> None:
     client = courier.client()
     courier.order(client, "pause", by="root", lasting=60)
-    asked = courier.event("order")
+    asked = courier.event("operator_order")
     assert (asked["verb"], asked["by"], asked["lasting"]) == ("pause", "root", 60.0)
     assert not client.poll(0), "it answers before anything is decided"
     courier.ask(ask="answer", id=asked["id"], ok=False, why="it is ending")
@@ -78,7 +78,7 @@ def test_answers_find_those_who_asked(courier: Courier) -> None:
     clients = [courier.client() for _ in range(3)] + [courier.client(zmq.REQ)]
     for number, client in enumerate(clients):
         client.send(json.dumps({"schema": 1, "id": str(number), "verb": "restart"}).encode())
-    asked = [courier.event("order")["id"] for _ in clients]
+    asked = [courier.event("operator_order")["id"] for _ in clients]
     assert len(set(asked)) == len(clients)
     for number in reversed(asked):
         courier.ask(ask="answer", id=number, ok=True, why="done")
@@ -122,7 +122,7 @@ def test_garbage_half_messages_and_other_versions_harm_nothing(courier: Courier)
     finally:
         for one in raw:
             one.close()
-    assert not [line for line in courier.lines if line["event"] == "order"]
+    assert not [line for line in courier.lines if line["event"] == "operator_order"]
 
 
 def test_a_flood_of_orders_reaches_nobody_but_its_sender(courier: Courier) -> None:
@@ -138,13 +138,13 @@ def test_a_flood_of_orders_reaches_nobody_but_its_sender(courier: Courier) -> No
     courier.order(other, "ping")
     assert answer(other)["ok"]
     courier.read(0.1)
-    assert len([line for line in courier.lines if line["event"] == "order"]) <= 16
+    assert len([line for line in courier.lines if line["event"] == "operator_order"]) <= 16
 
 
 def test_who_goes_away_before_the_answer_is_not_missed(courier: Courier) -> None:
     client = courier.client()
     courier.order(client, "stop")
-    asked = courier.event("order")
+    asked = courier.event("operator_order")
     client.close(linger=0)
     courier.ask(ask="answer", id=asked["id"], ok=True, why="done")
     courier.ask(ask="answer", id="never asked", ok=True, why="done")

@@ -20,7 +20,8 @@ from ftrun.core.group import End, Order, Report, State, Trouble
 from ftrun.helpers.courier import connections, keys
 from ftrun.helpers.courier.member import secured
 from ftrun.helpers.lines import Lines
-from ftrun.wire import peers
+from ftrun.wire import messenger, peers
+from ftrun.wire.codec import EXACT
 from support.beat_file import BeatDir
 from support.runs import wait_for
 from support.talker import DEADLINE, Talker
@@ -44,12 +45,12 @@ class Node(Talker):
         self.seq += 1
         place = self.place
         said = Report(place.rank, place.life, self.seq, place.node, place.boot, epoch, state, **more)
-        self.ask(ask="report", report=peers.plain(said))
+        self.ask(ask="report", report=EXACT.plain(said))
 
     def ordered(self, what: str, epoch: int | None = None) -> Order:
         line = self.event("ordered", lambda found: found["order"]["what"] == what
                           and epoch in (None, found["order"]["epoch"]))  # fmt: skip
-        return peers.order_of(line["order"])
+        return EXACT.value(Order, line["order"])
 
     def said(self, what: str) -> str:
         """The problem that has these words in it."""
@@ -694,7 +695,7 @@ def test_only_the_connection_that_is_meant_is_closed(monkeypatch: pytest.MonkeyP
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, linger=0)
         monkeypatch.setattr(connections, "room", lambda size, lines: 1)
-        ours = connections.Connections(context.socket(zmq.ROUTER), 2, Lines())
+        ours = connections.Connections(context.socket(zmq.ROUTER), 2, Lines(messenger.EVENTS))
         monkeypatch.setattr(ours, "_lines", SimpleNamespace(problem=lambda what: None))
         pairs = [socket.socketpair() for _ in range(3)]
         for pair in pairs:

@@ -180,10 +180,10 @@ def test_an_idle_suspicion_is_cleared_by_a_moving_stack_alone(job: Job) -> None:
 def test_an_idle_suspicion_is_not_cleared_by_a_wait_for_the_device(job: Job) -> None:
     job.start(IN_C)
     assert ask(job, finding={"rule": "idle", "rank": None}).word["cleared"] is not None
-    devices = [{"id": "GPU-1", "util": 100.0, "power": 71.0}]
+    devices = [{"vendor": "nvidia", "id": "GPU-1", "index": 0, "name": "H", "util": 100.0, "power": 71.0}]
     answer = ask(job, finding={"rule": "idle", "rank": None}, devices=devices)
     assert answer.word["cleared"] is None
-    assert "`GPU-1` | `100.0` | `71.0`" in answer.markdown
+    assert "`GPU-1` | `0` | `H` | `100.0` | `None` | `71.0`" in answer.markdown
     assert answer.markdown.startswith("**The command has been idle for 41s ")
 
 

@@ -25,12 +25,12 @@ Entry = dict[str, Any]
 
 def fault(number: int = 0, **other: Any) -> Entry:
     made = {"node": "n1", "device": "npu-0", "code": f"C{number}", "severity": "major", "wall": time.time()}
-    return made | {"boot": BOOT, "mono": float(number)} | other
+    return made | {"boot": BOOT, "mono": float(number), "job": ""} | other
 
 
 def schedule(key: str = "job/1", **other: Any) -> Entry:
     made = {"key": key, "count": 1, "node": "n1", "wall": 1.5, "best_step": None, "best_checkpoint": None}
-    return made | {"progressed": False, "faulted": False} | other
+    return made | {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": ""} | other
 
 
 def verdict(schedule_cnt: int = 1, **other: Any) -> Entry:
@@ -53,14 +53,19 @@ def codes(entries: Entry) -> list[str]:
     return [entry["code"] for entry in entries["faults"]]
 
 
+def _history(keeper: Talker) -> Entry:
+    line = keeper.event("history")
+    return {name: line[name] for name in ("faults", "schedules")}
+
+
 def keep(keeper: Talker, *faults: object, schedule: object = None) -> Entry:
     keeper.ask(ask="keep", faults=faults, schedule=schedule)
-    return dict(keeper.event("kept")["history"])
+    return _history(keeper)
 
 
 def start(folder: Path, **more: Any) -> tuple[Talker, Entry]:
     keeper = Talker("keeper", str(folder), **more)
-    return keeper, dict(keeper.event("kept")["history"])
+    return keeper, _history(keeper)
 
 
 NONE: Entry = {"faults": [], "schedules": []}
@@ -103,12 +108,13 @@ def test_what_others_wrote_stays(tmp_path: Path) -> None:
     put(tmp_path, other, schedules=[schedule("else/1", colour="red")], later=[1, {"x": None}])
     keeper, known = start(tmp_path)
     with keeper:
-        assert known == {"faults": [other], "schedules": [schedule("else/1", colour="red")]}
+        del other["note"]
+        assert known == {"faults": [other], "schedules": [schedule("else/1")]}
         keep(keeper, fault(1), schedule=schedule("else/1"))
         assert keeper.problems == []
     found = kept(tmp_path)
     assert found["later"] == [1, {"x": None}]
-    assert found["faults"][0] == other
+    assert found["faults"][0] == other | {"note": {"by": "a later version"}}
     assert found["schedules"] == [schedule("else/1", colour="red")]
 
 
@@ -301,7 +307,9 @@ def test_a_bad_schedule_is_dropped(tmp_path: Path, wrong: Entry) -> None:
     with keeper:
         assert [one["key"] for one in known["schedules"]] == ["a", "c"]
         assert "schedules[1]" in keeper.problems[0]
-        assert keep(keeper, schedule=schedule("d") | wrong)["schedules"] == known["schedules"]
+        keeper.ask(ask="keep", faults=[], schedule=schedule("d") | wrong)
+        assert "malformed request" in keeper.event("problem", lambda line: "schedules[1]" not in line["what"])["what"]
+        assert keep(keeper)["schedules"] == known["schedules"]
 
 
 @pytest.mark.parametrize("name", ["history.json", "verdict.json"])
@@ -317,7 +325,7 @@ def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(
         with keeper:
             assert "C8" not in codes(known)
             assert codes(keep(keeper, fault(number)))[-1] == f"C{number}"
-            keeper.ask(ask="verdict", verdict=verdict())
+            keeper.ask(ask="tell_verdict", verdict=verdict())
             assert keeper.event("told")["verdict"]["exit_code"] == 197
             assert any(f"{name}.corrupt-{number}" in what for what in keeper.problems)
         assert (folder / name).is_file()
@@ -345,9 +353,9 @@ def test_where_nothing_can_be_written_it_says_so_once_and_answers_from_memory(tm
         assert known == NONE
         keep(keeper, fault(1), schedule=schedule(best_step=1))
         assert codes(keep(keeper, fault(2))) == ["C1", "C2"]
-        keeper.ask(ask="verdict", verdict=verdict())
+        keeper.ask(ask="tell_verdict", verdict=verdict())
         assert keeper.event("told")["verdict"]["exit_code"] == 197
-        keeper.ask(ask="shared", schedule_cnt=1, since=0)
+        keeper.ask(ask="get_verdict", schedule_cnt=1, since=0)
         assert keeper.event("shared")["verdict"] is None
         assert sum("history.json cannot be written" in what for what in keeper.problems) == 1
         (tmp_path / "file").unlink()  # the disk is back: what could not be written then is now
@@ -414,7 +422,7 @@ def test_it_waits_for_the_lock_of_another(tmp_path: Path) -> None:
         assert keeper.read(0.3)
         assert not (tmp_path / "history.json").exists()
         fcntl.lockf(lock, fcntl.LOCK_UN)
-        keeper.event("kept")
+        keeper.event("history")
         assert codes(kept(tmp_path)) == ["C1"]
         assert keeper.problems == []
 
@@ -425,7 +433,7 @@ def test_when_stdin_ends_it_finishes_what_it_was_asked(tmp_path: Path) -> None:
         for number in range(30):
             keeper.ask(ask="keep", faults=[fault(number)], schedule=None)
         assert keeper.end() == 0
-        assert sum(line["event"] == "kept" for line in keeper.lines) == 31
+        assert sum(line["event"] == "history" for line in keeper.lines) == 31
     assert len(kept(tmp_path)["faults"]) == 30
 
 
@@ -433,32 +441,32 @@ def test_the_first_verdict_of_a_schedule_stands(tmp_path: Path) -> None:
     keeper, _ = start(tmp_path)
     other, _ = start(tmp_path)
     with keeper, other:
-        first = verdict(more="kept")
-        keeper.ask(ask="verdict", verdict=first)
+        first = verdict()
+        keeper.ask(ask="tell_verdict", verdict=first)
         assert keeper.event("told")["verdict"] == first
-        other.ask(ask="verdict", verdict=verdict(exit_code=195))
+        other.ask(ask="tell_verdict", verdict=verdict(exit_code=195))
         assert other.event("told")["verdict"] == first
-        other.ask(ask="shared", schedule_cnt=1, since=time.time() - 60)
+        other.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
         assert other.event("shared")["verdict"] == first
         assert json.loads((tmp_path / "verdict.json").read_bytes()) == first
         second = verdict(2, exit_code=93)
-        other.ask(ask="verdict", verdict=second)
+        other.ask(ask="tell_verdict", verdict=second)
         assert other.event("told")["verdict"] == second
-        keeper.ask(ask="shared", schedule_cnt=1, since=0)
+        keeper.ask(ask="get_verdict", schedule_cnt=1, since=0)
         assert keeper.event("shared")["verdict"] is None
-        keeper.ask(ask="shared", schedule_cnt=2, since=0)
+        keeper.ask(ask="get_verdict", schedule_cnt=2, since=0)
         assert keeper.event("shared")["verdict"] == second
 
 
 def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
     keeper, _ = start(tmp_path)
     with keeper:
-        keeper.ask(ask="verdict", verdict=verdict(time="2020-01-01T00:00:00Z"))
+        keeper.ask(ask="tell_verdict", verdict=verdict(time="2020-01-01T00:00:00Z"))
         keeper.event("told")
-        keeper.ask(ask="shared", schedule_cnt=1, since=time.time() - 60)
+        keeper.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
         assert keeper.event("shared")["verdict"] is None
         mine = verdict(exit_code=93)
-        keeper.ask(ask="verdict", verdict=mine, since=time.time() - 60)
+        keeper.ask(ask="tell_verdict", verdict=mine, since=time.time() - 60)
         assert keeper.event("told")["verdict"] == mine
 
 
@@ -468,11 +476,11 @@ def test_half_a_verdict_is_none(tmp_path: Path, name: str) -> None:
     (tmp_path / "verdict.json").write_text(json.dumps(half))
     keeper, _ = start(tmp_path)
     with keeper:
-        keeper.ask(ask="shared", schedule_cnt=1, since=0)
+        keeper.ask(ask="get_verdict", schedule_cnt=1, since=0)
         assert keeper.event("shared")["verdict"] is None
-        keeper.ask(ask="verdict", verdict=half)
-        assert "not a verdict" in keeper.event("problem")["what"]
-        keeper.ask(ask="verdict", verdict=verdict())
+        keeper.ask(ask="tell_verdict", verdict=half)
+        assert f"`{name}` is missing" in keeper.event("problem")["what"]
+        keeper.ask(ask="tell_verdict", verdict=verdict())
         keeper.event("told")
     assert (tmp_path / "verdict.json.corrupt-1").exists()
 
@@ -481,11 +489,11 @@ def test_requests_that_are_none_change_nothing(tmp_path: Path) -> None:
     keeper, _ = start(tmp_path)
     with keeper:
         bad = ["nonsense", "[]", '{"ask": 1}', '{"ask": "tea"}', '{"ask": "keep"}', "[" * 5000]
-        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "verdict", "verdict": 1}']
-        bad += ['{"ask": "shared", "schedule_cnt": 1, "since": "x"}', '{"ask": "keep", "faults": [1], "schedule": 2}']
+        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "tell_verdict", "verdict": 1}']
+        bad += ['{"ask": "get_verdict", "schedule_cnt": 1, "since": "x"}']
+        bad += ['{"ask": "keep", "faults": [1], "schedule": 2}']
         keeper.write("\n".join([*bad, *bad, ""]).encode())
-        assert codes(keep(keeper, fault(1))) == []  # the answer to the last of them
-        keeper.event("kept", lambda line: codes(line["history"]) == ["C1"])
+        assert codes(keep(keeper, fault(1))) == ["C1"]
         assert 6 <= len(keeper.problems) <= len(bad) + 1
 
 

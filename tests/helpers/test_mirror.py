@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.mirror.keeping import RECORDS
+from ftrun.wire.mirror import EVENTS, Done
 from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import wait_for
 from support.talker import Talker
 
 SOON = "from ftrun.helpers.mirror import keeping; keeping.PERIOD = keeping.PAUSE = 0.01"
+
+
+def done(**fields: Any) -> dict[str, Any]:
+    """The helper's last message."""
+    found: dict[str, Any] = json.loads(EVENTS.dump(Done(**fields)))
+    return found
 
 
 class Folders:
@@ -170,12 +177,12 @@ def test_killed_over_taking_it_over_what_is_here_goes_on(both: Folders) -> None:
     only_here = f"{dies.replace('DIES', 'save(where, note) if where.endswith(chr(108)) else os._exit(9)')}; import os"
     with both.keep(before=f"{SOON}; {only_here}") as mirror:
         assert mirror.ended() == 9
-    assert both.fetch() == {"event": "done", "read": "none", "replace": False}
+    assert both.fetch() == done(read="none", replace=False)
     with both.keep() as mirror:
         assert mirror.end() == 0
     both.has("state.json", "ours")
     os.rename(both.remote, both.remote.with_name("gone"))
-    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+    assert both.fetch() == done(read="none", replace=True)
 
 
 @pytest.mark.parametrize("name", ["state.json", "run.log"])
@@ -194,9 +201,9 @@ def test_a_file_that_cannot_be_read_is_told(both: Folders, name: str) -> None:
         assert helper.problems == [f"{both.remote}/{name}: No"]
         found = helper.lines[-1]
     if name == "state.json":
-        assert found == {"event": "done", "read": "-", "replace": False}
+        assert found == done(read="-", replace=False)
     else:
-        assert found == {"event": "done", "read": "none", "replace": True}
+        assert found == done(read="none", replace=True)
         assert sorted(os.listdir(both.local / ".fetched")) == ["events.jsonl", "state.json"]
 
 
@@ -208,7 +215,7 @@ def test_what_is_fetched(both: Folders) -> None:
         (both.remote / name).write_text(name)
     (both.remote / "link.json").symlink_to("/etc/hostname")
     brought = both.local / ".fetched"
-    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+    assert both.fetch() == done(read="none", replace=True)
     assert {path.name for path in brought.iterdir()} == {"state.json", "events.jsonl", "steps.jsonl", "run.log"}
     brought.rename(both.local.parent / "brought")
     both.local.rmdir()
@@ -219,11 +226,11 @@ def test_what_is_fetched(both: Folders) -> None:
         assert mirror.problems == []
     both.has("events.jsonl", "events.jsonl\nmore\n")
     token = both.note(both.remote)["token"]
-    assert both.fetch() == {"event": "done", "read": token, "replace": False}  # nobody wrote there since
+    assert both.fetch() == done(read=token, replace=False)  # nobody wrote there since
     another = "0123456789abcdef"
     other = json.dumps(both.note(both.remote) | {"token": another})
     (both.remote / "mirror.json").write_text(other)
-    assert both.fetch() == {"event": "done", "read": another, "replace": True}
+    assert both.fetch() == done(read=another, replace=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give files away")
@@ -267,7 +274,7 @@ def test_where_the_local_folder_is_gone_not_all_is_copied(both: Folders) -> None
 def test_a_note_that_is_a_link_is_none_of_ours(both: Folders) -> None:
     both.remote.mkdir()
     (both.remote / "mirror.json").symlink_to("/etc/hostname")
-    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+    assert both.fetch() == done(read="none", replace=True)
 
 
 def test_a_disk_that_is_mounted_anew_gets_all(both: Folders, disk: Disk) -> None:
@@ -291,7 +298,7 @@ def test_a_state_that_was_never_copied_is_not_replaced(both: Folders) -> None:
     both.write("state.json", "ours")
     both.remote.mkdir()
     (both.remote / "state.json").write_text("theirs")
-    assert both.fetch() == {"event": "done", "read": "-", "replace": False}
+    assert both.fetch() == done(read="-", replace=False)
 
 
 def test_removed_over_there_it_is_copied_anew(both: Folders) -> None:
@@ -324,9 +331,9 @@ def test_who_is_there_already_is_left_alone(both: Folders) -> None:
 
 def test_a_new_folder_is_nobody_elses(both: Folders) -> None:
     path = both.remote / "20261231_235959_restartable"
-    assert both.ask("new", str(path)) == {"event": "done", "path": str(path)}
+    assert both.ask("new", str(path)) == done(path=str(path))
     later = both.remote / "20270101_000000_restartable"
-    assert both.ask("new", str(path)) == {"event": "done", "path": str(later)}
+    assert both.ask("new", str(path)) == done(path=str(later))
     with Talker("mirror", "keep", str(both.local), str(path), "+", before=SOON) as mirror:
         both.write("state.json", "1")
         assert mirror.end() == 0
@@ -340,10 +347,10 @@ def test_notes_go_both_ways(both: Folders) -> None:
             here.write_text(text)
         elif here.exists():
             here.unlink()
-        assert both.ask("put", str(here), str(there)) == {"event": "done"}
+        assert both.ask("put", str(here), str(there)) == done()
         assert (there.read_text() if there.exists() else None) == text
         here.write_text("other")
-        assert both.ask("get", str(there), str(here), f"{here}.unsaved") == {"event": "done"}
+        assert both.ask("get", str(there), str(here), f"{here}.unsaved") == done()
         assert (here.read_text() if here.exists() else None) == text
 
 
@@ -353,7 +360,7 @@ def test_a_note_that_did_not_go_over_does_unless_there_is_another_by_now(both: F
     both.remote.mkdir()
     for path, text in ((here, "ours"), (there, "theirs"), (unsaved, known)):
         path.write_text(text)
-    assert both.ask("get", str(there), str(here), str(unsaved)) == {"event": "done"}
+    assert both.ask("get", str(there), str(here), str(unsaved)) == done()
     assert here.read_text() == there.read_text() == then
 
 
@@ -363,7 +370,7 @@ def test_a_note_that_nobody_read_is_kept(both: Folders) -> None:
     here.write_text("ours")
     there.write_text("theirs")
     for _ in range(2):  # it may be killed over it
-        assert both.ask("put", str(here), str(there), str(aside)) == {"event": "done"}
+        assert both.ask("put", str(here), str(there), str(aside)) == done()
         assert (aside.read_text(), there.read_text()) == ("theirs", "ours")
 
 
@@ -373,7 +380,7 @@ def test_a_note_that_is_none_of_ours(both: Folders, note: str) -> None:
     for folder in (both.local, both.remote):
         (folder / "mirror.json").write_text(note)
     (both.remote / "state.json").write_text("theirs")
-    assert both.fetch() == {"event": "done", "read": "none", "replace": True}
+    assert both.fetch() == done(read="none", replace=True)
     both.write("state.json", "ours")
     with both.keep() as mirror:
         assert mirror.end() == 0

@@ -129,7 +129,7 @@ def test_traffic_is_not_measured_in_every_look(fake: FakeNvml) -> None:
     with Prober(fake.environment(), period=3600) as probe:
         probe.devices()
         fake.set(0, **IDLE)
-        probe.ask(ask="devices")
+        probe.ask(ask="look")
         device = probe.devices()[0]
         assert (device["util"], device["traffic"]) == (0, 430_000_000)
 
@@ -244,7 +244,7 @@ def test_one_that_was_never_seen_has_a_name_only_in_the_setting(fake: FakeNvml, 
 @pytest.mark.parametrize("setting", ["", "-1", "7"])
 def test_a_job_that_may_use_none(fake: FakeNvml, setting: str) -> None:
     with Prober(fake.environment() | {"CUDA_VISIBLE_DEVICES": setting}) as probe:
-        assert probe.event("none")["why"] == f"no NVIDIA device is visible (CUDA_VISIBLE_DEVICES={setting})"
+        assert probe.event("absent")["why"] == f"no NVIDIA device is visible (CUDA_VISIBLE_DEVICES={setting})"
         assert probe.process.wait(20) == 0
 
 
@@ -269,7 +269,7 @@ def test_an_xid_is_told_at_once_and_once(fake: FakeNvml) -> None:
     with Prober(fake.environment(), period=3600) as probe:
         probe.devices()
         fake.xid(1, 79)
-        told = {"device": uuid(1), "index": 1, "code": "79", "text": "Xid 79", "gone": False}
+        told = {"device": uuid(1), "index": 1, "code": "79", "text": "Xid 79", "gone": False, "old": False}
         assert probe.event("fault") == {"event": "fault"} | told | {"severity": "critical", "why": "fell off the bus"}
         fake.xid(0, 31)
         assert probe.event("fault")["code"] == "31"

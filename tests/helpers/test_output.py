@@ -75,7 +75,7 @@ class Passing:
 
     def tail(self) -> list[str]:
         asked = sum(line["event"] == "tail" for line in self.said)
-        self.tell(ask="tail")
+        self.tell(ask="get_tail")
         lines: list[str] = self.hear("tail", asked + 1)["lines"]
         return lines
 
@@ -217,7 +217,7 @@ def test_the_last_lines_are_all_that_was_written(tmp_path: Path) -> None:
         wait_for(lambda: state_of(helper.pid) == "T", "it is stopped")
         helper.write(b"x" * (PIPEFUL - 20) + b"\nlast\n")
         helper.write(b"error\n", 2)
-        helper.tell(ask="tail")
+        helper.tell(ask="get_tail")
         os.kill(helper.pid, signal.SIGCONT)
         assert {"error", "last"} < set(helper.hear("tail", 2)["lines"])
 
@@ -266,7 +266,7 @@ def test_what_an_attempt_says_before_the_helper_knows_of_it_is_its_own(tmp_path:
 def test_a_request_that_is_none_is_told(tmp_path: Path, line: bytes) -> None:
     with passing(tmp_path, null()) as helper:
         helper.tell_bytes(line)
-        assert "a request that is none" in helper.hear("problem")["what"]
+        assert "malformed request" in helper.hear("problem")["what"]
         assert helper.tail() == []
 
 

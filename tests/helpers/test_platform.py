@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.platform.ranks import local_ranks
-from ftrun.helpers.platform.reset import NOTHING, parse
+from ftrun.helpers.platform.reset import parse
+from ftrun.wire.codec import EXACT
+from ftrun.wire.platform import Platform
 from support.runs import wait_for
 from support.talker import Line, Talker
 
 PERIOD = "0.05"
+NOTHING = EXACT.plain(Platform())
 QUICK = "import ftrun.helpers.platform.__main__ as p; p.PATIENCE = 0.4"
 SLOW = "import ftrun.helpers.platform.__main__ as p; p.PATIENCE = 600"
 BARE = {key: value for key, value in os.environ.items() if "RANK" not in key and not key.startswith("VC_")}
@@ -287,7 +290,7 @@ def test_it_ends_when_nobody_reads(watcher: Talker, path: Path) -> None:
 
 
 def test_an_empty_object_is_nothing() -> None:
-    assert parse(b"{}", None, lambda code: "unknown") == ({**NOTHING, "retry_time": 0}, [])
+    assert parse(b"{}", None, lambda code: "unknown") == (Platform(retry_time=0), [])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_it_says_what_it_probes_and_then_how_it_is(fake: FakeNvml) -> None:
 
 def test_nothing_to_probe(tmp_path: Path) -> None:
     with Prober({"CUDA_VISIBLE_DEVICES": "", "PATH": str(tmp_path)}, kind="auto") as probe:
-        line = probe.event("none")
+        line = probe.event("absent")
         assert "NVIDIA" in line["why"]
         assert "npu-smi" in line["why"]
         assert probe.process.wait(20) == 0
@@ -58,7 +58,7 @@ def test_nothing_to_probe(tmp_path: Path) -> None:
 def test_a_library_without_a_driver_is_nothing_to_probe(fake: FakeNvml, code: int, why: str) -> None:
     fake.set("-", **{"error:nvmlInitWithFlags": code})
     with Prober(fake.environment()) as probe:
-        assert why in probe.event("none")["why"]
+        assert why in probe.event("absent")["why"]
         assert probe.process.wait(20) == 0
 
 
@@ -71,7 +71,7 @@ def test_it_looks_at_once_when_asked(fake: FakeNvml) -> None:
     with Prober(fake.environment(), period=3600) as probe:
         probe.devices()
         fake.set(0, util=33)
-        probe.ask(ask="devices")
+        probe.ask(ask="look")
         assert probe.devices()[0]["util"] == 33
 
 
@@ -108,7 +108,7 @@ def test_a_bad_request_is_told_once_and_changes_nothing(probe: Prober) -> None:
     bad = [b"nonsense", b"[]", b'{"ask": "tea"}', b'{"ask": "free", "pids": 1, "used": {}, "timeout": 1}', b"nonsense"]
     probe.process.stdin.write(b"\n".join(bad) + b"\n")
     probe.ask(ask="free", pids=[], used={}, timeout=9)
-    assert probe.event("free")["ok"]
+    assert probe.event("freed")["ok"]
     problems = [line["what"] for line in probe.lines if line["event"] == "problem"]
     assert len(problems) == 4
     assert all("request" in what for what in problems)
@@ -117,12 +117,12 @@ def test_a_bad_request_is_told_once_and_changes_nothing(probe: Prober) -> None:
 def test_free_at_once(fake: FakeNvml) -> None:
     with Prober(fake.environment(), period=3600) as probe:
         probe.ask(ask="free", pids=[1, 2], used=BEFORE, timeout=60)
-        assert probe.event("free") == {"event": "free", "ok": True, "held": [], "silent": [], "well": []}
-        probe.ask(ask="devices")
+        assert probe.event("freed") == {"event": "freed", "ok": True, "held": [], "silent": [], "well": []}
+        probe.ask(ask="look")
         probe.devices()
-        probe.ask(ask="devices")
+        probe.ask(ask="look")
         probe.devices()
-        assert sum(line["event"] == "free" for line in probe.lines) == 1
+        assert sum(line["event"] == "freed" for line in probe.lines) == 1
 
 
 def test_free_once_the_process_has_ended(probe: Prober, fake: FakeNvml, process: subprocess.Popen[bytes]) -> None:
@@ -130,10 +130,10 @@ def test_free_once_the_process_has_ended(probe: Prober, fake: FakeNvml, process:
     probe.ask(ask="free", pids=[process.pid], used=BEFORE, timeout=60)
     probe.devices(lambda devices: devices[0]["pids"] == [process.pid])
     probe.devices()
-    assert not any(line["event"] == "free" for line in probe.lines)
+    assert not any(line["event"] == "freed" for line in probe.lines)
     process.kill()
     process.wait()
-    assert probe.event("free")["ok"]
+    assert probe.event("freed")["ok"]
 
 
 def test_free_once_memory_has_come_back(probe: Prober, fake: FakeNvml) -> None:
@@ -141,7 +141,7 @@ def test_free_once_memory_has_come_back(probe: Prober, fake: FakeNvml) -> None:
     fake.later(0.5, 0, memory_used=700 << 20)
     since = time.monotonic()
     probe.ask(ask="free", pids=[], used=BEFORE, timeout=60)
-    assert probe.event("free")["ok"]
+    assert probe.event("freed")["ok"]
     assert time.monotonic() - since > 0.4
 
 
@@ -150,7 +150,7 @@ def test_not_free_in_time(probe: Prober, fake: FakeNvml) -> None:
     since = time.monotonic()
     probe.ask(ask="free", pids=[4_000_000], used=BEFORE, timeout=0.4)
     held = [{"device": uuid(0), "pids": [4_000_000], "memory_used": 20 * GIB, "health": "ok"}]
-    assert probe.event("free") == {"event": "free", "ok": False, "held": held, "silent": [], "well": []}
+    assert probe.event("freed") == {"event": "freed", "ok": False, "held": held, "silent": [], "well": []}
     assert time.monotonic() - since > 0.35
 
 
@@ -162,16 +162,16 @@ def test_a_dead_process_that_was_seen_holds_it_unasked(
     process.kill()
     process.wait()
     probe.ask(ask="free", pids=[], used=BEFORE, timeout=0)
-    assert probe.event("free")["held"][0]["pids"] == [process.pid]
+    assert probe.event("freed")["held"][0]["pids"] == [process.pid]
     fake.set(0, pids=[])
     probe.ask(ask="free", pids=[], used=BEFORE, timeout=60)
-    assert probe.event("free")["ok"]
+    assert probe.event("freed")["ok"]
 
 
 def test_a_lost_device_is_not_free(probe: Prober, fake: FakeNvml) -> None:
     fake.set(0, lost=True)
     probe.ask(ask="free", pids=[], used=BEFORE, timeout=0)
-    held = probe.event("free")["held"]
+    held = probe.event("freed")["held"]
     assert held == [{"device": uuid(0), "pids": [], "memory_used": None, "health": "GPU is lost"}]
     probe.devices()
     probe.devices()
@@ -185,7 +185,7 @@ def test_a_driver_that_does_not_answer_is_no_device_that_is_held(probe: Prober, 
     fake.set(0, **{"error:*": error})
     probe.devices(lambda devices: devices[0]["health"] != "ok")
     probe.ask(ask="free", pids=[], used=BEFORE, timeout=0)
-    answer = probe.event("free")
+    answer = probe.event("freed")
     assert (answer["ok"], answer["held"], [one["device"] for one in answer["silent"]]) == (True, [], [uuid(0)])
 
 
@@ -194,7 +194,7 @@ def test_a_later_request_takes_the_place_of_one_that_waits(probe: Prober, fake: 
     probe.ask(ask="free", pids=[], used=BEFORE, timeout=3600)
     probe.devices()
     probe.ask(ask="free", pids=[], used={uuid(0): 20 * GIB}, timeout=3600)
-    assert probe.event("free")["ok"]
+    assert probe.event("freed")["ok"]
 
 
 def test_it_looks_on_while_it_waits_for_devices_to_be_free(probe: Prober, fake: FakeNvml) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ftrun.core.faults import parse
 from ftrun.helpers.probe.clear import unclear, well
-from ftrun.helpers.probe.device import Device
+from ftrun.wire.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import RECOVERY, UNKNOWN, FakeNvml, uuid
 from support.device.prober import Line, Prober
@@ -47,13 +47,13 @@ def chips(tool: FakeNpuSmi) -> Iterator[Prober]:
 
 def ask(probe: Prober, device: str, code: str, timeout: float = LONG) -> Line:
     probe.ask(ask="clear", device=device, code=code, timeout=timeout)
-    return probe.event("clear")
+    return probe.event("cleared")
 
 
 def test_an_xid_is_over_where_nothing_is_asked_for(probe: Prober, fake: FakeNvml) -> None:
     fake.xid(0, 48)
     probe.event("fault")
-    assert ask(probe, uuid(0), "48") == {"event": "clear", "ok": True}
+    assert ask(probe, uuid(0), "48") == {"event": "cleared", "ok": True, "why": None}
 
 
 def test_a_driver_that_knows_no_recovery_actions(probe: Prober, fake: FakeNvml) -> None:
@@ -78,7 +78,7 @@ def test_not_over_in_time(probe: Prober, fake: FakeNvml, action: int) -> None:
     word = {1: "reset", 9: "9"}[action]
     code = "48" if action == 9 else "recovery:reboot"
     assert ask(probe, uuid(0), code, 0.6) == {
-        "event": "clear",
+        "event": "cleared",
         "ok": False,
         "why": f"the driver asks for: {word}",
     }
@@ -88,7 +88,7 @@ def test_not_over_in_time(probe: Prober, fake: FakeNvml, action: int) -> None:
 
 def test_a_lost_device_is_over_when_it_is_back(probe: Prober, fake: FakeNvml) -> None:
     fake.set(0, lost=True)
-    assert ask(probe, uuid(0), "79", 0) == {"event": "clear", "ok": False, "why": "GPU is lost"}
+    assert ask(probe, uuid(0), "79", 0) == {"event": "cleared", "ok": False, "why": "GPU is lost"}
     fake.later(0.7, 0, lost=False)
     assert ask(probe, uuid(0), "lost")["ok"]
 
@@ -109,19 +109,19 @@ def test_what_comes_meanwhile_is_against_it_if_it_is_grave(probe: Prober, fake: 
     fake.xid(1, 79)
     probe.event("fault")
     fake.set(0, **{RECOVERY: 0})
-    assert probe.event("clear")["ok"]
+    assert probe.event("cleared")["ok"]
     fake.set(0, **{RECOVERY: 1})
     probe.ask(ask="clear", device=uuid(0), code="94", timeout=3)
     probe.event("fault")
     fake.xid(0, 95)
     assert probe.event("fault")["code"] == "95"
     fake.set(0, **{RECOVERY: 0})
-    assert probe.event("clear")["why"] == "95 came since"
+    assert probe.event("cleared")["why"] == "95 came since"
 
 
 def healthy(probe: Prober, *removed: str) -> list[str]:
     probe.ask(ask="free", pids=[], used={}, timeout=0, removed=removed)
-    found: list[str] = probe.event("free")["well"]
+    found: list[str] = probe.event("freed")["well"]
     return found
 
 
@@ -176,9 +176,9 @@ def test_over_and_free_are_asked_for_together(probe: Prober, fake: FakeNvml) -> 
     fake.set(0, **{RECOVERY: 1})
     probe.ask(ask="clear", device=uuid(0), code="48", timeout=LONG)
     probe.ask(ask="free", pids=[], used={}, timeout=LONG)
-    assert probe.event("free")["ok"]
+    assert probe.event("freed")["ok"]
     fake.set(0, **{RECOVERY: 0})
-    assert probe.event("clear")["ok"]
+    assert probe.event("cleared")["ok"]
 
 
 @pytest.mark.parametrize("more", [{"device": "a", "code": "1"}, {"code": "1", "timeout": 1}, {"timeout": "x"}])
@@ -193,10 +193,10 @@ def test_an_ascend_code_is_over_when_the_chip_does_not_tell_it(chips: Prober, to
     assert ask(chips, "0-0", "0x80e38008", 0)["why"] == "0x80e38008 is still reported"
     assert ask(chips, "0-1", CODE[0], 0)["ok"]
     chips.ask(ask="clear", device="0-0", code=CODE[0], timeout=LONG)
-    chips.ask(ask="devices")
+    chips.ask(ask="look")
     chips.devices()
     tool.set(codes=[MILD])
-    assert chips.event("clear")["ok"]
+    assert chips.event("cleared")["ok"]
 
 
 def test_a_chip_that_says_nothing_is_not_over(chips: Prober, tool: FakeNpuSmi) -> None:
@@ -204,7 +204,7 @@ def test_a_chip_that_says_nothing_is_not_over(chips: Prober, tool: FakeNpuSmi) -
     assert ask(chips, "0-1", CODE[0], 0)["why"] == "not listed any more"
     chips.ask(ask="clear", device="0-1", code=CODE[0], timeout=LONG)
     tool.set(chip=1, lost=False)
-    assert chips.event("clear")["ok"]
+    assert chips.event("cleared")["ok"]
 
 
 def test_a_heavy_tool_is_asked_once_a_second_at_most(chips: Prober, tool: FakeNpuSmi) -> None:
@@ -224,17 +224,17 @@ def test_a_heavy_tool_is_asked_once_a_second_at_most(chips: Prober, tool: FakeNp
 @pytest.mark.parametrize(
     ("device", "present", "new", "why"),
     [
-        (Device("v", "a", 0, "", health="ok"), {"1"}, {"13"}, ""),
-        (Device("v", "a", 0, "", memory_used=1, health="Alarm"), {"1"}, (), ""),
-        (Device("v", "a", 0, "", health="Alarm", answers=False), (), (), "Alarm"),
-        (Device("v", "a", 0, "", memory_used=1, health="GPU is lost"), {"lost"}, (), "lost"),
-        (Device("v", "a", 0, "", health="ok"), {"48"}, (), "048 is still reported"),
-        (Device("v", "a", 0, "", health="ok"), (), {"95", "13"}, "95 came since"),
-        (Device("v", "a", 0, "", health="ok"), {"95"}, {"95"}, ""),
-        (Device("v", "a", 0, "", health="ok", recovery="none"), (), (), ""),
-        (Device("v", "a", 0, "", health="ok", recovery="imex"), (), (), ""),
-        (Device("v", "a", 0, "", health="ok", recovery="drain"), (), (), "the driver asks for: drain"),
-        (Device("v", "a", 0, "", health="ok", recovery="what"), (), (), "the driver asks for: what"),
+        (Device("nvidia", "a", 0, "", health="ok"), {"1"}, {"13"}, ""),
+        (Device("nvidia", "a", 0, "", memory_used=1, health="Alarm"), {"1"}, (), ""),
+        (Device("nvidia", "a", 0, "", health="Alarm", answers=False), (), (), "Alarm"),
+        (Device("nvidia", "a", 0, "", memory_used=1, health="GPU is lost"), {"lost"}, (), "lost"),
+        (Device("nvidia", "a", 0, "", health="ok"), {"48"}, (), "048 is still reported"),
+        (Device("nvidia", "a", 0, "", health="ok"), (), {"95", "13"}, "95 came since"),
+        (Device("nvidia", "a", 0, "", health="ok"), {"95"}, {"95"}, ""),
+        (Device("nvidia", "a", 0, "", health="ok", recovery="none"), (), (), ""),
+        (Device("nvidia", "a", 0, "", health="ok", recovery="imex"), (), (), ""),
+        (Device("nvidia", "a", 0, "", health="ok", recovery="drain"), (), (), "the driver asks for: drain"),
+        (Device("nvidia", "a", 0, "", health="ok", recovery="what"), (), (), "the driver asks for: what"),
         (None, (), (), "not listed any more"),
     ],
 )

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.probe.device import Device, DeviceFault
+from ftrun.helpers.probe.device import DeviceFault
 from ftrun.helpers.probe.standing import Standing, Words
+from ftrun.wire.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import RECOVERY, FakeNvml, uuid
 from support.device.prober import Line, Prober
@@ -47,6 +48,7 @@ def test_a_recovery_action_is_a_fault_until_it_is_none(probe: Prober, fake: Fake
         "code": "recovery:reset",
         "text": "GPU recovery action: reset",
         "gone": False,
+        "old": False,
         "severity": "major",
         "why": "the driver asks for a reset of the GPU",
     }
@@ -148,7 +150,7 @@ def test_a_table_that_is_none_is_told_and_ours_holds(kind: str, fake: FakeNvml, 
 
 
 def device(health: str = "ok", recovery: str | None = "none", name: str = "a") -> Device:
-    return Device("v", name, 3, "", recovery=recovery, health=health)
+    return Device("nvidia", name, 3, "", recovery=recovery, health=health)
 
 
 def test_states_that_last() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.probe.device import Device
 from ftrun.helpers.probe.free import SHARE, TOLERANCE, Held, held
+from ftrun.wire.probe import Device
 
 MIB = 1 << 20
 BEFORE = {"a": 500 * MIB}
@@ -13,7 +13,7 @@ LIVING = {1, 2}
 
 
 def device(name: str = "a", used: int | None = 500 * MIB, pids: tuple[int, ...] = (), **more: Any) -> Device:
-    return Device("v", name, 0, "", memory_used=used, memory_total=10_000 * MIB, pids=pids)._replace(**more)
+    return Device("nvidia", name, 0, "", memory_used=used, memory_total=10_000 * MIB, pids=pids)._replace(**more)
 
 
 def judge(*devices: Device, pids: tuple[int, ...] = (), ours: tuple[int, ...] = ()) -> list[Held]:

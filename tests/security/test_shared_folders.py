@@ -18,6 +18,7 @@ from ftrun.helpers.lines import Lines
 from ftrun.host import beat_folders, beats, own
 from ftrun.host.journal import write_message
 from ftrun.views import rundir
+from ftrun.wire import messenger
 from support.hostile import file, link, needs_root, nobody, pipe
 from support.hostile import precious as precious
 from support.hostile import shared as shared
@@ -201,7 +202,7 @@ def test_samples_of_steps_go_to_no_file_of_others(
     monkeypatch.chdir(shared)
     monkeypatch.setattr(Steps, "_steps", lambda self: [1])
     told: list[str] = []
-    lines = Lines()
+    lines = Lines(messenger.EVENTS)
     monkeypatch.setattr(lines, "problem", told.append)
     steps = Steps("/nowhere", lines)
     steps.attempt = 1

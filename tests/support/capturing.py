@@ -16,6 +16,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in 
 import ftrun_hooks  # noqa: E402, F401 - where a helper finds it
 from ftrun.host import capture, signals, spawn  # noqa: E402
 from ftrun.host.helpers import Helpers  # noqa: E402
+from ftrun.wire import output as messages  # noqa: E402
 
 HELPER = "output"
 FAREWELL = "CAPTURING_FAREWELL"  # s, in place of what PID 1 has
@@ -33,7 +34,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
     said = open(f"{run_dir}/said", "a", buffering=1)  # noqa: SIM115
     code = running = 0
 
-    def turn() -> list[str]:
+    def turn() -> list[messages.Event]:
         """One turn of the loop: what the helper said."""
         nonlocal code, running
         due = helpers.deadline
@@ -50,25 +51,27 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
             helpers.ended(pid, now, status == 0)
             if pid == running:
                 code, running = os.waitstatus_to_exitcode(status), 0
-        found = []
-        for _, message in helpers.said(ready, now):
-            print(json.dumps(message), file=said)
-            found.append(str(message["event"]))
-            if message["event"] == "broken":
-                captured.broken(int(message["stream"]))
+        found: list[messages.Event] = []
+        for _, line in helpers.said(ready, now):
+            assert line is not None
+            message = messages.EVENTS.load(line)
+            print(line.decode("ascii"), file=said)
+            found.append(message)
+            if isinstance(message, messages.Broken):
+                captured.broken(message.stream)
         if helpers.tend(now):
             Path(run_dir, "pid").write_text(str(helpers.pids[0]))
         return found
 
     for attempt in range(int(attempts)):
-        helpers.tell(HELPER, {"ask": "attempt", "number": attempt + 1, "mono": time.monotonic()})
+        helpers.tell(HELPER, messages.REQUESTS.dump(messages.Attempt(attempt + 1, time.monotonic())))
         child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams)
         running = child.pid
         while running:
             turn()
         os.close(child.report)
-        helpers.tell(HELPER, {"ask": "tail"})
-        while helpers.runs(HELPER) and "tail" not in turn():
+        helpers.tell(HELPER, messages.REQUESTS.dump(messages.GetTail()))
+        while helpers.runs(HELPER) and not any(isinstance(message, messages.Tail) for message in turn()):
             pass
     captured.end()
     finished = helpers.finish(HELPER, float(os.environ.get(FAREWELL, 5.0)))

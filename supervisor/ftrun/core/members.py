@@ -131,7 +131,7 @@ class Fleet(NamedTuple):
 
     @property
     def lease(self) -> float:
-        """For so long a member's command may work on after its last word of rank 0 (`ftrun.peers`)."""
+        """For so long a member's command may work on after its last word of rank 0 (clients/group_messenger)."""
         return self.silence + self.wait
 
     @property

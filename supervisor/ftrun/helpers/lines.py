@@ -1,6 +1,5 @@
 """How a helper talks with PID 1: requests come in on stdin, events go out on stdout, a JSON object a line."""
 
-import json
 import os
 import select
 import signal
@@ -8,38 +7,46 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-REQUEST_LIMIT: Final = 1 << 20  # bytes
+from ftrun.wire.codec import Malformed, Protocol
+from ftrun.wire.helpers import REQUEST_LIMIT, Problem
+
 PROBLEMS: Final = 64  # that are told
 PROBLEM: Final = 1000  # characters of one
-Request = dict[str, Any]
+UNASKED: Final[Protocol[Any]] = Protocol("ask")  # of a helper that is asked nothing
+
+
+def write(line: bytes) -> None:
+    """All of it, to PID 1.  OSError where nobody reads any more."""
+    while line:
+        line = line[os.write(1, line) :]
 
 
 class Lines:
-    """`ended`: nothing is asked any more, and what was is no longer waited for."""
+    """`events` may be said, `requests` may come.  `ended`: nothing is asked any more, and what was is no longer waited
+    for."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Protocol[Any], requests: Protocol[Any] = UNASKED) -> None:
         self.ended = False
+        self._events, self._requests = events, requests
         self._rest = b""
         self._told: set[str] = set()
 
-    def say(self, event: str, **more: Any) -> None:
-        content = json.dumps({"event": event} | more).encode("ascii") + b"\n"
-        while content:
-            content = content[os.write(1, content) :]
+    def say(self, message: tuple[Any, ...]) -> None:
+        write(self._events.dump(message))
 
     def problem(self, what: str) -> None:
         """One line for a person, each at most once, and not more than a person reads."""
         what = what[:PROBLEM]
         if what not in self._told and len(self._told) < PROBLEMS:
             self._told.add(what)
-            self.say("problem", what=what)
+            self.say(Problem(what))
 
     def dropped(self, where: str, why: Sequence[str]) -> None:
         """The same of entries that could not be taken, with the first reason of all."""
         if why:
             self.problem(f"{where}: dropped {why[0]}" + (f" (and {len(why) - 1} more)" if len(why) > 1 else ""))
 
-    def requests(self, timeout: float | None = None, also: int | None = None) -> list[Request]:
+    def requests(self, timeout: float | None = None, also: int | None = None) -> list[Any]:
         """Those that have come, after at most `timeout` s, or as soon as `also` can be read."""
         poll = select.poll()
         for fd in (None if self.ended else 0, also):
@@ -52,7 +59,7 @@ class Lines:
         *lines, self._rest = (self._rest + content).split(b"\n")
         if len(self._rest) > REQUEST_LIMIT:
             raise ValueError("a request without an end")
-        return [request for line in lines if (request := self._request(line)) is not None]
+        return [request for line in lines for request in self._request(line)]
 
     def pause(self, seconds: float) -> None:
         """That long, or until stdin ends; what is asked meanwhile is lost."""
@@ -60,22 +67,20 @@ class Lines:
         while not self.ended and (left := until - time.monotonic()) > 0:
             self.requests(left)
 
-    def _request(self, line: bytes) -> Request | None:
+    def _request(self, line: bytes) -> list[Any]:
+        """None or one."""
         try:
-            found = json.loads(line)
-            if not isinstance(found["ask"], str):
-                raise TypeError("what is asked is no text")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            self.problem(f"a request that is none: {error!r}")
-            return None
-        return dict(found)
+            return [self._requests.load(line)]
+        except Malformed as why:
+            self.problem(f"malformed request: {why}")
+            return []
 
 
-def run(body: Callable[[Lines], None]) -> int:
+def run(body: Callable[[Lines], None], events: Protocol[Any], requests: Protocol[Any] = UNASKED) -> int:
     """The exit code: 0 when `body` is done or nobody reads any more, 1 after a problem that it did not expect."""
     signal.signal(signal.SIGINT, _unmoved)
     os.set_blocking(1, True)
-    lines = Lines()
+    lines = Lines(events, requests)
     try:
         body(lines)
     except (BrokenPipeError, ConnectionResetError):

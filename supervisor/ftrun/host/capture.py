@@ -39,6 +39,8 @@ class Capture:
 
     def broken(self, number: int) -> None:
         """Nobody reads this stream any more, as the helper says: the command gets SIGPIPE, as it would without us."""
+        if number not in self._ends:
+            return
         null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(null, self._ends[number], inheritable=False)  # the number stays, for the next helper
         os.close(null)

@@ -5,17 +5,16 @@ stdout, and ends when its stdin does (two pipes, or a pair of sockets).  One tha
 time.
 """
 
-import json
 import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ftrun.host import spawn
-from ftrun.wire import helpers as wire
+from ftrun.wire.helpers import LINE_LIMIT
 
 FIRST_DELAY: Final = 1.0  # s before it is started again; doubles up to
 LONGEST_DELAY: Final = 60.0
@@ -24,7 +23,7 @@ WELL: Final = 300.0  # s of life after which the next death is a first one again
 STOPS: Final = 100  # of one process: it is replaced then, so that a loop that stops its pid does not occupy PID 1
 SLICE: Final = 100  # ms of a wait at the very end, between two looks whether it was stopped
 READ: Final = 65536  # bytes a turn
-Message = dict[str, Any]
+Line = bytes | None  # what a helper says; None: one that was to run once has ended
 # Isolated from the user's PYTHONPATH and working directory: what is not installed is found where we are.
 CODE: Final = """import sys
 sys.path[:0] = sys.argv[1].split("\\n")
@@ -64,7 +63,7 @@ class Helpers:
     def __init__(self, poll: select.poll, log: int) -> None:
         self._poll, self._log = poll, log
         self._all: list[Helper] = []
-        self._last_words: list[tuple[str, Message]] = []
+        self._last_words: list[tuple[str, Line]] = []
         self.problems: list[tuple[str, str]] = []
 
     def want(
@@ -120,9 +119,8 @@ class Helpers:
         due = [helper for helper in self._all if helper.due is not None and helper.due <= now]
         return [helper.pid for helper in due if self._start(helper, now)]
 
-    def tell(self, name: str, message: Message) -> None:
-        """Say a JSON object to one that runs; lost where it does not listen.  One that was told half of it is ended."""
-        line = json.dumps(message).encode() + b"\n"
+    def tell(self, name: str, line: bytes) -> None:
+        """Say a whole line to one that runs; lost where it does not listen.  One that was told half of it is ended."""
         for helper in self._all:
             if helper.name == name and helper.pipes is not None:
                 try:
@@ -132,8 +130,8 @@ class Helpers:
                 if not whole:
                     self._stop(helper)
 
-    def said(self, ready: set[int], now: float) -> list[tuple[str, Message]]:
-        """What those whose pipes are ready said: the helper's name and the message.  Bounded a turn."""
+    def said(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
+        """What those whose pipes are ready said: the helper's name and each line.  Bounded a turn."""
         found, self._last_words = self._last_words, []
         for helper in self._all:
             if helper.pipes is not None and helper.pipes[0] in ready:
@@ -149,7 +147,7 @@ class Helpers:
             self._stop(helper)
             if helper.once:
                 self._all.remove(helper)
-                self._last_words.append((helper.name, {"event": "ended"}))
+                self._last_words.append((helper.name, None))
             elif well:
                 self._all.remove(helper)
             else:
@@ -229,7 +227,7 @@ class Helpers:
                 break
         os.close(output)
 
-    def _read(self, helper: Helper, now: float) -> list[tuple[str, Message]]:
+    def _read(self, helper: Helper, now: float) -> list[tuple[str, Line]]:
         assert helper.pipes is not None
         try:
             content = os.read(helper.pipes[0], READ)
@@ -239,9 +237,9 @@ class Helpers:
             content = b""
         helper.heard_at = now
         *lines, helper.rest = (helper.rest + content).split(b"\n")
-        if not content or len(helper.rest) > wire.LINE_LIMIT:
+        if not content or len(helper.rest) > LINE_LIMIT:
             self._stop(helper)  # its end is seen when it is reaped
-        return [(helper.name, message) for line in lines if (message := wire.message(line)) is not None]
+        return [(helper.name, line) for line in lines]
 
     def _later(self, helper: Helper, now: float, why: str) -> None:
         if now - helper.started_at > WELL:

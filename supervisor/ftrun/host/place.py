@@ -8,17 +8,21 @@ import select
 import stat as st
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ftrun.host import mounts, procfs
-from ftrun.host.helpers import Helpers, Message
+from ftrun.host.helpers import Helpers
 from ftrun.host.journal import Journal, RunDirError
 from ftrun.host.signals import Signals
+from ftrun.wire.codec import Malformed
+from ftrun.wire.helpers import Problem
+
+if TYPE_CHECKING:
+    from ftrun.wire import mirror
 
 PATIENCE: Final = 10.0  # s for a network disk to say what it holds, before the job starts without
 SAVING: Final = 5.0  # s for a note that is written there between two commands
 FETCHED: Final = ".fetched"  # in the local folder: what the network disk holds
-DONE: Final = "done"
 # What the copying helper has to know of the other side: the token of what was read, or
 UNREAD: Final = "-"  # nothing was: what is there is not to be lost
 UNMADE: Final = "+"  # it is to be made under a name that nobody has
@@ -53,31 +57,31 @@ def take(path: str, new: bool, caught: Signals) -> tuple[Place, Journal, str | N
         return Place(path, path), Journal(path), _on_root(path)
     read = UNMADE if new else UNREAD
     if new:
-        answer = _ask(("new", path), None, caught, PATIENCE)
-        if answer["event"] == DONE:
-            path, read = str(answer["path"]), NOTHING
+        done, problem = _ask(("new", path), None, caught, PATIENCE)
+        if done is not None:
+            path, read = done.path, NOTHING
     local = folder(path) if read != UNMADE else _unnamed(temporary(path))
     try:
         journal = Journal(local)
     except RunDirError as error:
         raise RunDirError(f"{error} (in place of {path})") from None
     if not new:
-        answer = _ask(("fetch", local, path), journal.log_fd, caught, PATIENCE)
-        if answer["event"] == DONE:
-            read = str(answer["read"])
-            journal = _replaced(journal) if answer["replace"] else journal
+        done, problem = _ask(("fetch", local, path), journal.log_fd, caught, PATIENCE)
+        if done is not None:
+            read = done.read
+            journal = _replaced(journal) if done.replace else journal
     said = f"{path} is on a network disk ({kind})"
-    if answer["event"] != DONE and caught.stop is not None:
+    if done is None and caught.stop is not None:
         if not os.path.exists(f"{local}/state.json"):  # what begins here is not what the next ftrun goes on with
             journal.close()
             journal = Journal(_unnamed(temporary(path)))
         said += f": stopped before it was read, and nothing is copied there; all is in {journal.path}"
         return Place(journal.path, journal.path), journal, said
     said += f": ftrun works in {local}, which is copied there"
-    if answer["event"] != DONE:
-        said += f"; {answer['what']}, so the job starts without what is in it"
-    elif answer["problem"]:
-        said += f"; {answer['problem']}, so the job starts without it"
+    if done is None:
+        said += f"; {problem}, so the job starts without what is in it"
+    elif problem:
+        said += f"; {problem}, so the job starts without it"
     return Place(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, said
 
 
@@ -116,15 +120,15 @@ class Note:
         self.path = f"{folder(path)}/{os.path.basename(path)}"
         self._unsaved = f"{self.path}.unsaved"  # the other side did not take what is here
         self.aside = ""  # the name that what is over there is to have when something else is written
-        answer = _ask(("get", path, self.path, self._unsaved), None, caught, PATIENCE)
-        self._late = answer["event"] != DONE
+        done, problem = _ask(("get", path, self.path, self._unsaved), None, caught, PATIENCE)
+        self._late = done is None
         self._known = b""  # what is over there
         if not self._late:
             self._agreed()
         elif caught.stop is not None:
             self.unread, self.stopped = "ftrun was stopped", True
         else:
-            self.unread, self.aside = str(answer["what"]), _aside(path, "unread")
+            self.unread, self.aside = problem, _aside(path, "unread")
 
     def set_aside(self, why: str) -> str:
         """What it says is not ours: it is kept under a name in the same folder, which this gives."""
@@ -142,7 +146,7 @@ class Note:
             with open(self._unsaved, "wb") as stream:
                 stream.write(self._known)
         words = ("put", self.path, self.given, *((self.aside,) if self.aside else ()))
-        self._late = _ask(words, None, None, SAVING)["event"] != DONE
+        self._late = _ask(words, None, None, SAVING)[0] is None
         if not self._late:
             self.aside = ""
             self._agreed()
@@ -158,8 +162,8 @@ class Note:
         """A new folder beside it, by this name or that of a later second."""
         if self._late:
             return path
-        made = _ask(("new", path), None, self._caught, PATIENCE)
-        return str(made["path"]) if made["event"] == DONE else path
+        done, _ = _ask(("new", path), None, self._caught, PATIENCE)
+        return path if done is None else done.path
 
 
 def folder(path: str) -> str:
@@ -264,9 +268,13 @@ def _replaced(journal: Journal) -> Journal:
     return fresh
 
 
-def _ask(words: Sequence[str], log: int | None, caught: Signals | None, patience: float) -> Message:
-    """The helper's one word, `done`, with its last `problem` or an empty one; or else a `problem`: it has none in time,
-    it could not start or died, or `caught` tells us to stop.  RunDirError: it refuses."""
+def _ask(
+    words: Sequence[str], log: int | None, caught: Signals | None, patience: float
+) -> "tuple[mirror.Done | None, str]":
+    """What the helper has done, with its last problem or an empty text; or None and why: it has no answer in time, it
+    could not start or died, or `caught` tells us to stop.  RunDirError: it refuses."""
+    from ftrun.wire import mirror  # only where the run dir is on a network disk
+
     poll, until = select.poll(), time.monotonic() + patience
     if caught is not None:
         poll.register(caught.fd, select.POLLIN)
@@ -278,17 +286,24 @@ def _ask(words: Sequence[str], log: int | None, caught: Signals | None, patience
     try:
         while (caught is None or caught.stop is None) and helpers.runs("mirror"):
             if (left := until - time.monotonic()) <= 0:
-                return {"event": "problem", "what": problem or "it has not answered in time"}
+                return None, problem or "it has not answered in time"
             ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
             if caught is not None and caught.fd in ready:
                 came += caught.read()
-            for _, answer in helpers.said(ready, time.monotonic()):
-                if answer["event"] == "refused":
-                    raise RunDirError(str(answer["why"]))
-                if answer["event"] == DONE:
-                    return answer | {"problem": problem}
-                problem = str(answer.get("what", ""))
-        return {"event": "problem", "what": problem or "the helper that reads it did not start, or died"}
+            for _, line in helpers.said(ready, time.monotonic()):
+                try:
+                    message = None if line is None else mirror.EVENTS.load(line)
+                except Malformed as error:
+                    problem = str(error)
+                    continue
+                match message:
+                    case mirror.Refused(why):
+                        raise RunDirError(why)
+                    case mirror.Done():
+                        return message, problem
+                    case Problem(what):
+                        problem = what
+        return None, problem or "the helper that reads it did not start, or died"
     finally:
         helpers.close()
         if caught is not None:

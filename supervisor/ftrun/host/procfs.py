@@ -160,3 +160,8 @@ def memory_mounts(lines: Iterable[str]) -> list[str]:
         if right.split(" ", 1)[0] in ("tmpfs", "ramfs"):
             found.append(left.split(" ")[4])
     return found
+
+
+def boot_id() -> str:
+    """Names this boot of the machine; empty where nothing says it."""
+    return (read("/proc/sys/kernel/random/boot_id", 64) or b"").decode("ascii", "replace").strip()

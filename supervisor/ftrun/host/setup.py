@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftrun.config import Settings
 from ftrun.core import effects as do
@@ -18,6 +18,9 @@ from ftrun.platforms.modelarts import END_GRACE
 from ftrun.platforms.table import SCHEDULES
 from ftrun.wire import records
 from ftrun_hooks import layout
+
+if TYPE_CHECKING:
+    from ftrun.wire import exit_hooks, state_store
 
 TERMINATION_LOG = "/dev/termination-log"
 SWEEP_TIMEOUT = 60.0  # s
@@ -73,20 +76,22 @@ class Setup(NamedTuple):
         number = str(len(ledger.visible[1:]) or devices.count())
         return [word.replace("{devices}", number) for word in words]
 
-    def verdict(self, end: do.Exit, ledger: Ledger) -> dict[str, object] | None:
+    def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":
         """What other ftruns of this job have to know, if this end is of ftrun's own."""
+        from ftrun.wire import state_store  # only at the end
+
         if end.verdict not in {known.name for known in exitcode.TABLE}:
             return None
-        return {
-            "schema": records.SCHEMA,
-            "verdict": end.verdict,
-            "exit_code": end.code,
-            "node": end.node or node_name(self.settings),
-            "device": end.device,
-            "why": end.message,
-            "schedule_cnt": ledger.schedule_cnt,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
+        return state_store.Verdict(
+            schema=records.SCHEMA,
+            verdict=end.verdict,
+            exit_code=end.code,
+            node=end.node or node_name(self.settings),
+            device=end.device,
+            why=end.message,
+            schedule_cnt=ledger.schedule_cnt,
+            time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
 
     @property
     def parting_grace(self) -> float | None:
@@ -95,11 +100,13 @@ class Setup(NamedTuple):
         return (float(text) or None) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
     @property
-    def parting_work(self) -> dict[str, object] | None:
+    def parting_work(self) -> "exit_hooks.Work | None":
+        from ftrun.wire import exit_hooks  # only at the end
+
         commands, unmount = self.settings["on-exit"].value, self.settings["unmount"].value
         if not commands and not unmount:
             return None
-        return {"commands": list(commands or ()), "unmount": list(unmount or ()), "grace": self.parting_grace}
+        return exit_hooks.Work(tuple(commands or ()), tuple(unmount or ()), self.parting_grace)
 
     def last_words(self, end: do.Exit, ledger: Ledger) -> None:
         """The termination message, where the platform reads one."""

@@ -1,15 +1,16 @@
-"""Lines that a helper says: one JSON object each, with an `event`."""
+"""What the protocols between PID 1 and its helpers share: a message is one line of JSON on a pipe or a socket."""
 
-import json
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-LINE_LIMIT: Final = 65536
+LINE_LIMIT: Final = 65536  # bytes of a line that a helper says
+REQUEST_LIMIT: Final = 1 << 20  # bytes of a line that a helper is asked
 
 
-def message(line: bytes) -> dict[str, Any] | None:
-    """None for whatever is no message."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+class Problem(NamedTuple):
+    """One line for a person.  Every helper may say it."""
+
+    what: str
+
+
+class Ready(NamedTuple):
+    """The helper has begun its work."""

@@ -7,12 +7,11 @@ because no answer comes, says AGAIN, so that the end of the old one is not taken
 """
 
 import json
-from collections.abc import Callable
-from types import UnionType
-from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple
 
 from ftrun.core.group import SILENCE, Order, Pulse, Report
 from ftrun.wire import objects
+from ftrun.wire.codec import Codec, Malformed
 
 SCHEMA: Final = 1
 ORDER: Final = b"order"
@@ -22,15 +21,9 @@ AGAIN: Final = b"again"
 MISFIT: Final = b"misfit"
 LIMIT: Final = 32768  # bytes of a frame
 TEXT: Final = 500  # characters of a text; longer ones are cut
-MOST: Final = 1 << 53
-Value = TypeVar("Value", bound=tuple[Any, ...])
 
 
-class Refused(ValueError):
-    """One line: what is wrong with what a peer says."""
-
-
-class Misfit(Refused):
+class Misfit(Malformed):
     """Neither waiting nor another schedule of the same job changes it."""
 
 
@@ -61,18 +54,8 @@ class Hello(NamedTuple):
     node: str
 
 
-def plain(value: Any) -> Any:
-    """What JSON has for it, within the limits."""
-    if isinstance(value, str):
-        return line(value)
-    if isinstance(value, tuple):
-        fields: dict[str, Any] | None = value._asdict() if hasattr(value, "_asdict") else None
-        return [*map(plain, value)] if fields is None else {name: plain(field) for name, field in fields.items()}
-    return value
-
-
 def dump(value: tuple[Any, ...]) -> bytes:
-    return json.dumps(plain(value), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(_CODEC.plain(value), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def dump_hello(hello: Hello) -> bytes:
@@ -84,7 +67,7 @@ def dump_pulse(pulse: Pulse | None) -> bytes:
 
 
 def load_place(content: str) -> Place:
-    return _made(Place, json.loads(content))
+    return _CODEC.load(Place, content)
 
 
 def load_hello(content: bytes, version: str) -> Hello:
@@ -94,24 +77,24 @@ def load_hello(content: bytes, version: str) -> Hello:
         theirs = line(str(found.get("version")))[:40]
         raise Misfit(f"it is ftrun {theirs}, and rank 0 is ftrun {version}: a group has one")
     del found["schema"]
-    return _made(Hello, found)
+    return _CODEC.value(Hello, found)
 
 
 def load_report(content: bytes) -> Report:
-    return _made(Report, _object(content))
+    return _CODEC.value(Report, _object(content))
 
 
 def load_order(content: bytes) -> Order:
-    return _made(Order, _object(content))
+    return _CODEC.value(Order, _object(content))
 
 
 def load_pulse(content: bytes) -> Pulse | None:
-    return _made(Pulse, _object(content)) if content else None
+    return _CODEC.value(Pulse, _object(content)) if content else None
 
 
 def load_ack(content: bytes) -> int:
     if not content.isdigit() or len(content) > 16:
-        raise Refused("no number")
+        raise Malformed("no number")
     return int(content)
 
 
@@ -127,20 +110,16 @@ def load_why(content: bytes) -> str:
     return line(content[: TEXT * 4].decode("utf-8", "replace"))
 
 
-def report_of(fields: object) -> Report:
-    """Refused for whatever is none, as also below."""
-    return _made(Report, fields)
-
-
-def order_of(fields: object) -> Order:
-    return _made(Order, fields)
+def cleaned(report: Report) -> Report:
+    """With texts within the limits."""
+    return _CODEC.value(Report, _CODEC.plain(report))
 
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
         return objects.load(content, LIMIT)
     except ValueError as why:
-        raise Refused(str(why)) from None
+        raise Malformed(str(why)) from None
 
 
 def line(value: str) -> str:
@@ -149,79 +128,4 @@ def line(value: str) -> str:
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 
 
-def _integer(value: object) -> int:
-    if type(value) is not int or abs(value) > MOST:
-        raise Refused("no number")
-    return value
-
-
-def _number(value: object) -> float:
-    """Of seconds: never below zero, and never a number that is none."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
-        raise Refused("no number of seconds")
-    return max(0.0, float(value if isinstance(value, float) else min(value, MOST)))
-
-
-def _bool(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise Refused("neither true nor false")
-    return value
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise Refused("no text")
-    return line(value)
-
-
-Check = Callable[[object], Any]
-SIMPLE: Final[dict[object, Check]] = {int: _integer, float: _number, bool: _bool, str: _string}
-
-
-def _checked(kind: Any) -> Check:
-    """What makes a value of that type from what JSON has for it."""
-    if kind in SIMPLE:
-        return SIMPLE[kind]
-    if hasattr(kind, "_fields"):
-        return lambda value: _made(kind, value)
-    inner = get_args(kind)
-    if get_origin(kind) is Literal:
-        return lambda value: _one_of(inner, value)
-    if get_origin(kind) is tuple:
-        return lambda value: _row([_checked(one) for one in inner], value)
-    assert get_origin(kind) in (Union, UnionType), kind
-    (some,) = (_checked(one) for one in inner if one is not type(None))
-    return lambda value: None if value is None else some(value)
-
-
-def _one_of(known: tuple[Any, ...], value: object) -> Any:
-    if not isinstance(value, str) or value not in known:
-        raise Refused(f"none of {', '.join(known)}")
-    return value
-
-
-def _row(checks: list[Check], value: object) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple) or len(value) != len(checks):
-        raise Refused(f"no {len(checks)} values")
-    return tuple(check(one) for check, one in zip(checks, value, strict=True))
-
-
-_FIELDS: Final[dict[type, dict[str, Check]]] = {}
-
-
-def _made(kind: type[Value], found: object) -> Value:
-    if kind not in _FIELDS:
-        _FIELDS[kind] = {name: _checked(hint) for name, hint in get_type_hints(kind).items()}
-    fields = _FIELDS[kind]
-    if not isinstance(found, dict) or not found.keys() <= fields.keys():
-        raise Refused(f"no {kind.__name__.lower()}")
-    values = {}
-    for name, value in found.items():
-        try:
-            values[name] = fields[name](value)
-        except Refused as why:
-            raise Refused(f"`{name}`: {why}") from None
-    try:
-        return kind(**values)
-    except TypeError:
-        raise Refused(f"a {kind.__name__.lower()} that lacks something") from None
+_CODEC: Final = Codec(line)

@@ -18,7 +18,7 @@ import zmq
 ROOT = Path(__file__).resolve().parents[3]
 FTRUN = [sys.executable, str(ROOT / "bin" / "ftrun")]
 ORDERS, STARTS = 60, 41
-WITHOUT = "import ftrun.aides as a; a.SETTLED = 1e6; from ftrun.cli.run import main; main()"
+WITHOUT = "import ftrun.pid1.clients.base as a; a.SETTLED = 1e6; from ftrun.cli.run import main; main()"
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from ftrun import __version__  # noqa: E402
 from ftrun.core.group import Report, State  # noqa: E402
 from ftrun.helpers.courier.member import period, secured  # noqa: E402
 from ftrun.wire import peers  # noqa: E402
+from ftrun.wire.codec import EXACT  # noqa: E402
 from support.talker import Talker  # noqa: E402
 
 REST = 30.0  # s
@@ -136,7 +137,7 @@ class Own:
 
     def say(self, state: State, epoch: int) -> None:
         self._seq += 1
-        self._courier.ask(ask="report", report=peers.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
+        self._courier.ask(ask="report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
         self._courier.read(0.0)
 
 

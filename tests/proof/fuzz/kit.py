@@ -1,6 +1,5 @@
 """What the targets share: folders, a beat folder, a policy, and ways to cut bytes."""
 
-import json
 import shutil
 import tempfile
 from functools import cache
@@ -47,8 +46,8 @@ def policy() -> Policy:
 class Quiet(Lines):
     """Says nothing to anybody."""
 
-    def say(self, event: str, **more: Any) -> None:
-        json.dumps(more)
+    def say(self, message: tuple[Any, ...]) -> None:
+        self._events.dump(message)
 
 
 def pieces(content: bytes, number: int) -> list[bytes]:

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any, Final
 
 from ftrun import config, grouping
-from ftrun.aides import Aides
 from ftrun.core.job import decide
 from ftrun.core.states import Job, Running
 from ftrun.core.values import Attempt, Ledger
@@ -17,10 +16,12 @@ from ftrun.helpers.courier.channel import Channel
 from ftrun.helpers.courier.hub import Hub, _who
 from ftrun.helpers.courier.member import Member
 from ftrun.host.capture import Capture
-from ftrun.host.helpers import Helpers, Message
+from ftrun.host.helpers import Helpers, Line
 from ftrun.host.place import Place
 from ftrun.host.tree import Tree
-from ftrun.wire import control, helpers, peers, records
+from ftrun.pid1.clients.registry import TABLE, Clients
+from ftrun.wire import control, messenger, peers, records
+from ftrun.wire.codec import Malformed
 from proof.fuzz.kit import NOW, Quiet, folder, one_line, pieces, policy
 
 
@@ -46,7 +47,7 @@ def _channel() -> Channel:
     before = os.getcwd()
     os.chdir(folder("channel"))
     try:
-        return Channel(zmq.Context.instance(), Quiet())
+        return Channel(zmq.Context.instance(), Quiet(messenger.EVENTS))
     finally:
         os.chdir(before)
 
@@ -63,7 +64,7 @@ def peer_message(content: bytes) -> None:
     for load in loads:
         try:
             found = load(content)
-        except peers.Refused as error:
+        except Malformed as error:
             one_line(error)
         else:
             assert not isinstance(found, float) or found >= 0
@@ -87,7 +88,7 @@ def rank_0(content: bytes) -> None:
 
 @cache
 def _hub() -> Hub:
-    return Hub(PLACE, str(folder("beats")), Quiet())
+    return Hub(PLACE, str(folder("beats")), Quiet(messenger.EVENTS))
 
 
 def member(content: bytes) -> None:
@@ -97,7 +98,7 @@ def member(content: bytes) -> None:
 
 @cache
 def _member() -> Member:
-    return Member(PLACE._replace(rank=1), str(folder("beats")), Quiet())
+    return Member(PLACE._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS))
 
 
 class Mad(Helpers):
@@ -105,7 +106,7 @@ class Mad(Helpers):
 
     def __init__(self) -> None:
         super().__init__(select.poll(), -1)
-        self.words: list[tuple[str, Message]] = []
+        self.words: list[tuple[str, Line]] = []
 
     def want(self, name: str, *words: str, **more: Any) -> None:
         pass
@@ -116,36 +117,35 @@ class Mad(Helpers):
     def runs(self, name: str) -> bool:
         return True
 
-    def said(self, ready: set[int], now: float) -> list[tuple[str, Message]]:
+    def said(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
         found, self.words = self.words, []
         return found
 
 
-NAMES: Final = ("watch", "sampler", "probe", "output", "metrics", "courier", "evidence", "heal", "platform", "keeper")
+NAMES: Final = tuple(dict.fromkeys(entry.helper for entry in TABLE))
+
+
+def every_client() -> tuple[Mad, Clients]:
+    """Those of all helpers, and what stands for the helpers."""
+    mad, place = Mad(), Place("/nonexistent", "/nonexistent", ("keep", "/nonexistent", "/nonexistent", "-"))
+    options = {"state-dir": "/nonexistent", "probe": "ascend", "reset-file": "/nonexistent"}
+    settings = config.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
+    tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), grouping.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
+    clients = Clients(settings, policy(), mad, tree, place, "/nonexistent", Capture(()), group)
+    for name in NAMES:
+        clients._demand(name)
+    return mad, clients
 
 
 def line_of_a_helper(content: bytes) -> None:
-    """One that is mad costs a record and nothing else.  The first byte says which."""
-    message = helpers.message(content[1:])
-    if message is None:
-        return
-    mad = Mad()
-    found = Aides(
-        config.settings({"state-dir": "/nonexistent", "probe": "ascend"}, {}),
-        policy(),
-        mad,
-        Tree(b"FTRUN_BEAT_DIR=/nonexistent"),
-        Place("/nonexistent", "/nonexistent"),
-        "/nonexistent",
-        Capture(()),
-        grouping.Group(4, 1, "127.0.0.1:9", None, 600.0, "", ""),
-    )
-    mad.words = [(NAMES[content[0] % len(NAMES)], message)] * 2
+    """One that sends nonsense costs a record and nothing else.  The first byte says which."""
+    mad, clients = every_client()
+    mad.words = [(NAMES[content[0] % len(NAMES)], content[1:])] * 2 if content else []
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
-    for event in found.hear(set(), NOW):
+    for event in clients.hear(set(), NOW):
         job, _ = decide(job, event, policy())
         records.load_state(records.dump_state(job.ledger, {}))
-    found.told()
+    clients.drain_records()
 
 
 def clean() -> None:

@@ -12,7 +12,25 @@ from ftrun.config import OPTIONS
 from ftrun.core.group import End, Order, Pulse, Report, Trouble
 from ftrun.core.history import Clock, Occurrence
 from ftrun.core.values import Learned, Ledger
-from ftrun.wire import control, peers, records
+from ftrun.wire import (
+    checkpoints,
+    control,
+    evidence,
+    exit_hooks,
+    heal,
+    messenger,
+    metrics,
+    mirror,
+    output,
+    peers,
+    platform,
+    probe,
+    records,
+    sampler,
+    state_store,
+)
+from ftrun.wire.codec import Protocol
+from ftrun.wire.helpers import Problem, Ready
 from ftrun_hooks import layout as at
 from support.device.npu_smi import FakeNpuSmi
 from support.made_run import MadeRun
@@ -137,59 +155,56 @@ SPY: Final = [
         ],
     }
 ]
-LINES: Final[dict[str, list[dict[str, Any]]]] = {
-    "watch": [{"event": "saved", "path": "/c/1", "mono": 999.0, "renamed": True}, {"event": "problem", "what": "w"}],
-    "sampler": [{"event": "sample", "mono": 999.0, "seconds": 1.0, "cpu": 0.1, "io": 5, "processes": 2, "root": None}],
-    "probe": [
-        {"event": "ready"},
-        {
-            "event": "devices",
-            "devices": [
-                {
-                    "id": "npu0",
-                    "index": 0,
-                    "vendor": "ascend",
-                    "name": "910",
-                    "visible": "0",
-                    "pids": [1],
-                    "util": 5,
-                    "memory_util": 1,
-                    "power": 70,
-                    "traffic": None,
-                    "memory_used": 5,
-                    "memory_total": 9,
-                }
-            ],
-        },
-        {"event": "fault", "device": "npu0", "code": "8", "severity": "minor", "why": "w", "gone": False, "old": True},
-        {"event": "none", "why": "no driver"},
-    ],
-    "output": [{"event": "tail", "lines": ["a"]}, {"event": "broken", "stream": 1}],
-    "metrics": [{"event": "listening", "address": "127.0.0.1:1"}],
-    "courier": [
-        {"event": "order", "id": "1", "verb": "pause", "by": "root", "lasting": 5.0, "until": 2000.0},
-        {"event": "order", "id": "1", "verb": "restart", "by": "root", "lasting": None, "until": 2000.0},
-        {"event": "ordered", "order": peers.plain(Order(3, "run", "go"))},
-        {"event": "ordered", "order": peers.plain(Order(3, "end", "over", end=End(195, "hang-limit", "w")))},
-        {"event": "cut", "why": "w"},
-    ],
-    "evidence": [{"event": "evidenced", "cleared": None, "why": "w", "cpu": 0, "io": 0, "processes": 1, "report": "r"}],
-    "heal": [{"event": "healed", "ok": False, "why": "w"}],
-    "platform": [
-        {
-            "event": "platform",
-            "flushing": False,
-            "clear": False,
-            "graceful": False,
-            "faults": [{"rank": 0, "logic": 0, "code": "reset.json", "severity": "unknown", "status": "fault"}],
-        }
-    ],
-    "keeper": [
-        {"event": "kept", "history": {"faults": [FAULT], "schedules": [SCHEDULE]}},
-        {"event": "shared", "verdict": VERDICT},
-        {"event": "told", "verdict": None},
-    ],
+RANK_FAULT: Final = platform.RankFault(0, 0, "reset.json", "unknown", "fault")
+DEVICE: Final = probe.Device(
+    "ascend", "npu0", 0, "910", 5, 1, 70, memory_used=5, memory_total=9, pids=(1,), visible="0"
+)
+STORED: Final = state_store.Fault("n", "npu0", "80C98002", "minor", 1.5, "boot", 2.5)
+SCHEDULED: Final = state_store.Schedule("k", 1, "n", 1.5, 7, None, True, False)
+STANDS: Final = state_store.Verdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
+SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
+    "mirror": (mirror.EVENTS, (mirror.Done(read="-"), mirror.Refused("w"))),
+    "courier": (
+        messenger.EVENTS,
+        (
+            messenger.OperatorOrder("1", "pause", "root", 5.0, 2000.0),
+            messenger.OperatorOrder("1", "restart", "root", None, 2000.0),
+            messenger.Ordered(Order(3, "run", "go")),
+            messenger.Ordered(Order(3, "end", "over", end=End(195, "hang-limit", "w"))),
+            messenger.Contact(1.0),
+            messenger.Cut("w"),
+            messenger.Refused("w", True),
+            messenger.Noted("w"),
+            messenger.Left(),
+        ),
+    ),
+    "watch": (checkpoints.EVENTS, (checkpoints.Saved("/c/1", 999.0, True), Ready(), Problem("w"))),
+    "output": (output.EVENTS, (output.Tail(("a",)), output.Broken(1))),
+    "keeper": (
+        state_store.EVENTS,
+        (state_store.History((STORED,), (SCHEDULED,)), state_store.Shared(STANDS), state_store.Told(None)),
+    ),
+    "platform": (platform.EVENTS, (platform.Platform(faults=(RANK_FAULT,), clear=False), Ready())),
+    "probe": (
+        probe.EVENTS,
+        (
+            probe.Ready(("ascend",)),
+            probe.Absent("no driver"),
+            probe.Present((probe.Health("npu0", "ascend", "0", 5, "ok", False),)),
+            probe.Checked(("npu0",)),
+            probe.Devices(999.0, (DEVICE,)),
+            probe.Fault("npu0", 0, "8", "t", False, True, "minor", "w"),
+            probe.Freed(False, (probe.Occupied("npu0", (1,), 5, None),), (), ("npu0",)),
+            probe.Cleared(False, "w"),
+        ),
+    ),
+    "sampler": (sampler.EVENTS, (sampler.Begun(1), sampler.Sample(999.0, 1.0, 0.1, 5.0, 2, 1))),
+    "metrics": (metrics.EVENTS, (metrics.Listening("127.0.0.1:1"),)),
+    "evidence": (evidence.EVENTS, (evidence.Evidenced(None, "w", 0.0, 0, 1, "r", False),)),
+    "heal": (heal.EVENTS, (heal.Healed(False, "w"),)),
+    "farewell": (exit_hooks.EVENTS, (exit_hooks.Parted(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
 }
+LINES: Final = {name: [*map(protocol.dump, said)] for name, (protocol, said) in SAID.items()}
 
 
 def seeds(name: str) -> list[bytes]:
@@ -323,9 +338,7 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
         b"\0".join([peers.ORDER, peers.dump(Order(3, "run", "why")), b"1", b"5"]),
         b"\0".join([peers.REFUSED, b"why"]),
     ],
-    "helpers": lambda: [
-        bytes([number]) + json.dumps(line).encode() for number, name in enumerate(LINES) for line in LINES[name]
-    ],
+    "helpers": lambda: [bytes([number]) + line for number, name in enumerate(LINES) for line in LINES[name]],
 }
 # Target and bytes, as a fuzzer found them.
 FOUND: Final[list[tuple[str, bytes]]] = [
@@ -342,6 +355,6 @@ FOUND: Final[list[tuple[str, bytes]]] = [
 FOUND.append(("slots", b"\0" + _slot(STEP=(1 << 64) - 1, CHECKPOINT_STEP=(1 << 63) + 2)))
 FOUND.append(("state", _state().replace(b'"last_step": null,\n', b"")))
 FOUND.append(("helpers", b'\3{"event": "broken", "stream": Infinity}'))
-FOUND.append(("helpers", b'\0{"event": "saved", "path": "/c", "renamed": true, "mono": 1' + b"0" * 400 + b"}"))
+FOUND.append(("helpers", b'\2{"event": "saved", "path": "/c", "renamed": true, "mono": 1' + b"0" * 400 + b"}"))
 _LONG: Final = {"RankId": 10**300, "LogicId": 10**300, "Status": "fault"}
 FOUND.append(("reset", json.dumps({"RankList": [_LONG] * 300}).encode()))

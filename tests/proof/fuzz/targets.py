@@ -30,7 +30,8 @@ from ftrun.platforms import table as platforms
 from ftrun.platforms.base import Surroundings
 from ftrun.views import beatfile, html, look, summary
 from ftrun.views import history as past
-from ftrun.wire import annotations, helpers, peers, records
+from ftrun.wire import annotations, helpers, platform, records, state_store
+from ftrun.wire.codec import Malformed
 from ftrun_hooks import layout as at
 from proof.fuzz import kit, messages
 from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text
@@ -130,8 +131,8 @@ def npu(content: bytes) -> None:
 def reset_json(content: bytes) -> None:
     """What it says of it is a line that PID 1 takes."""
     found, dropped = reset.parse(content, None, lambda code: faults.look_up({}, code).severity)
-    assert len(json.dumps({"event": "platform"} | found)) < helpers.LINE_LIMIT, "the line is too long"
-    Quiet().dropped("reset.json", dropped)
+    assert len(platform.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
+    Quiet(platform.EVENTS).dropped("reset.json", dropped)
 
 
 def py_spy(content: bytes) -> None:
@@ -246,11 +247,8 @@ def history_json(content: bytes) -> None:
     joined = history.merge(found, found.faults[:1], found.schedules[:1])
     history.parse(history.dump(joined))
     told = history.told(joined, time.time(), "boot")
-    assert len(json.dumps(told)) < helpers.LINE_LIMIT
-    for fault in told["faults"]:
-        with contextlib.suppress(records.Corrupt):
-            records.load_occurrence(fault)
-    Quiet().dropped("history.json", dropped)
+    assert len(state_store.EVENTS.dump(told)) < helpers.LINE_LIMIT
+    Quiet(platform.EVENTS).dropped("history.json", dropped)
 
 
 def verdict_json(content: bytes) -> None:
@@ -283,7 +281,7 @@ TARGETS: Final = {
     "control": Target(messages.control_message, "orders and their answers"),
     "channel": Target(messages.channel, "frames of the control channel"),
     "peers": Target(messages.peer_message, "words of other nodes"),
-    "hub": Target(messages.rank_0, "a member, at rank 0", (peers.Refused,)),
-    "member": Target(messages.member, "rank 0, at a member", (peers.Refused,)),
+    "hub": Target(messages.rank_0, "a member, at rank 0", (Malformed,)),
+    "member": Target(messages.member, "rank 0, at a member", (Malformed,)),
     "helpers": Target(messages.line_of_a_helper, "lines of helpers, in PID 1"),
 }

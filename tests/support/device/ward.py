@@ -17,8 +17,8 @@ NODE = "n7"
 PATCHED = """
 import sys
 sys.path[:0] = [{paths}]
-import ftrun.probing as probing, ftrun.recovery as recovery
-probing.PERIOD, recovery.LOOK = 0.2, 0.1
+from ftrun.pid1.clients import platform, probe
+probe.PERIOD, platform.LOOK = 0.2, 0.1
 from ftrun.cli.run import main
 main()
 """

@@ -1,23 +1,9 @@
 """Everything pyzmq: `python -m ftrun.helpers.courier RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after the command.
 
-In the run dir: `ftctl.sock`, the control channel (channel.py); `records.sock`, a stream of the records (stream.py); and
-`steps.jsonl`, how far training was when (steps.py).  stdin and stdout are one stream socket.  JSON lines come out:
-    {"event": "order", "id": ID, "verb": V, "by": TEXT, "lasting": S | null,     an order of an operator; not
-     "until": T}                                         to be obeyed after that, of time.monotonic()
-    {"event": "problem", "what": TEXT}                   one line for a person, each at most once
-Requests come in:
-    {"ask": "answer", "id": ID, "ok": B, "why": TEXT}    what became of that order
-    {"ask": "attempt", "number": N}                      the attempt that is under way
-With GROUP (a `wire.peers.Place` in JSON) it also speaks with the other nodes (hub.py at rank 0, member.py):
-    {"ask": "report", "report": R}                       what rank 0 has to know (`core.group.Report`), when it changed
-and comes out:
-    {"event": "ordered", "order": O}                     what it orders all (`core.group.Order`), when it changed
-    {"event": "contact", "age": S}                       while rank 0 answers: so long ago we said what it has answered
-    {"event": "cut", "why": TEXT}                        it does not, for too long; once until contact
-    {"event": "refused", "why": TEXT, "misfit": B}       it does not take us, each text once, and never will
-    {"event": "noted", "what": TEXT}                     rank 0: what it has seen of the group, one line for its records
-    {"event": "left"}                                    after a report of that state: it has it, and we may go
-It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
+In the run dir: `ftctl.sock`, the control channel (channel.py); `records.sock`, a stream of the records (stream.py);
+and `steps.jsonl`, how far training was when (steps.py).  stdin and stdout are one stream socket; wire/messenger.py has
+what is said on it.  With GROUP (a `wire.peers.Place` in JSON) it also speaks with the other nodes (hub.py at rank 0,
+member.py).  It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
 """
 
 import math
@@ -32,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 from ftrun.helpers.courier.channel import Channel
 from ftrun.helpers.courier.steps import Steps
 from ftrun.helpers.courier.stream import Stream
-from ftrun.helpers.lines import Lines, Request, run
+from ftrun.helpers.lines import Lines, run
 from ftrun.wire import peers
+from ftrun.wire.messenger import EVENTS, REQUESTS, Answer, Attempt, Report
 
 if TYPE_CHECKING:
     from ftrun.helpers.courier.hub import Hub
@@ -44,7 +31,7 @@ EACH: Final = 128 << 10  # bytes more of each member at rank 0
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv))
+    return run(partial(_run, argv), EVENTS, REQUESTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
@@ -72,12 +59,13 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
             ready = dict(poller.poll(int(max(0.0, due - now) * 1000) + 1))
             now = time.monotonic()
             for request in lines.requests(0.0) if 0 in ready else ():
-                if request["ask"] == "attempt":
-                    steps.attempt = int(request["number"])
-                elif request["ask"] == "report":
-                    _report(link, request, now, lines)
-                else:
-                    channel.answer(request)
+                match request:
+                    case Attempt(number):
+                        steps.attempt = number
+                    case Report(report) if link is not None:
+                        link.take(peers.cleaned(report), now)
+                    case Answer():
+                        channel.answer(request)
             channel.tend(now)
             if stream.fd in ready:
                 poller.unregister(stream.fd)  # until the batch is sent
@@ -105,14 +93,6 @@ def _link(place: peers.Place, beat_dir: str, lines: Lines) -> "Hub | Member":
     else:
         from ftrun.helpers.courier.hub import Hub as Link  # type: ignore[assignment]
     return Link(place, beat_dir, lines)
-
-
-def _report(link: "Hub | Member | None", request: Request, now: float, lines: Lines) -> None:
-    try:
-        if link is not None:
-            link.take(request, now)
-    except peers.Refused as why:
-        lines.problem(f"a report that is none: {why}")
 
 
 if __name__ == "__main__":

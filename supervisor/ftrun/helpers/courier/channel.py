@@ -6,11 +6,12 @@ whoever does not fetch an answer loses it.
 
 import math
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ftrun import __version__
-from ftrun.helpers.lines import Lines, Request
+from ftrun.helpers.lines import Lines
 from ftrun.wire import control
+from ftrun.wire.messenger import Answer, OperatorOrder, Verb
 
 if TYPE_CHECKING:
     import zmq
@@ -77,11 +78,11 @@ class Channel:
             self._take(frames, now)
         self._unread = True
 
-    def answer(self, request: Request) -> None:
+    def answer(self, answer: Answer) -> None:
         """PID 1 has decided."""
-        asked = self._asked.pop(str(request.get("id")), None)
+        asked = self._asked.pop(answer.id, None)
         if asked is not None:
-            self._reply(asked, request.get("ok") is True, str(request.get("why")))
+            self._reply(asked, answer.ok, answer.why)
 
     def _take(self, frames: list[bytes], now: float) -> None:
         envelope = tuple(frames[:-1]) if len(frames) <= 3 else (frames[0],)
@@ -101,7 +102,8 @@ class Channel:
         else:
             self._count += 1
             self._asked[str(self._count)] = asked
-            self._lines.say("order", **request._asdict() | {"id": str(self._count), "until": asked.until})
+            order = OperatorOrder(str(self._count), cast(Verb, request.verb), request.by, request.lasting, asked.until)
+            self._lines.say(order)
 
     def _may(self, now: float) -> bool:
         self._tokens, self._at = min(BURST, self._tokens + RATE * (now - self._at)), now

@@ -23,8 +23,10 @@ from ftrun.core.group import Pulse, Report
 from ftrun.helpers.courier import keys, pulse
 from ftrun.helpers.courier.connections import HANDSHAKE, Connections
 from ftrun.helpers.courier.member import LATE, RETRY, period, secured, server
-from ftrun.helpers.lines import PROBLEM, Lines, Request
+from ftrun.helpers.lines import PROBLEM, Lines
+from ftrun.wire import messenger as messages
 from ftrun.wire import peers
+from ftrun.wire.codec import Malformed
 
 A_TURN: Final = 256  # messages
 QUEUED: Final = 16  # messages of one peer; of whole states the next is as good
@@ -99,9 +101,9 @@ class Hub:
         closed = min((peer.until for peer in self._lost), default=math.inf)
         return min(self._next, self._scan, self._leaving, deadline, closed)
 
-    def take(self, request: Request, now: float) -> None:
+    def take(self, report: Report, now: float) -> None:
         """The report of our own PID 1, a member as all are."""
-        self._own = report = peers.report_of(request.get("report"))
+        self._own = report
         if report.state == "left" and self._leaving == math.inf:
             self._leaving = now + LEAVING
         self._decide(fleet.Reported(now, report, self._stopped(report, now)))
@@ -117,7 +119,7 @@ class Hub:
             self._next = now + (self._period if self._bind() else RETRY)
             self._beats[0] = peers.dump_pulse(pulse.read(self._beat_dir, now)), now
             if self._said:
-                self._lines.say("contact")
+                self._lines.say(messages.Contact())
         if self._fleet.deadline is not None and now >= self._fleet.deadline:
             self._decide(fleet.Ticked(now))
         self._tell()
@@ -131,7 +133,7 @@ class Hub:
             self._leaving = min(self._leaving, now + ANSWERED) if self._by_fd else now
         if now >= self._leaving:
             self._leaving = math.inf
-            self._lines.say("left")
+            self._lines.say(messages.Left())
             self._own = None
 
     def close(self, orphan: bool) -> None:
@@ -184,15 +186,15 @@ class Hub:
                     self._bye(id, content, now)
                     continue
                 if len(content) != 4 or len(content[3]) > STAMP:
-                    raise peers.Refused("it does not speak the protocol of a member")
+                    raise Malformed("it does not speak the protocol of a member")
                 peer = self._by_id.get(id)
                 if peer is None or peer.introduction != content[0]:
                     peer = self._introduced(content[0])
                     self._connected(peer, id, int(frames[0].get(zmq.SRCFD)), now)
                 self._heard(peer, content[1:], now)
                 if peer.refused:
-                    raise peers.Refused(peer.refused)
-            except peers.Refused as why:
+                    raise Malformed(peer.refused)
+            except Malformed as why:
                 self._lines.problem(f"{_who(content[0])} is refused: {why}")
                 misfit = isinstance(why, peers.Misfit) and self._is_final(now)
                 self._send([id, peers.REFUSED, str(why).encode(), peers.MISFIT if misfit else b""])
@@ -214,11 +216,11 @@ class Hub:
         """The peer that says this of itself, if it may be one."""
         hello = peers.load_hello(content, __version__)
         if hello.job != self._place.job:
-            raise peers.Refused(f"it is of {_job(hello.job)}, and rank 0 of {_job(self._place.job)}")
+            raise Malformed(f"it is of {_job(hello.job)}, and rank 0 of {_job(self._place.job)}")
         if hello.size != self._place.size:
             raise peers.Misfit(f"it is in a group of {hello.size}, and rank 0 in one of {self._place.size}")
         if not 0 < hello.rank < hello.size:
-            raise peers.Refused(f"member {hello.rank} is rank 0 itself, or does not belong to a group of {hello.size}")
+            raise Malformed(f"member {hello.rank} is rank 0 itself, or does not belong to a group of {hello.size}")
         lives = self._lives.setdefault(hello.rank, {})
         for life in [life for life, old in lives.items() if old.gone and not old.id and life != hello.life]:
             del lives[life]
@@ -248,7 +250,7 @@ class Hub:
         if content != peer.report or peer.gone or peer.refused:
             report = peers.load_report(content)
             if (report.rank, report.life) != (peer.hello.rank, peer.hello.life):
-                raise peers.Refused("its report is of another than itself")
+                raise Malformed("its report is of another than itself")
             peer.report, peer.seq, peer.state = content, report.seq, report.state
             peer.gone, peer.refused = False, ""
             self._beats[report.rank] = beat, now
@@ -314,7 +316,7 @@ class Hub:
             for rank, (content, at) in self._beats.items():
                 try:
                     found = peers.load_pulse(content)
-                except peers.Refused:
+                except Malformed:
                     continue  # what its command wrote is no pulse
                 if found is not None:
                     self._pulses[rank] = found._replace(age=found.age + now - at)
@@ -327,13 +329,13 @@ class Hub:
                 case fleet.Told(order):
                     self._order = peers.dump(order)
                 case fleet.Refused(0, _, why):
-                    self._lines.say("refused", why=why)
+                    self._lines.say(messages.Refused(why))
                 case fleet.Refused(rank, life, why):
                     peer = self._lives.get(rank, {}).get(life)
                     if peer is not None:
                         peer.refused = why
                 case fleet.Noted(what):
-                    self._lines.say("noted", what=what[:PROBLEM])
+                    self._lines.say(messages.Noted(what[:PROBLEM]))
 
     def _tell(self) -> None:
         """The order as it stands, to all that do not have it."""
@@ -344,8 +346,8 @@ class Hub:
                     self._answer(peer)
         if self._own is not None and self._order != self._said:
             self._said = self._order
-            self._lines.say("contact")
-            self._lines.say("ordered", order=json.loads(self._order))
+            self._lines.say(messages.Contact())
+            self._lines.say(messages.Ordered(peers.load_order(self._order)))
 
     def _answer(self, peer: Peer) -> None:
         self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp])

@@ -15,8 +15,10 @@ from ftrun.core.durations import seconds
 from ftrun.core.group import Report
 from ftrun.helpers.courier import keys, pulse
 from ftrun.helpers.courier.greeting import ENDED, FAILED, Handshakes
-from ftrun.helpers.lines import Lines, Request
+from ftrun.helpers.lines import Lines
+from ftrun.wire import messenger as messages
 from ftrun.wire import peers
+from ftrun.wire.codec import Malformed
 
 if TYPE_CHECKING:
     import zmq
@@ -160,9 +162,9 @@ class Member:
         left = self._report is not None and self._report.state == "left"
         return left and not self._left and (self._over or self._cut or bool(self._refused))
 
-    def take(self, request: Request, now: float) -> None:
+    def take(self, report: Report, now: float) -> None:
         """The report of PID 1."""
-        self._report = peers.report_of(request.get("report"))
+        self._report = report
         self._reported = self._next = now
         self._content = b""
 
@@ -252,7 +254,7 @@ class Member:
             self._renewing = self._renewing or now + RETRY
         elif found.certain and not self._refused:
             self._refused = found.refusal
-            self._lines.say("refused", why=self._refused, misfit=True)
+            self._lines.say(messages.Refused(self._refused, True))
 
     def _secret_changed(self) -> bool:
         """Whether the file has another one than the connection, as where a platform has replaced it meanwhile."""
@@ -286,7 +288,7 @@ class Member:
                 return
             try:
                 self._take(frames, now)
-            except peers.Refused as why:
+            except Malformed as why:
                 self._lines.problem(f"what rank 0 says is not understood: {why}")
 
     def _take(self, frames: list[bytes], now: float) -> None:
@@ -295,27 +297,27 @@ class Member:
             self._refused = peers.load_why(frames[1])
             if self._refused not in self._refusals and len(self._refusals) < A_TURN:
                 self._refusals.add(self._refused)
-                self._lines.say("refused", why=self._refused, misfit=frames[2] == peers.MISFIT)
+                self._lines.say(messages.Refused(self._refused, frames[2] == peers.MISFIT))
             return
         if frames[0] != peers.ORDER or len(frames) != 4:
-            raise peers.Refused("neither an order nor a refusal")
+            raise Malformed("neither an order nor a refusal")
         ack, asked = peers.load_ack(frames[2]), peers.load_time(frames[3])
         self._heard, self._refused = max(self._heard or asked, asked), ""
         # The time travels in whole microseconds.
         self._asked = None if asked > self._sent - 1e-5 else self._sent
         if now < self._silent and (self._cut or now >= self._said + OFTEN / 2):
             self._cut, self._said = False, now
-            self._lines.say("contact", age=max(0.0, now - self._heard))
+            self._lines.say(messages.Contact(max(0.0, now - self._heard)))
         if frames[1] != self._order:
             order = peers.load_order(frames[1])
             self._order, self._over = frames[1], order.what == "end"
-            self._lines.say("ordered", order=peers.plain(order))
+            self._lines.say(messages.Ordered(order))
         if self._report is not None and self._report.state == "left" and ack >= self._report.seq and not self._left:
             self._leave()
 
     def _leave(self) -> None:
         self._left = True
-        self._lines.say("left")
+        self._lines.say(messages.Left())
 
     def _judge(self, now: float) -> None:
         if self._asked is not None and now >= self._asked + ANSWER:
@@ -323,7 +325,7 @@ class Member:
             self._part(now)
         if not self._cut and now >= self._silent:
             self._cut = True
-            self._lines.say("cut", why=self._why())
+            self._lines.say(messages.Cut(self._why()))
 
     def _part(self, now: float) -> None:
         """The connection is made anew, soon; where our words reach rank 0 it does not take that for our end."""

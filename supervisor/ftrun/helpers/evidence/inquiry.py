@@ -21,8 +21,9 @@ from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.request import Request
 from ftrun.helpers.evidence.slow import Task
 from ftrun.helpers.evidence.waits import World
+from ftrun.wire.evidence import Event, Evidenced
+from ftrun.wire.helpers import Problem
 
-Message = dict[str, object]
 LOOK: Final = 0.25  # of the time that there is beside the pause: for the stacks of one look
 SEARCHED: Final = 128  # processes that are asked for an open accelerator
 
@@ -30,7 +31,7 @@ SEARCHED: Final = 128  # processes that are asked for an open accelerator
 class Inquiry:
     """`say` takes a message to PID 1."""
 
-    def __init__(self, request: Request, say: Callable[[Message], None]) -> None:
+    def __init__(self, request: Request, say: Callable[[Event], None]) -> None:
         self._request, self._say = request, say
         self._ranks = {rank.pid for rank in request.ranks}
         self._said = threading.Lock()  # taken by whoever says the last word
@@ -88,14 +89,9 @@ class Inquiry:
     ) -> None:
         if self._said.acquire(blocking=False):
             if problem is not None:
-                self._say({"event": "problem", "what": problem})
-            seen: dict[str, object] = {
-                "cpu": round(verdict.cpu, 3),
-                "io": round(verdict.io),
-                "processes": self._processes,
-            }
-            seen |= {"report": path, "waits": waits}
-            self._say({"event": "evidenced", "cleared": verdict.cleared, "why": why, **seen})
+                self._say(Problem(problem))
+            rates = round(verdict.cpu, 3), round(verdict.io)
+            self._say(Evidenced(verdict.cleared, why, *rates, self._processes, path, waits))
 
     def _judge(self, found: list[Change], accelerated: bool, graph: Graph, outcome: Outcome) -> Verdict:
         request = self._request
@@ -169,7 +165,7 @@ class Inquiry:
                 return folder.report
             except OSError as error:
                 if not self._said.locked():  # else the report is there, only without what came late
-                    self._say({"event": "problem", "what": f"evidence: no report: {error}"})
+                    self._say(Problem(f"evidence: no report: {error}"))
                 return None
 
         return write

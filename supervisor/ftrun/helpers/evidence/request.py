@@ -1,9 +1,10 @@
 """What PID 1 asks for: one JSON document."""
 
-import json
 from typing import Any, NamedTuple
 
 from ftrun.core.values import Finding, Rank, Section
+from ftrun.wire.codec import EXACT
+from ftrun.wire.evidence import Question, RankSeen
 
 
 class Request(NamedTuple):
@@ -41,33 +42,21 @@ class Request(NamedTuple):
 
 
 def parse(text: str) -> Request:
-    """ValueError, KeyError or TypeError if it is not what PID 1 says."""
-    found = json.loads(text)
-    finding = found["finding"]
-    return Request(
-        str(found["run_dir"]),
-        int(found["attempt"]),
-        Finding(**{name: finding[name] for name in Finding._fields if name in finding}),
-        int(found["root"]),
-        frozenset(int(pid) for pid in found.get("spared", ())),
-        tuple(_rank(rank) for rank in found.get("ranks", ())),
-        float(found["now"]),
-        tuple(device for device in found.get("devices", ()) if isinstance(device, dict)),
-        tuple(str(path) for path in found.get("output", ())),
-        float(found.get("between", 3.0)),
-        float(found.get("timeout", 25.0)),
-        None if found.get("patience") is None else float(found["patience"]),
-    )
+    """Malformed if it is not what PID 1 says."""
+    question = EXACT.load(Question, text)
+    ranks = tuple(map(_rank, question.ranks))
+    devices = tuple(device._asdict() for device in question.devices)
+    return Request(**question._asdict() | {"spared": frozenset(question.spared), "ranks": ranks, "devices": devices})
 
 
-def _rank(found: dict[str, Any]) -> Rank:
+def _rank(seen: RankSeen) -> Rank:
     return Rank(
-        int(found["rank"]),
-        int(found["pid"]),
-        bool(found.get("present", True)),
-        alive_at=found.get("alive_at"),
-        moved_at=found.get("moved_at"),
-        step=found.get("step"),
-        done=bool(found.get("done", False)),
-        sections=tuple(Section(str(name), 0.0) for name in found.get("sections", ())),
+        seen.rank,
+        seen.pid,
+        seen.present,
+        alive_at=seen.alive_at,
+        moved_at=seen.moved_at,
+        step=seen.step,
+        done=seen.done,
+        sections=tuple(Section(name, 0.0) for name in seen.sections),
     )

@@ -1,27 +1,25 @@
 """Does what is to be done at the end of the container: `python -m ftrun.helpers.farewell JSON`, started by PID 1.
 
-The one word is {"commands": [TEXT, ...], "unmount": [PATH, ...], "grace": S | null}: the commands are run one after
-another by `sh -c`, each in a session of its own with its output on stderr, then the paths are unmounted by `umount`.
-JSON lines come out on stdout, ASCII:
-    {"event": "parted", "late": [TEXT, ...], "failed": [{"what": TEXT, "why": TEXT}, ...], "pids": [PID, ...]}
-    {"event": "problem", "what": TEXT}                   one line for a person
-`parted` is the last.  It comes when all is done, or after S seconds (null: never), or when stdin ends: what is `late`
-then goes on without being waited for.  The command that runs is left to itself, the others are started beside it, and
-the paths are unmounted lazily (`umount -l`: gone from the tree of files at once, for good with their last user); `pids`
-are the processes that go on.  A path that is busy is tried for BUSY seconds, then unmounted lazily: with the training
-ended its users may be ourselves.  It ends with 0, or with 1 after a `problem`.
+The one word is a `Work` (wire/exit_hooks.py): the commands are run one after another by `sh -c`, each in a session of
+its own with its output on stderr, then the paths are unmounted by `umount`.  `Parted` is the last that it says.  It
+comes when all is done, or after the grace, or when stdin ends: what is `late` then goes on without being waited
+for.  The command that runs is left to itself, the others are started beside it, and the paths are unmounted lazily
+(`umount -l`: gone from the tree of files at once, for good with their last user); `pids` are the processes that go
+on.  A path that is busy is tried for BUSY seconds, then unmounted lazily: with the training ended its users may be
+ourselves.  It ends with 0, or with 1 after a `problem`.
 """
 
-import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.helpers.heal.children import LOG, Children, why
 from ftrun.helpers.lines import Lines, run
+from ftrun.wire.codec import EXACT
+from ftrun.wire.exit_hooks import EVENTS, Failed, Parted, Work
 
 BUSY: Final = 10.0  # s
 AGAIN: Final = 0.2  # s between tries
@@ -29,27 +27,12 @@ LAZY: Final = 2.0  # s for all `umount -l` together: they ask no disk, but find 
 COMPLAINT: Final = 300  # bytes
 
 
-class Work(NamedTuple):
-    commands: list[str]
-    unmount: list[str]
-    grace: float | None
-
-
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv))
+    return run(partial(_run, argv), EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    Farewell(parse(argv[0]), lines).run()
-
-
-def parse(text: str) -> Work:
-    """ValueError, TypeError or KeyError where it is no such work."""
-    found = json.loads(text)
-    commands, unmount, grace = list(found["commands"]), list(found["unmount"]), found["grace"]
-    if not all(isinstance(word, str) for word in commands + unmount):
-        raise TypeError("commands and paths are texts")
-    return Work(commands, unmount, None if grace is None else float(grace))
+    Farewell(EXACT.load(Work, argv[0]), lines).run()
 
 
 class Farewell:
@@ -58,7 +41,7 @@ class Farewell:
         self._children = Children(lines)
         self._until = None if work.grace is None else time.monotonic() + work.grace
         self._late: list[str] = []
-        self._failed: list[dict[str, str]] = []
+        self._failed: list[Failed] = []
         self._left: list[int] = []  # pids
 
     def run(self) -> None:
@@ -67,7 +50,7 @@ class Farewell:
         lazily = [path for path in self._work.unmount if not self._unmount(path)]
         self._late += [f"umount {path}" for path in lazily]
         self._unmount_lazily(lazily)
-        self._lines.say("parted", late=self._late, failed=self._failed, pids=self._left)
+        self._lines.say(Parted(tuple(self._late), tuple(self._failed), tuple(self._left)))
 
     @property
     def _over(self) -> bool:
@@ -130,7 +113,7 @@ class Farewell:
             return None
 
     def _fail(self, what: str, failure: str) -> None:
-        self._failed.append({"what": what, "why": failure})
+        self._failed.append(Failed(what, failure))
 
 
 if __name__ == "__main__":

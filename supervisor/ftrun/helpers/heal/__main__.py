@@ -1,21 +1,17 @@
 """Runs what heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
 
-The one word is {"command": TEXT, "timeout": S, "environment": {NAME: TEXT, ...}}: `sh -c TEXT` is run with that added
-to the environment, in a session of its own; its output goes to stderr.  JSON lines come out on stdout, ASCII:
-    {"event": "healed", "ok": true, "why": null}
-    {"event": "healed", "ok": false, "why": TEXT}        "it ended with 3", "it did not end within 5m", ...
-    {"event": "problem", "what": TEXT}                   one line for a person
-`healed` is the last; by then nothing of the command is left, what it left in the background included.  When stdin ends
-before, all of it is killed just the same, and nothing is said.  It ends with 0, or with 1 after a `problem`.
+The one word is a `Remedy` (wire/heal.py): its command is run by `sh -c` in a session of its own; its output goes to
+stderr.  `Healed` is the last that it says ("it ended with 3", "it did not end within 5m", ...); by then nothing of the
+command is left, what it left in the background included.  When stdin ends before, all of it is killed just the same,
+and nothing is said.  It ends with 0, or with 1 after a `problem`.
 """
 
-import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core import durations
 from ftrun.helpers.evidence.processes import below
@@ -23,23 +19,19 @@ from ftrun.helpers.heal.children import Children, why
 from ftrun.helpers.lines import Lines, run
 from ftrun.host import procfs, spawn, tree
 from ftrun.host.procfs import Stat
+from ftrun.wire.codec import EXACT
+from ftrun.wire.heal import EVENTS, Healed, Remedy
 
 LAST: Final = 10.0  # s in which SIGKILL ends all but what is stuck in the kernel
 TURN: Final = 0.1  # s between looks for what forked meanwhile
 
 
-class Remedy(NamedTuple):
-    command: str
-    timeout: float
-    environment: dict[str, str]
-
-
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv))
+    return run(partial(_run, argv), EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    remedy = parse(argv[0])
+    remedy = EXACT.load(Remedy, argv[0])
     spawn.become_subreaper()  # a daemon's parent is gone: it comes to us, and is ended
     children = Children(lines)
     failure = _apply(remedy, children)
@@ -48,14 +40,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     if stuck:
         failure = f"{failure or 'it ended'}; SIGKILL does not end {'; '.join(map(procfs.describe, stuck[:4]))}"
     if listening:
-        lines.say("healed", ok=failure is None, why=failure)
-
-
-def parse(text: str) -> Remedy:
-    """ValueError, TypeError or KeyError where it is no remedy."""
-    found = json.loads(text)
-    environment = {str(name): str(value) for name, value in dict(found["environment"]).items()}
-    return Remedy(str(found["command"]), float(found["timeout"]), environment)
+        lines.say(Healed(failure is None, failure))
 
 
 def _apply(remedy: Remedy, children: Children) -> str | None:

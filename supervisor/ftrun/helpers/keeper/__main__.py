@@ -1,24 +1,13 @@
 """Keeps what outlives the pod: `python -m ftrun.helpers.keeper FOLDER`, started by PID 1.
 
 In the folder, which several keepers may share and which may be on a network disk: `history.json`, `verdict.json`, and
-`history.lock`.  JSON lines come out on stdout, ASCII:
-    {"event": "kept", "history": {"faults": [...], "schedules": [...]}}      at the start, and for each `keep`: what is
-                                                       known now (history.py has the fields), the oldest first; faults
-                                                       of the last 2 days or of this boot, at most 256; 64 schedules
-    {"event": "told", "verdict": {...} | null}         for each `verdict`: the one that stands; null: it was none
-    {"event": "shared", "verdict": {...} | null}       for each `shared`
-    {"event": "problem", "what": TEXT}                 one line for a person, each at most once
-Requests come in on stdin, a JSON object a line:
-    {"ask": "keep", "faults": [...], "schedule": {...} | null}      add these: a fault once, the schedule joined with
-                                                       the one of the same `key` (best_* the maximum; progressed and
-                                                       faulted once true stay so; the rest as it is here)
-    {"ask": "verdict", "verdict": {...}, "since": T}   write it, unless there is one of the same schedule_cnt that is
-                                                       not older than T, in s since the epoch (may be left out: 0)
-    {"ask": "shared", "schedule_cnt": N, "since": T}   the verdict of that schedule, if not older than T
-What was answered is on disk, unless a `problem` said that it cannot be: then it is in memory, and on disk as soon as
-that works again.  A file that is not ours is set aside as `NAME.corrupt-<n>`, one that cannot be read is left alone.
-When stdin ends it finishes what it was asked and ends with 0; with 1 after a problem that it did not expect.  It may
-block on a dead disk: nobody waits for it.
+`history.lock`.  What it is asked and says is in wire/state_store.py. `History` comes at the start, and for each `Keep`:
+faults of the last 2 days or of this boot, at most 256; 64 schedules. A fault is kept once; a schedule is joined with
+the one of the same `key` (best_* the maximum; progressed and faulted once true stay so; the rest as it is new). What
+was answered is on disk, unless a `problem` said that it cannot be: then it is in memory, and on disk as soon as that
+works again.  A file that is not ours is set aside as `NAME.corrupt-<n>`, one that cannot be read is left alone. When
+stdin ends it finishes what it was asked and ends with 0; with 1 after a problem that it did not expect.  It may block
+on a dead disk: nobody waits for it.
 """
 
 import os
@@ -26,14 +15,14 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ftrun.helpers.keeper import history, verdict
 from ftrun.helpers.keeper.folder import Folder
 from ftrun.helpers.keeper.history import Foreign, History
-from ftrun.helpers.keeper.verdict import Verdict
-from ftrun.helpers.lines import Lines, Request, run
+from ftrun.helpers.lines import Lines, run
 from ftrun.host import procfs
+from ftrun.wire import state_store as messages
 
 HISTORY: Final = "history.json"
 VERDICT: Final = "verdict.json"
@@ -41,13 +30,13 @@ LIMIT: Final = 8 << 20  # bytes; what we write has at most half of it
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv))
+    return run(partial(_run, argv), messages.EVENTS, messages.REQUESTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
     os.umask(0o022)  # the outer scheduler reads the verdict, as whoever it is (Slurm's epilog)
     keeper = Keeper(os.path.abspath(argv[0]), lines)
-    lines.say("kept", history=keeper.keep([], None))
+    lines.say(keeper.keep((), None))
     while not lines.ended:
         for request in lines.requests():
             keeper.answer(request)
@@ -58,30 +47,26 @@ class Keeper:
         self._folder, self._lines = Folder(path, lines.problem), lines
         self._known = History()
         self._unsaved = History()
-        self._boot = (procfs.read("/proc/sys/kernel/random/boot_id", 64) or b"").decode("ascii", "replace").strip()
+        self._boot = procfs.boot_id()
 
-    def answer(self, request: Request) -> None:
-        try:
-            match request["ask"]:
-                case "keep":
-                    self._lines.say("kept", history=self.keep(request["faults"], request["schedule"]))
-                case "verdict":
-                    stands = self.tell(request["verdict"], float(request.get("since", 0)))
-                    self._lines.say("told", verdict=stands)
-                case "shared":
-                    stands = self.shared(request["schedule_cnt"], float(request["since"]))
-                    self._lines.say("shared", verdict=stands)
-                case other:
-                    raise ValueError(other)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            self._lines.problem(f"a request that is none: {error!r}")
+    def answer(self, request: messages.Request) -> None:
+        match request:
+            case messages.Keep(faults, schedule):
+                self._lines.say(self.keep(faults, schedule))
+            case messages.TellVerdict(mine, since):
+                if verdict.whole(mine._asdict()):
+                    self._lines.say(messages.Told(self.tell(mine, since)))
+                else:
+                    self._lines.problem(f"malformed request: not a whole verdict: {mine}")
+            case messages.GetVerdict(schedule_cnt, since):
+                self._lines.say(messages.Shared(self.shared(schedule_cnt, since)))
 
     # --- the history ------------------------------------------------------------------------------------------------
 
-    def keep(self, faults: Sequence[Any], schedule: Any) -> dict[str, Any]:
+    def keep(self, faults: Sequence[messages.Fault], schedule: messages.Schedule | None) -> messages.History:
         """All that is known, with these."""
-        schedules = [] if schedule is None else [schedule]
-        good = [fault for fault in faults if self._right(fault, history.FAULT)]
+        good = [one._asdict() for one in faults if self._right(one._asdict(), history.FAULT)]
+        schedules = [] if schedule is None else [schedule._asdict()]
         fine = [one for one in schedules if self._right(one, history.SCHEDULE)]
         self._unsaved = history.merge(self._unsaved, good, fine)
         try:
@@ -99,7 +84,7 @@ class Keeper:
 
     def _right(self, entry: object, shape: history.Shape) -> bool:
         if (reason := history.wrong(entry, shape)) is not None:
-            self._lines.problem(f"a request with an entry that is none: {reason}")
+            self._lines.problem(f"malformed request: {reason}")
         return reason is None
 
     def _with_unsaved(self) -> History:
@@ -119,21 +104,19 @@ class Keeper:
 
     # --- the verdict ------------------------------------------------------------------------------------------------
 
-    def tell(self, mine: object, since: float) -> Verdict | None:
+    def tell(self, mine: messages.Verdict, since: float) -> messages.Verdict:
         """The verdict that stands: the first."""
-        if not isinstance(mine, dict) or not verdict.whole(mine):
-            raise ValueError("not a verdict")
         try:
             with self._folder.locked():
                 first = self._read_verdict(aside=True)
-                if first is not None and verdict.holds(first, mine["schedule_cnt"], since):
+                if first is not None and verdict.holds(first, mine.schedule_cnt, since):
                     return first
                 self._folder.write(VERDICT, verdict.dump(mine))
         except OSError as error:
             self._lost(VERDICT, error)
         return mine
 
-    def shared(self, schedule_cnt: object, since: float) -> Verdict | None:
+    def shared(self, schedule_cnt: int, since: float) -> messages.Verdict | None:
         try:
             found = self._read_verdict(aside=False)
         except OSError as error:
@@ -141,7 +124,7 @@ class Keeper:
             return None
         return found if found is not None and verdict.holds(found, schedule_cnt, since) else None
 
-    def _read_verdict(self, aside: bool) -> Verdict | None:
+    def _read_verdict(self, aside: bool) -> messages.Verdict | None:
         try:
             content = self._folder.read(VERDICT, verdict.LIMIT)
             if content is None:

@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ftrun.wire import state_store as messages
+from ftrun.wire.codec import EXACT, Malformed, Value
+
 SCHEMA: Final = 1
 ENTRY: Final = 2048  # bytes of one, as JSON
 EXTRA: Final = 65536  # bytes of what we do not know
@@ -14,7 +17,6 @@ SCHEDULES: Final = 64
 TOLD: Final = 256  # faults
 RECENT: Final = 2 * 24 * 3600.0  # s
 LINE: Final = 60_000  # bytes that are told, of the 64 KiB that PID 1 takes; schedules have at most a quarter of it
-MOST: Final = 1e12  # s, of either clock; PID 1 takes no more (wire/records.py)
 Entry = dict[str, Any]
 
 
@@ -35,7 +37,7 @@ def _text(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= messages.LATEST
 
 
 def _whole(value: object) -> bool:
@@ -141,19 +143,24 @@ def _kept(faults: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(reversed(kept[:FAULTS]))
 
 
-def told(history: History, now: float, boot: str) -> dict[str, list[Entry]]:
+def told(history: History, now: float, boot: str) -> messages.History:
     """What is said of it: faults of the last two days by the wall clock, or of this boot, which no clock can hide."""
     recent = [fault for fault in history.faults if fault["boot"] == boot or fault["wall"] > now - RECENT]
-    schedules = _last(history.schedules, LINE // 4)
-    return {"faults": _last(recent[-TOLD:], LINE - len(json.dumps(schedules))), "schedules": schedules}
+    schedules, room = _last(messages.Schedule, history.schedules, LINE // 4)
+    faults, _ = _last(messages.Fault, recent[-TOLD:], LINE - LINE // 4 + room)
+    return messages.History(faults, schedules)
 
 
-def _last(entries: Sequence[Entry], room: int) -> list[Entry]:
-    """As many of the last ones as have room."""
-    kept: list[Entry] = []
+def _last(kind: type[Value], entries: Sequence[Entry], room: int) -> tuple[tuple[Value, ...], int]:
+    """As many of the last ones as have room, with the fields that we know; and the room that is left."""
+    kept: list[Value] = []
     for entry in reversed(entries):
-        room -= len(json.dumps(entry)) + 2
-        if room < 0:
+        try:
+            one = EXACT.value(kind, {name: entry[name] for name in kind._fields if name in entry})  # type: ignore[attr-defined]
+        except Malformed:
+            continue  # of another version of ftrun
+        if (left := room - len(EXACT.dump(one)) - 2) < 0:
             break
-        kept.append(entry)
-    return kept[::-1]
+        room = left
+        kept.append(one)
+    return tuple(reversed(kept)), room

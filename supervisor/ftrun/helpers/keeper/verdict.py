@@ -1,48 +1,49 @@
 """A verdict that all tasks of a job share: `verdict.json`, as values."""
 
-import json
 from datetime import datetime
 from typing import Any, Final
 
+from ftrun.wire.codec import EXACT, Malformed, parsed
+from ftrun.wire.state_store import Verdict
+
 SCHEMA: Final = 1
 LIMIT: Final = 65536  # bytes
-_TYPES: Final = {"schema": int, "verdict": str, "exit_code": int, "node": str, "why": str, "schedule_cnt": int}
-Verdict = dict[str, Any]
 
 
-def whole(found: object) -> bool:
-    return (
-        isinstance(found, dict)
-        and all(type(found.get(name)) is kind for name, kind in _TYPES.items())
-        and found["schema"] == SCHEMA
-        and isinstance(found.get("device"), str | None)
-        and _time(found.get("time")) is not None
-    )
+def whole(found: object) -> Verdict | None:
+    """What this verdict says, as far as we know its fields; None for what is no whole verdict."""
+    if not isinstance(found, dict):
+        return None
+    known: dict[str, Any] = {"device": None} | {name: found[name] for name in Verdict._fields if name in found}
+    try:
+        verdict = EXACT.value(Verdict, known)
+    except Malformed:
+        return None
+    return verdict if verdict.schema == SCHEMA and _time(verdict.time) is not None else None
 
 
 def parse(content: bytes) -> Verdict | None:
     """None for whatever is no whole verdict."""
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
+        return whole(parsed(content))
+    except Malformed:
         return None
-    return dict(found) if whole(found) else None
 
 
-def holds(verdict: Verdict, schedule_cnt: object, since: float) -> bool:
+def holds(verdict: Verdict, schedule_cnt: int, since: float) -> bool:
     """Whether it is of that schedule; one from before `since`, in s since the epoch, is of an earlier job."""
-    time = _time(verdict["time"])
-    return time is not None and bool(verdict["schedule_cnt"] == schedule_cnt) and time >= since
+    time = _time(verdict.time)
+    return time is not None and verdict.schedule_cnt == schedule_cnt and time >= since
 
 
 def dump(verdict: Verdict) -> bytes:
-    return json.dumps(verdict).encode("ascii") + b"\n"
+    return EXACT.dump(verdict).encode("ascii") + b"\n"
 
 
-def _time(text: object) -> float | None:
+def _time(text: str) -> float | None:
     """Of an ISO-8601 time that says its zone."""
     try:
-        found = datetime.fromisoformat(str(text))
+        found = datetime.fromisoformat(text)
         return None if found.tzinfo is None else found.timestamp()
     except (ValueError, OverflowError):
         return None

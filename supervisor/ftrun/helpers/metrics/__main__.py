@@ -1,11 +1,9 @@
 """Shows the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
 
 ADDRESS is HOST:PORT, PATH a file for node_exporter's textfile collector, written each PERIOD s and when stdin has
-ended; either may be empty.  JSON lines come out on stdout, ASCII:
-    {"event": "listening", "address": HOST:PORT}     with the port that it got
-    {"event": "problem", "what": TEXT}               one line for a person, each at most once
-An address that cannot be had is tried again.  It ends with 0 when stdin ends, when nobody reads any more, or when
-prometheus-client is not installed; with 1 after a problem that it did not expect.
+ended; either may be empty.  What it says is in wire/metrics.py.  An address that cannot be had is tried again.  It ends
+with 0 when stdin ends, when nobody reads any more, or when prometheus-client is not installed; with 1 after a problem
+that it did not expect.
 """
 
 import sys
@@ -15,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
+from ftrun.wire.metrics import EVENTS, Listening
 
 if TYPE_CHECKING:
     from ftrun.helpers.metrics.exporter import Exporter
@@ -26,7 +25,7 @@ MISSING: Final = "no metrics: prometheus-client is not installed (pip install 'f
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv))
+    return run(partial(_run, argv), EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
@@ -72,7 +71,7 @@ class Metrics:
             why = str(error.strerror).partition(" (while")[0]  # which socket.create_server adds
             self._lines.problem(f"--metrics {self._address}: {why}; it is tried again")
             return
-        self._lines.say("listening", address=self._server.address)
+        self._lines.say(Listening(self._server.address))
 
     def _write(self, ended: bool) -> None:
         try:

@@ -9,14 +9,10 @@ the disk does not answer: PID 1 gives it up, or does not wait for it at all.
     mirror keep LOCAL REMOTE READ    copies LOCAL to REMOTE until stdin ends, and then what is left (keeping.py);
                                      READ: the token of what was fetched, `none` where nothing was there, `-` for not
                                      asked in time, `+` for a REMOTE that is yet to be made, as by `new`
-JSON lines come out on stdout, ASCII:
-    {"event": "done", "path": PATH}                         of `new`
-    {"event": "done", "read": TOKEN, "replace": B}          of `fetch`; B: LOCAL/.fetched is to take the place of LOCAL;
-                                                            TOKEN is `-` where there is a state that is not brought
-    {"event": "done"}                                       of `get` and `put`
-    {"event": "refused", "why": TEXT}                       it will not work, however long one waits: not ours to write
-    {"event": "problem", "what": TEXT}                      one line for a person, each at most once
-It ends with 0 when all is done, or nobody reads any more, with 1 after a problem that it did not expect.
+What it says is in wire/mirror.py: `Done` with the `path` of `new`; with `read` and `replace` of `fetch`
+(LOCAL/.fetched is to take the place of LOCAL; `read` is `-` where there is a state that is not brought); `Refused` for
+what is not ours to write.  It ends with 0 when all is done, or nobody reads any more, with 1 after a problem that it
+did not expect.
 """
 
 import errno
@@ -32,6 +28,7 @@ from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.keeping import RECORDS, Keeping
 from ftrun.host.place import FETCHED, NOTHING, UNREAD
 from ftrun.views import alive
+from ftrun.wire.mirror import EVENTS, Done, Refused
 
 MOST: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"
@@ -47,7 +44,7 @@ TURN: Final = 0.05  # s between looks whether it has
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv))
+    return run(partial(_run, argv), EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
@@ -55,23 +52,23 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     try:
         match verb:
             case "new":
-                lines.say("done", path=fresh(words[0]))
+                lines.say(Done(path=fresh(words[0])))
             case "fetch":
                 read, replaced = fetch(*words, lines=lines)
-                lines.say("done", read=read, replace=replaced)
+                lines.say(Done(read=read, replace=replaced))
             case "get":
                 get(*words)
-                lines.say("done")
+                lines.say(Done())
             case "put":
                 put(*words)
-                lines.say("done")
+                lines.say(Done())
             case _:
                 local, remote, read = words
                 Keeping(local, remote, read, make=fresh, lines=lines).run()
     except OSError as error:
         if verb == "keep" or error.errno not in WRONG:
             raise
-        lines.say("refused", why=f"run dir {error.filename or words[-1]}: {error.strerror}")
+        lines.say(Refused(f"run dir {error.filename or words[-1]}: {error.strerror}"))
 
 
 def fresh(path: str) -> str:

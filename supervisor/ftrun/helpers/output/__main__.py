@@ -1,33 +1,29 @@
 """Passes on what the command writes, and keeps a copy of it: `output LOG STREAM...`, started by PID 1.
 
 For each STREAM (1 or 2, the command's number of it) there are two descriptors, from 3 on: the pipe that the command
-writes to, and where that would have gone without us.  What it is asked, one JSON object a line on stdin:
-    {"ask": "attempt", "number": N, "mono": T}   told at T, before it was started: the tail is of what is seen from then
-                                         on, and a line in the log says so
-    {"ask": "tail"}                      what were the last lines?
-What it says on stdout, JSON lines, ASCII:
-    {"event": "tail", "lines": [...]}    once all that was written is seen, or after `PATIENCE`
-    {"event": "broken", "stream": N}     nobody reads that stream any more, and the helper has let go of its pipe
-    {"event": "problem", "what": TEXT}   one line for a person, each once
-It ends with 0 when its stdin and all pipes have, and all is passed on and in the log (which it waits for at most
-`LOG_PATIENCE`), and not before: also when PID 1 has died.
+writes to, and where that would have gone without us.  What it is asked, and says, is in wire/output.py; `Tail` comes
+once all that was written is seen, or after `PATIENCE`; a line in the log says where an attempt begins.  It ends with 0
+when its stdin and all pipes have, and all is passed on and in the log (which it waits for at most `LOG_PATIENCE`), and
+not before: also when PID 1 has died.
 """
 
-import json
-import os
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
+from ftrun.helpers.lines import write
 from ftrun.helpers.output.log import Log
 from ftrun.helpers.output.relay import Relay
 from ftrun.helpers.output.tail import Tail
+from ftrun.wire import output as messages
+from ftrun.wire.codec import Malformed
+from ftrun.wire.helpers import LINE_LIMIT, Problem
+from ftrun.wire.output import EVENTS, REQUESTS, Attempt, Broken, Event, GetTail, Request
 
 PATIENCE: Final = 0.5  # s
 LOG_PATIENCE: Final = 2.0  # s
-LINE_LIMIT: Final = 1 << 16  # bytes of a request
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,26 +48,24 @@ class Output:
             relay.start()
         while line := sys.stdin.buffer.readline(LINE_LIMIT):
             try:
-                self._answer(json.loads(line))
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                self.problem(f"a request that is none: {error!r}")
+                self._answer(REQUESTS.load(line))
+            except Malformed as why:
+                self.problem(f"malformed request: {why}")
         for relay in self._relays:
             relay.join()
         self._log.close(LOG_PATIENCE)
 
-    def _answer(self, request: dict[str, Any]) -> None:
-        if request["ask"] == "attempt":
-            number, mono = int(request["number"]), float(request["mono"])
-            with self.lock:
-                self._tail.begin(mono)
-                self._log.mark(f"attempt {number}")
-        elif request["ask"] == "tail":
-            with self.lock:
-                self.lock.wait_for(lambda: all(relay.dry for relay in self._relays), PATIENCE)
-                lines = self._tail.lines()
-            self._say("tail", lines=lines)
-        else:
-            raise ValueError(request["ask"])
+    def _answer(self, request: Request) -> None:
+        match request:
+            case Attempt(number, mono):
+                with self.lock:
+                    self._tail.begin(mono)
+                    self._log.mark(f"attempt {number}")
+            case GetTail():
+                with self.lock:
+                    self.lock.wait_for(lambda: all(relay.dry for relay in self._relays), PATIENCE)
+                    lines = self._tail.lines()
+                self._say(messages.Tail(tuple(lines)))
 
     # --- what the relays say ----------------------------------------------------------------------------------------
 
@@ -84,21 +78,19 @@ class Output:
             self.lock.notify()
 
     def broken(self, stream: int) -> None:
-        self._say("broken", stream=stream)
+        self._say(Broken(stream))
 
     def problem(self, what: str) -> None:
         with self._saying:
             known = what in self._told
             self._told.add(what)
         if not known:
-            self._say("problem", what=what)
+            self._say(Problem(what))
 
-    def _say(self, event: str, **more: Any) -> None:
-        content = json.dumps({"event": event} | more).encode("ascii") + b"\n"
+    def _say(self, message: Event) -> None:
         try:
             with self._saying:
-                while content:
-                    content = content[os.write(1, content) :]
+                write(EVENTS.dump(message))
         except OSError:
             pass  # PID 1 has died; the output goes on
 

@@ -1,20 +1,14 @@
 """Says what MindCluster wants: `python -m ftrun.helpers.platform PATH PERIOD [TABLE]`, started by PID 1.
 
 PATH is `reset.json` (reset.py), looked at every PERIOD seconds; TABLE a site's file of fault codes (core/faults.py).
-JSON lines come out on stdout, ASCII:
-    {"event": "platform", "flushing": B, "graceful": B, "restart_process": B, "faults": [F, ...], "clear": B,
-     "update_time": N, "retry_time": N}              at first, and each time anything of it changes;
-                                                     `retry_time` is null where there is no file
-        F: {"rank": N, "logic": N, "code": C, "severity": S, "status": "fault" | "unrecovered" | "failed"}, one for each
-        code of each rank of this container (ranks.py; of all ranks, where nothing says which are).  `fault` without a
-        code has the code "reset.json"; so have the other states, where no rank of this container has a code.  The
-        platform wants the training to end on any of them, whatever the severity.
-        `clear`: nothing hinders a start: no flushing, and no rank of this container has such a status
-    {"event": "ready"}                               after the first look
-    {"event": "problem", "what": TEXT}               one line for a person, each at most once
-At the start all is clear; without a file it stays so, which is said as late as that one vanished.  A file that is torn,
-or cannot be read, changes nothing, and is a problem once it stays so for PATIENCE seconds; one that vanishes for so
-long is clear.  It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
+What it says is in wire/platform.py: `Platform` at first, and each time anything of it changes; `Ready` after the first
+look; `Problem`, each at most once.  The faults are one for each code of each rank of this container (ranks.py; of all
+ranks, where nothing says which are), with the status `fault`, `unrecovered` or `failed`.  `fault` without a code has
+the code "reset.json"; so have the other states, where no rank of this container has a code.  The platform wants the
+training to end on any of them, whatever the severity.  At the start all is clear; without a file it stays so, which is
+said as late as that one vanished.  A file that is torn, or cannot be read, changes nothing, and is a problem once it
+stays so for PATIENCE seconds; one that vanishes for so long is clear.  It ends with 0 when stdin ends or nobody reads
+any more, with 1 after a problem that it did not expect.
 """
 
 import os
@@ -22,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ftrun.core import faults
 from ftrun.helpers.lines import Lines, run
@@ -30,20 +24,23 @@ from ftrun.helpers.platform import reset
 from ftrun.helpers.platform.ranks import local_ranks
 from ftrun.helpers.probe import tables
 from ftrun.host import whole
+from ftrun.wire import platform as messages
+from ftrun.wire.helpers import Ready
+from ftrun.wire.platform import EVENTS
 
 LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv))
+    return run(partial(_run, argv), EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
     path, period, *site = argv
     platform = Platform(path, _table(site, lines), lines)
     platform.look()
-    lines.say("ready")
+    lines.say(Ready())
     while not lines.ended:
         lines.pause(float(period))
         platform.look()
@@ -53,7 +50,7 @@ class Platform:
     def __init__(self, path: str, table: faults.Table, lines: Lines) -> None:
         self._path, self._table, self._lines = path, table, lines
         self._local = local_ranks(os.environ)
-        self._known: dict[str, Any] | None = None  # said; what an earlier life of ours said may be over
+        self._known: messages.Platform | None = None  # said; what an earlier life of ours said may be over
         self._since: float | None = None  # it has not been there, or not been whole
 
     def look(self) -> None:
@@ -68,12 +65,12 @@ class Platform:
         if trouble is not None:
             self._lines.problem(f"{self._path} is not understood ({trouble}); what it said before holds")
             return
-        found = found or dict(reset.NOTHING)
+        found = found or messages.Platform()
         if found != self._known:
             self._known = found
-            self._lines.say("platform", **found)
+            self._lines.say(found)
 
-    def _read(self) -> tuple[dict[str, Any] | None, Exception | None]:
+    def _read(self) -> tuple[messages.Platform | None, Exception | None]:
         """What it says, None where it is not there; why it cannot be told."""
         try:
             content = read(self._path)

@@ -20,36 +20,27 @@ from typing import Any, Final
 
 from ftrun.core import faults
 from ftrun.core.history import NO_CODE
+from ftrun.wire.codec import LARGEST as LARGEST_NUMBER
+from ftrun.wire.platform import Platform, RankFault
 
 FAULT: Final = "fault"
 UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on such a chip
 TOLD: Final = 256  # faults: a line has room for 64 KiB
 CODE: Final = 64  # characters
 LARGEST: Final = 1 << 32  # of a number of a rank or chip
-NOTHING: Final[Mapping[str, Any]] = {
-    "flushing": False,
-    "graceful": False,
-    "restart_process": False,
-    "faults": [],
-    "clear": True,
-    "update_time": 0,
-    "retry_time": None,  # nobody says
-}
 
 
-def parse(
-    content: bytes, local: Collection[int] | None, severity: Callable[[str], str]
-) -> tuple[dict[str, Any], list[str]]:
-    """The fields of `platform`, and why entries were dropped.  ValueError or RecursionError: it is torn, or no such
+def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str], str]) -> tuple[Platform, list[str]]:
+    """What it says, and why entries were dropped.  ValueError or RecursionError: it is torn, or no such
     file."""
     found = json.loads(content)
     if not isinstance(found, dict):
         raise ValueError("it is no object")
     listed = _get(found, "RankList", list, [])
     flushing = _get(found, "FaultFlushing", bool, False)
-    told: list[dict[str, Any]] = []
+    told: list[RankFault] = []
     dropped, clear = [], not flushing
-    without: list[dict[str, Any]] = []  # ranks without a code
+    without: list[RankFault] = []  # ranks without a code
     for number, entry in enumerate(listed):
         try:
             rank, logic, status, codes = _rank(entry)
@@ -60,22 +51,20 @@ def parse(
             continue
         clear = False
         if not codes:
-            bare = {"rank": rank, "logic": logic, "code": NO_CODE, "severity": severity(NO_CODE), "status": status}
+            bare = RankFault(rank, logic, NO_CODE, severity(NO_CODE), status)
             (told if status == FAULT else without).append(bare)
-        told += [
-            {"rank": rank, "logic": logic, "code": code, "severity": severity(code), "status": status} for code in codes
-        ]
+        told += [RankFault(rank, logic, code, severity(code), status) for code in codes]
     if not told:  # the chip at fault is another container's, and those here are reset together with it
         told = without
-    state = {
-        "flushing": flushing,
-        "graceful": bool(_get(found, "GracefulExit", int, 0)),
-        "restart_process": _get(found, "RestartFaultProcess", bool, False),
-        "faults": told[:TOLD],
-        "clear": clear,
-        "update_time": _get(found, "UpdateTime", int, 0),
-        "retry_time": _get(found, "RetryTime", int, 0),
-    }
+    state = Platform(
+        flushing=flushing,
+        graceful=bool(_get(found, "GracefulExit", int, 0)),
+        restart_process=_get(found, "RestartFaultProcess", bool, False),
+        faults=tuple(told[:TOLD]),
+        clear=clear,
+        update_time=_number(found, "UpdateTime"),
+        retry_time=_number(found, "RetryTime"),
+    )
     return state, dropped
 
 
@@ -85,6 +74,14 @@ def _get(found: Mapping[str, Any], name: str, kind: type, absent: Any) -> Any:
         return absent
     if not isinstance(value, kind):
         raise ValueError(f"{name} is {json.dumps(value)[:40]}")
+    return value
+
+
+def _number(found: Mapping[str, Any], name: str) -> int:
+    """One that a message has room for."""
+    value = int(_get(found, name, int, 0))
+    if abs(value) > LARGEST_NUMBER:
+        raise ValueError(f"{name} is no such number")
     return value
 
 
@@ -107,4 +104,4 @@ def _rank(entry: object) -> tuple[int, int, str, list[str]]:
         raise ValueError(f"ErrorCodeHex is {json.dumps(texts)[:40]}")
     words = [word for text in texts for word in re.split(r"[\s,;\[\]\"']+", text)]
     codes = [faults.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + words if code]
-    return rank, logic, status, list(dict.fromkeys(codes))
+    return rank, int(logic), status, list(dict.fromkeys(codes))

@@ -1,40 +1,18 @@
 """Says how the accelerators are: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE]]`, started by PID 1.
 
 KIND is auto, nvidia or ascend; PERIOD is in seconds; TABLE is a site's file of fault codes, which wins over ours
-(core/faults.py), if it is not empty; FILE has the last `devices`, for those who read beside us.  JSON lines come out
-on stdout, ASCII:
-    {"event": "ready", "vendors": [V, ...]}      those that are probed
-    {"event": "none", "why": TEXT}               instead: there is nothing to probe, and it ends
-    {"event": "present", "devices": [{...}, ...]}        then, by the shortest look that tells their health: `id`,
-                                                 `vendor`, `visible`, `memory_used`, `health` and `broken` of `Device`
-    {"event": "checked", "well": [ID, ...]}      after it, and after the faults that it has found; `well`: the
-                                                 devices that are healthy and have no fault at all (clear.py)
-    {"event": "devices", "mono": T, "devices": [{...}, ...]}      every PERIOD; fields as in `Device`; T:
-                                                 time.monotonic() at the end of the look
-    {"event": "fault", "device": ID, "index": N, "code": C, "text": TEXT, "gone": B, "severity": S, "why": TEXT}
-                                                 within about TURN of the driver's telling it, or of the look that finds
-                                                 it; with "old": true if the first look at a device found it so
-    {"event": "free", "ok": B, "held": [{"device": ID, "pids": [...], "memory_used": N, "health": H}, ...],
-     "silent": [{...}, ...], "well": [ID, ...]}  the answer to a request, as are the following; nobody answers for those
-                                                 that are `silent`, which are no reason against `ok`; those of
-                                                 `removed` that are `well` are free as well
-    {"event": "clear", "ok": true}
-    {"event": "clear", "ok": false, "why": TEXT}
-    {"event": "problem", "what": TEXT}           one line for a person, each at most once
-Requests come in on stdin, a JSON object a line:
-    {"ask": "devices"}                           look now
-    {"ask": "free", "pids": [...], "used": {ID: BYTES, ...}, "timeout": S, "removed": [ID, ...]}    say when the devices
-                                                 are free (free.py), or after S seconds that they are not; a later one
-                                                 takes its place.  `removed`: the command does without these; say which
-                                                 of them are well (may be left out)
-    {"ask": "clear", "device": ID, "code": C, "timeout": S}    the same of a fault that is to be over (clear.py)
-It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
+(core/faults.py), if it is not empty; FILE has the last `devices`, for those who read beside us.  What it is asked and
+says is in wire/probe.py: `Ready`, or `Absent`, and it ends; then `Present`, `Fault`s and `Checked`, by the shortest
+look that tells the health of the devices; then `Devices` every PERIOD.  A `Fault` comes within about TURN of the
+driver's telling it, or of the look that finds it.  Nobody answers for the `silent` devices of `Freed`, which are no
+reason against `ok` (free.py); clear.py says which devices are well, and when a fault is over.  A later `Free` takes the
+place of an earlier one. It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did
+not expect.
 
 A call to a driver may block for ever.  All of them are made here, by the one thread that also says `devices`: as long
 as those lines come, the driver answers, and when they stay away that is what PID 1 has to know.
 """
 
-import json
 import math
 import os
 import select
@@ -43,22 +21,25 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.faults import Table, look_up
+from ftrun.helpers.lines import write
 from ftrun.helpers.probe import tables
 from ftrun.helpers.probe.clear import unclear, well
-from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable, Vendor
+from ftrun.helpers.probe.device import DeviceFault, Unavailable, Vendor
 from ftrun.helpers.probe.free import held
 from ftrun.host import own
+from ftrun.wire import probe as messages
+from ftrun.wire.codec import EXACT, Malformed
+from ftrun.wire.helpers import REQUEST_LIMIT, Problem
+from ftrun.wire.probe import Device, Health, Occupied
 
 # s between questions for faults, since only requests can be waited for; and at least between looks while devices are to
 # become free.
 TURN: Final = 0.2
 CLEARING: Final = 0.5  # s between looks while a fault is to be over
-PRESENT: Final = ("id", "vendor", "visible", "memory_used", "health", "broken")
-LINE_LIMIT: Final = 1 << 20  # bytes of a request
 
 
 class Freeing(NamedTuple):
@@ -85,15 +66,15 @@ def main(argv: Sequence[str]) -> int:
         kind, period, table, file = (*argv, "", "")[:4]
         vendors, why = _open(kind)
         if not vendors:
-            _say("none", why="; ".join(why))
+            _say(messages.Absent("; ".join(why)))
             return 0
-        _say("ready", vendors=list(vendors))
+        _say(messages.Ready(tuple(vendors)))
         Probe(vendors, {name: _table(name, table) for name in vendors}, float(period), file).run()
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except Exception as error:
         try:
-            _say("problem", what=f"accelerators are not seen: {error!r}")
+            _say(Problem(f"accelerators are not seen: {error!r}"))
         except OSError:
             pass
         return 1
@@ -116,7 +97,7 @@ def _table(vendor: str, path: str = "") -> Table:
     try:
         return ours | tables.site(path) if path else ours
     except (OSError, ValueError) as error:
-        _say("problem", what=f"the table of faults {path} is not used: {error}")
+        _say(Problem(f"the table of faults {path} is not used: {error}"))
         return ours
 
 
@@ -158,32 +139,31 @@ class Probe:
         """What PID 1 may wait for before the first start."""
         devices = [device for vendor in self._vendors.values() for device in vendor.check()]
         self._looked = time.monotonic()
-        _say("present", devices=[{name: getattr(device, name) for name in PRESENT} for device in devices])
+        health = (Health(*(getattr(device, name) for name in Health._fields)) for device in devices)
+        _say(messages.Present(tuple(health)))
         self._faults()
-        _say("checked", well=[device.id for device in devices if self._well(device)])
+        _say(messages.Checked(tuple(device.id for device in devices if self._well(device))))
 
     def _take(self, content: bytes) -> None:
         *lines, self._rest = (self._rest + content).split(b"\n")
-        if len(self._rest) > LINE_LIMIT:
+        if len(self._rest) > REQUEST_LIMIT:
             raise ValueError("a request without an end")
         for line in lines:
             try:
-                request = json.loads(line)
-                if request["ask"] == "devices":
-                    self._due = 0.0
-                elif request["ask"] == "free":
-                    until = time.monotonic() + float(request["timeout"])
-                    removed = frozenset(map(str, request.get("removed", ())))
-                    self._freeing = Freeing(frozenset(map(int, request["pids"])), dict(request["used"]), until, removed)
-                    self._next = 0.0
-                elif request["ask"] == "clear":
-                    until = time.monotonic() + float(request["timeout"])
-                    self._clearing = Clearing(str(request["device"]), str(request["code"]), until, set())
-                    self._next = 0.0
-                else:
-                    raise ValueError(request["ask"])
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                self._problem(f"a request that is none: {error!r}")
+                self._answer(messages.REQUESTS.load(line))
+            except Malformed as why:
+                self._problem(f"malformed request: {why}")
+
+    def _answer(self, request: messages.Request) -> None:
+        match request:
+            case messages.Look():
+                self._due = 0.0
+            case messages.Free(pids, used, timeout, removed):
+                self._freeing = Freeing(frozenset(pids), used, time.monotonic() + timeout, frozenset(removed))
+                self._next = 0.0
+            case messages.Clear(device, code, timeout):
+                self._clearing = Clearing(device, code, time.monotonic() + timeout, set())
+                self._next = 0.0
 
     def _faults(self) -> None:
         for name, vendor in self._vendors.items():
@@ -193,8 +173,8 @@ class Probe:
                 self._problem(what)
 
     def _fault(self, fault: DeviceFault, table: Table) -> None:
-        line = fault._asdict() | look_up(table, fault.code)._asdict()
-        _say("fault", **{key: value for key, value in line.items() if key != "old" or fault.old})
+        severity, why = look_up(table, fault.code)
+        _say(messages.Fault(*fault, severity, why))
         self._next = min(self._next, self._looked + max(TURN, self._pace))
         if self._clearing and fault.device == self._clearing.device and not fault.old:
             (self._clearing.new.discard if fault.gone else self._clearing.new.add)(fault.code)
@@ -212,8 +192,8 @@ class Probe:
         self._ours |= {pid for device in devices for pid in device.pids if _alive(pid)}
         if told:
             self._due = now + self._period
-            seen = {"mono": now, "devices": [device._asdict() for device in devices]}
-            _say("devices", **seen)
+            seen = messages.Devices(now, tuple(devices))
+            _say(seen)
             if self._file:
                 self._show(seen)
         if self._freeing and self._judge_free(self._freeing, devices, now):
@@ -223,10 +203,10 @@ class Probe:
         if self._freeing or self._clearing:
             self._next = min(self._next, now + max(TURN if self._freeing else CLEARING, self._pace))
 
-    def _show(self, seen: dict[str, Any]) -> None:
+    def _show(self, seen: messages.Devices) -> None:
         try:
             with open(own.fresh(f"{self._file}.new"), "w", encoding="ascii") as stream:
-                stream.write(json.dumps(seen))
+                stream.write(EXACT.dump(seen))
             os.rename(f"{self._file}.new", self._file)
         except OSError as error:
             self._problem(f"{self._file}: {error.strerror}")
@@ -238,11 +218,13 @@ class Probe:
         unknown = any(device.answers and not device.examined for device in removed)  # the tool is slow
         if (still or unknown) and now < asked.until:
             return False
-        told = [(one.certain, {k: v for k, v in one._asdict().items() if k != "certain"}) for one in still]
-        seen, silent = ([one for certain, one in told if certain is sure] for sure in (True, False))
+        seen, silent = (
+            tuple(Occupied(one.device, one.pids, one.memory_used, one.health) for one in still if one.certain is sure)
+            for sure in (True, False)
+        )
         occupied = {one.device for one in still}
-        healthy = [device.id for device in removed if device.id not in occupied and self._well(device)]
-        _say("free", ok=not seen, held=seen, silent=silent, well=healthy)
+        healthy = tuple(device.id for device in removed if device.id not in occupied and self._well(device))
+        _say(messages.Freed(not seen, seen, silent, healthy))
         return True
 
     def _well(self, device: Device) -> bool:
@@ -255,9 +237,9 @@ class Probe:
         present = self._vendors[vendor].present(asked.device) if device else ()
         why = unclear(device, asked.code, present, asked.new, self._tables.get(vendor, {}))
         if not why:
-            _say("clear", ok=True)
+            _say(messages.Cleared(True))
         elif now >= asked.until:
-            _say("clear", ok=False, why=why)
+            _say(messages.Cleared(False, why))
         else:
             return False
         return True
@@ -265,17 +247,15 @@ class Probe:
     def _problem(self, what: str) -> None:
         if what not in self._told:
             self._told.add(what)
-            _say("problem", what=what)
+            _say(Problem(what))
 
 
 def _alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
-def _say(event: str, **more: Any) -> None:
-    content = json.dumps({"event": event} | more).encode("ascii") + b"\n"
-    while content:
-        content = content[os.write(1, content) :]
+def _say(message: messages.Event) -> None:
+    write(messages.EVENTS.dump(message))
 
 
 if __name__ == "__main__":

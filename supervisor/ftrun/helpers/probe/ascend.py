@@ -19,8 +19,9 @@ from typing import Final
 
 from ftrun.helpers.probe import asking, npu_smi
 from ftrun.helpers.probe.asking import Answer, Asking, Words, card_of
-from ftrun.helpers.probe.device import Device, DeviceFault, Unavailable
+from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
+from ftrun.wire.probe import Device
 
 VENDOR: Final = "ascend"
 TOOL: Final = "npu-smi"

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from ftrun.core.faults import Table, look_up, normal
-from ftrun.helpers.probe.device import Device
 from ftrun.helpers.probe.standing import LOST, RECOVERY
+from ftrun.wire.probe import Device
 
 GRAVE = ("major", "critical")
 

@@ -3,38 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-
-class Device(NamedTuple):
-    """One look at one device (a MIG instance or a chip counts as one).  None: it does not say.
-
-    `id` names it for good (a UUID, or `card-chip`).  `util`, `memory_util` in percent, `power` in watts, `clock` in
-    MHz, memory in bytes, `traffic` over PCIe in bytes a second, `pids` as this PID namespace numbers them.
-    """
-
-    vendor: str
-    id: str
-    index: int  # type: ignore[assignment]  # a tuple has a method of that name
-    name: str
-    util: float | None = None
-    memory_util: float | None = None
-    power: float | None = None
-    clock: float | None = None
-    memory_used: int | None = None
-    memory_total: int | None = None
-    traffic: float | None = None
-    pids: tuple[int, ...] = ()
-    recovery: str | None = None  # what the driver says would cure it: none, reset, reboot, drain, drain_reset, imex
-    remapped_rows: int | None = None
-    ecc_errors: int | None = None  # uncorrectable ones since the driver was loaded
-    health: str | None = None  # ok, or the driver's word for what it is instead
-    visible: str | None = None  # what names it in this process's CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES
-    answers: bool = True  # it said something in this look: no answer is no fault
-    broken: bool = False  # the driver says that it is lost, or of no use before it is reset
-    examined: bool = True  # `health` and all faults that it has were asked for, and told, in this look
-
-    @property
-    def silent(self) -> bool:
-        return not self.answers
+from ftrun.wire.probe import Device
 
 
 class DeviceFault(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ftrun.helpers.probe.device import Device
+from ftrun.wire.probe import Device
 
 # Memory that is not held against anybody: contexts of the driver itself come and go.  A wrong "held" isolates a node.
 TOLERANCE = 256 << 20  # bytes, or

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ftrun.helpers.probe.device import Device, DeviceFault
+from ftrun.helpers.probe.device import DeviceFault
+from ftrun.wire.probe import Device
 
 LOST = "lost"
 RECOVERY = "recovery:"

@@ -1,11 +1,10 @@
 """Says each period what the command's tree does: `main([PERIOD])`, in seconds.
 
-`{"ask": "tree", "root": PID, "spared": [PID...]}` on stdin names the tree, each time the command was started; a new one
-is answered by `begun`, so that it is never silent for longer than a period or an attempt.  In here
-and not in PID 1, because `/proc/<pid>/io` waits for a lock that a process stuck in exec may hold.
+`Tree` on stdin names the tree, each time the command was started (wire/sampler.py); a new one is answered by `Begun`,
+so that it is never silent for longer than a period or an attempt.  In here and not in PID 1, because `/proc/<pid>/io`
+waits for a lock that a process stuck in exec may hold.
 """
 
-import json
 import os
 import select
 import sys
@@ -13,56 +12,59 @@ import time
 from collections.abc import Container, Sequence
 
 from ftrun.helpers.evidence.processes import carries, tree
+from ftrun.helpers.lines import write
 from ftrun.helpers.sampler.counters import Count, Process, counts, done
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
-from ftrun.wire.helpers import LINE_LIMIT
+from ftrun.wire.codec import Malformed
+from ftrun.wire.helpers import LINE_LIMIT, Problem
+from ftrun.wire.sampler import EVENTS, REQUESTS, Begun, Event, Sample, Tree
 
 
 def main(argv: Sequence[str]) -> int:
-    period, asked, rest = float(argv[0]), (0, frozenset[int]()), b""
+    period, asked, rest = float(argv[0]), Tree(0, ()), b""
     before: dict[Process, Count] = {}
     since = due = time.monotonic()
     while True:
-        ready, _, _ = select.select([0], [], [], max(0.0, due - time.monotonic()) if asked[0] else None)
+        ready, _, _ = select.select([0], [], [], max(0.0, due - time.monotonic()) if asked.root else None)
         if ready:
             content = os.read(0, LINE_LIMIT)
             if not content:
                 return 0
             *lines, rest = (rest + content).split(b"\n")
-            root = asked[0]
+            root = asked.root
             for line in lines:
                 asked = _asked(line) or asked
-            if asked[0] != root:  # others may be spared from now on while the same tree is sampled
-                _say("begun", root=asked[0])  # who restarts more often than we sample would take us for stuck
+            if asked.root != root:  # others may be spared from now on while the same tree is sampled
+                _say(Begun(asked.root))  # who restarts more often than we sample would take us for stuck
                 since, before = time.monotonic(), counts(_members(asked, {}))
                 due = since + period
         elif time.monotonic() >= due:
             now = time.monotonic()
             after = counts(_members(asked, before))
             work, seconds = done(before, after), now - since
-            rates = {"cpu": work.cpu / seconds, "io": work.io / seconds}
-            _say("sample", mono=now, seconds=seconds, **rates, processes=work.processes, root=asked[0])
+            rates = work.cpu / seconds, work.io / seconds
+            _say(Sample(now, seconds, *rates, processes=work.processes, root=asked.root))
             before, since, due = after, now, now + period
 
 
-def _say(event: str, **more: object) -> None:
-    os.write(1, json.dumps({"event": event} | more).encode() + b"\n")
+def _say(message: Event) -> None:
+    write(EVENTS.dump(message))
 
 
-def _asked(line: bytes) -> tuple[int, frozenset[int]] | None:
+def _asked(line: bytes) -> Tree | None:
     try:
-        found = json.loads(line)
-        return int(found["root"]), frozenset(int(pid) for pid in found["spared"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return REQUESTS.load(line)
+    except Malformed as why:
+        _say(Problem(f"malformed request: {why}"))
         return None
 
 
-def _members(asked: tuple[int, frozenset[int]], before: Container[Process]) -> list[Stat]:
+def _members(asked: Tree, before: Container[Process]) -> list[Stat]:
     """The tree, and those of `before` that nobody has waited for yet."""
     (root, spared), everyone = asked, procfs.everyone()
     zombies = [process for process in everyone if process.ended and (process.pid, process.start) in before]
-    return tree(everyone, root, spared | {os.getpid()}, carries(root)) + zombies
+    return tree(everyone, root, frozenset(spared) | {os.getpid()}, carries(root)) + zombies
 
 
 if __name__ == "__main__":

@@ -1,16 +1,12 @@
 """Says when a checkpoint was saved: `python -m ftrun.helpers.watch GLOB...`, started by PID 1.
 
-stdin and stdout are one stream socket.  JSON lines come out, ASCII:
-    {"event": "ready"}                                             what exists is known, and is not progress
-    {"event": "saved", "path": P, "mono": T, "renamed": R}         T: time.monotonic() when it was seen complete; R:
-                                                                   false if a writer closed it, be it by dying
-    {"event": "problem", "what": TEXT}                             one line for a person, each at most once
-It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.  It may block on
-a dead disk: nobody waits for it.  Memory: about 250 bytes for each match that exists, 400 while it is listed, at most
-200,000 of them; 2 KiB for each folder that the globs lead through, at most 16,384.
+stdin and stdout are one stream socket.  What it says is in wire/checkpoints.py: `Ready` once what exists is known,
+which is not progress; then `Saved`, and `Problem`, each at most once.  It ends with 0 when stdin ends or nobody reads
+any more, with 1 after a problem that it did not expect.  It may block on a dead disk: nobody waits for it.  Memory:
+about 250 bytes for each match that exists, 400 while it is listed, at most 200,000 of them; 2 KiB for each folder that
+the globs lead through, at most 16,384.
 """
 
-import json
 import os
 import select
 import signal
@@ -19,10 +15,13 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from ftrun.helpers.lines import write
 from ftrun.helpers.watch.folders import Folders
 from ftrun.helpers.watch.globs import Globs, parse
 from ftrun.helpers.watch.matches import Matches
 from ftrun.host.inotify import Inotify
+from ftrun.wire.checkpoints import EVENTS, Event, Saved
+from ftrun.wire.helpers import Problem, Ready
 
 MODE: Final = "WATCH_MODE"  # "list": do without inotify, for tests
 BATCH: Final = 0.1  # s: events that come all the time wake us, and PID 1, at most 10 times a second
@@ -38,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except Exception as error:
         try:
-            _say({"event": "problem", "what": f"checkpoints are not seen: {error!r}"})
+            _say(Problem(f"checkpoints are not seen: {error!r}"))
         except OSError:
             pass
         return 1
@@ -54,12 +53,12 @@ def _run(globs: Sequence[str]) -> None:
             notify = Inotify()
         except OSError as error:
             what = f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead"
-            _say({"event": "problem", "what": what})
+            _say(Problem(what))
     mounts = _mounts()  # before the first look: what changes from now on is told
     matches = Matches(parsed)
     folders = Folders(parsed, matches, notify)
     _tell(matches, folders)
-    _say({"event": "ready"})
+    _say(Ready())
 
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -104,17 +103,15 @@ def _until(*times: float | None) -> float | None:
 
 def _tell(matches: Matches, folders: Folders) -> None:
     for what in folders.problems:
-        _say({"event": "problem", "what": what})
-    for path, mono, renamed in matches.saved[-AT_ONCE:]:
-        _say({"event": "saved", "path": path, "mono": mono, "renamed": renamed})
+        _say(Problem(what))
+    for saved in matches.saved[-AT_ONCE:]:
+        _say(Saved(*saved))
     folders.problems.clear()
     matches.saved.clear()
 
 
-def _say(line: dict[str, object]) -> None:
-    content = json.dumps(line).encode("ascii") + b"\n"
-    while content:
-        content = content[os.write(1, content) :]
+def _say(message: Event) -> None:
+    write(EVENTS.dump(message))
 
 
 if __name__ == "__main__":

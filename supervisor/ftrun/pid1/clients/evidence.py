@@ -1,0 +1,88 @@
+"""Client of the helper that looks closely at a job that is suspected to hang."""
+
+import os
+import stat as st
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ftrun.core import events as ev
+from ftrun.core.liveness import patience
+from ftrun.core.values import Attempt, Finding, Rank
+from ftrun.pid1.clients.base import Client
+from ftrun.wire import evidence as messages
+from ftrun.wire.codec import EXACT
+
+BETWEEN: Final = 3.0  # s from the first look of the evidence to the second, and at most a quarter of the limit
+RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
+MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say what it has
+
+
+class Evidence(Client[messages.Event]):
+    name = "evidence"
+    events = messages.EVENTS
+
+    def start(self) -> None:
+        self._finding: Finding | None = None
+
+    def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
+        """Answered by `Evidenced`; if it cannot be asked at all, the phase's own deadline is the answer."""
+        context = self.context
+        first = sorted(ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))[:RANKS]
+        question = messages.Question(
+            run_dir=context.place.path,
+            attempt=attempt.number,
+            finding=finding,
+            root=attempt.pid,
+            now=time.monotonic(),
+            spared=tuple(context.helpers.pids),
+            ranks=tuple(map(_seen, first)),
+            devices=context.devices,
+            output=_output(),
+            between=min(BETWEEN, finding.limit / 4),
+            timeout=context.policy.evidence_timeout - MARGIN,
+            patience=patience(finding, context.policy.limits),
+        )
+        self._finding = finding
+        context.helpers.want(self.name, EXACT.dump(question), once=True)
+
+    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        """`Evidenced` without the ranks, which the caller has to look at."""
+        match message:
+            case messages.Evidenced() if self._finding is not None:
+                self._finding = None
+                place, report = self.context.place, message.report
+                if report is not None:  # where a person finds it in the end
+                    report = report.replace(place.path, place.given, 1)
+                seen = message._replace(report=report)
+                names = ("why", "cpu", "io", "processes", "report", "waits")
+                fields = tuple((name, getattr(seen, name)) for name in names)
+                return [ev.Evidenced(now, (), fields, message.cleared)]
+        return []
+
+    def ended(self, now: float) -> list[ev.Event]:
+        if self._finding is None:
+            return []
+        # A learned timeout alone never kills a rank.
+        cleared = "no evidence could be had" if self._finding.learned else None
+        self._finding = None
+        return [ev.Evidenced(now, (), (("evidence", "none could be had"),), cleared)]
+
+
+def _seen(rank: Rank) -> messages.RankSeen:
+    names = tuple(section.name for section in rank.sections)
+    return messages.RankSeen(
+        rank.rank, rank.pid, rank.present, rank.alive_at, rank.moved_at, rank.step, rank.done, names
+    )
+
+
+def _output() -> tuple[str, ...]:
+    """The files that the command's output goes to, where those are regular ones: it has inherited ours."""
+    return tuple(os.readlink(f"/proc/self/fd/{fd}") for fd in (1, 2) if _regular(fd))
+
+
+def _regular(fd: int) -> bool:
+    try:
+        return st.S_ISREG(os.fstat(fd).st_mode)
+    except OSError:
+        return False

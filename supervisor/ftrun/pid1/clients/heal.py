@@ -1,0 +1,112 @@
+"""Client of the helper that runs `--heal`; with it, whether a device fault is over, by all that know of it."""
+
+from typing import Final
+
+from ftrun.core import events as ev
+from ftrun.core.values import Fault
+from ftrun.pid1.clients.base import Client
+from ftrun.wire import heal as messages
+from ftrun.wire import probe
+from ftrun.wire.codec import EXACT
+
+SPARE: Final = 10.0  # s before the core gives up, in which the healers have to say what they know
+
+
+class Heal(Client[messages.Event]):
+    """One fault at a time: it is over when the command has ended well, and the probe and the platform, as far as they
+    have reported it, say that it is gone.  The probe holds the devices open, and does not run beside the
+    command."""
+
+    name = "heal"
+    events = messages.EVENTS
+
+    def start(self) -> None:
+        self._fault: Fault | None = None
+        self._asked_at = 0.0
+        self._waits: set[str] = set()  # for whose answer: command, probe, platform
+        self._probe_dropped = False
+        self._command = self.context.settings["heal"].value
+
+    def heal(self, fault: Fault, now: float) -> list[ev.Event]:
+        """Answered by `Healed`."""
+        context, policy = self.context, self.context.policy
+        index = next((device.index for device in context.devices if device.id == fault.device), None)
+        self._fault, self._asked_at, self._waits = fault, now, set()
+        if index is not None:
+            self._waits.add("probe")
+        if fault.place in context.reported:
+            self._waits.add("platform")
+        if self._command is not None:
+            self._waits.add("command")
+            self._probe_dropped = "probe" in context.running
+            context.helpers.drop("probe")  # the devices could not be reset
+            told = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.severity}
+            if index is not None:
+                told["FAULT_INDEX"] = str(index)
+            # With what marks all that is below us, so that what a killed healer leaves is known for ours.
+            environment = {f"FTRUN_{name}": text for name, text in told.items()} | context.tree.mark
+            timeout = max(policy.heal_timeout - SPARE, policy.heal_timeout / 2)
+            remedy = EXACT.dump(messages.Remedy(self._command, timeout, environment))
+            context.helpers.want(self.name, remedy, once=True, lasting=True)  # it ends all that it has started
+        else:
+            self._ask_probe(now)
+        return self._outcome(now)
+
+    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        match message:
+            case messages.Healed(ok, why):
+                return self._answered("command", ok, why, now)
+        return []
+
+    def ended(self, now: float) -> list[ev.Event]:
+        if "command" not in self._waits:
+            return []
+        self.context.tree.kill()  # the command is dead: what is in its tree now is what a killed healer left
+        return self._answered("command", False, "the healer died", now)
+
+    def overhear(self, message: object, now: float) -> list[ev.Event]:
+        """What the probe says."""
+        match message:
+            case probe.Ready():
+                self._ask_probe(now)
+            case probe.Cleared(ok, why):
+                return self._answered("probe", ok, why, now)
+            case probe.Absent(why):
+                return self._answered("probe", False, why, now)
+        return []
+
+    def settle(self, now: float) -> list[ev.Event]:
+        if self._probe_dropped and (self._fault is None or "command" not in self._waits):
+            self._probe_dropped = False
+            self.context.running["probe"].start()
+        if self._fault is not None and self._fault.place not in self.context.reported:
+            return self._answered("platform", True, None, now)
+        return []
+
+    def give_up(self) -> None:
+        """Nothing is to be healed any more: what is still at it is ended."""
+        self._fault, self._waits = None, set()
+        self.context.helpers.drop(self.name)
+
+    def _answered(self, who: str, well: bool, why: str | None, now: float) -> list[ev.Event]:
+        if self._fault is None or who not in self._waits:
+            return []
+        if not well:
+            self._fault, self._waits = None, set()
+            return [ev.Healed(now, False, why)]
+        self._waits.discard(who)
+        return self._outcome(now)
+
+    def _outcome(self, now: float) -> list[ev.Event]:
+        if self._waits:
+            return []
+        self._fault = None
+        return [ev.Healed(now, True)]
+
+    def _ask_probe(self, now: float) -> None:
+        if self._fault is None or "probe" not in self._waits or "command" in self._waits:
+            return
+        timeout = self.context.policy.heal_timeout
+        left = self._asked_at + timeout - min(SPARE, timeout / 4) - now
+        request = probe.Clear(self._fault.device, self._fault.code, max(left, 1.0))
+        self.context.helpers.tell("probe", probe.REQUESTS.dump(request))

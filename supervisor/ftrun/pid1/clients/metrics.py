@@ -1,0 +1,37 @@
+"""Client of the helper that shows the run to Prometheus (`--metrics`, `--metrics-file`)."""
+
+from typing import Final
+
+from ftrun.core import events as ev
+from ftrun.pid1.clients.base import SETTLED, Client, Context
+from ftrun.wire import metrics as messages
+
+WRITING: Final = 2.0  # s at the very end for the metrics with the verdict
+
+
+def options(context: Context) -> tuple[str, str]:
+    """The address to listen at, and the file to write; empty for none."""
+    return context.settings["metrics"].value or "", context.settings["metrics-file"].value or ""
+
+
+class Metrics(Client[messages.Event]):
+    name = "metrics"
+    aloud = True
+    events = messages.EVENTS
+
+    def start(self) -> None:
+        address, self._file = options(self.context)
+        words = (self.context.place.path, address, self._file)
+        self.context.helpers.want(self.name, *words, lasting=bool(self._file), delay=SETTLED)
+
+    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        match message:
+            case messages.Listening(address):
+                fields = (("helper", self.name), ("address", address))
+                self.context.records.append(("listening", fields, f"{self.name}: http://{address}/metrics"))
+        return []
+
+    def finish(self) -> str | None:
+        if self._file:
+            self.context.helpers.finish(self.name, WRITING)
+        return None

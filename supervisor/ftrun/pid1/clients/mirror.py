@@ -1,0 +1,20 @@
+"""Client of the helper that copies the run dir to a network disk."""
+
+from typing import Final
+
+from ftrun.pid1.clients.base import SETTLED, Client
+from ftrun.wire import mirror as messages
+
+COPYING: Final = 5.0  # s at the very end for what is to be on a network disk
+
+
+class Mirror(Client[messages.Event]):
+    name = "mirror"
+    aloud = True
+    events = messages.EVENTS
+
+    def start(self) -> None:
+        self.context.helpers.want(self.name, *self.context.place.copied, prompt=True, delay=SETTLED)
+
+    def finish(self) -> str | None:
+        return None if self.context.helpers.finish(self.name, COPYING) else self.context.place.left

@@ -1,0 +1,46 @@
+"""Client of the helper that passes on what the command writes, and keeps a copy (`--log-dir`)."""
+
+import time
+from typing import Final
+
+from ftrun.core import events as ev
+from ftrun.pid1.clients.base import Client
+from ftrun.wire import output as messages
+
+DRAINING: Final = 5.0  # s at the very end for what the command wrote and nobody has read yet
+
+
+class Output(Client[messages.Event]):
+    """`tail`: the last lines that the command wrote, once they have come."""
+
+    name = "output"
+    requests, events = messages.REQUESTS, messages.EVENTS
+
+    def start(self) -> None:
+        captured = self.context.captured
+        self.tail_asked = False
+        self.tail: tuple[str, ...] = ()
+        words = captured.words(self.context.place.output)
+        self.context.helpers.want(self.name, *words, passed=captured.passed, lasting=True)
+
+    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        match message:
+            case messages.Broken(stream):
+                self.context.captured.broken(stream)
+            case messages.Tail(lines):
+                self.tail, self.tail_asked = lines, False
+        return []
+
+    def spawning(self) -> None:
+        self.tell(messages.Attempt(self.context.attempt, time.monotonic()))
+
+    def ask_tail(self) -> None:
+        self.tail, self.tail_asked = (), self.context.helpers.runs(self.name)
+        self.tell(messages.GetTail())
+
+    def finish(self) -> str | None:
+        """What the command wrote is passed on."""
+        self.context.captured.end()
+        self.context.helpers.finish(self.name, DRAINING)
+        self.context.captured.close()
+        return None

@@ -1,0 +1,197 @@
+"""Client of the probe: which accelerators there are, how they are used, what is wrong with them, and whether they are
+free after a kill."""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from ftrun.accelerators.table import BY_NAME
+from ftrun.core import events as ev
+from ftrun.core.idle import Use
+from ftrun.core.values import Device, Fault
+from ftrun.host import devices as host
+from ftrun.host import procfs
+from ftrun.host.clock import clock
+from ftrun.pid1.clients.base import Client, Context
+from ftrun.wire import probe as messages
+
+PERIOD: Final = 10.0  # s
+SILENCE: Final = 25.0  # s; a driver call that takes longer is taken for stuck
+STALE: Final = 20.0  # s; what the probe said longer ago than that, or than three periods, is not how it is now
+LOOKS: Final = 256  # at devices, that one sample has
+PIDS: Final = 4096  # of the dead that the probe is told of: a pipe holds 64 KiB
+FILE: Final = "devices.json"  # in the run dir: what the probe saw last
+
+
+class Probe(Client[messages.Event]):
+    """`checks`: its first look at the devices comes before the first start of the command."""
+
+    name = "probe"
+    requests, events = messages.REQUESTS, messages.EVENTS
+
+    def __init__(self, context: Context) -> None:
+        settings = context.settings
+        self._seen_at = 0.0
+        self._looks: deque[Use] = deque(maxlen=LOOKS)  # since the last sample
+        self._used: dict[str, int] | None = None  # before the command used any
+        self._freeing = False
+        self._removed: frozenset[str] = frozenset()
+        self._begun = 0  # probes
+        self._standing: set[tuple[str, str]] = set()  # faults that were told, by device and code
+        self._broken: dict[str, str] = {}  # what their driver said of those that could not work at the first look
+        self._started = False  # the command, once
+        self._least, self._kind = settings["min-devices"].value, settings["probe"].value
+        self.checks = context.policy.checks_devices and host.hidden() is None
+        context.uses = self._uses
+        super().__init__(context)
+
+    def start(self) -> None:
+        context = self.context
+        words = [self._kind, str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""]
+        context.helpers.want(self.name, *words, f"{context.place.path}/{FILE}", silence=SILENCE)
+
+    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        match message:
+            case messages.Devices():
+                return self._see(message.devices, now)
+            case messages.Ready():
+                self._begun += 1
+            case messages.Present(devices) if self.checks and not self._started:
+                return [self._present(devices, now)]
+            case messages.Checked(well) if self.checks:
+                return [ev.Checked(now, self._well(well), clock())]
+            case messages.Fault():
+                return self._fault(message, now)
+            case messages.Freed() if self._freeing:
+                return [self._freed(message, now)]
+            case messages.Absent(why):
+                return self._absent(why, now)
+        return []
+
+    def spawning(self) -> None:
+        self._started = True
+
+    def release(self, dead: Sequence[int], now: float) -> list[ev.Event]:
+        """Whether the devices are free: at once where there are none, else later."""
+        context = self.context
+        if not context.helpers.runs(self.name) or not context.devices:
+            return [ev.Released(now)]
+        removed = context.ledger.removed if context.ledger is not None else ()
+        self._freeing, self._removed = True, frozenset(removed)
+        pids = (context.command, *list(dead)[-PIDS:])
+        used = {name: used for name, used in (self._used or {}).items() if name not in self._removed}
+        self.tell(messages.Free(pids, used, context.policy.device_timeout or 0.0, tuple(removed)))
+        return []
+
+    # --- what it says -----------------------------------------------------------------------------------------------
+
+    def _absent(self, why: str, now: float) -> list[ev.Event]:
+        self.context.helpers.drop(self.name)
+        self.context.devices = ()
+        if self._kind != "auto":
+            self.problem(why)
+        if self._least is not None:
+            self.problem(f"--min-devices {self._least} has no effect, no device is seen ({why})", aloud=True)
+        if self._freeing:
+            self._freeing = False
+            return [ev.Released(now)]
+        return [ev.Checked(now)] if self.checks else []
+
+    def _present(self, devices: Sequence[messages.Health], now: float) -> ev.Event:
+        """The first look at them, and nothing of ours uses them yet."""
+        self._broken = {device.id: str(device.health) for device in devices if device.broken}
+        self._used = self._used or _memory(devices) or None
+        return ev.Found(now, _usable(devices))
+
+    def _fault(self, message: messages.Fault, now: float) -> list[ev.Event]:
+        """One that was there before us is not new, nor is one that a probe tells again because it is new itself.
+
+        What comes before the first start stands before it: the core is asked whether the command can start on that
+        device.  One that has to be reset before it answers cannot work, however severe its code is elsewhere."""
+        device, code, severity, why = message.device, message.code, message.severity, message.why
+        if message.gone:
+            self._standing.discard((device, code))
+            return []
+        if message.old and (device, code) in self._standing:
+            return []
+        self._standing.add((device, code))
+        before = message.old and self._begun == 1
+        if self.checks and (not self._started or before):
+            if device in self._broken and severity in ("minor", "major"):
+                severity, why = "critical", f"{why}; it does not work before that: {self._broken[device]}"
+            return [ev.Faulted(now, Fault(device, code, severity, why), clock(), standing=True)]
+        return [ev.Faulted(now, Fault(device, code, "warning" if before else severity, why), clock())]
+
+    def _see(self, devices: tuple[messages.Device, ...], now: float) -> list[ev.Event]:
+        before = [device.id for device in self.context.devices]
+        self._looks.extend(_use(device) for device in devices if _ours(device))
+        self.context.devices, self._seen_at = devices, now
+        if self._used is None:
+            self._used = _memory(devices)
+        return [] if before == [device.id for device in devices] else [ev.Found(now, _usable(devices))]
+
+    def _freed(self, message: messages.Freed, now: float) -> ev.Event:
+        self._freeing = False
+        held, silent = (
+            tuple(_occupied(one) for one in which if one.device not in self._removed)
+            for which in (message.held, message.silent)
+        )
+        if self.context.policy.device_timeout is None:
+            held, silent = (), ()  # nobody wants to know
+        return ev.Released(now, held, silent, self._well(message.well), clock())
+
+    def _well(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """Without those on which the platform permits no start: the probe may call them well."""
+        return tuple(device for device in devices if device not in self.context.barred)
+
+    def _uses(self, now: float) -> tuple[Use, ...]:
+        """All looks since the last sample, or the last one; nothing of a probe that has been silent."""
+        looks = tuple(self._looks)
+        self._looks.clear()
+        if looks or now - self._seen_at > max(3 * self.context.idle_period, STALE):
+            return looks
+        return tuple(_use(device) for device in self.context.devices if _ours(device))
+
+
+def _usable(devices: Sequence[messages.Health | messages.Device]) -> tuple[Device, ...]:
+    """A device that nobody can name cannot be used."""
+    return tuple(
+        Device(one.id, BY_NAME[one.vendor].visible, one.visible)
+        for one in devices
+        if one.visible and one.vendor in BY_NAME
+    )
+
+
+def _memory(devices: Sequence[messages.Health | messages.Device]) -> dict[str, int]:
+    """Bytes in use, of each device that tells."""
+    return {device.id: device.memory_used for device in devices if device.memory_used is not None}
+
+
+def _ours(device: messages.Device) -> bool:
+    """Whether it may be the job that uses it.  A driver may list nobody, or by the numbers of the host."""
+    above = [_below_us(pid) for pid in device.pids]
+    return not above or any(found is not False for found in above)
+
+
+def _use(device: messages.Device) -> Use:
+    return Use(device.id, device.util, device.memory_util, device.power, device.traffic)
+
+
+def _below_us(pid: int) -> bool | None:
+    """None: there is no such process, or none any more."""
+    while pid not in (0, 1, os.getpid()):
+        process = procfs.stat(pid)
+        if process is None:
+            return None
+        pid = process.parent
+    return pid == os.getpid()
+
+
+def _occupied(one: messages.Occupied) -> str:
+    """One device that is not free, or not known to be, for a person."""
+    if not one.pids and one.memory_used is None:
+        return f"{one.device} ({one.health or 'its memory is not told'})"
+    pids = ", ".join(map(str, one.pids)) or "nobody that is seen"
+    used = "" if one.memory_used is None else f", {one.memory_used >> 20} MiB in use"
+    return f"{one.device} by {pids}{used}"

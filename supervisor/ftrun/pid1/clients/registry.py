@@ -1,0 +1,297 @@
+"""Which helpers run beside the command, and the way from PID 1's loop to their clients.
+
+To add a helper: the program `ftrun.helpers.NAME`, its messages in `ftrun.wire`, its client in this package, and one
+entry of `TABLE`.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ftrun.config import Settings
+from ftrun.core import effects as do
+from ftrun.core import events as ev
+from ftrun.core.policy import Policy
+from ftrun.core.states import Job
+from ftrun.core.values import Attempt, Fault, Finding, Ledger, Rank
+from ftrun.derived import reset_file, state_dir
+from ftrun.host import devices
+from ftrun.host.capture import Capture
+from ftrun.host.helpers import Helpers
+from ftrun.host.place import Place
+from ftrun.host.tree import Tree
+from ftrun.pid1.clients.base import Client, Context, Record
+
+if TYPE_CHECKING:
+    from ftrun.grouping import Group
+    from ftrun.pid1.clients.evidence import Evidence
+    from ftrun.pid1.clients.exit_hooks import ExitHooks
+    from ftrun.pid1.clients.heal import Heal
+    from ftrun.pid1.clients.messenger import Messenger
+    from ftrun.pid1.clients.output import Output
+    from ftrun.pid1.clients.platform import Platform
+    from ftrun.pid1.clients.probe import Probe
+    from ftrun.pid1.clients.state_store import StateStore
+    from ftrun.wire.exit_hooks import Work
+    from ftrun.wire.state_store import Verdict
+
+ASKING: Final = 2.0  # s at most that all have to say why the command failed
+REPORTING: Final = 0.5  # s after which the probe has told what a driver knew of the end of a command
+PERIODS: Final = 10  # samples in an idle timeout
+SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
+
+
+class Entry(NamedTuple):
+    """One helper.  Its client is loaded, and the helper runs, if `runs` says so at the start; with `later`, as soon as
+    `runs` says so; or else when something is asked of it."""
+
+    helper: str
+    client: str  # module and class in this package
+    runs: Callable[[Context], bool]
+    later: bool = False
+
+
+def _on_demand(_: Context) -> bool:
+    return False
+
+
+def _probes(context: Context) -> bool:
+    kind = context.settings["probe"].value
+    return kind != "off" and (kind != "auto" or any(map(os.path.exists, devices.DRIVERS)))
+
+
+def _samples(context: Context) -> bool:
+    """The idle rule is on: for any command where its timeout was given, else where there are accelerators."""
+    limits = context.policy.limits
+    return limits.idle is not None and (limits.idle_given or bool(context.devices))
+
+
+def _shows_metrics(context: Context) -> bool:
+    options = (context.settings[name].value for name in ("metrics", "metrics-file"))
+    return any(options) and bool(context.command)
+
+
+TABLE: Final = (
+    Entry("mirror", "mirror.Mirror", lambda context: bool(context.place.copied)),
+    Entry("courier", "messenger.Messenger", lambda context: context.group is None),
+    Entry("courier", "group_messenger.GroupMessenger", lambda context: context.group is not None),
+    Entry("watch", "checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
+    Entry("output", "output.Output", lambda context: bool(context.captured.streams)),
+    Entry("keeper", "state_store.StateStore", lambda context: state_dir(context.settings) is not None),
+    Entry("platform", "platform.Platform", lambda context: reset_file(context.settings) is not None),
+    Entry("probe", "probe.Probe", _probes),
+    Entry("sampler", "sampler.Sampler", _samples, later=True),
+    Entry("metrics", "metrics.Metrics", _shows_metrics, later=True),
+    Entry("evidence", "evidence.Evidence", _on_demand),
+    Entry("heal", "heal.Heal", _on_demand),
+    Entry("farewell", "exit_hooks.ExitHooks", _on_demand),
+)
+
+
+LATER: Final = [entry for entry in TABLE if entry.later]
+
+
+def load(entry: Entry) -> type[Client[Any]]:
+    module, _, name = entry.client.partition(".")
+    loaded = __import__(f"ftrun.pid1.clients.{module}", fromlist=(name,))  # importlib is more than PID 1 needs
+    found: type[Client[Any]] = getattr(loaded, name)
+    return found
+
+
+class Clients:
+    """All helper clients of one supervised command."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        helpers: Helpers,
+        tree: Tree,
+        place: Place,
+        beat_dir: str,
+        captured: Capture,
+        group: "Group | None" = None,
+    ) -> None:
+        idle = policy.limits.idle
+        period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
+        self._helpers, self._tree, self._captured = helpers, tree, captured
+        self._context = Context(settings, policy, helpers, tree, place, beat_dir, captured, group, period)
+        self._running: dict[str, Any] = self._context.running
+        self._load(TABLE)
+
+    def _load(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.helper not in self._running and entry.runs(self._context):
+                self._running[entry.helper] = load(entry)(self._context)
+
+    def _demand(self, helper: str) -> Any:
+        """The client of this helper, loaded now if it was not."""
+        if helper not in self._running:
+            entry = next(entry for entry in TABLE if entry.helper == helper)
+            self._running[helper] = load(entry)(self._context)
+        return self._running[helper]
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        times = [self._helpers.deadline, *(client.deadline for client in self._running.values())]
+        return min((at for at in times if at is not None), default=None)
+
+    def tend(self, now: float) -> None:
+        """Start what is due.  The command comes first: not while it is being launched."""
+        started = self._helpers.tend(now)
+        for pid in started:
+            self._tree.spare(pid)
+        for client in self._running.values() if started else ():
+            client.helpers_started()
+        for name, what in self._helpers.problems:
+            self._running[name].problem(what)
+        self._helpers.problems.clear()
+
+    def ended(self, pid: int, now: float, well: bool) -> None:
+        self._helpers.ended(pid, now, well)
+
+    def stopped(self, pid: int) -> None:
+        self._helpers.stopped(pid)
+
+    def spawning(self, number: int) -> None:
+        self._context.attempt = number
+        for client in self._running.values():
+            client.spawning()
+
+    def spawned(self) -> None:
+        self._give_up_healing()
+        self._context.command = self._tree.command or 0
+        for client in self._running.values():
+            client.spawned()
+        self._load(LATER)
+
+    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+        """To be called with each new `job`.  `unexplained`: the command has ended, and it is not known yet why."""
+        for client in self._running.values():
+            client.follow(job, now, unexplained)
+
+    def hear(self, ready: set[int], now: float) -> list[ev.Event]:
+        """Events made of what the helpers said; `Evidenced` without the ranks, which the caller has to look at."""
+        found: list[ev.Event] = []
+        for name, line in self._helpers.said(ready, now):
+            client: Client[Any] = self._running[name]
+            if line is None:
+                found += client.ended(now)
+            elif (message := client.read(line)) is not None:
+                heal: Heal | None = self._running.get("heal")
+                if heal is not None:
+                    found += heal.overhear(message, now)
+                found += client.handle(message, now)
+        for client in self._running.values():
+            found += client.settle(now)
+        self._load(LATER)
+        return found
+
+    def drain_records(self) -> list[Record]:
+        """What is to be written down since the last time."""
+        found, self._context.records[:] = self._context.records[:], []
+        return found
+
+    # --- what they are asked ----------------------------------------------------------------------------------------
+
+    @property
+    def checks_devices(self) -> bool:
+        """Whether the first start waits for a look at the devices, `Checked`."""
+        probe: Probe | None = self._running.get("probe")
+        return probe is not None and probe.checks
+
+    def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
+        """Answered by `Evidenced`."""
+        evidence: Evidence = self._demand("evidence")
+        evidence.investigate(finding, attempt, ranks)
+
+    def release(self, pids: Sequence[int], now: float) -> list[ev.Event]:
+        """Whether the devices are free: at once where there are none, else later."""
+        self._give_up_healing()
+        probe: Probe | None = self._running.get("probe")
+        return [ev.Released(now)] if probe is None else probe.release(pids, now)
+
+    def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
+        """Answered by `Healed`; without a fault, by whether the platform permits a start."""
+        if fault is not None:
+            heal: Heal = self._demand("heal")
+            return heal.heal(fault, now)
+        self._give_up_healing()
+        platform: Platform | None = self._running.get("platform")
+        return [ev.Held(now) if platform is None else platform.permitted(now)]
+
+    def _give_up_healing(self) -> None:
+        heal: Heal | None = self._running.get("heal")
+        if heal is not None:
+            heal.give_up()
+
+    def answer(self, answer: do.Answer) -> None:
+        messenger: Messenger = self._running["courier"]
+        messenger.answer(answer)
+
+    def keep(self, ledger: Ledger, final: str | None = None) -> None:
+        """What is to outlive the pod.  `final`: the verdict, at the end."""
+        self._context.ledger = ledger
+        if (store := self._store) is not None:
+            store.keep(ledger, final)
+
+    def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
+        """Whether another ftrun of this job has reached a verdict; answered by `Shared`."""
+        store = self._store
+        return [ev.Shared(now)] if store is None else store.consult(ledger, now)
+
+    @property
+    def _store(self) -> "StateStore | None":
+        found: StateStore | None = self._running.get("keeper")
+        return found
+
+    def ask_tail(self) -> None:
+        """What the command wrote last, where that is kept; in `tail` when it has come."""
+        if (output := self._output) is not None:
+            output.ask_tail()
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        return () if self._output is None else self._output.tail
+
+    @property
+    def _output(self) -> "Output | None":
+        found: Output | None = self._running.get("output")
+        return found
+
+    def speaking(self, since: float) -> float:
+        """Until when what is still on its way may say why the command failed, at `since`: a fault of a device, its last
+        words, or what was before; in the past if nothing is."""
+        store, output = self._store, self._output
+        if (store is not None and not store.loaded) or (output is not None and output.tail_asked):
+            return since + ASKING
+        return since + REPORTING if self._context.devices else 0.0
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self, verdict: "Verdict | None", work: "Work | None") -> None:
+        """The last requests: `verdict` for the other ftruns, `work` for the end of the container."""
+        if (store := self._store) is not None:
+            store.end(verdict)
+        if work is not None:
+            hooks: ExitHooks = self._demand("farewell")
+            hooks.begin(work)
+
+    @property
+    def unfinished(self) -> set[str]:
+        """What is waited for at the end: `kept`, `told`, `parted`, `left`."""
+        return {what for client in self._running.values() for what in client.unfinished}
+
+    def drain(self) -> None:
+        """What the command wrote is passed on."""
+        if (output := self._running.pop("output", None)) is not None:
+            output.finish()
+
+    def close(self) -> str | None:
+        """All helpers are ended, the mirror last, since it copies what the others leave; a line for the user if not all
+        is where it should be."""
+        left = [client.finish() for client in reversed(self._running.values())]
+        self._helpers.close()
+        return next((line for line in left if line is not None), None)

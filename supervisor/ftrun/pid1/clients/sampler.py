@@ -1,0 +1,32 @@
+"""Client of the helper that samples what the command's processes do, for the idle rule."""
+
+from typing import Final
+
+from ftrun.core import events as ev
+from ftrun.core import idle
+from ftrun.pid1.clients.base import Client
+from ftrun.wire import sampler as messages
+
+SILENCE: Final = 25.0  # s; a look at /proc that takes longer is taken for stuck
+
+
+class Sampler(Client[messages.Event]):
+    name = "sampler"
+    requests, events = messages.REQUESTS, messages.EVENTS
+
+    def start(self) -> None:
+        period = self.context.idle_period
+        self.context.helpers.want(self.name, str(period), silence=2 * period + SILENCE)
+
+    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        match message:
+            case messages.Sample(mono, seconds, cpu, io) if message.root == self.context.tree.command:
+                return [ev.Sampled(now, idle.Sample(mono, seconds, cpu, io, self.context.uses(now)))]
+        return []
+
+    def spawned(self) -> None:
+        self.helpers_started()
+
+    def helpers_started(self) -> None:
+        if self.context.tree.command:
+            self.tell(messages.Tree(self.context.tree.command, tuple(self.context.helpers.pids)))

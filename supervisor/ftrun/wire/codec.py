@@ -1,0 +1,193 @@
+"""One codec for every protocol: values of `typing.NamedTuple` as JSON, and back.
+
+What another process says is checked field by field against the types of the value: Malformed says what is wrong with
+it, and nothing else is raised, whatever the bytes.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+LARGEST: Final = 1 << 53  # of an integer: more than that not every reader of JSON keeps
+NAME: Final = 40  # characters of an unknown name that an error repeats
+Value = TypeVar("Value", bound=tuple[Any, ...])
+Check = Callable[[object], Any]
+
+
+class Malformed(ValueError):
+    """One line: what is wrong with a message."""
+
+
+class Codec:
+    """`text` is applied to every text, in both directions."""
+
+    def __init__(self, text: Callable[[str], str] = str) -> None:
+        self._text = text
+        self._fields: dict[type, dict[str, Check]] = {}
+        self._simple: dict[object, Check] = {
+            int: _integer,
+            float: _number,
+            bool: _truth,
+            str: self._string,
+            object: lambda value: value,
+        }
+
+    def plain(self, value: Any) -> Any:
+        """What JSON has for this value."""
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, tuple):
+            fields = getattr(value, "_fields", None)
+            content = [self.plain(one) for one in value]
+            return content if fields is None else dict(zip(fields, content, strict=True))
+        if isinstance(value, dict):
+            return {name: self.plain(one) for name, one in value.items()}
+        return value
+
+    def value(self, kind: type[Value], found: object) -> Value:
+        """The value of this type that JSON has as `found`.  Malformed if it is none."""
+        if kind not in self._fields:
+            self._fields[kind] = {name: self._check(hint) for name, hint in get_type_hints(kind).items()}
+        fields = self._fields[kind]
+        if not isinstance(found, dict):
+            raise Malformed("not an object")
+        values = {}
+        for name, value in found.items():
+            if name not in fields:
+                raise Malformed(f"unknown field {name[:NAME]!r}")
+            try:
+                values[name] = fields[name](value)
+            except Malformed as why:
+                raise Malformed(f"`{name}`: {why}") from None
+        for name in fields:
+            if name not in values and name not in kind._field_defaults:  # type: ignore[attr-defined]
+                raise Malformed(f"`{name}` is missing")
+        return kind(**values)
+
+    def dump(self, value: tuple[Any, ...]) -> str:
+        """One line of JSON, ASCII."""
+        return json.dumps(self.plain(value))
+
+    def load(self, kind: type[Value], content: str | bytes) -> Value:
+        """The value that `dump` has written.  Malformed if it is none."""
+        return self.value(kind, parsed(content))
+
+    def _string(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise Malformed("not a text")
+        return self._text(value)
+
+    def _check(self, kind: Any) -> Check:
+        """The function that makes a value of this type of what JSON has for it."""
+        if kind in self._simple:
+            return self._simple[kind]
+        if hasattr(kind, "_fields"):
+            return lambda value: self.value(kind, value)
+        inner, origin = get_args(kind), get_origin(kind)
+        if origin is Literal:
+            return lambda value: _one_of(inner, value)
+        if origin is tuple and inner[-1] is Ellipsis:
+            return _items(self._check(inner[0]))
+        if origin is tuple:
+            return _row([self._check(one) for one in inner])
+        if origin is dict:
+            return _mapping(self._check(inner[1]))
+        assert origin in (Union, UnionType), kind
+        (some,) = (self._check(one) for one in inner if one is not type(None))
+        return lambda value: None if value is None else some(value)
+
+
+class Protocol(Generic[Value]):
+    """One direction between two processes: each line is an object whose field `tag` names the type of the message."""
+
+    def __init__(self, tag: str, *kinds: type[Value]) -> None:
+        self._tag, self._kinds = tag, {_name(kind): kind for kind in kinds}
+
+    def dump(self, message: Value) -> bytes:
+        """The line, with its end."""
+        fields: dict[str, Any] = EXACT.plain(message)
+        return json.dumps({self._tag: _name(type(message)), **fields}).encode("ascii") + b"\n"
+
+    def load(self, line: bytes) -> Value:
+        """Malformed for anything but a message of this protocol."""
+        found = parsed(line)
+        name = found.pop(self._tag, None) if isinstance(found, dict) else None
+        if not isinstance(name, str):
+            raise Malformed(f"not an object with `{self._tag}`")
+        if name not in self._kinds:
+            raise Malformed(f"unknown message {name[:NAME]!r}")
+        try:
+            return EXACT.value(self._kinds[name], found)
+        except Malformed as why:
+            raise Malformed(f"message {name!r}: {why}") from None
+
+
+def parsed(content: str | bytes) -> Any:
+    """Malformed for what is no JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise Malformed("not JSON") from None
+
+
+def _name(kind: type) -> str:
+    """`CheckpointSaved` is called `checkpoint_saved`."""
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in kind.__name__).lstrip("_")
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int or abs(value) > LARGEST:
+        raise Malformed("not an integer")
+    return value
+
+
+def _number(value: object) -> float:
+    """A quantity: one below zero is zero, and NaN is refused."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+        raise Malformed("not a number")
+    if value < 0:
+        return 0.0
+    return value if isinstance(value, float) else min(value, LARGEST)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Malformed("neither true nor false")
+    return value
+
+
+def _one_of(known: tuple[Any, ...], value: object) -> Any:
+    if not isinstance(value, str) or value not in known:
+        raise Malformed(f"none of {', '.join(known)}")
+    return value
+
+
+def _row(checks: list[Check]) -> Check:
+    def check(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) != len(checks):
+            raise Malformed(f"not {len(checks)} values")
+        return tuple(check(one) for check, one in zip(checks, value, strict=True))
+
+    return check
+
+
+def _items(check: Check) -> Check:
+    def checked(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise Malformed("not a list")
+        return tuple(map(check, value))
+
+    return checked
+
+
+def _mapping(check: Check) -> Check:
+    def checked(value: object) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise Malformed("not an object")
+        return {name: check(one) for name, one in value.items()}
+
+    return checked
+
+
+EXACT: Final = Codec()  # texts are what they were, to the last byte
