@@ -43,7 +43,7 @@ SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 
 class Entry(NamedTuple):
     """One helper.  Its client is loaded, and the helper runs, if `runs` says so at the start; with `later`, as soon as
-    `runs` says so; or else when something is asked of it."""
+    `runs` says so once PID 1 waits, so that it costs the command's start no time; or else when it is first asked."""
 
     helper: str
     client: str  # module and class in this package
@@ -73,7 +73,7 @@ def _shows_metrics(context: Context) -> bool:
 
 TABLE: Final = (
     Entry("mirror", "mirror.Mirror", lambda context: bool(context.place.copied)),
-    Entry("courier", "messenger.Messenger", lambda context: context.group is None),
+    Entry("courier", "messenger.Messenger", lambda context: context.group is None, later=True),
     Entry("courier", "group_messenger.GroupMessenger", lambda context: context.group is not None),
     Entry("watch", "checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
     Entry("output", "output.Output", lambda context: bool(context.captured.streams)),
