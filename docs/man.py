@@ -12,10 +12,11 @@ import click  # noqa: E402
 from made.run_dir import FILES, STATE  # noqa: E402
 from reference import READ, SEEN  # noqa: E402
 
-from ftrun import __version__, config  # noqa: E402
+from ftrun import __version__  # noqa: E402
 from ftrun.cli import ctl, hang  # noqa: E402
-from ftrun.core import exitcode  # noqa: E402
-from ftrun.hang import kinds  # noqa: E402
+from ftrun.config import option_table  # noqa: E402
+from ftrun.core.rules import exit_codes  # noqa: E402
+from ftrun.workload import kinds  # noqa: E402
 
 DATE = "2026-11-21"  # when what is not made from the code was last gone over
 LOG = """\
@@ -52,7 +53,7 @@ def pages() -> dict[str, str]:
 
 def _ftrun() -> str:
     options = []
-    for option in config.OPTIONS:
+    for option in option_table.OPTIONS:
         names = [f"-{option.short}"] if option.short else []
         names += [f"--{option.name}", *([f"--no-{option.name}"] if option.no else [])]
         said = f"{option.meaning[:1].upper()}{option.meaning[1:]}."
@@ -61,7 +62,7 @@ def _ftrun() -> str:
         options.append((_names(names, option.metavar), _text(said)))
     options += [(_names(["--version"]), "Show the version."), (_names(["--help"]), "Show the options and exit codes.")]
     ends = [(_bold("the command\\(aqs own, or 128+signal"), "It ended by itself: as without ftrun.")]
-    for v in exitcode.TABLE:
+    for v in exit_codes.TABLE:
         ends.append((_bold(str(v.code)), _text(f"{v.name}: {v.meaning}. The outer scheduler should: {v.outer}.")))
     examples = [
         ("python train.py", "Hangs and device faults are found by themselves, and the command is started again."),

@@ -10,9 +10,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "supervisor"), str(HERE.parent / "h
 
 from made import measured, records, run_dir, states, verbs  # noqa: E402
 
-from ftrun import config  # noqa: E402
-from ftrun.core import exitcode  # noqa: E402
-from ftrun.core.hang_rules import RULES  # noqa: E402
+from ftrun.config import option_table  # noqa: E402
+from ftrun.core.rules import exit_codes  # noqa: E402
+from ftrun.core.rules.hang_rules import RULES  # noqa: E402
 from ftrun.platforms.table import PLATFORMS, TASKS  # noqa: E402
 
 SEEN = (
@@ -103,7 +103,7 @@ def page() -> str:
     """Options, environment and exit codes, as MyST Markdown."""
     lines = ["# Reference", "", "Made from the code by `docs/reference.py`.", "", "## Options", ""]
     lines += ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
-    for option in config.OPTIONS:
+    for option in option_table.OPTIONS:
         short = f"`-{option.short}`, " if option.short else ""
         metavar = f" {option.metavar}".replace("|", "\\|") if option.metavar else ""
         default = "" if option.flag and not option.no else option.default
@@ -120,10 +120,10 @@ def page() -> str:
     lines += LINES.splitlines()
     lines += ["## Rules by which a hang is found", "", "| rule | what it finds | timeout |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {rule.meaning} | `--{rule.timeout}-timeout` |" for name, rule in RULES.items()]
-    lines += ["", f"## Exit codes (contract version {exitcode.CONTRACT_VERSION})", ""]
+    lines += ["", f"## Exit codes (contract version {exit_codes.CONTRACT_VERSION})", ""]
     lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
     lines.append("| the command's own, or 128+signal | | it ended by itself | do as without ftrun |")
-    lines += [f"| {v.code} | `{v.name}` | {v.meaning} | {v.outer} |" for v in exitcode.TABLE]
+    lines += [f"| {v.code} | `{v.name}` | {v.meaning} | {v.outer} |" for v in exit_codes.TABLE]
     return "\n".join(lines) + "\n"
 
 

@@ -31,7 +31,7 @@ LONG = (
     "tests/test_example.py",
     "schedulers/test_slurm.py",
     "schedulers/test_local.py",
-    "helpers/test_courier_group.py",
+    "helpers/test_messenger_group.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""What the courier says, as PID 1 takes it."""
+"""What the messenger says, as PID 1 takes it."""
 
 import time
 from types import SimpleNamespace
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ftrun.core import events as ev
-from ftrun.core.policy import Policy
-from ftrun.grouping import Group
+from ftrun.config.group_config import Group
+from ftrun.core.machine import events as ev
+from ftrun.core.rules.policy import Policy
+from ftrun.messages import messenger as messages
 from ftrun.pid1.clients.group_messenger import GroupMessenger
-from ftrun.wire import messenger as messages
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -25,5 +25,5 @@ def test_a_refusal_for_good_ends_only_who_was_never_taken(taken: bool) -> None:
     if taken:
         client.handle(messages.Contact(0.0), time.monotonic())
     heard = client.handle(messages.Refused("it has another secret than this node", True), time.monotonic())
-    assert [isinstance(event, ev.CutOff) for event in heard] == ([] if taken else [True])
+    assert [isinstance(event, ev.CoordinatorLost) for event in heard] == ([] if taken else [True])
     assert [record for record, _, _ in context.records] == ["problem"]

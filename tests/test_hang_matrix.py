@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hang.kinds import KINDS
+from ftrun.workload.kinds import KINDS
 from support.matrix import (
     AUTO,
     HOOKS,

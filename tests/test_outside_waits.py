@@ -34,7 +34,7 @@ MB = 1_000_000
 FAST = f"""
 import sys
 sys.path[:0] = [{str(HOUSE / "supervisor")!r}, {str(HOUSE / "hooks")!r}]
-import ftrun.core.learning as learning
+import ftrun.core.rules.adaptive_timeout as learning
 learning.FLOOR = 1.0
 from ftrun.cli.run import main
 main()

@@ -10,8 +10,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(HOUSE / "supervisor"), str(HOUSE / "hooks"), str(HOUSE / "tests")]
 
 from core import transcript  # noqa: E402
-from ftrun.core import effects as do  # noqa: E402
-from ftrun.core.job import decide  # noqa: E402
+from ftrun.core.machine import effects as do  # noqa: E402
+from ftrun.core.machine.job import decide  # noqa: E402
 
 
 class Edge(NamedTuple):

@@ -122,7 +122,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "code": "its exit code, or",
             "signal": "what killed it",
             "why": "the first cause, if it failed",
-            "rule": "by which rule of `core/failures.py` that was judged",
+            "rule": "by which rule of `core/rules/crash_causes.py` that was judged",
             "oom_kills": "processes that the kernel killed for memory meanwhile",
         },
     ),

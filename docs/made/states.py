@@ -10,9 +10,9 @@ from typing import Final
 
 from made.played import Edge, played
 
-from ftrun.core import events as ev
-from ftrun.core.job import TABLE
-from ftrun.core.states import PHASES
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import TABLE
+from ftrun.core.machine.states import PHASES
 
 DRAWING: Final = Path(__file__).resolve().parents[1] / "states.svg"
 # What a hang takes: drawn in another colour.
@@ -21,7 +21,7 @@ USUAL: Final = {("Pending", "Launching"), ("Launching", "Starting"), ("Starting"
 INTRO: Final = """# States
 
 Made from the code by `docs/reference.py`: the phases and their cells are those of the table at the end of
-`core/job.py`; where a cell leads is what all transcripts in `tests/scenarios` show.
+`core/machine/job.py`; where a cell leads is what all transcripts in `tests/scenarios` show.
 
 A run is in one phase at a time. An event that has no cell in a phase changes nothing there. What is wanted (keep
 running, start again, end) is a field of its own beside the phase, so that the phase says only what is.

@@ -220,7 +220,7 @@ class Pod:
         """Its pid as seen from here."""
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]) if self._prefix else pid
 
-    def culprit(self) -> str:
+    def root_cause(self) -> str:
         """The node to isolate: the one that the verdict of this very schedule names, else our own."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             verdict = json.loads((self.shared / "verdict.json").read_bytes())
@@ -285,7 +285,7 @@ class Job:
         verdict, then = RULES.get(code, ("of the command", "reschedule" if self.wish.unconditional else "fail"))
         lost, isolating = [pod], ""
         if then == "isolate":
-            node = pod.culprit()
+            node = pod.root_cause()
             self.isolated += [node] if node not in self.isolated else []
             lost += [other for other in self.pods if other.running and other.node == node]
             isolating = f"isolating {node}, "

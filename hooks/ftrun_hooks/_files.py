@@ -1,6 +1,6 @@
 """The files that the program itself loads before its first step and saves after it, told to the supervisor.
 
-The supervisor judges by them whether a job that reports nothing else gets on: see `ftrun/core/saving.py`.
+The supervisor judges by them whether a job that reports nothing else gets on: see `ftrun/core/rules/saved_files.py`.
 """
 
 from __future__ import annotations

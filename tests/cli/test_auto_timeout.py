@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 sys.path[:0] = [{paths}]
-import ftrun.core.learning as learning
+import ftrun.core.rules.adaptive_timeout as learning
 learning.FLOOR = learning.PROVISIONAL_FLOOR = 1.0
 from ftrun.cli.run import main
 main()

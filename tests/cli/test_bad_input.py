@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ftrun import config, derived
 from ftrun.cli.run import _with_click, run, split
-from ftrun.wire.texts import duration
+from ftrun.config import derived, option_table
+from ftrun.config.parsers import duration
 from support.runs import FTRUN, Runs, need_mounts
 
 COMMAND = ("touch", "started")
@@ -204,7 +204,7 @@ def test_a_run_dir_that_is_spoiled_while_the_job_runs(runs: Runs, kind: str) -> 
 
 # --- one table, three sources -----------------------------------------------------------------------------------------
 
-NAMES = [option.name for option in config.OPTIONS]
+NAMES = [option.name for option in option_table.OPTIONS]
 WORDS = st.one_of(
     st.sampled_from(["--", "-", "-q", "-v", "-qv", "-vq", "--help=", "train.py", "", "-x", "--no-such", "1s", "a=b"]),
     st.sampled_from(NAMES).map(lambda name: f"--{name}"),
@@ -227,7 +227,7 @@ def test_the_plain_parser_and_click_agree(words: list[str]) -> None:
 
 
 def values(given: dict[str, str], environment: dict[str, str]) -> tuple[object, str]:
-    found = config.settings(given, environment)["hang-timeout"]
+    found = option_table.settings(given, environment)["hang-timeout"]
     return found.value, found.source
 
 
@@ -243,14 +243,14 @@ def test_precedence(tmp_path: Path) -> None:
     assert values({}, by_variable) == (3.0, "config file")
     assert values(by_option, {"FTRUN_HANG_TIMEOUT": ""}) == (3.0, "config file")
     assert values({}, {}) == ("auto", "default")
-    found = config.settings(by_option, {})
+    found = option_table.settings(by_option, {})
     assert found["max-restarts"].value == 7
     assert found["restart-on"].value == {"hang", "failure"}
     assert found["quiet"].value is True
 
 
-@pytest.mark.parametrize("option", config.OPTIONS, ids=lambda option: option.name)
-def test_each_default_is_a_value_of_its_option(option: config.Option) -> None:
+@pytest.mark.parametrize("option", option_table.OPTIONS, ids=lambda option: option.name)
+def test_each_default_is_a_value_of_its_option(option: option_table.Option) -> None:
     if option.default:
         option.read(option.default)
 
@@ -266,7 +266,7 @@ def test_the_idle_timeout_is_that_of_modelarts_where_nobody_gave_one(
 ) -> None:
     def limits(minutes: str, **given: str) -> tuple[float | None, bool]:
         monkeypatch.setenv("MA_HANG_DETECT_TIME", minutes)
-        found = derived.policy(config.settings({k.replace("_", "-"): v for k, v in given.items()}, {})).limits
+        found = derived.policy(option_table.settings({k.replace("_", "-"): v for k, v in given.items()}, {})).limits
         return found.idle, found.idle_given
 
     assert limits("") == (1800.0, False)
@@ -283,7 +283,7 @@ def test_the_idle_timeout_is_that_of_modelarts_where_nobody_gave_one(
 
 def test_variables_of_an_outer_ftrun_are_not_ours() -> None:
     outer = {"FTRUN_BEAT_DIR": "/x", "FTRUN_RUN_DIR": "/dev/null", "FTRUN_LAST_STEP": "3", "FTRUN_PORT": "tcp://1:2"}
-    assert config.settings({}, outer)["run-dir"].value is None
+    assert option_table.settings({}, outer)["run-dir"].value is None
 
 
 def test_help_that_cannot_be_written_is_told_in_one_line() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import UNKNOWN, uuid
-from support.device.ward import QUICK, REBOOT, RESET, SOON, TRAINS, Ward, told
+from support.device.rig import QUICK, REBOOT, RESET, SOON, TRAINS, Rig, told
 from support.runs import Run, Runs, python, wait_for
 
 PLAIN = ("80818C00", "AI core computes wrongly")  # critical in the table of Ascend's codes
@@ -14,9 +14,9 @@ RESETS = ("40F84E00", "node type=L2BUFF, event state=bus")  # major
 
 
 @pytest.fixture
-def four(runs: Runs) -> Ward:
+def four(runs: Runs) -> Rig:
     runs.environment.pop("CUDA_VISIBLE_DEVICES", None)
-    return Ward(runs, 4)
+    return Rig(runs, 4)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def refused(run: Run, device: str, code: str) -> None:
     ("state", "code"), [({"lost": True}, "lost"), (REBOOT, "recovery:reboot"), ({"error:*": 16}, "recovery:reset")]
 )
 def test_a_gpu_that_cannot_work_ends_with_197_before_anything_runs(
-    four: Ward, state: dict[str, object], code: str
+    four: Rig, state: dict[str, object], code: str
 ) -> None:
     four.gpus.set(2, **state)
     run = four.start("--state-dir", str(four.folder / "state"), heard=False)
@@ -76,7 +76,7 @@ def test_the_next_schedule_on_a_chip_at_fault_ends_with_197_again(
 
 
 @pytest.mark.parametrize("check", ["on", "off"])
-def test_what_is_not_critical_or_not_to_be_looked_at_kills_nothing(four: Ward, check: str) -> None:
+def test_what_is_not_critical_or_not_to_be_looked_at_kills_nothing(four: Rig, check: str) -> None:
     four.gpus.set(1, **(RESET if check == "on" else REBOOT))
     four.gpus.set(3, **{"error:*": UNKNOWN})
     run = four.start("--check-devices", check)
@@ -86,7 +86,7 @@ def test_what_is_not_critical_or_not_to_be_looked_at_kills_nothing(four: Ward, c
     assert len(four.starts) == 1
 
 
-def test_the_first_start_does_without_it_where_that_is_permitted(four: Ward) -> None:
+def test_the_first_start_does_without_it_where_that_is_permitted(four: Rig) -> None:
     four.gpus.set(1, **REBOOT)
     four.gpus.set(3, lost=True)
     run = four.start("--min-devices", "2", words=("{devices}",))
@@ -99,7 +99,7 @@ def test_the_first_start_does_without_it_where_that_is_permitted(four: Ward) -> 
     assert run.order.index("removed") < run.order.index("started")
 
 
-def test_a_device_that_the_command_does_not_use_is_none_of_its_concern(four: Ward) -> None:
+def test_a_device_that_the_command_does_not_use_is_none_of_its_concern(four: Rig) -> None:
     four.gpus.set(2, **REBOOT)
     run = four.start(CUDA_VISIBLE_DEVICES="0,1")
     four.end()
@@ -108,9 +108,9 @@ def test_a_device_that_the_command_does_not_use_is_none_of_its_concern(four: War
 
 
 @pytest.mark.parametrize("scope", ["-", 0])
-def test_a_driver_that_does_not_answer_is_no_fault(four: Ward, scope: str | int) -> None:
+def test_a_driver_that_does_not_answer_is_no_fault(four: Rig, scope: str | int) -> None:
     four.gpus.set(scope, blocks="*")
-    soon = "import ftrun.core.beginning\nftrun.core.beginning.CHECK = 0.5\nfrom ftrun.cli"
+    soon = "import ftrun.core.machine.starting\nftrun.core.beginning.CHECK = 0.5\nfrom ftrun.cli"
     quick = SOON[2].replace("from ftrun.cli", soon)
     four.end()
     run = four.runs.start("--probe", "nvidia", *QUICK, *python(TRAINS), program=(*SOON[:2], quick))
@@ -118,7 +118,7 @@ def test_a_driver_that_does_not_answer_is_no_fault(four: Ward, scope: str | int)
     assert len(four.starts) == 1
 
 
-def test_a_stop_during_the_look_is_a_stop(four: Ward) -> None:
+def test_a_stop_during_the_look_is_a_stop(four: Rig) -> None:
     four.gpus.set("-", blocks="*")
     run = four.start(heard=False)
     wait_for(lambda: four.gpus.blocked, "that it looks")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
-from ftrun import config
 from ftrun.cli.options import command_line
+from ftrun.config import option_table
 
 HOUSE = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0  # s
@@ -172,14 +172,14 @@ def items(args: list[str], text: str) -> list["CompletionItem[str]"]:
 
 def test_every_option_is_offered_until_it_is_given() -> None:
     names = {item.value for item in items([], "-")}
-    assert {f"--{option.name}" for option in config.OPTIONS} < names
+    assert {f"--{option.name}" for option in option_table.OPTIONS} < names
     assert "--probe" not in {item.value for item in items(["--probe", "auto"], "--")}
     assert "--progress" in {item.value for item in items(["--progress", "x"], "--")}
 
 
 def test_what_is_offered_is_taken() -> None:
     """No value that would be refused."""
-    for option in config.OPTIONS:
+    for option in option_table.OPTIONS:
         for text in ("", "3", "a", "h"):
             if option.flag:
                 continue

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.test_account_kept import ACCOUNTS
-from ftrun.core.history import Clock, Occurrence
-from ftrun.core.values import Learned, Ledger
-from ftrun.wire import records
+from core.test_totals_kept import ACCOUNTS
+from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.core.rules.fault_history import Clock, Occurrence
+from ftrun.messages import records
 from support.runs import FTHANG, HOUSE, Runs, alive, carrying, number_in, python, wait_for
 
 LEAVES = """
@@ -166,7 +166,7 @@ CLOCKS = st.builds(Clock, SECONDS, st.text(), SECONDS)
         *[st.none() | st.text()] * 2,
         st.sampled_from(["first", "hang", "fault", "failure", "manual", "peer"]),
         occurrences=st.lists(st.builds(Occurrence, *[st.text()] * 4, at=CLOCKS), max_size=3).map(tuple),
-        learned=st.none() | st.builds(Learned, SECONDS, SECONDS, SECONDS, st.integers(0, 10**12), SECONDS),
+        learned=st.none() | st.builds(LearnedTimeouts, SECONDS, SECONDS, SECONDS, st.integers(0, 10**12), SECONDS),
         first_beat=st.none() | SECONDS,
         epoch=st.integers(0, 2**62),
         account=ACCOUNTS,
@@ -191,11 +191,11 @@ def test_a_second_ftrun_on_a_run_dir_is_refused(runs: Runs) -> None:
 FAILING = f"""
 import sys
 sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
-import ftrun.loop
-def decide(job, event, policy, whole=ftrun.loop.decide):
+import ftrun.pid1.loop
+def decide(job, event, policy, whole=ftrun.pid1.loop.decide):
     if type(event).__name__ == 'Looked': raise RuntimeError('planted\\nbug')
     return whole(job, event, policy)
-ftrun.loop.decide = decide
+ftrun.pid1.loop.decide = decide
 from ftrun.cli.run import main
 main()
 """

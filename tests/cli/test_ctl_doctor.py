@@ -14,8 +14,8 @@ import pytest
 
 from ftrun.cli.doctor import devices, disk, memory, process, versions
 from ftrun.cli.doctor.finding import Finding
+from ftrun.helpers.checkpoint_watcher import disk as watched
 from ftrun.helpers.evidence import stacks
-from ftrun.helpers.watch import disk as watched
 from ftrun.host import cgroup, procfs
 from support.runs import HOUSE, PID1, Runs, need_mounts, need_pid1
 

@@ -192,7 +192,7 @@ def test_checkpoints_that_cannot_be_kept_are_one_clear_line(fthang: Runner) -> N
 
 
 def test_help_lists_every_kind_with_a_few_words(fthang: Runner) -> None:
-    from ftrun.hang import kinds
+    from ftrun.workload import kinds
 
     assert fthang.run("--help", fast=False) == 0
     text = fthang.output.read_text()

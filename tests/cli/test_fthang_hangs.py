@@ -76,7 +76,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 def test_the_stack_of_busy_moves() -> None:
     done = run("""
 import os, threading
-from ftrun.hang import hangs
+from ftrun.workload import hangs
 thread = threading.Thread(target=hangs.busy, args=(None,), daemon=True)
 thread.start()
 seen = set()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hang import healthy
-from ftrun.hang.kinds import plan
-from ftrun.hang.run import train
-from ftrun.hang.setting import Setting
-from ftrun.hang.training import BEGINNING, Plain, newest
+from ftrun.workload import healthy
+from ftrun.workload.context import Setting
+from ftrun.workload.kinds import plan
+from ftrun.workload.run import train
+from ftrun.workload.training import BEGINNING, Plain, newest
 from support.runs import wait_for
 from support.workload import Runner, children, look, read_and_written, runner, still
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hang.training import BEGINNING, Plain, newest
+from ftrun.workload.training import BEGINNING, Plain, newest
 from support.beat_file import HOUSE
 from support.runs import wait_for
 from support.workload import Runner, children, look, read_and_written, runner, still

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.test_bad_input import complaint
-from ftrun import config, grouping
-from ftrun.grouping import Group, group, is_loopback, read_secret
+from ftrun.config import group_config, option_table, parsers
+from ftrun.config.group_config import Group, group, is_loopback, read_secret
 from ftrun.platforms.base import Membership, Surroundings
 from ftrun.platforms.slurm import first_host
 from ftrun.platforms.table import discover
-from ftrun.wire import texts
 from support.runs import HOUSE
 
 SECRET = "0123456789abcdef"
@@ -38,7 +37,7 @@ def said_by_platform(
 
 @pytest.fixture(autouse=True)
 def no_secret_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(grouping, "SECRET", str(tmp_path / "by itself"))
+    monkeypatch.setattr(group_config, "SECRET", str(tmp_path / "by itself"))
 
 
 @pytest.fixture
@@ -59,11 +58,11 @@ def member(
 def told(
     words: Mapping[str, str] = {}, environment: Mapping[str, str] = {}, host: str = "h", hosts: str = ""
 ) -> tuple[Group | None, str]:
-    return group(config.settings(words, environment), environment, host, hosts)
+    return group(option_table.settings(words, environment), environment, host, hosts)
 
 
 def refused(words: Mapping[str, str], environment: Mapping[str, str] = {}) -> str:
-    with pytest.raises(config.ConfigError) as error:
+    with pytest.raises(option_table.ConfigError) as error:
         told(words, environment)
     (line,) = str(error.value).splitlines()
     return line
@@ -213,7 +212,7 @@ TEXTS = st.one_of(st.sampled_from(["0", "1", "2", "3", "a,b", "n[1-2]", "", "10.
 @given(st.dictionaries(st.sampled_from(NAMES), TEXTS), TEXTS, TEXTS)
 def test_whatever_a_platform_says_the_job_runs(environment: dict[str, str], host: str, hosts: str) -> None:
     """Where nobody asked for a group, nothing that is in the environment is a reason to refuse the job."""
-    found, note = group(config.settings({}, {}), environment, host, hosts)
+    found, note = group(option_table.settings({}, {}), environment, host, hosts)
     assert "\n" not in note
     if found:
         assert 0 <= found.rank < found.size
@@ -225,15 +224,15 @@ def test_whatever_a_platform_says_the_job_runs(environment: dict[str, str], host
 def test_where_a_group_is_wanted_it_is_sound_or_refused_in_one_line(
     environment: dict[str, str], host: str, hosts: str, size: str
 ) -> None:
-    words = {"group-size": size, "group-secret-file": str(HOUSE / "supervisor" / "ftrun" / "wire" / "helpers.py")}
+    words = {"group-size": size, "group-secret-file": str(HOUSE / "supervisor" / "ftrun" / "messages" / "helpers.py")}
     try:
-        found, note = group(config.settings(words, {}), environment, host, hosts)
-    except config.ConfigError as error:
+        found, note = group(option_table.settings(words, {}), environment, host, hosts)
+    except option_table.ConfigError as error:
         found, note = None, str(error)
     assert "\n" not in note
     if found:
         assert 0 <= found.rank < found.size
-        assert texts.endpoint(found.endpoint) == found.endpoint
+        assert parsers.endpoint(found.endpoint) == found.endpoint
         assert not found.endpoint.startswith(":")
 
 
@@ -340,8 +339,8 @@ def test_the_command_of_a_member_is_no_member() -> None:
 
 
 def test_a_phase_is_no_group_of_its_own() -> None:
-    names = {option.name for option in config.OPTIONS if option.name.startswith("group-")}
-    assert {*names, "wait-peer"} <= set(config.OF_THE_JOB)
+    names = {option.name for option in option_table.OPTIONS if option.name.startswith("group-")}
+    assert {*names, "wait-peer"} <= set(option_table.OF_THE_JOB)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -416,7 +415,7 @@ def test_a_secret_of_nothing_is_told(secret: str) -> None:
 def test_white_space_around_a_secret_is_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text(f"\n {SECRET}\r\n")
     assert read_secret(str(tmp_path / "secret")) == SECRET.encode()
-    monkeypatch.chdir(tmp_path)  # the courier is elsewhere
+    monkeypatch.chdir(tmp_path)  # the messenger is elsewhere
     assert (found := member(FAR | {"group-secret-file": "secret"}))
     assert found.secret == str(tmp_path / "secret")
 
@@ -448,14 +447,14 @@ def test_a_bad_option_of_a_group(tmp_path: Path, options: list[str], says: str) 
 def test_what_kubernetes_sets_for_a_service_is_no_slip() -> None:
     """For one that is called ftrun-group."""
     names = ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "PORT_80_TCP_PROTO")
-    assert config.settings({}, {f"FTRUN_GROUP_{name}": "tcp://10.0.0.1:80" for name in names})
+    assert option_table.settings({}, {f"FTRUN_GROUP_{name}": "tcp://10.0.0.1:80" for name in names})
 
 
 def test_this_process_is_asked(tmp_path: Path) -> None:
     """`ours`, as PID 1 calls it: without a name server, and without a module that could ask one."""
     script = (
-        "import sys; from ftrun import config, grouping; import os;"
-        "print(grouping.ours(config.settings({}, os.environ))); print('socket' in sys.modules)"
+        "import sys; from ftrun.config import option_table, group_config; import os;"
+        "print(group_config.ours(option_table.settings({}, os.environ))); print('socket' in sys.modules)"
     )
     environment = {"PYTHONPATH": f"{HOUSE}/supervisor", "FTRUN_GROUP_RANK": "1"} | TORCH | {"MASTER_ADDR": "127.0.0.1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.device.nvml import SPINNING, FakeNvml
-from support.device.ward import SOON
+from support.device.rig import SOON
 from support.runs import HOUSE, Run, Runs, python, wait_for
 from support.runs import runs as runs
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.idle import Idle, Sample, Thresholds, Use, observe
+from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, observe
 from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
 from support.runs import HOUSE, Runs, python, wait_for
 
@@ -13,7 +13,7 @@ from support.runs import HOUSE, Runs, python, wait_for
 FAST = """
 import sys
 sys.path[:0] = [{paths}]
-import ftrun.derived as derived
+import ftrun.config.derived as derived
 timeout = derived.idle_timeout
 derived.idle_timeout = lambda found: 1.0 if timeout(found) == 60.0 else timeout(found)
 from ftrun.cli.run import main
@@ -36,8 +36,8 @@ def after(*looks: Any, cpu: float = 0.0, io: float = 0.0) -> Idle:
     idle = Idle()
     for number, look in enumerate(looks):
         uses = [look] if isinstance(look, dict) else look
-        devices = tuple(Use(**({"id": str(n)} | use)) for n, use in enumerate(uses))
-        idle = observe(idle, Sample(60.0 * (number + 1), 60.0, cpu, io, devices), Thresholds())
+        devices = tuple(DeviceUse(**({"id": str(n)} | use)) for n, use in enumerate(uses))
+        idle = observe(idle, TreeSample(60.0 * (number + 1), 60.0, cpu, io, devices), Thresholds())
     return idle
 
 
@@ -107,7 +107,7 @@ def test_io_is_work_by_its_rate() -> None:
 
 def test_work_ends_a_silence_and_what_was_granted_to_it() -> None:
     idle = after(*[REST] * 9)._replace(raised=7200.0)
-    idle = observe(idle, Sample(600.0, 60.0, 0.0, 1e6), Thresholds())
+    idle = observe(idle, TreeSample(600.0, 60.0, 0.0, 1e6), Thresholds())
     assert (idle.since, idle.raised, idle.quiet) == (None, 0.0, ())
 
 
@@ -238,8 +238,8 @@ def test_devices_that_others_use_make_nobody_a_job_that_uses_one(runs: Runs) -> 
 
 def test_a_probe_that_is_stuck_is_no_proof_against_what_it_saw_last(runs: Runs) -> None:
     """It saw an idle device for a moment; since then nobody knows, while the main thread waits for the device."""
-    later = "import ftrun.pid1.clients.probe as probing\nprobing.STALE = 0.6\nimport ftrun.config"
-    stale = FAST.replace("import ftrun.config", later)
+    later = "import ftrun.pid1.clients.probe as probing\nprobing.STALE = 0.6\nimport ftrun.config.option_table"
+    stale = FAST.replace("import ftrun.config.option_table", later)
     program = (sys.executable, "-c", stale.format(paths=PATHS))
     fake = faked(runs)
     fake.set(0, **SPINNING)

@@ -10,8 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from cli.test_bad_input import COMMAND, complaint
-from ftrun import config
-from ftrun.wire import texts
+from ftrun.config import option_table, parsers
 from support.runs import Run, Runs, python, state_of, wait_for
 
 WAITS = "ft.beat(1)\nft.beat(2)\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
@@ -79,13 +78,13 @@ NO_ADDRESSES = ("[:::]", "[1:2]", "[1.2.3.4]", "[::1", "[]", "[::1%]", "::1")
 
 @pytest.mark.parametrize("host", [*HOSTS, *ADDRESSES])
 def test_a_host_is_a_name_or_an_address(host: str) -> None:
-    assert texts.address(f"{host}:80") == f"{host}:80"
+    assert parsers.address(f"{host}:80") == f"{host}:80"
 
 
 @pytest.mark.parametrize("host", [*NUMBERS, *NO_NAMES, *NO_ADDRESSES])
 def test_what_looks_like_an_address_and_is_none_is_no_host(host: str) -> None:
     with pytest.raises(ValueError, match="is no HOST:PORT"):
-        texts.address(f"{host}:80")
+        parsers.address(f"{host}:80")
 
 
 def test_a_scrape_of_a_run_and_the_file_that_it_leaves(runs: Runs) -> None:
@@ -161,10 +160,10 @@ def test_a_helper_that_is_killed_comes_again_and_one_that_is_stopped_holds_nobod
 
 def test_off_is_off_and_the_environment_is_as_good() -> None:
     environment = {"FTRUN_METRICS": "127.0.0.1:9400", "FTRUN_METRICS_FILE": "a.prom"}
-    found = config.settings({"metrics": "off"}, environment)
+    found = option_table.settings({"metrics": "off"}, environment)
     assert (found["metrics"].value, found["metrics"].source) == (None, "option")
     assert (found["metrics-file"].value, found["metrics-file"].source) == ("a.prom", "environment")
-    assert config.settings({}, {})["metrics"].value is None
+    assert option_table.settings({}, {})["metrics"].value is None
 
 
 def test_nothing_of_it_is_in_the_supervisor(runs: Runs) -> None:

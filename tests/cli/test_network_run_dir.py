@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from ftrun.host.place import folder
+from ftrun.host.work_dir import folder
 from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import HOUSE, PID1, Run, Runs, alive, need_pid1, state_of, wait_for
@@ -40,8 +40,8 @@ def program(first: float = 60, last: float = 60) -> tuple[str, ...]:
     """ftrun with other waits, in s: for the disk at the start and for the last copy.  Helpers are started at once."""
     code = (
         f"import sys; sys.path[:0] = {PATHS}; from ftrun.pid1.clients import base; "
-        "base.SETTLED = 0; from ftrun.host import place; from ftrun.pid1.clients import mirror; "
-        f"place.PATIENCE = {first}; place.SAVING = mirror.COPYING = {last}; "
+        "base.SETTLED = 0; from ftrun.host import work_dir; from ftrun.pid1.clients import mirror; "
+        f"work_dir.PATIENCE = {first}; work_dir.SAVING = mirror.COPYING = {last}; "
         "from ftrun.cli import run; run.main()"
     )
     return sys.executable, "-c", code

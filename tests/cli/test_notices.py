@@ -5,18 +5,18 @@ import sys
 
 import pytest
 
-from ftrun.core.liveness import Limits
-from ftrun.core.notices import INTRODUCED, UNWATCHED, Told, notices
-from ftrun.core.policy import Policy
-from ftrun.core.states import Job, Paused, Running, Starting, Suspect
-from ftrun.core.values import Attempt, Finding, Rank
+from ftrun.core.machine.notices import INTRODUCED, UNWATCHED, GivenNotices, notices
+from ftrun.core.machine.states import Job, Paused, Running, Starting, Suspect
+from ftrun.core.machine.values import Attempt, Finding, Rank
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.policy import Policy
 from support.runs import HOUSE, Run, Runs, python, wait_for
 
 AUTO = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True, idle=1800.0)
 SOON = """
 import sys
 sys.path[:0] = [{paths}]
-import ftrun.core.notices as notices
+import ftrun.core.machine.notices as notices
 notices.INTRODUCED, notices.UNWATCHED = 0.2, 0.6
 from ftrun.cli.run import main
 main()
@@ -25,7 +25,7 @@ main()
 PROGRAM = (sys.executable, "-c", SOON.format(paths=", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))))
 
 
-def said(job: Job, now: float, limits: Limits = AUTO, told: Told = Told()) -> tuple[str, ...]:  # noqa: B008
+def said(job: Job, now: float, limits: Limits = AUTO, told: GivenNotices = GivenNotices()) -> tuple[str, ...]:  # noqa: B008
     return notices(job, Policy(limits=limits), told, "/run/dir", now).lines
 
 
@@ -34,7 +34,7 @@ def started(**facts: object) -> Job:
 
 
 def test_the_introduction_says_what_is_watched_and_where_the_records_are() -> None:
-    first = notices(started(), Policy(limits=AUTO), Told(), "/run/dir", 105.0)
+    first = notices(started(), Policy(limits=AUTO), GivenNotices(), "/run/dir", 105.0)
     assert (first.lines, first.due) == ((), 100.0 + INTRODUCED)
     (line,) = said(started(), 100.0 + INTRODUCED)
     assert line == (
@@ -50,7 +50,7 @@ def test_the_introduction_says_what_is_watched_and_where_the_records_are() -> No
 
 
 def test_each_is_said_once() -> None:
-    found = notices(started(), Policy(limits=AUTO), Told(), "/run/dir", 100.0 + UNWATCHED)
+    found = notices(started(), Policy(limits=AUTO), GivenNotices(), "/run/dir", 100.0 + UNWATCHED)
     assert len(found.lines) == 2
     again = notices(started(number=2), Policy(limits=AUTO), found.told, "/run/dir", 100.0 + 2 * UNWATCHED)
     assert (again.lines, again.due) == ((), None)
@@ -67,7 +67,7 @@ def test_each_is_said_once() -> None:
     ],
 )
 def test_what_is_watched_is_not_called_unwatched(limits: Limits, facts: dict[str, object]) -> None:
-    assert said(started(**facts), 10_000.0, limits, Told(introduced=True)) == ()
+    assert said(started(**facts), 10_000.0, limits, GivenNotices(introduced=True)) == ()
 
 
 def test_nothing_is_said_while_nobody_wants_to_hear_it() -> None:

@@ -101,12 +101,12 @@ def test_a_killed_ftrun_leaves_no_helper(runs: Runs) -> None:
 
 
 def test_globs_from_every_source(runs: Runs) -> None:
-    from ftrun import config
+    from ftrun.config import option_table
 
     file = runs.folder / "ftrun.toml"
     file.write_text('progress = ["/a/*.pt", "/b, c/*"]\n')
     both = ("/a/*.pt", "/b, c/*")
-    assert config.settings({"config": str(file)}, {})["progress"].value == both
-    assert config.settings({}, {"FTRUN_PROGRESS": "/a/*.pt\n/b, c/*"})["progress"].value == both
-    assert config.settings({"progress": "/a/*.pt\n/b, c/*"}, {})["progress"].value == both
-    assert config.settings({}, {})["progress"].value is None
+    assert option_table.settings({"config": str(file)}, {})["progress"].value == both
+    assert option_table.settings({}, {"FTRUN_PROGRESS": "/a/*.pt\n/b, c/*"})["progress"].value == both
+    assert option_table.settings({"progress": "/a/*.pt\n/b, c/*"}, {})["progress"].value == both
+    assert option_table.settings({}, {})["progress"].value is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from ftrun.wire import control
+from ftrun.messages import operator
 from support.runs import HOUSE, Run, Runs, alive, need_pid1, python, wait_for
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
@@ -138,11 +138,11 @@ def _child(pid: int) -> int | None:
     return int(words[0]) if words else None
 
 
-def test_a_courier_that_is_killed_comes_again_and_the_job_does_not_notice(runs: Runs) -> None:
+def test_a_messenger_that_is_killed_comes_again_and_the_job_does_not_notice(runs: Runs) -> None:
     run = runs.start(*python(TRAIN))
     run.until("first_beat")
     said(ftctl(run, "pause"))
-    os.kill(int(wait_for(lambda: run.helper("courier"), "a courier")), signal.SIGKILL)
+    os.kill(int(wait_for(lambda: run.helper("messenger"), "a messenger")), signal.SIGKILL)
     assert said(ftctl(run, "resume")) == "judging again"
     assert len(run.named("spawned")) == 1
     said(ftctl(run, "stop"))
@@ -150,20 +150,20 @@ def test_a_courier_that_is_killed_comes_again_and_the_job_does_not_notice(runs: 
 
 
 @pytest.mark.parametrize("how", ["at its birth", "with words that it never read"])
-def test_a_courier_that_dies_with_something_unread_is_no_matter(runs: Runs, how: str) -> None:
+def test_a_messenger_that_dies_with_something_unread_is_no_matter(runs: Runs, how: str) -> None:
     """The other end of a pair of sockets says so by an error, where a pipe would just end."""
     run = runs.start("--restart-on", "failure", "--backoff", "off", *python(TRAIN))
-    courier = int(wait_for(lambda: run.helper("courier"), "a courier"))
+    messenger = int(wait_for(lambda: run.helper("messenger"), "a messenger"))
     if how != "at its birth":
         run.until("first_beat")
         said(ftctl(run, "pause"))
-        os.kill(courier, signal.SIGSTOP)
+        os.kill(messenger, signal.SIGSTOP)
         os.kill(run.until("spawned")["pid"], signal.SIGKILL)  # the next attempt is told to it
         run.until("restart")
-    os.kill(courier, signal.SIGKILL)
-    again = "courier: it ended; it is started again; the command is not touched"
-    wait_for(lambda: again in run.stderr, "that the courier ended")
-    assert {problem["helper"] for problem in run.named("problem")} == {"courier"}
+    os.kill(messenger, signal.SIGKILL)
+    again = "messenger: it ended; it is started again; the command is not touched"
+    wait_for(lambda: again in run.stderr, "that the messenger ended")
+    assert {problem["helper"] for problem in run.named("problem")} == {"messenger"}
     assert said(ftctl(run, "restart")) == "the command is being ended, then started again"
     run.until("restart", 1 if how == "at its birth" else 2)
     said(ftctl(run, "stop"))
@@ -197,13 +197,13 @@ def test_who_asks_while_the_end_is_worked_on_is_answered(runs: Runs) -> None:
     assert run.wait() == 0
 
 
-def test_a_stopped_courier_is_one_line(runs: Runs) -> None:
+def test_a_stopped_messenger_is_one_line(runs: Runs) -> None:
     run = runs.start(*python(TRAIN))
     run.until("first_beat")
     said(ftctl(run, "pause"))
-    courier = int(wait_for(lambda: run.helper("courier"), "a courier"))
-    os.kill(run.pid, signal.SIGSTOP)  # or it would continue the courier at once
-    os.kill(courier, signal.SIGSTOP)
+    messenger = int(wait_for(lambda: run.helper("messenger"), "a messenger"))
+    os.kill(run.pid, signal.SIGSTOP)  # or it would continue the messenger at once
+    os.kill(messenger, signal.SIGSTOP)
     try:
         patience = "import ftrun.cli.steering as s; s.PATIENCE = 0.5; from ftrun.cli.ctl import main; main()"
         command = [sys.executable, "-c", patience, "resume", "--run-dir", str(run.run_dir)]
@@ -215,7 +215,7 @@ def test_a_stopped_courier_is_one_line(runs: Runs) -> None:
         assert (done.returncode, done.stderr) == (1, f"ftctl: {run.run_dir}: {late}\n")
     finally:
         os.kill(run.pid, signal.SIGCONT)
-        os.kill(courier, signal.SIGCONT)
+        os.kill(messenger, signal.SIGCONT)
     assert said(ftctl(run, "pause"))  # it is heard again, after the other
     assert not run.named("resumed")
     os.kill(run.pid, signal.SIGTERM)
@@ -223,11 +223,11 @@ def test_a_stopped_courier_is_one_line(runs: Runs) -> None:
 
 
 def test_without_a_socket_ftrun_runs_on_and_says_so(runs: Runs) -> None:
-    (runs.run_dir / control.SOCKET).mkdir(parents=True)
+    (runs.run_dir / operator.SOCKET).mkdir(parents=True)
     run = runs.start(*python(TRAIN))
     run.until("first_beat")
     problem = run.until("problem")
-    assert problem["helper"] == "courier"
+    assert problem["helper"] == "messenger"
     wait_for(lambda: "no control channel" in run.stderr, "the line on the terminal")
     done = ftctl(run, "restart")
     assert done.returncode == 1
@@ -243,7 +243,7 @@ def test_nobody_to_steer(runs: Runs, tmp_path: Path) -> None:
     done = ftctl(run, "stop")
     assert (done.returncode, done.stderr) == (1, f"ftctl: no ftrun runs in {run.run_dir}\n")
     with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(str(run.run_dir / control.SOCKET))
+        stale.bind(str(run.run_dir / operator.SOCKET))
     done = ftctl(run, "stop")
     assert (done.returncode, done.stderr) == (1, f"ftctl: no ftrun runs in {run.run_dir}\n")
     empty = tmp_path / "empty"
@@ -285,7 +285,7 @@ def test_another_version_is_told_so(runs: Runs) -> None:
     said(ftctl(run, "pause"))
     with zmq.Context() as context, context.socket(zmq.REQ) as client:
         client.linger = 0
-        client.connect(f"ipc://{run.run_dir}/{control.SOCKET}")
+        client.connect(f"ipc://{run.run_dir}/{operator.SOCKET}")
         client.send(b'{"schema": 2, "id": "x", "verb": "stop"}')
         assert client.poll(60_000)
         found = json.loads(client.recv())

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core import exitcode, hang_rules, words
-from ftrun.core.effects import Exit
-from ftrun.core.values import TOUCH, Finding, Ledger
+from ftrun.core.machine.effects import Exit
+from ftrun.core.machine.values import TOUCH, Finding, Ledger
+from ftrun.core.rules import exit_codes, hang_rules
+from ftrun.core.text import sentences
 from support.runs import Run, Runs, python, wait_for
 
 LONGEST = 300  # characters of a line, its report's path not counted
@@ -42,35 +43,40 @@ def test_a_finding(found: Finding, said: str) -> None:
 
 def test_evidence_is_told_as_far_as_there_is_any() -> None:
     seen = {"why": "train.py:12 step, in collectives.py:88 all_reduce", "processes": 9, "report": "/run/report.md"}
-    assert words.stack(seen) == "stack: train.py:12 step, in collectives.py:88 all_reduce"
-    assert (words.killing(seen), words.report(seen)) == ("killing 9 processes", "report: /run/report.md")
-    assert (words.stack({}), words.killing({}), words.report({})) == ("", "killing the command", "")
-    assert words.killing({"processes": 1}) == "killing 1 process"
-    assert words.report({"report": None}) == "no report could be written"
-    assert words.stack({"evidence": "none in time"}) == "evidence: none in time"
-    assert len(words.stack({"why": "x" * 500})) < 180
+    assert sentences.stack(seen) == "stack: train.py:12 step, in collectives.py:88 all_reduce"
+    assert (sentences.killing(seen), sentences.report(seen)) == ("killing 9 processes", "report: /run/report.md")
+    assert (sentences.stack({}), sentences.killing({}), sentences.report({})) == ("", "killing the command", "")
+    assert sentences.killing({"processes": 1}) == "killing 1 process"
+    assert sentences.report({"report": None}) == "no report could be written"
+    assert sentences.stack({"evidence": "none in time"}) == "evidence: none in time"
+    assert len(sentences.stack({"why": "x" * 500})) < 180
 
 
 def test_a_long_text_keeps_both_ends() -> None:
-    assert words.short("a failed assertion fails again", 30) == "a failed assertion fails again"
-    assert words.short("a failed assertion fails again", 20) == "a failed ass...again"
-    assert [len(words.short("x" * 99, most)) for most in (3, 4, 5, 50, 98, 99)] == [3, 4, 5, 50, 98, 99]
+    assert sentences.short("a failed assertion fails again", 30) == "a failed assertion fails again"
+    assert sentences.short("a failed assertion fails again", 20) == "a failed ass...again"
+    assert [len(sentences.short("x" * 99, most)) for most in (3, 4, 5, 50, 98, 99)] == [3, 4, 5, 50, 98, 99]
 
 
-ENDED = Exit(0, exitcode.SUCCEEDED, "the command exited with 0")
+ENDED = Exit(0, exit_codes.SUCCEEDED, "the command exited with 0")
 
 
 def test_a_plain_command_that_ended_by_itself_is_not_talked_about() -> None:
     plain = Ledger(start_cnt=1)
-    assert words.last(ENDED, plain, "/run", 5.0, {}) is None
-    assert words.last(Exit(1, exitcode.FAILED, "the command exited with 1"), plain, "/run", 5.0, {}) is None
-    assert words.last(Exit(143, exitcode.STOPPED, "stopped from outside"), plain, "/run", 5.0, {"hang": 0}) is None
-    assert words.last(Exit(127, "not-found", "pyhton: command not found"), plain, "/run", 0.1, {}) is None
+    assert sentences.last_lines(ENDED, plain, "/run", 5.0, {}) is None
+    assert sentences.last_lines(Exit(1, exit_codes.FAILED, "the command exited with 1"), plain, "/run", 5.0, {}) is None
+    assert (
+        sentences.last_lines(Exit(143, exit_codes.STOPPED, "stopped from outside"), plain, "/run", 5.0, {"hang": 0})
+        is None
+    )
+    assert sentences.last_lines(Exit(127, "not-found", "pyhton: command not found"), plain, "/run", 0.1, {}) is None
 
 
 def test_the_last_line_of_a_training_that_came_through() -> None:
     ledger = Ledger(start_cnt=3, best_step=8120, last_step=8120, last_checkpoint="/ckpt/8000.pt")
-    assert words.last(ENDED, ledger, "/run", 7380.0, {"hang": 1, "failure": 1}, "goodput 93%; lost 8m: 5m hang") == (
+    assert sentences.last_lines(
+        ENDED, ledger, "/run", 7380.0, {"hang": 1, "failure": 1}, "goodput 93%; lost 8m: 5m hang"
+    ) == (
         "ended with 0 (succeeded) after 2h 3m: 3 starts (restarted twice: once because of a hang, once because of a "
         "failure), step 8120, checkpoint 8000.pt; goodput 93%; lost 8m: 5m hang; records: /run"
     )
@@ -78,23 +84,29 @@ def test_the_last_line_of_a_training_that_came_through() -> None:
 
 def test_the_last_line_says_what_the_scheduler_should_do_with_a_verdict_of_ours() -> None:
     end = Exit(195, "hang-limit", "rank 0 stopped at step 5, 61s ago (limit 60s)")
-    said = words.last(end, Ledger(start_cnt=4, last_step=5), "/run", 300.0, {"hang": 3}) or ""
+    said = sentences.last_lines(end, Ledger(start_cnt=4, last_step=5), "/run", 300.0, {"hang": 3}) or ""
     assert said == (
         "ended with 195 (hang-limit) after 5m: rank 0 stopped at step 5, 61s ago (limit 60s); "
         "4 starts (restarted 3 times because of a hang), step 5; the scheduler should reschedule; records: /run"
     )
-    for verdict in exitcode.TABLE:
-        line = words.last(Exit(verdict.code, verdict.name, "why"), Ledger(start_cnt=1), "/run", 1.0, {})
-        assert line is None if verdict.name in words.UNSAID else f"the scheduler should {verdict.outer};" in str(line)
+    for verdict in exit_codes.TABLE:
+        line = sentences.last_lines(Exit(verdict.code, verdict.name, "why"), Ledger(start_cnt=1), "/run", 1.0, {})
+        assert (
+            line is None if verdict.name in sentences.UNSAID else f"the scheduler should {verdict.outer};" in str(line)
+        )
 
 
 def test_the_last_line_of_one_that_was_stopped_or_failed_has_its_reason() -> None:
     ledger = Ledger(start_cnt=3, last_step=7)
-    stopped = words.last(Exit(143, exitcode.STOPPED, "stopped from outside by SIGTERM"), ledger, "/r", 9.0, {})
+    stopped = sentences.last_lines(
+        Exit(143, exit_codes.STOPPED, "stopped from outside by SIGTERM"), ledger, "/r", 9.0, {}
+    )
     assert stopped == (
         "ended with 143 (stopped) after 9s: stopped from outside by SIGTERM; 3 starts, step 7; records: /r"
     )
-    failed = words.last(Exit(1, exitcode.FAILED, "e" * 500), ledger, "/r", 9.0, {"manual": 2, "peer": 1}, phase="eval")
+    failed = sentences.last_lines(
+        Exit(1, exit_codes.FAILED, "e" * 500), ledger, "/r", 9.0, {"manual": 2, "peer": 1}, phase="eval"
+    )
     assert failed is not None
     assert failed.startswith("phase eval ended with 1 (failed) after 9s: eee")
     assert "(restarted 3 times: twice by an operator, once because of another node)" in failed

@@ -134,16 +134,16 @@ def test_the_image_has_the_form_with_brackets() -> None:
 
 @pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.stem)
 def test_options_of_ftrun_that_are_named_exist(page: Path) -> None:
-    from ftrun import config
+    from ftrun.config import option_table
 
-    known = set(config.BY_NAME) | {f"no-{name}" for name in config.BY_NAME} | {"help", "version"}
+    known = set(option_table.BY_NAME) | {f"no-{name}" for name in option_table.BY_NAME} | {"help", "version"}
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith("ftrun ")]
     options = {
         option for line in lines for option in re.findall(r"--([a-z-]+)", re.split(" torchrun | fthang ", line)[0])
     }
     assert options - known == set()
     variables = set(re.findall(r"\bFTRUN_[A-Z_]+\b", page.read_text(encoding="utf-8")))
-    told = {"FTRUN_BEAT_DIR", "FTRUN_FAULT_DEVICE", "FTRUN_FAULT_INDEX"} | {o.variable for o in config.OPTIONS}
+    told = {"FTRUN_BEAT_DIR", "FTRUN_FAULT_DEVICE", "FTRUN_FAULT_INDEX"} | {o.variable for o in option_table.OPTIONS}
     assert variables - told == set()
 
 

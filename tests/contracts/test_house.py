@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import config
-from ftrun.core import exitcode
+from ftrun.config import option_table
+from ftrun.core.rules import exit_codes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,8 +101,8 @@ def test_help_names_every_option_and_every_code(capsys: pytest.CaptureFixture[st
         run(["--help"])
     text = capsys.readouterr().out
     assert end.value.code == 0
-    assert all(f"--{option.name}" in text for option in config.OPTIONS)
-    assert all(str(verdict.code) in text and verdict.name in text for verdict in exitcode.TABLE)
+    assert all(f"--{option.name}" in text for option in option_table.OPTIONS)
+    assert all(str(verdict.code) in text and verdict.name in text for verdict in exit_codes.TABLE)
 
 
 def test_no_file_is_longer_than_400_lines() -> None:

@@ -9,7 +9,7 @@ def test_no_module_imports_itself_through_others() -> None:
     graph = grimp.build_graph("ftrun", cache_dir=None)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in sorted(graph.modules)}
     assert cycle(imported) == ()
-    assert "ftrun.core.job" in imported["ftrun.loop"]
+    assert "ftrun.core.machine.job" in imported["ftrun.pid1.loop"]
 
 
 def test_a_cycle_is_named() -> None:

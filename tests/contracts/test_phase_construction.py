@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core import beginning, ending, faulting, restarting, states, watching
+from ftrun.core.machine import device_faults, restarting, starting, states, stopping, watching
 
 ROOT = Path(states.__file__).parents[1]
 PHASES = {phase.__name__ for phase in states.PHASES}
 ALLOWED = {
     states: {"Pending"},  # how a job begins
-    beginning: {"Pending"},
+    starting: {"Pending"},
     restarting: {"Pending", "Launching"},
     watching: {"Starting", "Running", "Suspect"},
-    ending: {"Stopping", "Done"},
-    faulting: {"Healing"},
+    stopping: {"Stopping", "Done"},
+    device_faults: {"Healing"},
 }
 
 
@@ -31,7 +31,7 @@ def test_only_the_files_of_the_phases_construct_them() -> None:
     [
         f"from {states.__name__} import Done\nDone(0)",
         f"from {states.__name__} import Done as D\nD(0)",
-        "from ftrun.core import states\nstates.Done(0)",
+        "from ftrun.core.machine import states\nstates.Done(0)",
         "class Done(NamedTuple): ...\nPHASES = (Done,)\nDone(0)",
     ],
 )

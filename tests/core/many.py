@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable
 
-from ftrun.core.fleet import Effect, Gone, Reported, decide, gather
-from ftrun.core.group import Report, State, Trouble
+from ftrun.core.group.coordinator import Effect, MemberLost, Reported, decide, gather
+from ftrun.core.group.messages import NodeFailure, Report, State
 
 
 class Many:
     def __init__(self, size: int) -> None:
         self.size, self.now, self.seq = size, 0.0, 0
-        self.fleet = gather(0.0, size, 600.0, 10.0)
+        self.coordinator = gather(0.0, size, 600.0, 10.0)
         self.lives = [f"life{rank}" for rank in range(size)]
 
-    def reports(self, state: State, epoch: int, ranks: Iterable[int], trouble: Trouble | None = None) -> list[Report]:
+    def reports(
+        self, state: State, epoch: int, ranks: Iterable[int], trouble: NodeFailure | None = None
+    ) -> list[Report]:
         self.seq += 1
         return [Report(r, self.lives[r], self.seq, f"node-{r}", f"boot-{r}", epoch, state, trouble) for r in ranks]
 
@@ -20,7 +22,7 @@ class Many:
         said: list[Effect] = []
         for report in reports:
             self.now += 1e-4
-            self.fleet, effects = decide(self.fleet, Reported(self.now, report))
+            self.coordinator, effects = decide(self.coordinator, Reported(self.now, report))
             said += effects
         return said
 
@@ -33,9 +35,11 @@ class Many:
         return self.hear(self.reports(state, epoch, ranks))
 
     def trouble(self, rank: int) -> list[Effect]:
-        trouble = Trouble("hang", "no step for 60s", 0.0, rank, 7)
-        return self.hear(self.reports("stopping", self.fleet.epoch, (rank,), trouble))
+        trouble = NodeFailure("hang", "no step for 60s", 0.0, rank, 7)
+        return self.hear(self.reports("stopping", self.coordinator.epoch, (rank,), trouble))
 
     def gone(self, rank: int) -> list[Effect]:
-        self.fleet, effects = decide(self.fleet, Gone(self.now, rank, self.lives[rank], "its connection closed", True))
+        self.coordinator, effects = decide(
+            self.coordinator, MemberLost(self.now, rank, self.lives[rank], "its connection closed", True)
+        )
         return list(effects)

@@ -16,113 +16,128 @@ class Mutation(NamedTuple):
 
 # In the decisions about one job: a wrong kill, a hang that is missed, a wrong exit code, a restart that must not be.
 JOB = (
-    Mutation("judged_in_a_pause", "watching.py", "attempt.stopped_at is not None or job.paused", "attempt.stopped_at"),
     Mutation(
-        "one_restart_too_many", "policy.py", "ledger.count(cause) >= policy.max", "ledger.count(cause) > policy.max"
+        "judged_in_a_pause", "machine/watching.py", "attempt.stopped_at is not None or job.paused", "attempt.stopped_at"
+    ),
+    Mutation(
+        "one_restart_too_many",
+        "rules/policy.py",
+        "ledger.count(cause) >= policy.max",
+        "ledger.count(cause) > policy.max",
     ),
     Mutation(
         "progress_resets_nothing",
-        "policy.py",
+        "rules/policy.py",
         "    if progressed is not None:\n        ledger",
         "    if False:\n        ledger",
     ),
-    Mutation("the_same_step_is_progress", "policy.py", "value > best)", "value >= best)"),
+    Mutation("the_same_step_is_progress", "rules/policy.py", "value > best)", "value >= best)"),
     Mutation(
-        "sections_have_no_deadline", "liveness.py", "        findings += _sections(rank, attempt, now, limits)\n", ""
+        "sections_have_no_deadline",
+        "rules/liveness.py",
+        "        findings += _sections(rank, attempt, now, limits)\n",
+        "",
     ),
     Mutation(
         "alive_counts_as_moving",
-        "liveness.py",
+        "rules/liveness.py",
         'rule, since = "step", rank.moved_at',
         'rule, since = "step", max(rank.moved_at, rank.alive_at or 0)',
     ),
     Mutation(
         "done_ranks_are_waited_for",
-        "liveness.py",
+        "rules/liveness.py",
         "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
         "awaited = [rank for rank in attempt.ranks if rank.present]",
     ),
     Mutation(
         "a_freeze_is_a_hang",
-        "watching.py",
+        "machine/watching.py",
         "attempt = forgiven(phase.attempt, event.since, event.now)",
         "attempt = phase.attempt",
     ),
-    Mutation("ctrl_z_is_a_hang", "watching.py", "if attempt.stopped_at is not None or job.paused", "if job.paused"),
-    Mutation("suspicion_is_proof", "watching.py", "    if event.cleared is not None:", "    if False:"),
+    Mutation(
+        "ctrl_z_is_a_hang", "machine/watching.py", "if attempt.stopped_at is not None or job.paused", "if job.paused"
+    ),
+    Mutation("suspicion_is_proof", "machine/watching.py", "    if event.cleared is not None:", "    if False:"),
     Mutation(
         "missing_evidence_clears",
-        "watching.py",
+        "machine/watching.py",
         'return _hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())',
         'return _clear(job, phase.attempt, event.now, "no evidence", policy, ())',
     ),
-    Mutation("a_learned_limit_is_proof", "watching.py", "    if phase.finding.learned:\n", "    if False:\n"),
+    Mutation("a_learned_limit_is_proof", "machine/watching.py", "    if phase.finding.learned:\n", "    if False:\n"),
     Mutation(
         "kill_before_its_record",
-        "ending.py",
+        "machine/stopping.py",
         "(*so_far, written, *said, do.Terminate())",
         "(do.Terminate(), *so_far, written, *said)",
     ),
-    Mutation("start_cnt_stands_still", "restarting.py", "_replace(start_cnt=number, ", "_replace("),
+    Mutation("start_cnt_stands_still", "machine/restarting.py", "_replace(start_cnt=number, ", "_replace("),
     Mutation(
         "spawn_before_the_tree_has_ended",
-        "job.py",
+        "machine/job.py",
         "        return inspect(job, phase.attempt)",
         '        return _launch(job, "restart")',
     ),
     Mutation(
         "restart_after_an_outer_stop",
-        "job.py",
-        "    if event.stop and isinstance(job.want, Again):\n",
+        "machine/job.py",
+        "    if event.stop and isinstance(job.want, Restart):\n",
         "    if False:\n",
     ),
     Mutation(
         "verdict_lost_to_sigterm",
-        "job.py",
-        "    if event.stop and isinstance(job.want, Again):\n        # Not its own",
+        "machine/job.py",
+        "    if event.stop and isinstance(job.want, Restart):\n        # Not its own",
         "    if event.stop:\n        # Not its own",
     ),
     Mutation(
         "own_code_lost_on_outer_stop",
-        "job.py",
+        "machine/job.py",
         "job = job._replace(want=Finish(status, verdict, want.message, asked=want.asked))",
         "pass",
     ),
     Mutation(
         "stop_grace_though_off",
-        "ending.py",
+        "machine/stopping.py",
         "return None if duration is None else now + duration",
         "return now + (duration or 10.0)",
     ),
-    Mutation("sigkill_without_grace", "ending.py", "if policy.grace <= 0:", "if True:"),
-    Mutation("sigterm_for_ever", "job.py", 'if phase.stage in ("asked", "term"):', 'if phase.stage == "asked":'),
+    Mutation("sigkill_without_grace", "machine/stopping.py", "if policy.grace <= 0:", "if True:"),
+    Mutation(
+        "sigterm_for_ever", "machine/job.py", 'if phase.stage in ("asked", "term"):', 'if phase.stage == "asked":'
+    ),
     Mutation(
         "unkillable_restarts",
-        "job.py",
-        "    (Stopping, ev.Survived): _survived,\n",
-        '    (Stopping, ev.Survived): lambda j, p, e, q: _launch(j, "restart"),\n',
+        "machine/job.py",
+        "    (Stopping, ev.ProcessesSurvived): _survived,\n",
+        '    (Stopping, ev.ProcessesSurvived): lambda j, p, e, q: _launch(j, "restart"),\n',
     ),
-    Mutation("signals_are_not_128_plus_n", "exitcode.py", "128 + signal if", "127 + signal if"),
-    Mutation("ctrl_c_is_a_failure", "exiting.py", " or event.signal in BY_TERMINAL)", ")"),
+    Mutation("signals_are_not_128_plus_n", "rules/exit_codes.py", "128 + signal if", "127 + signal if"),
+    Mutation("ctrl_c_is_a_failure", "machine/command_exit.py", " or event.signal in BY_TERMINAL)", ")"),
     Mutation(
-        "critical_fault_restarts", "faulting.py", 'if fault.severity == "critical":', 'if fault.severity == "none":'
+        "critical_fault_restarts",
+        "machine/device_faults.py",
+        'if fault.severity == "critical":',
+        'if fault.severity == "none":',
     ),
     Mutation(
         "unknown_faults_kill",
-        "values.py",
+        "machine/values.py",
         '("minor", "minor+user", "major", "critical")',
         '("unknown", "minor", "minor+user", "major", "critical")',
     ),
-    Mutation("a_users_fault_isolates_the_node", "values.py", '("user", "minor+user")', "()"),
+    Mutation("a_users_fault_isolates_the_node", "machine/values.py", '("user", "minor+user")', "()"),
     Mutation(
         "restart_though_not_healed",
-        "restarting.py",
+        "machine/restarting.py",
         "and phase.fault is not None and event.cured:",
         "and phase.fault is not None:",
     ),
     Mutation(
         "different_faults_isolate_the_node",
-        "ending.py",
+        "machine/stopping.py",
         "if fault is not None and (fault.by_user or in_place):",
         "if fault is not None and fault.by_user:",
     ),
@@ -130,27 +145,36 @@ JOB = (
 
 # In the coordinator of a group: two epochs at work, a wait without an end, a verdict that is not the same everywhere.
 COORDINATOR = (
-    Mutation("no_fence", "members.py", "        if until > now:", "        if False:"),
-    Mutation("ready_at_any_epoch", "members.py", 'return "ready" if current else "behind"', 'return "ready"'),
-    Mutation("epochs_fall", "members.py", "if report.epoch > fleet.epoch and not", "if report.epoch and not"),
+    Mutation("no_fence", "group/membership.py", "        if until > now:", "        if False:"),
+    Mutation("ready_at_any_epoch", "group/membership.py", 'return "ready" if current else "behind"', 'return "ready"'),
+    Mutation(
+        "epochs_fall", "group/membership.py", "if report.epoch > coordinator.epoch and not", "if report.epoch and not"
+    ),
     Mutation(
         "one_is_enough",
-        "fleet.py",
-        'if cure is not None and n("ready") == fleet.size:',
+        "group/coordinator.py",
+        'if cure is not None and n("ready") == coordinator.size:',
         'if cure is not None and n("ready"):',
     ),
-    Mutation("no_end_of_gathering", "members.py", "Gathering(now + wait, now + HINT)", "Gathering(None, now + HINT)"),
+    Mutation(
+        "no_end_of_gathering", "group/membership.py", "Gathering(now + wait, now + HINT)", "Gathering(None, now + HINT)"
+    ),
     Mutation(
         "a_verdict_is_not_final",
-        "fleet.py",
-        "if after is fleet or isinstance(fleet.phase, Over):",
-        "if after is fleet:",
+        "group/coordinator.py",
+        "if after is coordinator or isinstance(coordinator.phase, Ended):",
+        "if after is coordinator:",
     ),
     Mutation(
         "the_last_decides",
-        "culprit.py",
+        "group/root_cause.py",
         "return min(came, key=",
         "return max(came, key=",
     ),
-    Mutation("one_done_is_all", "fleet.py", 'if fleet.kinds.get("done") == fleet.size:', 'if fleet.kinds.get("done"):'),
+    Mutation(
+        "one_done_is_all",
+        "group/coordinator.py",
+        'if coordinator.kinds.get("done") == coordinator.size:',
+        'if coordinator.kinds.get("done"):',
+    ),
 )

@@ -9,8 +9,8 @@ import pytest
 from ftrun.accelerators.base import Accelerator
 from ftrun.accelerators.table import BY_NAME, VENDORS
 from ftrun.cli.doctor import devices
-from ftrun.config import PROBES
-from ftrun.core.faults import parse
+from ftrun.config.option_table import PROBES
+from ftrun.core.rules.fault_codes import parse
 
 
 def test_no_field_of_a_record_has_a_default() -> None:

@@ -16,28 +16,28 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core import exitcode
-from ftrun.core.history import Clock, Schedule
-from ftrun.core.idle import Thresholds
-from ftrun.core.job import decide
-from ftrun.core.liveness import Limits
-from ftrun.core.policy import Policy
-from ftrun.core.states import (
-    Again,
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import (
     Done,
     Finish,
     Healing,
     Job,
     Launching,
     Pending,
+    Restart,
     Running,
     Starting,
     Stopping,
     Suspect,
 )
-from ftrun.core.values import Device, Fault, Learned, Ledger, Rank, Section
+from ftrun.core.machine.values import Device, Fault, LearnedTimeouts, Ledger, Rank, Section
+from ftrun.core.rules import exit_codes
+from ftrun.core.rules.fault_history import Clock, Schedule
+from ftrun.core.rules.idle import Thresholds
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.policy import Policy
 
 WATCHED = (Starting, Running, Suspect)
 PAUSES = st.sampled_from([0.0, 0.5, 1.0, 5.0, 30.0, 59.0, 61.0, 130.0, 1000.0, 40000.0])
@@ -50,7 +50,7 @@ STEPS = st.integers(0, 6)
 LEARNING = st.sampled_from([(0, 0.0, 0.0, 0.0), (50, 0.0, 0.0, 15.0), (200, 0.5, 2.0, 4.0), (300, 5.0, 55.0, 200.0)])
 TROUBLE = ["hang", "hang", "works", "works", "failure", "fault", "order", "user", "file", "ended"]
 LOOKS = 64  # more than any silence takes to become a suspicion
-KNOWN = Learned(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
+KNOWN = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
 POLICIES = st.builds(
     Policy,
     restart_on=st.frozensets(st.sampled_from(["hang", "fault", "failure"])),
@@ -158,7 +158,7 @@ class Adversary(RuleBasedStateMachine):
         self.best_checkpoint: int | None = None
         self.held: str | None = None
         self.sick: set[tuple[str, str]] = set()  # faults that a start has to wait for
-        self.shed: set[str] = set()  # devices that were taken out since the last start
+        self.removed_devices: set[str] = set()  # devices that were taken out since the last start
         self.returned: set[str] = set()  # that came back since then
         self.earlier = 0  # occurrences before the attempt under way
         self.left = ""  # what is said to have survived: what may not be signalled, the command, others
@@ -170,7 +170,9 @@ class Adversary(RuleBasedStateMachine):
         learned=st.sampled_from([None, KNOWN]),
         uptime=st.sampled_from([0.0, 1e6]),
     )
-    def _begin(self, policy: Policy, hang: int, best_step: int | None, learned: Learned | None, uptime: float) -> None:
+    def _begin(
+        self, policy: Policy, hang: int, best_step: int | None, learned: LearnedTimeouts | None, uptime: float
+    ) -> None:
         self.policy, self.now = policy, uptime
         hang = min(hang, 3 if policy.max_restarts is None else policy.max_restarts)
         self.job = Job(ledger=Ledger(start_cnt=hang, hang=hang, best_step=best_step, learned=learned))
@@ -255,7 +257,7 @@ class Adversary(RuleBasedStateMachine):
 
     @rule()
     def spawned(self) -> None:
-        self.happens(ev.Spawned(self.now, 100))
+        self.happens(ev.CommandSpawned(self.now, 100))
 
     @rule(code=st.sampled_from([125, 126, 127]), rarely=st.integers(0, 4))
     def spawn_failed(self, code: int, rarely: int) -> None:
@@ -270,13 +272,13 @@ class Adversary(RuleBasedStateMachine):
     @rule(late=st.sampled_from([0.0, 0.0, 100.0]))
     def the_deadline_comes(self, late: float) -> None:
         self.now = max(self.now, self.job.phase.deadline or 0.0) + 1e-6 + late  # a clock moves on, whatever is asked
-        self.happens(ev.Ticked(self.now))
+        self.happens(ev.DeadlineReached(self.now))
 
     @precondition(lambda self: self.job.phase.deadline is None or self.now < self.job.phase.deadline)
     @rule()
     def a_stray_tick(self) -> None:
         before = self.job
-        self.happens(ev.Ticked(self.now))
+        self.happens(ev.DeadlineReached(self.now))
         assert self.job == before, "a tick before its time is for a phase that is gone"
 
     @rule(away=PAUSES)
@@ -284,53 +286,53 @@ class Adversary(RuleBasedStateMachine):
         since, self.now = self.now, self.now + away
         if not isinstance(self.job.phase, Launching):  # nothing is measured before the exec
             self.aways.append((since, self.now))
-        self.happens(ev.Overslept(self.now, since))
+        self.happens(ev.WokeLate(self.now, since))
 
     @rule(seen=_seen())
     def looked(self, seen: list[dict[str, Any]]) -> None:
-        self.happens(ev.Looked(self.now, _ranks(seen, self.now)))
+        self.happens(ev.BeatsRead(self.now, _ranks(seen, self.now)))
 
     @rule(step=STEPS, checkpoint=st.sampled_from([None, None, 1, 2, 3]), learning=LEARNING)
     def training_moves(self, step: int, checkpoint: int | None, learning: Any = (200, 0.5, 2.0, 4.0)) -> None:
         rank = Rank(0, moved_at=self.now, step=step, checkpoint_step=checkpoint)
         figures = dict(zip(("intervals", "usual", "longest", "slowest_start"), learning, strict=True))
-        self.happens(ev.Looked(self.now, (rank._replace(**figures),)))
+        self.happens(ev.BeatsRead(self.now, (rank._replace(**figures),)))
 
     @rule(age=st.sampled_from([0.0, 0.5, 61.0, 1000.0]))
     def a_file_was_saved(self, age: float) -> None:
-        self.happens(ev.Saved(self.now, f"/ckpt/{self.now}", self.now - age))
+        self.happens(ev.CheckpointSaved(self.now, f"/ckpt/{self.now}", self.now - age))
 
     @rule(cleared=st.sampled_from([None, "it works", "it works"]))
     def evidence_of_the_suspect(self, cleared: str | None) -> None:
         """As the loop gives it: of what is so, and only a learned limit is ever cleared."""
         if isinstance(self.job.phase, Suspect) and not self.job.phase.finding.learned:
             cleared = None
-        self.happens(ev.Evidenced(self.now, self.ranks, (("cpu", 1.0),), cleared))
+        self.happens(ev.EvidenceCollected(self.now, self.ranks, (("cpu", 1.0),), cleared))
 
     @rule(seen=_seen(), cleared=st.sampled_from([None, None, "the stacks move"]))
     def evidenced(self, seen: list[dict[str, Any]], cleared: str | None) -> None:
-        self.happens(ev.Evidenced(self.now, _ranks(seen, self.now), (("state", "S"),), cleared))
+        self.happens(ev.EvidenceCollected(self.now, _ranks(seen, self.now), (("state", "S"),), cleared))
 
     @rule()
     def evidence_confirms(self) -> None:
-        self.happens(ev.Evidenced(self.now, self.ranks))
+        self.happens(ev.EvidenceCollected(self.now, self.ranks))
 
     @rule()
     def the_user_halts_it(self) -> None:
         if isinstance(self.job.phase, WATCHED) and not self.halted:
             self.halted, self.halted_at = True, self.now
-        self.happens(ev.Halted(self.now, 20))
+        self.happens(ev.CommandStopped(self.now, 20))
 
     @rule()
     def the_user_continues_it(self) -> None:
         if self.halted:
             self.halted = False
             self.aways.append((self.halted_at, self.now))
-        self.happens(ev.Continued(self.now))
+        self.happens(ev.CommandContinued(self.now))
 
     @rule(code=st.sampled_from([0, 0, 1, 2, 42, 255]) | st.none(), signal=st.sampled_from([2, 9, 10, 11, 15]))
     def exited(self, code: int | None, signal: int) -> None:
-        event = ev.Exited(self.now, code) if code is not None else ev.Exited(self.now, signal=signal)
+        event = ev.CommandExited(self.now, code) if code is not None else ev.CommandExited(self.now, signal=signal)
         self.own_codes.add(128 + signal if code is None else code)
         self.allowed_to_kill = "its own end"
         self.happens(event)
@@ -348,17 +350,17 @@ class Adversary(RuleBasedStateMachine):
         well=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]),
     )
     def released(self, held: tuple[str, ...], silent: tuple[str, ...] = (), well: tuple[str, ...] = ()) -> None:
-        self.happens(ev.Released(self.now, held, silent, well, Clock(0.0, "boot", self.now)))
+        self.happens(ev.DevicesReleased(self.now, held, silent, well, Clock(0.0, "boot", self.now)))
 
     @rule(well=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]))
     def the_devices_were_looked_at(self, well: tuple[str, ...] = ()) -> None:
-        self.happens(ev.Checked(self.now, well, Clock(0.0, "boot", self.now)))
+        self.happens(ev.DevicesChecked(self.now, well, Clock(0.0, "boot", self.now)))
 
     @rule(severity=st.sampled_from(["user", "major"]))
     def a_device_had_a_fault_before(self, severity: str) -> None:
         """It is only written down, whatever the phase."""
         before = self.job
-        self.happens(ev.Faulted(self.now, Fault("gpu0", "X", severity), standing=True))
+        self.happens(ev.FaultReported(self.now, Fault("gpu0", "X", severity), standing=True))
         if before.paused is None:
             assert type(self.job.phase) is type(before.phase)
             assert self.job.want == before.want
@@ -367,11 +369,11 @@ class Adversary(RuleBasedStateMachine):
     def survived(self, refused: bool = False, command: bool = True) -> None:
         before = self.job.want
         self.left = "refused" if refused else "command" if command else "others"
-        self.happens(ev.Survived(self.now, ("100 (python) D nfs",), refused, command))
+        self.happens(ev.ProcessesSurvived(self.now, ("100 (python) D nfs",), refused, command))
         if refused and self.job.want != before:
             assert isinstance(self.job.want, Finish)
             self.own_codes.add(self.job.want.code)
-            assert self.job.want.code != exitcode.NODE_FAULT.code, "the node of a signal that was refused"
+            assert self.job.want.code != exit_codes.NODE_FAULT.code, "the node of a signal that was refused"
 
     @rule(signal=STOPS, rarely=st.integers(0, 4))
     def asked_to_stop(self, signal: int, rarely: int = 0) -> None:
@@ -381,40 +383,40 @@ class Adversary(RuleBasedStateMachine):
         if not isinstance(before.phase, Done):
             self.stop_asked, self.allowed_to_kill = True, "outside"
             self.own_codes.add(128 + signal)
-        self.happens(ev.Signalled(self.now, signal, stop=True))
+        self.happens(ev.SignalReceived(self.now, signal, stop=True))
         if isinstance(before.want, Finish) and isinstance(before.phase, Stopping):
             assert self.job.want == before.want, "a final verdict is not replaced by a later SIGTERM"
 
     @rule()
     def signalled(self) -> None:
-        self.happens(ev.Signalled(self.now, 10, stop=False))
+        self.happens(ev.SignalReceived(self.now, 10, stop=False))
 
     @rule(fault=FAULTS, wall=st.sampled_from([0.0, 1e9, 0.5e9]))
     def faulted(self, fault: Fault, wall: float = 0.0) -> None:
         """Whatever the wall clock says."""
         if fault.severity in ACTING:
             self.allowed_to_kill = "a fault"
-            if isinstance(self.job.phase, (Launching, *WATCHED)) or isinstance(self.job.want, Again):
+            if isinstance(self.job.phase, (Launching, *WATCHED)) or isinstance(self.job.want, Restart):
                 self.sick.add(fault.place)
-        self.happens(ev.Faulted(self.now, fault, Clock(wall, "boot", self.now)))
+        self.happens(ev.FaultReported(self.now, fault, Clock(wall, "boot", self.now)))
 
     @rule(cured=st.booleans())
     def healed(self, cured: bool) -> None:
         if cured and isinstance(self.job.phase, Healing) and self.job.phase.fault is not None:
             self.sick = {place for place in self.sick if place[0] != self.job.phase.fault.device}
-        self.happens(ev.Healed(self.now, cured))
+        self.happens(ev.HealingFinished(self.now, cured))
 
     @rule(why=st.sampled_from([None, None, "it flushes"]))
     def the_platform_says(self, why: str | None) -> None:
         self.held = why
-        self.happens(ev.Held(self.now, why))
+        self.happens(ev.StartHeld(self.now, why))
 
     @rule()
     def the_platform_wants_it_to_end(self) -> None:
         self.held = "all are to end"
         if not isinstance(self.job.phase, Done):
             self.allowed_to_kill = "the platform"
-        self.happens(ev.Held(self.now, self.held, ends=True))
+        self.happens(ev.StartHeld(self.now, self.held, ends=True))
 
     @rule()
     def another_pod_was_scheduled_again(self) -> None:
@@ -424,22 +426,22 @@ class Adversary(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3))
     def devices_are_found(self, number: int) -> None:
-        self.happens(ev.Found(self.now, DEVICES[:number]))
+        self.happens(ev.DevicesFound(self.now, DEVICES[:number]))
 
     @rule(step=st.none() | STEPS, failed=st.lists(st.booleans(), max_size=4), number=st.integers(-1, 3))
     def the_past_is_told(self, step: int | None, failed: list[bool], number: int) -> None:
         past = [Schedule(f"k{i}", i + number - 3, "n", 0.0, step, failed=f) for i, f in enumerate(failed)]
-        self.happens(ev.Remembered(self.now, (), tuple(past)))
+        self.happens(ev.HistoryLoaded(self.now, (), tuple(past)))
         self.best_step = self.job.ledger.best_step
 
     @rule(code=st.sampled_from([None, 195]))
     def another_shares_its_verdict(self, code: int | None) -> None:
-        self.happens(ev.Shared(self.now, code, "hang-limit", "it hung there", "n2"))
+        self.happens(ev.VerdictShared(self.now, code, "hang-limit", "it hung there", "n2"))
 
     @rule(by=st.sampled_from(["manual", "peer"]))
     def restart_asked(self, by: str) -> None:
         self.allowed_to_kill = "an order"
-        self.happens(ev.RestartAsked(self.now, ev.Order("1") if by == "manual" else None))
+        self.happens(ev.RestartRequested(self.now, ev.OperatorRequest("1") if by == "manual" else None))
 
     @rule(rarely=st.integers(0, 4))
     def an_end_is_ordered(self, rarely: int = 0) -> None:
@@ -448,17 +450,17 @@ class Adversary(RuleBasedStateMachine):
         if not isinstance(self.job.phase, Done):
             self.stop_asked, self.allowed_to_kill = True, "an order"
             self.own_codes.add(143)
-        self.happens(ev.StopAsked(self.now, ev.Order("2")))
+        self.happens(ev.StopRequested(self.now, ev.OperatorRequest("2")))
 
     @rule(lasting=st.sampled_from([None, 100.0]))
     def a_pause_is_ordered(self, lasting: float | None) -> None:
         if self.job.paused is None:
             self.paused_at = self.now
-        self.happens(ev.PauseAsked(self.now, ev.Order("3"), lasting))
+        self.happens(ev.PauseRequested(self.now, ev.OperatorRequest("3"), lasting))
 
     @rule()
     def its_end_is_ordered(self) -> None:
-        self.happens(ev.ResumeAsked(self.now, ev.Order("4")))
+        self.happens(ev.ResumeRequested(self.now, ev.OperatorRequest("4")))
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
@@ -467,7 +469,7 @@ class Adversary(RuleBasedStateMachine):
         progressed = self._note(before, event)
         self.job, effects = decide(before, event, self.policy)
         fields = [field for effect in effects if isinstance(effect, do.Persist) for field in effect.fields]
-        if isinstance(event, ev.Evidenced) and ("why", event.cleared) in fields and not self._learned(before):
+        if isinstance(event, ev.EvidenceCollected) and ("why", event.cleared) in fields and not self._learned(before):
             self.aways.append((self.spawned_at, event.now))  # not where it spoke of another silence than the suspected
         if before.paused is not None and self.job.paused is None:
             self.aways.append((max(self.paused_at, self.spawned_at), event.now))
@@ -485,21 +487,21 @@ class Adversary(RuleBasedStateMachine):
 
     def _note(self, before: Job, event: ev.Event) -> bool:
         """What the model learns from the event; whether it shows progress."""
-        if isinstance(event, ev.Spawned) and isinstance(before.phase, Launching):
+        if isinstance(event, ev.CommandSpawned) and isinstance(before.phase, Launching):
             self.spawned_at = event.now
-        if isinstance(event, ev.Saved):
+        if isinstance(event, ev.CheckpointSaved):
             self._saved(before, event)
             return False
-        heard = (isinstance(event, ev.Looked) and isinstance(before.phase, (*WATCHED, Stopping))) or (
-            isinstance(event, ev.Evidenced) and isinstance(before.phase, Suspect)
+        heard = (isinstance(event, ev.BeatsRead) and isinstance(before.phase, (*WATCHED, Stopping))) or (
+            isinstance(event, ev.EvidenceCollected) and isinstance(before.phase, Suspect)
         )
         if heard:
-            assert isinstance(event, ev.Looked | ev.Evidenced)
+            assert isinstance(event, ev.BeatsRead | ev.EvidenceCollected)
             moved = any(rank.moved_at is not None for rank in event.ranks)
             if self.moved and not moved and not isinstance(before.phase, Stopping):
                 self.aways.append((self.spawned_at, event.now))  # others begin in their place
             self.ranks, self.moved = event.ranks, moved
-        ended = isinstance(event, ev.Exited) and isinstance(before.phase, (Launching, *WATCHED))
+        ended = isinstance(event, ev.CommandExited) and isinstance(before.phase, (Launching, *WATCHED))
         steps = [r.step for r in self.ranks if r.step is not None]
         checkpoints = [r.checkpoint_step for r in self.ranks if r.checkpoint_step is not None]
         if self.policy.files or checkpoints or self.best_checkpoint is not None:
@@ -520,7 +522,7 @@ class Adversary(RuleBasedStateMachine):
     def _learned(job: Job) -> bool:
         return isinstance(job.phase, Suspect) and job.phase.finding.learned
 
-    def _saved(self, before: Job, event: ev.Saved) -> None:
+    def _saved(self, before: Job, event: ev.CheckpointSaved) -> None:
         """A file is progress of the attempt that wrote it, and the restart since then the first in a row."""
         if isinstance(before.phase, Done):
             return
@@ -553,7 +555,7 @@ class Adversary(RuleBasedStateMachine):
                 assert records, f"{effect} before any record"
             if isinstance(effect, do.Exit):
                 assert records[-1].event == "ended"
-                ordinary = effect.verdict in (exitcode.SUCCEEDED, exitcode.FAILED)
+                ordinary = effect.verdict in (exit_codes.SUCCEEDED, exit_codes.FAILED)
                 assert records[-1].durable or ordinary, "a verdict of ours is on disk before it is acted on"
             if isinstance(effect, do.Kill | do.Terminate) and "hang" in [r.event for r in records]:
                 assert next(r for r in records if r.event == "hang").durable
@@ -563,8 +565,8 @@ class Adversary(RuleBasedStateMachine):
         if isinstance(self.job.phase, Done):
             return
         counts = (new.hang, new.fault, new.failure)
-        if isinstance(event, ev.Saved):
-            wanted = self.job.want.reason if isinstance(self.job.want, Again) else None
+        if isinstance(event, ev.CheckpointSaved):
+            wanted = self.job.want.reason if isinstance(self.job.want, Restart) else None
             assert counts == tuple(n + (cause == wanted) for cause, n in self.in_a_row.items())
             assert new.last_checkpoint == event.path
             assert _marked(self.job.phase) == _marked(before.phase), "but for that it has"
@@ -577,7 +579,7 @@ class Adversary(RuleBasedStateMachine):
             assert sorted(grown) in ([0, 0, 0], [0, 0, 1]), (
                 "a count falls only by progress, and one trouble counts once"
             )
-            if isinstance(event, ev.RestartAsked | ev.StopAsked | ev.Signalled):
+            if isinstance(event, ev.RestartRequested | ev.StopRequested | ev.SignalReceived):
                 assert not any(grown), "orders cost no budget"
 
     def _check_findings(self, before: Job, effects: tuple[do.Effect, ...]) -> None:
@@ -608,14 +610,22 @@ class Adversary(RuleBasedStateMachine):
             assert not isinstance(self.job.phase, Suspect), "what the user stopped is no suspect"
         if before.paused is not None and self.job.paused is not None:
             assert not isinstance(self.job.phase, Suspect), "a suspect in a pause"
-            if isinstance(event, ev.Faulted | ev.Looked | ev.Evidenced | ev.Sampled | ev.Ticked | ev.Overslept):
+            if isinstance(
+                event,
+                ev.FaultReported
+                | ev.BeatsRead
+                | ev.EvidenceCollected
+                | ev.TreeSampled
+                | ev.DeadlineReached
+                | ev.WokeLate,
+            ):
                 watched = isinstance(before.phase, WATCHED)
                 assert not (watched and isinstance(self.job.phase, Stopping)), "a verdict in a pause"
         if not isinstance(self.job.phase, Stopping) or not any(isinstance(e, do.Kill | do.Terminate) for e in effects):
             return
         if self.allowed_to_kill is None:
             assert not self.halted
-            assert not (isinstance(event, ev.Evidenced) and event.cleared), "evidence cleared it"
+            assert not (isinstance(event, ev.EvidenceCollected) and event.cleared), "evidence cleared it"
             assert self._somebody_overdue(), "a healthy job is never killed"
             self.allowed_to_kill = "a hang"  # whatever it says while it is being ended
 
@@ -656,11 +666,11 @@ class Adversary(RuleBasedStateMachine):
             assert spawn.number == self.job.ledger.start_cnt
             assert not self.tree_alive, "a start beside the tree of the earlier attempt"
             assert not self.stop_asked, "a start after a stop from outside"
-            if isinstance(before.want, Again):
+            if isinstance(before.want, Restart):
                 self._check_devices()
                 assert self.held is None, "a start that the platform does not permit"
             reason = self.job.ledger.reason
-            if isinstance(before.want, Again) and reason in self.in_a_row:
+            if isinstance(before.want, Restart) and reason in self.in_a_row:
                 self.in_a_row[reason] += 1
                 limit = self.policy.max_restarts
                 assert limit is None or self.in_a_row[reason] <= limit, "more restarts in a row than allowed"
@@ -669,20 +679,20 @@ class Adversary(RuleBasedStateMachine):
             self.left = ""
             self.ranks, self.moved, self.aways, self.spawned_at = (), False, [], self.now
             self.earlier, self.sick = len(self.job.ledger.occurrences), set()
-            self.shed, self.returned = set(), set()
+            self.removed_devices, self.returned = set(), set()
 
     def _check_returned(self, before: Job, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
         """A device comes back only by the word of a look that it is well, later than the start it was taken out for,
         on record, and not after its third fault within a day."""
         records = [effect for effect in effects if isinstance(effect, do.Persist)]
-        self.shed |= {str(dict(r.fields)["device"]) for r in records if r.event == "removed"}
+        self.removed_devices |= {str(dict(r.fields)["device"]) for r in records if r.event == "removed"}
         back = {str(dict(r.fields)["device"]) for r in records if r.event == "returned"}
         assert back == set(before.ledger.removed) - set(self.job.ledger.removed), "a device comes back on record"
         if not back:
             return
-        assert isinstance(event, ev.Released | ev.Checked)
+        assert isinstance(event, ev.DevicesReleased | ev.DevicesChecked)
         assert back <= set(event.well), "nobody saw that it is well"
-        assert not back & self.shed, "it comes back in the restart that it was taken out for"
+        assert not back & self.removed_devices, "it comes back in the restart that it was taken out for"
         assert all(record.durable for record in records if record.event == "returned")
         self.returned |= back
         self.sick = {place for place in self.sick if place[0] not in back}
@@ -720,13 +730,13 @@ class Adversary(RuleBasedStateMachine):
             assert end is effects[-1]
             assert isinstance(self.job.phase, Done)
             assert self.job.phase.code == end.code
-            table = {v.name: v.code for v in exitcode.TABLE}
+            table = {v.name: v.code for v in exit_codes.TABLE}
             assert end.code in self.own_codes if end.verdict not in table else end.code == table[end.verdict]
             if self.tree_alive:
-                by_command = end.verdict in (exitcode.SUCCEEDED, exitcode.FAILED, exitcode.STOPPED)
+                by_command = end.verdict in (exit_codes.SUCCEEDED, exit_codes.FAILED, exit_codes.STOPPED)
                 assert self.left, "an end beside a living tree"
                 if self.left == "command" or (self.left == "others" and not by_command):
-                    assert end.verdict == exitcode.NODE_FAULT.name, "an end beside a living tree"
+                    assert end.verdict == exit_codes.NODE_FAULT.name, "an end beside a living tree"
 
     @invariant()
     def deadlines(self) -> None:

@@ -9,15 +9,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from core.test_decide_properties import Adversary, game
-from ftrun.core import events as ev
-from ftrun.core import exitcode
-from ftrun.core.account import TRACE, Account, Figures, Lost, Restarts, figures, summary
-from ftrun.core.idle import Idle, Sample
-from ftrun.core.job import decide
-from ftrun.core.liveness import Limits
-from ftrun.core.policy import Policy
-from ftrun.core.states import Done, Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
-from ftrun.core.values import Fault, Ledger, Rank
+from ftrun.core.accounting.totals import TRACE, Account, Figures, LostTime, RestartCounts, figures, summary
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import (
+    Done,
+    Finish,
+    Healing,
+    Job,
+    Launching,
+    Pending,
+    Running,
+    Starting,
+    Stopping,
+    Suspect,
+)
+from ftrun.core.machine.values import Fault, Ledger, Rank
+from ftrun.core.rules import exit_codes
+from ftrun.core.rules.idle import Idle, TreeSample
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.policy import Policy
 
 MINUTE = Policy(limits=Limits(hang=60.0, start=3600.0, start_given=False, section=None))
 FAILURES = MINUTE._replace(restart_on=frozenset({"hang", "fault", "failure"}), backoff=4.0)
@@ -36,20 +47,20 @@ class Run:
         return self
 
     def starts(self, at: float, launching: float = 0.0) -> "Run":
-        return self.happens(ev.Started(at), ev.Spawned(at + launching, 100))
+        return self.happens(ev.Started(at), ev.CommandSpawned(at + launching, 100))
 
     def steps(self, *points: tuple[float, int], **also: Any) -> "Run":
         """Rank 0 moves at these times, to these steps, and that is seen."""
-        return self.happens(*(ev.Looked(at, (Rank(0, 100, moved_at=at, step=step, **also),)) for at, step in points))
+        return self.happens(*(ev.BeatsRead(at, (Rank(0, 100, moved_at=at, step=step, **also),)) for at, step in points))
 
     def hangs(self, silent: float, found: float, proven: float, step: int | None = None, **also: Any) -> "Run":
         ranks = (Rank(0, 100, moved_at=silent, step=step, **also),)
-        self.happens(ev.Looked(found, ranks))
+        self.happens(ev.BeatsRead(found, ranks))
         assert isinstance(self.job.phase, Suspect)
-        return self.happens(ev.Evidenced(proven, ranks))
+        return self.happens(ev.EvidenceCollected(proven, ranks))
 
     def dies(self, at: float, code: int = 1, dead: float = 0.0) -> "Run":
-        return self.happens(ev.Exited(at, code), ev.TreeEnded(at + dead))
+        return self.happens(ev.CommandExited(at, code), ev.TreeEnded(at + dead))
 
     def figures(self, now: float | None = None) -> Figures:
         return figures(self.job.ledger.account, now)
@@ -76,12 +87,12 @@ def test_the_time_to_the_first_beat_is_the_startup() -> None:
 
 def test_the_first_beat_was_when_it_moved_not_when_it_was_seen() -> None:
     ranks = (Rank(0, 100, moved_at=9.0), Rank(1, 101, moved_at=6.0), Rank(2, 102))
-    Run().starts(0.0).happens(ev.Looked(10.0, ranks)).check(wall=10.0, kept=0.0, startup=6.0)
+    Run().starts(0.0).happens(ev.BeatsRead(10.0, ranks)).check(wall=10.0, kept=0.0, startup=6.0)
 
 
 def test_a_command_that_never_beats_has_no_startup() -> None:
     run = Run().starts(0.0, launching=1.0)
-    run.happens(ev.Looked(5.0, (Rank(0, 100),))).dies(20.0, 0).check(wall=20.0, kept=20.0)
+    run.happens(ev.BeatsRead(5.0, (Rank(0, 100),))).dies(20.0, 0).check(wall=20.0, kept=20.0)
 
 
 def test_what_cannot_be_executed_did_no_work() -> None:
@@ -89,7 +100,7 @@ def test_what_cannot_be_executed_did_no_work() -> None:
 
 
 def test_a_suspicion_that_is_cleared_costs_nothing() -> None:
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.Looked(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
+    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     assert isinstance(run.job.phase, Suspect)
     run.steps((70.0, 2)).dies(80.0, 0).check(wall=80.0, kept=80.0)
 
@@ -101,45 +112,47 @@ def test_a_hang_counts_from_the_last_movement_to_the_verdict() -> None:
 
 
 def test_the_verdict_without_evidence_in_time_is_one() -> None:
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.Looked(60.0, (Rank(0, 100, moved_at=0.0, step=1),)))
-    run.happens(ev.Ticked(90.0)).check(wall=90.0, kept=0.0, hang=90.0)
+    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(60.0, (Rank(0, 100, moved_at=0.0, step=1),)))
+    run.happens(ev.DeadlineReached(90.0)).check(wall=90.0, kept=0.0, hang=90.0)
 
 
-@pytest.mark.parametrize("event", [ev.Exited(70.0, 9), ev.Signalled(70.0, 15, True), ev.RestartAsked(70.0)])
+@pytest.mark.parametrize(
+    "event", [ev.CommandExited(70.0, 9), ev.SignalReceived(70.0, 15, True), ev.RestartRequested(70.0)]
+)
 def test_a_suspect_that_ends_otherwise_did_not_hang(event: ev.Event) -> None:
-    run = Run(FAILURES).starts(0.0).steps((0.0, 1)).happens(ev.Looked(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
+    run = Run(FAILURES).starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     run.happens(event)
     assert "hang" not in run.lost()
 
 
 def test_a_second_suspicion_is_about_its_own_silence() -> None:
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.Looked(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
+    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     run.steps((70.0, 2)).hangs(70.0, 135.0, 140.0, step=2)
     run.check(wall=140.0, kept=0.0, hang=70.0)
 
 
 def test_another_suspect_in_place_of_the_first_has_a_silence_of_its_own() -> None:
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.Looked(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
+    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     other = (Rank(0, 100, moved_at=66.0, step=2), Rank(1, 101, moved_at=20.0, step=1))
-    run.happens(ev.Looked(85.0, other))
+    run.happens(ev.BeatsRead(85.0, other))
     assert isinstance(run.job.phase, Suspect)
     assert run.job.phase.finding.rank == 1
-    run.happens(ev.Evidenced(90.0, other)).check(wall=90.0, kept=0.0, hang=70.0)
+    run.happens(ev.EvidenceCollected(90.0, other)).check(wall=90.0, kept=0.0, hang=70.0)
 
 
 def test_a_tree_that_did_nothing_hung_since_then() -> None:
     policy = MINUTE._replace(limits=MINUTE.limits._replace(idle=20.0, idle_given=True))
     run = Run(policy).starts(0.0)
     for at in (10.0, 20.0, 30.0, 40.0, 50.0):
-        run.happens(ev.Sampled(at, Sample(at, 10.0, 1.0 if at == 10 else 0.0, 0.0)))
+        run.happens(ev.TreeSampled(at, TreeSample(at, 10.0, 1.0 if at == 10 else 0.0, 0.0)))
     assert isinstance(run.job.phase, Suspect)
     assert run.job.phase.attempt.idle == Idle(10.0, quiet=run.job.phase.attempt.idle.quiet)
-    run.happens(ev.Evidenced(55.0, ())).check(wall=55.0, kept=0.0, hang=45.0)
+    run.happens(ev.EvidenceCollected(55.0, ())).check(wall=55.0, kept=0.0, hang=45.0)
 
 
 def test_no_beat_at_all_is_a_hang_not_a_startup() -> None:
     policy = MINUTE._replace(limits=MINUTE.limits._replace(start=30.0, start_given=True))
-    run = Run(policy).starts(0.0, launching=1.0).happens(ev.Looked(31.0, ()), ev.Evidenced(35.0, ()))
+    run = Run(policy).starts(0.0, launching=1.0).happens(ev.BeatsRead(31.0, ()), ev.EvidenceCollected(35.0, ()))
     run.check(wall=35.0, kept=0.0, hang=34.0)
     run.happens(ev.TreeEnded(36.0)).check(wall=36.0, kept=0.0, hang=34.0, stopping=1.0, startup=1.0)
 
@@ -150,7 +163,7 @@ def test_no_beat_at_all_is_a_hang_not_a_startup() -> None:
 def hung(*points: tuple[float, int]) -> Run:
     """Beats from 10 on, hangs from 100 on, for 70 s; the next start's exec is at 175, its first beat at 180."""
     run = Run().starts(0.0).steps(*points).hangs(100.0, 161.0, 170.0, step=points[-1][1])
-    return run.happens(ev.TreeEnded(174.0), ev.Spawned(175.0, 200))
+    return run.happens(ev.TreeEnded(174.0), ev.CommandSpawned(175.0, 200))
 
 
 POINTS = ((10.0, 0), (40.0, 30), (100.0, 60))
@@ -183,19 +196,19 @@ def test_it_begins_anew_before_the_first_step_that_was_seen() -> None:
 
 
 def test_work_before_the_first_step_of_all_is_kept_with_that_step() -> None:
-    run = Run().starts(0.0).happens(ev.Looked(10.0, (Rank(0, 100, moved_at=10.0),))).steps((30.0, 5))
-    run.hangs(30.0, 91.0, 100.0, step=5).happens(ev.TreeEnded(100.0), ev.Spawned(100.0, 200)).steps((100.0, 5))
+    run = Run().starts(0.0).happens(ev.BeatsRead(10.0, (Rank(0, 100, moved_at=10.0),))).steps((30.0, 5))
+    run.hangs(30.0, 91.0, 100.0, step=5).happens(ev.TreeEnded(100.0), ev.CommandSpawned(100.0, 200)).steps((100.0, 5))
     run.check(wall=100.0, kept=20.0, startup=10.0, hang=70.0)
 
 
 def test_beats_alone_do_not_tell_how_far_it_goes_back() -> None:
-    run = hung(*POINTS).happens(ev.Looked(190.0, (Rank(0, 200, moved_at=180.0),)))
+    run = hung(*POINTS).happens(ev.BeatsRead(190.0, (Rank(0, 200, moved_at=180.0),)))
     assert "redone" not in run.lost()
     run.steps((200.0, 60)).check(wall=200.0, kept=90.0, startup=16.0, **LOST)
 
 
 def test_an_attempt_without_a_step_decides_nothing_of_the_one_before() -> None:
-    run = hung(*POINTS).happens(ev.RestartAsked(178.0), ev.TreeEnded(178.0), ev.Spawned(178.0, 300))
+    run = hung(*POINTS).happens(ev.RestartRequested(178.0), ev.TreeEnded(178.0), ev.CommandSpawned(178.0, 300))
     run.check(wall=178.0, kept=0.0, startup=14.0, **LOST)
     run.steps((180.0, 30)).check(wall=180.0, kept=30.0, startup=16.0, redone=60.0, **LOST)
 
@@ -206,31 +219,35 @@ def test_a_job_that_succeeds_without_another_step_kept_all() -> None:
 
 def test_where_nothing_is_reported_all_of_it_is_lost() -> None:
     run = Run(FAILURES).starts(0.0).dies(50.0, dead=1.0)
-    run.happens(ev.Ticked(55.0)).check(wall=55.0, kept=0.0, startup=50.0, stopping=1.0, waiting=4.0)
-    run.happens(ev.Spawned(56.0, 200)).dies(60.0, 0).check(wall=60.0, kept=5.0, startup=50.0, stopping=1.0, waiting=4.0)
+    run.happens(ev.DeadlineReached(55.0)).check(wall=55.0, kept=0.0, startup=50.0, stopping=1.0, waiting=4.0)
+    run.happens(ev.CommandSpawned(56.0, 200)).dies(60.0, 0).check(
+        wall=60.0, kept=5.0, startup=50.0, stopping=1.0, waiting=4.0
+    )
 
 
 def test_what_came_after_the_newest_checkpoint_is_lost() -> None:
     run = Run().starts(0.0).steps((10.0, 0), (40.0, 30)).steps((60.0, 40), checkpoint_step=40)
     run.check(wall=60.0, kept=50.0, startup=10.0)
     run.steps((100.0, 60), checkpoint_step=40).hangs(100.0, 161.0, 170.0, step=60, checkpoint_step=40)
-    run.happens(ev.TreeEnded(174.0), ev.Spawned(175.0, 200))
+    run.happens(ev.TreeEnded(174.0), ev.CommandSpawned(175.0, 200))
     run.check(wall=175.0, kept=50.0, startup=10.0, **LOST)
     run.steps((180.0, 50)).check(wall=180.0, kept=50.0, startup=16.0, redone=40.0, **LOST)
 
 
 def test_a_checkpoint_once_is_enough_to_judge_by_them() -> None:
     run = Run().starts(0.0).steps((0.0, 0)).steps((20.0, 5), checkpoint_step=5).hangs(20.0, 81.0, 81.0, step=5)
-    run.happens(ev.TreeEnded(81.0), ev.Spawned(81.0, 200)).steps((81.0, 5), (100.0, 9)).hangs(100.0, 161.0, 161.0, 9)
-    run.happens(ev.TreeEnded(161.0), ev.Spawned(161.0, 300)).steps((161.0, 9))
+    run.happens(ev.TreeEnded(81.0), ev.CommandSpawned(81.0, 200)).steps((81.0, 5), (100.0, 9)).hangs(
+        100.0, 161.0, 161.0, 9
+    )
+    run.happens(ev.TreeEnded(161.0), ev.CommandSpawned(161.0, 300)).steps((161.0, 9))
     run.check(wall=161.0, kept=20.0, hang=122.0, redone=19.0)
 
 
 def test_a_checkpoint_while_it_is_being_ended_keeps_the_work() -> None:
-    run = Run().starts(0.0).steps((10.0, 0)).happens(ev.RestartAsked(50.0))
+    run = Run().starts(0.0).steps((10.0, 0)).happens(ev.RestartRequested(50.0))
     run.steps((55.0, 40), checkpoint_step=40).happens(ev.TreeEnded(56.0))
     run.check(wall=56.0, kept=40.0, startup=10.0, stopping=6.0)
-    assert run.figures().restarts == Restarts(manual=1)._asdict()
+    assert run.figures().restarts == RestartCounts(manual=1)._asdict()
 
 
 def test_a_checkpoint_of_others_does_not_keep_the_silence_of_a_suspect() -> None:
@@ -240,39 +257,41 @@ def test_a_checkpoint_of_others_does_not_keep_the_silence_of_a_suspect() -> None
             Rank(1, 101, moved_at=0.0, step=1),
         )
 
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.Looked(60.0, ranks(None)), ev.Looked(65.0, ranks(9)))
+    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(60.0, ranks(None)), ev.BeatsRead(65.0, ranks(9)))
     run.check(wall=65.0, kept=0.0)
-    run.happens(ev.Evidenced(70.0, ranks(9))).check(wall=70.0, kept=0.0, hang=70.0)
+    run.happens(ev.EvidenceCollected(70.0, ranks(9))).check(wall=70.0, kept=0.0, hang=70.0)
 
 
 def test_a_checkpoint_file_keeps_the_work_up_to_it() -> None:
-    run = Run(FAILURES).starts(0.0).happens(ev.Saved(50.0, "/c", 44.0)).dies(70.0)
+    run = Run(FAILURES).starts(0.0).happens(ev.CheckpointSaved(50.0, "/c", 44.0)).dies(70.0)
     run.check(wall=70.0, kept=44.0)
-    run.happens(ev.Ticked(74.0), ev.Spawned(74.0, 200), ev.Saved(83.0, "/d", 83.0))
+    run.happens(ev.DeadlineReached(74.0), ev.CommandSpawned(74.0, 200), ev.CheckpointSaved(83.0, "/d", 83.0))
     run.check(wall=83.0, kept=53.0, waiting=4.0, redone=26.0)
 
 
 def test_what_no_late_file_keeps_is_lost() -> None:
-    run = Run(FAILURES).starts(0.0).happens(ev.Saved(50.0, "/c", 50.0)).dies(70.0)
-    run.happens(ev.Ticked(74.0), ev.Spawned(74.0, 200), ev.Looked(83.0, ())).check(wall=83.0, kept=50.0, waiting=4.0)
-    run.happens(ev.Looked(84.0, ())).check(wall=84.0, kept=50.0, waiting=4.0, redone=20.0)
+    run = Run(FAILURES).starts(0.0).happens(ev.CheckpointSaved(50.0, "/c", 50.0)).dies(70.0)
+    run.happens(ev.DeadlineReached(74.0), ev.CommandSpawned(74.0, 200), ev.BeatsRead(83.0, ())).check(
+        wall=83.0, kept=50.0, waiting=4.0
+    )
+    run.happens(ev.BeatsRead(84.0, ())).check(wall=84.0, kept=50.0, waiting=4.0, redone=20.0)
 
 
 def test_a_checkpoint_file_that_is_told_late_keeps_the_work_of_the_attempt_before() -> None:
-    run = Run(FAILURES).starts(0.0).steps((0.0, 5)).happens(ev.Saved(10.0, "/c", 10.0)).dies(70.0)
-    run.happens(ev.Ticked(74.0), ev.Spawned(74.0, 200), ev.Saved(75.0, "/d", 69.0))
+    run = Run(FAILURES).starts(0.0).steps((0.0, 5)).happens(ev.CheckpointSaved(10.0, "/c", 10.0)).dies(70.0)
+    run.happens(ev.DeadlineReached(74.0), ev.CommandSpawned(74.0, 200), ev.CheckpointSaved(75.0, "/d", 69.0))
     run.check(wall=75.0, kept=70.0, waiting=4.0)
     run.steps((75.0, 6)).check(wall=75.0, kept=70.0, waiting=4.0, startup=1.0)
 
 
 def test_a_checkpoint_file_while_waiting_is_of_the_attempt_before() -> None:
-    run = Run(FAILURES).starts(0.0).dies(70.0, dead=2.0).happens(ev.Saved(73.0, "/c", 70.0))
+    run = Run(FAILURES).starts(0.0).dies(70.0, dead=2.0).happens(ev.CheckpointSaved(73.0, "/c", 70.0))
     run.check(wall=73.0, kept=70.0, stopping=2.0, waiting=1.0)
 
 
 def test_a_file_that_our_kill_cut_off_keeps_nothing() -> None:
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.RestartAsked(50.0))
-    run.happens(ev.Saved(51.0, "/c", 51.0, renamed=False), ev.TreeEnded(52.0))
+    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.RestartRequested(50.0))
+    run.happens(ev.CheckpointSaved(51.0, "/c", 51.0, renamed=False), ev.TreeEnded(52.0))
     assert run.figures().kept == 0
 
 
@@ -281,23 +300,27 @@ def test_a_file_that_our_kill_cut_off_keeps_nothing() -> None:
 
 def test_healing_the_platform_and_the_backoff() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).steps((20.0, 5), checkpoint_step=5)
-    run.happens(ev.Faulted(20.0, Fault("gpu0", "X", "major")), ev.TreeEnded(21.0), ev.Held(30.0, "it flushes"))
+    run.happens(
+        ev.FaultReported(20.0, Fault("gpu0", "X", "major")), ev.TreeEnded(21.0), ev.StartHeld(30.0, "it flushes")
+    )
     assert isinstance(run.job.phase, Healing)
-    run.happens(ev.Healed(41.0, True)).check(wall=41.0, kept=20.0, stopping=1.0, healing=20.0)
+    run.happens(ev.HealingFinished(41.0, True)).check(wall=41.0, kept=20.0, stopping=1.0, healing=20.0)
     assert run.lost(now=45.0) == {"stopping": 1.0, "healing": 20.0, "waiting": 4.0}
-    run.happens(ev.Held(51.0, None)).check(wall=51.0, kept=20.0, stopping=1.0, healing=20.0, waiting=10.0)
+    run.happens(ev.StartHeld(51.0, None)).check(wall=51.0, kept=20.0, stopping=1.0, healing=20.0, waiting=10.0)
     assert isinstance(run.job.phase, Launching)
-    assert run.figures().restarts == Restarts(fault=1)._asdict()
+    assert run.figures().restarts == RestartCounts(fault=1)._asdict()
 
 
 def test_devices_that_are_not_free_yet_are_part_of_the_stop() -> None:
-    run = Run(MINUTE._replace(device_timeout=30.0)).starts(0.0).steps((0.0, 1)).happens(ev.RestartAsked(5.0))
-    run.happens(ev.TreeEnded(6.0), ev.Released(9.0)).check(wall=9.0, kept=0.0, stopping=4.0)
-    assert run.figures().restarts == Restarts(manual=1)._asdict()
+    run = Run(MINUTE._replace(device_timeout=30.0)).starts(0.0).steps((0.0, 1)).happens(ev.RestartRequested(5.0))
+    run.happens(ev.TreeEnded(6.0), ev.DevicesReleased(9.0)).check(wall=9.0, kept=0.0, stopping=4.0)
+    assert run.figures().restarts == RestartCounts(manual=1)._asdict()
 
 
 def test_the_platform_is_waited_for_at_the_first_start_too() -> None:
-    run = Run(MINUTE._replace(asks_platform=True)).happens(ev.Started(0.0), ev.Held(3.0, None), ev.Spawned(3.0, 100))
+    run = Run(MINUTE._replace(asks_platform=True)).happens(
+        ev.Started(0.0), ev.StartHeld(3.0, None), ev.CommandSpawned(3.0, 100)
+    )
     run.dies(10.0, 0).check(wall=10.0, kept=7.0, waiting=3.0)
 
 
@@ -312,7 +335,7 @@ def test_after_an_escalation_what_came_after_the_last_checkpoint_is_lost() -> No
 
 def test_after_an_escalation_without_checkpoints_the_last_attempt_was_for_nothing() -> None:
     run = Run(MINUTE._replace(max_restarts=1)).starts(0.0).steps((0.0, 0), (40.0, 7)).hangs(40.0, 101.0, 101.0, 7)
-    run.happens(ev.TreeEnded(101.0), ev.Spawned(101.0, 200)).steps((101.0, 7)).hangs(101.0, 162.0, 162.0, 7)
+    run.happens(ev.TreeEnded(101.0), ev.CommandSpawned(101.0, 200)).steps((101.0, 7)).hangs(101.0, 162.0, 162.0, 7)
     run.happens(ev.TreeEnded(162.0)).check(wall=162.0, kept=40.0, hang=122.0)
 
 
@@ -322,37 +345,43 @@ def test_an_escalation_before_the_next_step_loses_the_attempt_before_too() -> No
 
 @pytest.mark.parametrize(("code", "kept"), [(0, 55.0), (3, 0.0)])
 def test_a_stop_from_outside_is_work_until_it_ends_and_may_have_been_saved(code: int, kept: float) -> None:
-    run = Run().starts(0.0).steps((0.0, 0)).happens(ev.Signalled(50.0, 15, True)).dies(55.0, code)
+    run = Run().starts(0.0).steps((0.0, 0)).happens(ev.SignalReceived(50.0, 15, True)).dies(55.0, code)
     run.check(wall=55.0, kept=kept)
     assert run.figures().goodput == 1
 
 
 def test_what_stood_in_a_pause_is_lost_and_what_went_on_is_not() -> None:
-    run = Run().starts(0.0).steps((10.0, 0)).happens(ev.PauseAsked(20.0)).steps((25.0, 9))
-    run.happens(ev.ResumeAsked(40.0)).dies(50.0, 0, dead=5.0)
+    run = Run().starts(0.0).steps((10.0, 0)).happens(ev.PauseRequested(20.0)).steps((25.0, 9))
+    run.happens(ev.ResumeRequested(40.0)).dies(50.0, 0, dead=5.0)
     run.check(wall=55.0, kept=25.0, startup=10.0, paused=15.0, stopping=5.0)
 
 
 def test_a_pause_in_which_all_ended_is_what_it_would_be_without() -> None:
-    run = Run(FAILURES).starts(0.0).steps((0.0, 0)).happens(ev.PauseAsked(5.0, None, 3.0)).dies(20.0, 1, dead=5.0)
+    run = Run(FAILURES).starts(0.0).steps((0.0, 0)).happens(ev.PauseRequested(5.0, None, 3.0)).dies(20.0, 1, dead=5.0)
     assert run.job.paused is None
     assert run.lost() == {"stopping": 5.0}
 
 
 def test_what_the_user_halts_is_paused() -> None:
-    run = Run().starts(0.0).steps((0.0, 0)).happens(ev.Halted(10.0, 20))
+    run = Run().starts(0.0).steps((0.0, 0)).happens(ev.CommandStopped(10.0, 20))
     assert run.lost(now=15.0) == {"paused": 5.0}
-    run.happens(ev.Continued(40.0)).dies(50.0, 0).check(wall=50.0, kept=20.0, paused=30.0)
+    run.happens(ev.CommandContinued(40.0)).dies(50.0, 0).check(wall=50.0, kept=20.0, paused=30.0)
 
 
 def test_the_end_of_what_was_halted_is_no_pause() -> None:
-    run = Run().starts(0.0).steps((0.0, 0)).happens(ev.Halted(10.0, 20), ev.Signalled(20.0, 15, True)).dies(26.0, 0)
+    run = (
+        Run()
+        .starts(0.0)
+        .steps((0.0, 0))
+        .happens(ev.CommandStopped(10.0, 20), ev.SignalReceived(20.0, 15, True))
+        .dies(26.0, 0)
+    )
     run.check(wall=26.0, kept=16.0, paused=10.0)
 
 
 def test_an_end_that_was_held_back_counts_nothing_twice() -> None:
-    run = Run(FAILURES).starts(0.0).steps((0.0, 0)).happens(ev.Looked(11.0, (Rank(0, 100, moved_at=11.0, step=1),)))
-    run.happens(ev.Exited(10.0, 1), ev.TreeEnded(12.0)).check(wall=12.0, kept=0.0, stopping=1.0)
+    run = Run(FAILURES).starts(0.0).steps((0.0, 0)).happens(ev.BeatsRead(11.0, (Rank(0, 100, moved_at=11.0, step=1),)))
+    run.happens(ev.CommandExited(10.0, 1), ev.TreeEnded(12.0)).check(wall=12.0, kept=0.0, stopping=1.0)
 
 
 # --- several ftruns on one run dir ------------------------------------------------------------------------------------
@@ -364,31 +393,31 @@ def test_the_next_ftrun_goes_on_with_the_account_and_counts_no_time_between(star
     second = Run(ledger=first.job.ledger).happens(ev.Started(start))
     second.check(wall=60.0, kept=0.0, startup=10.0)
     assert second.figures().pending == pytest.approx(50.0)
-    second.happens(ev.Spawned(start + 1, 100)).steps((start + 2, 40))
+    second.happens(ev.CommandSpawned(start + 1, 100)).steps((start + 2, 40))
     second.check(wall=62.0, kept=40.0, startup=12.0, redone=10.0)
-    assert second.figures().restarts == Restarts()._asdict(), "no restart of ours"
+    assert second.figures().restarts == RestartCounts()._asdict(), "no restart of ours"
 
 
 def test_a_signal_before_the_start_uses_no_time_of_another_boot() -> None:
     before = Run().starts(1000.0).steps((1010.0, 0), (1060.0, 50)).job.ledger
-    run = Run(MINUTE._replace(shared=True), before).happens(ev.Signalled(5.0, 15, True), ev.Shared(7.0))
+    run = Run(MINUTE._replace(shared=True), before).happens(ev.SignalReceived(5.0, 15, True), ev.VerdictShared(7.0))
     assert isinstance(run.job.phase, Done)
     run.check(wall=62.0, kept=0.0, startup=10.0, waiting=2.0)
 
 
 def test_nothing_runs_before_the_start() -> None:
-    run = Run(ledger=Run().starts(1000.0).job.ledger).happens(ev.PauseAsked(5.0))
+    run = Run(ledger=Run().starts(1000.0).job.ledger).happens(ev.PauseRequested(5.0))
     assert run.figures(now=100.0).wall == 0
-    run.happens(ev.ResumeAsked(20.0), ev.Started(30.0), ev.Spawned(31.0, 100)).check(wall=1.0, kept=0.0)
+    run.happens(ev.ResumeRequested(20.0), ev.Started(30.0), ev.CommandSpawned(31.0, 100)).check(wall=1.0, kept=0.0)
 
 
 def test_restarts_add_up() -> None:
     run = Run(FAILURES).starts(0.0).steps((0.0, 0))
-    run.happens(ev.RestartAsked(1.0), ev.TreeEnded(1.0), ev.Spawned(1.0, 2)).dies(2.0)
-    run.happens(ev.Ticked(6.0), ev.Spawned(6.0, 3)).steps((6.0, 0)).hangs(6.0, 67.0, 67.0, 0).happens(
+    run.happens(ev.RestartRequested(1.0), ev.TreeEnded(1.0), ev.CommandSpawned(1.0, 2)).dies(2.0)
+    run.happens(ev.DeadlineReached(6.0), ev.CommandSpawned(6.0, 3)).steps((6.0, 0)).hangs(6.0, 67.0, 67.0, 0).happens(
         ev.TreeEnded(67.0)
     )
-    assert run.figures().restarts == Restarts(hang=1, failure=1, manual=1)._asdict()
+    assert run.figures().restarts == RestartCounts(hang=1, failure=1, manual=1)._asdict()
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------
@@ -406,7 +435,7 @@ def test_a_trace_is_small_and_still_tells_when_a_step_was_reached(looks: int) ->
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(trace))
     end = seen[-1][0]
     for at, step in seen[:: max(1, looks // 50)]:
-        again = Run(run.policy, run.job.ledger).happens(ev.Started(0.0), ev.Spawned(0.0, 1)).steps((0.0, step))
+        again = Run(run.policy, run.job.ledger).happens(ev.Started(0.0), ev.CommandSpawned(0.0, 1)).steps((0.0, step))
         assert again.figures().kept == pytest.approx(at, abs=end / 60)
 
 
@@ -421,7 +450,7 @@ def test_the_first_time_that_a_step_was_reached_counts() -> None:
 
 
 def told(wall: float, kept: float, **lost: float) -> str:
-    return summary(figures(Account(wall=wall, kept=kept, lost=Lost(**lost))))
+    return summary(figures(Account(wall=wall, kept=kept, lost=LostTime(**lost))))
 
 
 def test_a_sentence_for_the_last_line() -> None:
@@ -447,13 +476,13 @@ def test_what_is_pending_counts_as_kept_while_it_runs() -> None:
 def test_what_has_never_moved_has_no_goodput_and_nothing_of_it_is_redone() -> None:
     run = Run().starts(0.0)
     assert run.figures(now=40.0).goodput is None
-    run.happens(ev.Exited(12.0, code=1), ev.TreeEnded(12.0))
+    run.happens(ev.CommandExited(12.0, code=1), ev.TreeEnded(12.0))
     found = run.figures()
     assert (found.lost["redone"], found.lost["startup"], found.goodput) == (0.0, 12.0, None)
 
 
 def test_before_any_time_has_passed_nobody_knows() -> None:
-    assert Run().figures() == Figures(0.0, 0.0, Lost()._asdict(), 0.0, None, Restarts()._asdict())
+    assert Run().figures() == Figures(0.0, 0.0, LostTime()._asdict(), 0.0, None, RestartCounts()._asdict())
 
 
 # --- the adversary ----------------------------------------------------------------------------------------------------
@@ -516,7 +545,7 @@ class Auditor(Adversary):
         assert now.goodput is None or 0 <= now.goodput <= 1
         if isinstance(self.job.phase, Done):
             want = self.job.want
-            stopped = isinstance(want, Finish) and want.verdict == exitcode.STOPPED
+            stopped = isinstance(want, Finish) and want.verdict == exit_codes.STOPPED
             assert now.pending == 0 or stopped, "at the end all is decided"
             assert figures(account, self.now + 100.0) == now
         for trace in (account.trace, account.past):

@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
-from ftrun import config
-from ftrun.core.hang_rules import RULES, HangRule, Silent, sentence
-from ftrun.core.values import Finding, Rule
+from ftrun.config import option_table
+from ftrun.core.machine.values import Finding, Rule
+from ftrun.core.rules.hang_rules import RULES, HangRule, Silent, sentence
 
 
 def test_every_rule_has_an_entry() -> None:
@@ -18,7 +18,7 @@ def test_an_entry_says_everything(name: Rule) -> None:
     rule: HangRule = RULES[name]
     found = Finding(name, 3, 41.2, 38.0, 120, "evaluation")
     assert rule.meaning
-    assert f"{rule.timeout}-timeout" in config.BY_NAME
+    assert f"{rule.timeout}-timeout" in option_table.BY_NAME
     assert "41s" in sentence(found)
     assert "limit 38s" in sentence(found)
     assert rule.brief(Silent(3, 120, "evaluation"))

@@ -1,21 +1,21 @@
 """The rule that needs no beats, where it meets what the ranks say."""
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core.idle import Idle, Sample, Thresholds, Use, observe, quiet_for, still_for
-from ftrun.core.job import decide
-from ftrun.core.liveness import Limits, judge
-from ftrun.core.policy import Policy
-from ftrun.core.states import Job, Running, Starting, Suspect
-from ftrun.core.values import Attempt, Finding, Rank, Section
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Job, Running, Starting, Suspect
+from ftrun.core.machine.values import Attempt, Finding, Rank, Section
+from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, idle_for, observe, unchanged_for
+from ftrun.core.rules.liveness import Limits, assess
+from ftrun.core.rules.policy import Policy
 
-QUIET = tuple(Sample(float(at), 1.0, 0.0, 0.0) for at in range(1, 11))
+QUIET = tuple(TreeSample(float(at), 1.0, 0.0, 0.0) for at in range(1, 11))
 LIMITS = Limits(hang=None, start=None, start_given=False, section=None, idle=4.0, idle_given=True)
 
 
 def found(*ranks: Rank, since: float = 0.0, now: float = 10.0, limits: Limits = LIMITS) -> Finding | None:
     idle = Idle(since=since, quiet=QUIET)
-    return judge(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, idle=idle), now, limits).finding
+    return assess(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, idle=idle), now, limits).finding
 
 
 def test_a_tree_that_does_nothing_is_idle() -> None:
@@ -45,46 +45,46 @@ def test_time_in_sections_is_no_silence() -> None:
 
 def test_quiet_is_known_after_some_samples() -> None:
     works, quiet, unknown = Idle(), Idle(since=2.0, quiet=QUIET), Idle(since=2.0, quiet=QUIET[:2])
-    assert [quiet_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
+    assert [idle_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
 
 
 def test_devices_hold_still_also_where_something_is_written() -> None:
     """The rule over all containers, of which each says this of itself."""
     idle = Idle()
     for second in range(1, 7):
-        spins = Use("GPU-1", util=100.0, memory_util=0.0, power=80.0)
-        idle = observe(idle, Sample(float(second), 1.0, 0.0, 1e6, (spins,)), Thresholds())
-    assert quiet_for(idle, 10.0) == 0.0
-    assert still_for(idle, 10.0) == 10.0
-    works = observe(idle, Sample(7.0, 1.0, 0.0, 0.0, (spins._replace(util=40.0),)), Thresholds())
-    assert still_for(works, 10.0) == 0.0
-    assert still_for(idle._replace(accelerator=False), 10.0) == 0.0
+        spins = DeviceUse("GPU-1", util=100.0, memory_util=0.0, power=80.0)
+        idle = observe(idle, TreeSample(float(second), 1.0, 0.0, 1e6, (spins,)), Thresholds())
+    assert idle_for(idle, 10.0) == 0.0
+    assert unchanged_for(idle, 10.0) == 10.0
+    works = observe(idle, TreeSample(7.0, 1.0, 0.0, 0.0, (spins._replace(util=40.0),)), Thresholds())
+    assert unchanged_for(works, 10.0) == 0.0
+    assert unchanged_for(idle._replace(accelerator=False), 10.0) == 0.0
 
 
 def test_where_all_containers_hold_still_it_is_judged_by_that() -> None:
     still = Idle(accelerator=True, looks=QUIET, still=2.0)
-    assert judge(Attempt(1, idle=still), 10.0, LIMITS).finding is None
-    assert judge(Attempt(1, idle=still, everywhere=True), 10.0, LIMITS).finding is not None
+    assert assess(Attempt(1, idle=still), 10.0, LIMITS).finding is None
+    assert assess(Attempt(1, idle=still, everywhere=True), 10.0, LIMITS).finding is not None
     raised = still._replace(still_raised=16.0, raised=0.0)
-    assert judge(Attempt(1, idle=raised, everywhere=True), 10.0, LIMITS).finding is None
+    assert assess(Attempt(1, idle=raised, everywhere=True), 10.0, LIMITS).finding is None
 
 
 def test_evidence_raises_the_limit_of_all_containers() -> None:
     idle = Idle(accelerator=True, looks=QUIET, still=2.0)
     finding = Finding("idle", None, 8.0, 4.0, pid=100)
     job = Job(Suspect(Attempt(1, pid=100, idle=idle, everywhere=True), finding, 99.0))
-    after, _ = decide(job, ev.Evidenced(10.0, (), (), "its Python stack moves"), Policy(limits=LIMITS))
+    after, _ = decide(job, ev.EvidenceCollected(10.0, (), (), "its Python stack moves"), Policy(limits=LIMITS))
     assert isinstance(after.phase, Starting)
     assert after.phase.attempt.idle.still_raised == 16.0
 
 
 def test_what_is_written_does_not_clear_a_suspicion_of_all_containers() -> None:
-    spins = Use("GPU-1", util=100.0, memory_util=0.0, power=80.0)
+    spins = DeviceUse("GPU-1", util=100.0, memory_util=0.0, power=80.0)
     idle = Idle(accelerator=True, looks=QUIET, still=2.0)
     attempt = Attempt(1, pid=100, idle=idle, everywhere=True)
     finding = Finding("idle", None, 8.0, 4.0, pid=100)
     job, policy = Job(Suspect(attempt, finding, 99.0)), Policy(limits=LIMITS)
-    wrote = ev.Sampled(11.0, Sample(11.0, 1.0, 0.0, 1e6, (spins,)))
+    wrote = ev.TreeSampled(11.0, TreeSample(11.0, 1.0, 0.0, 1e6, (spins,)))
     after, effects = decide(job, wrote, policy)
     assert isinstance(after.phase, Suspect)
     assert effects == (), "nor is it raised anew each time"
@@ -93,13 +93,13 @@ def test_what_is_written_does_not_clear_a_suspicion_of_all_containers() -> None:
 
 
 def sampled(job: Job, at: float, policy: Policy, cpu: float = 0.0) -> Job:
-    return decide(job, ev.Sampled(at, Sample(at, 1.0, cpu, 0.0)), policy)[0]
+    return decide(job, ev.TreeSampled(at, TreeSample(at, 1.0, cpu, 0.0)), policy)[0]
 
 
 def test_from_the_first_quiet_sample_to_the_verdict_and_what_clears_it() -> None:
     policy = Policy(limits=LIMITS)
     job = Job()
-    for event in (ev.Started(0.0), ev.Spawned(0.0, 100)):
+    for event in (ev.Started(0.0), ev.CommandSpawned(0.0, 100)):
         job, _ = decide(job, event, policy)
     for at in (1.0, 2.0, 3.0):
         job = sampled(job, at, policy)
@@ -108,7 +108,7 @@ def test_from_the_first_quiet_sample_to_the_verdict_and_what_clears_it() -> None
     assert isinstance(job.phase, Suspect)
     assert job.phase.finding.rule == "idle"
 
-    cleared, _ = decide(job, ev.Evidenced(5.0, (), (), "its Python stack moves"), policy)
+    cleared, _ = decide(job, ev.EvidenceCollected(5.0, (), (), "its Python stack moves"), policy)
     assert isinstance(cleared.phase, Starting | Running)
     for at in (6.0, 7.0, 8.0, 9.0):
         cleared = sampled(cleared, at, policy)
@@ -116,5 +116,5 @@ def test_from_the_first_quiet_sample_to_the_verdict_and_what_clears_it() -> None
     assert isinstance(sampled(cleared, 10.5, policy).phase, Suspect)
 
     assert isinstance(sampled(job, 5.0, policy, cpu=0.9).phase, Starting), "it works"
-    _, effects = decide(job, ev.Evidenced(5.0, (), (), None), policy)
+    _, effects = decide(job, ev.EvidenceCollected(5.0, (), (), None), policy)
     assert [effect.event for effect in effects if isinstance(effect, do.Persist)][:1] == ["hang"]

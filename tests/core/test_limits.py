@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.training import AUTO, Step, Training, Within, promptly
-from ftrun.core import learning
-from ftrun.core.liveness import LOOKS_PER_LIMIT, Limits, hang_limit
-from ftrun.core.states import Running
-from ftrun.core.values import TOUCH, Attempt, Learned, Ledger, Raised, Rank
+from ftrun.core.machine.states import Running
+from ftrun.core.machine.values import TOUCH, Attempt, LearnedTimeouts, Ledger, RaisedLimit, Rank
+from ftrun.core.rules import adaptive_timeout
+from ftrun.core.rules.liveness import LOOKS_PER_LIMIT, Limits, hang_limit
 
 SECOND = [1.0] * 150
-BEFORE = Learned(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
+BEFORE = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
 
 
 # --- what teaches, and what does not ----------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ def test_sections_do_not_teach_and_have_their_own_deadline() -> None:
     silences[19::20] = [Within(600.0, 1.0)] * 12
     training = Training().start(silences).run()
     assert training.suspicions == []
-    assert training.job.ledger.learned == Learned(30.0, 1.0, 1.0, 200, 1.0)
+    assert training.job.ledger.learned == LearnedTimeouts(30.0, 1.0, 1.0, 200, 1.0)
     training = Training().start([*SECOND, Within(4000.0, 1.0)]).run()
     (suspicion,) = training.suspicions
     assert (suspicion.finding.rule, suspicion.finding.limit) == ("section", 3600.0)
@@ -43,7 +43,7 @@ def test_ranks_of_different_pace_have_different_limits() -> None:
         assert promptly(training.found_after(stopped=1), 30.0)
         assert promptly(training.found_after(stopped=0), 600.0 if seen > 100 else 1800.0)
         training.run(seen)
-    assert training.job.ledger.learned == Learned(600.0, 60.0, 60.0, 14_300, 60.0)
+    assert training.job.ledger.learned == LearnedTimeouts(600.0, 60.0, 60.0, 14_300, 60.0)
     training.stop()
     training.start(*ranks()).run(20)
     assert promptly(training.found_after(stopped=0), 2 * 600.0), "twice as patient after a hang"
@@ -73,7 +73,7 @@ def test_the_touch_file_teaches_nothing() -> None:
     touch = Rank(TOUCH, moved_at=5.0)
     assert hang_limit(touch, Attempt(1), AUTO.limits, BEFORE) == (3600.0, False)
     known = Rank(0, intervals=100, usual=5.0, longest=5.0)
-    assert learning.learned(None, (known, touch), 3600.0) == Learned(50.0, 5.0, 5.0, 100, 0.0)
+    assert adaptive_timeout.learned(None, (known, touch), 3600.0) == LearnedTimeouts(50.0, 5.0, 5.0, 100, 0.0)
 
 
 def test_a_given_limit_is_not_learned() -> None:
@@ -252,7 +252,7 @@ def test_a_longer_start_than_three_times_the_earlier_is_suspected() -> None:
 
 @pytest.mark.parametrize("warm", [5, 50])
 def test_half_a_minute_is_the_least_whatever_state_json_says(warm: int) -> None:
-    nothing = Learned(limit=0.0, usual=0.0, longest=0.0, intervals=0, slowest_start=0.0)
+    nothing = LearnedTimeouts(limit=0.0, usual=0.0, longest=0.0, intervals=0, slowest_start=0.0)
     training = Training(ledger=Ledger(learned=nothing)).start(SECOND).run(warm)
     assert training.suspicions == []
     assert promptly(training.found_after(), 30.0)
@@ -267,19 +267,19 @@ def test_a_rare_silence_is_remembered() -> None:
 
 def test_the_limit_of_before_is_kept_while_a_rank_has_not_moved_often_enough() -> None:
     fast, slow = Rank(0, intervals=100, usual=0.5, longest=0.5), Rank(1, intervals=99, usual=60.0)
-    assert learning.learned(BEFORE, (fast, slow), 3600.0) == BEFORE
+    assert adaptive_timeout.learned(BEFORE, (fast, slow), 3600.0) == BEFORE
     for over in (slow._replace(done=True), slow._replace(present=False)):
-        learned = learning.learned(BEFORE, (fast, over), 3600.0)
-        assert learned == Learned(30.0, 0.5, 6.0, 100, 25.0), "nobody waits for that one"
+        learned = adaptive_timeout.learned(BEFORE, (fast, over), 3600.0)
+        assert learned == LearnedTimeouts(30.0, 0.5, 6.0, 100, 25.0), "nobody waits for that one"
 
 
 def test_the_job_remembers_the_largest() -> None:
     """The slow rank's usual silence, the fast one's rare one, and the limit that is longest of all."""
     slow = Rank(0, intervals=200, usual=20.0, longest=25.0, slowest_start=70.0)
     fast = Rank(1, intervals=900, usual=0.5, longest=150.0, slowest_start=2.0)
-    learned = learning.learned(None, (slow, fast), 3600.0)
-    assert learned == Learned(300.0, 20.0, 150.0, 900, 70.0)
-    assert learning.learned(learned, (slow._replace(intervals=0),), 3600.0) == learned
+    learned = adaptive_timeout.learned(None, (slow, fast), 3600.0)
+    assert learned == LearnedTimeouts(300.0, 20.0, 150.0, 900, 70.0)
+    assert adaptive_timeout.learned(learned, (slow._replace(intervals=0),), 3600.0) == learned
 
 
 @pytest.mark.parametrize(
@@ -294,9 +294,9 @@ def test_the_job_remembers_the_largest() -> None:
     ],
 )
 def test_the_limit_and_its_reason(usual: float, longest: float, limit: float, why: str) -> None:
-    learned = learning.learned(None, (Rank(0, intervals=200, usual=usual, longest=longest),), 3600.0)
-    assert learned == Learned(limit, usual, longest, 200, 0.0)
-    assert learning.reason(learned) == why
+    learned = adaptive_timeout.learned(None, (Rank(0, intervals=200, usual=usual, longest=longest),), 3600.0)
+    assert learned == LearnedTimeouts(limit, usual, longest, 200, 0.0)
+    assert adaptive_timeout.reason(learned) == why
 
 
 def test_the_record_says_it_all() -> None:
@@ -369,7 +369,7 @@ SAME = settings(
 )
 SECONDS = st.sampled_from([0.0, 0.1, 2.9, 3.0, 25.0, 30.0, 31.0, 400.0, 3600.0, 1e6]) | st.floats(0.0, 1e7)
 STARTS = st.none() | st.sampled_from([5.0, 100.0, 3600.0])
-LEARNED = st.builds(Learned, SECONDS, SECONDS, SECONDS, st.integers(0, 10_000), SECONDS)
+LEARNED = st.builds(LearnedTimeouts, SECONDS, SECONDS, SECONDS, st.integers(0, 10_000), SECONDS)
 RANKS = st.builds(
     lambda number, moved_at, intervals, usual, longest, start: Rank(
         number, moved_at=moved_at, intervals=intervals, usual=usual, longest=longest, slowest_start=start
@@ -379,13 +379,15 @@ RANKS = st.builds(
     st.sampled_from([0, 1, 9, 10, 99, 100, 5000]),
     *(SECONDS, SECONDS, SECONDS),
 )
-RAISED = st.builds(Raised, st.integers(0, 2), st.floats(0, 1e9))
+RAISED = st.builds(RaisedLimit, st.integers(0, 2), st.floats(0, 1e9))
 
 
 @SAME
 @given(RANKS, st.none() | LEARNED, STARTS)
-def test_a_limit_is_never_tighter_than_the_usual(rank: Rank, before: Learned | None, start: float | None) -> None:
-    limit = learning.limit(rank, before, start)
+def test_a_limit_is_never_tighter_than_the_usual(
+    rank: Rank, before: LearnedTimeouts | None, start: float | None
+) -> None:
+    limit = adaptive_timeout.limit(rank, before, start)
     if not limit.learned:
         assert (limit.seconds, rank.intervals < 100, before) == (start, True, None)
         return
@@ -401,14 +403,14 @@ def test_a_limit_is_never_tighter_than_the_usual(rank: Rank, before: Learned | N
 @SAME
 @given(RANKS, st.none() | LEARNED, STARTS, st.lists(RAISED, max_size=3))
 def test_evidence_never_makes_a_limit_tighter(
-    rank: Rank, before: Learned | None, start: float | None, raised: list[Raised]
+    rank: Rank, before: LearnedTimeouts | None, start: float | None, raised: list[RaisedLimit]
 ) -> None:
     limits = Limits(start, start, False, None, auto=True)
     plain, _ = hang_limit(rank, Attempt(1), limits, before)
     lenient, by_learning = hang_limit(rank, Attempt(1, raised=tuple(raised)), limits, before)
     assert (plain is None) == (lenient is None)
     assert plain is None or (lenient is not None and lenient >= plain)
-    most = learning.limit(rank, before, start).most
+    most = adaptive_timeout.limit(rank, before, start).most
     if by_learning:
         assert lenient is not None
         assert most is None or lenient < most
@@ -417,16 +419,16 @@ def test_evidence_never_makes_a_limit_tighter(
 @SAME
 @given(st.lists(RANKS, max_size=4), st.none() | LEARNED, STARTS)
 def test_what_is_remembered_is_the_most_and_stays(
-    ranks: list[Rank], before: Learned | None, start: float | None
+    ranks: list[Rank], before: LearnedTimeouts | None, start: float | None
 ) -> None:
-    learned = learning.learned(before, ranks, start)
+    learned = adaptive_timeout.learned(before, ranks, start)
     if not ranks or any(rank.intervals < 100 for rank in ranks):
         assert learned == before
         return
     assert learned is not None
     assert learned.longest >= max(rank.longest for rank in ranks)
-    assert learning.learned(learned, ranks, start) == learned
+    assert adaptive_timeout.learned(learned, ranks, start) == learned
     for rank in ranks:
-        seconds = learning.limit(rank, learned, start).seconds
+        seconds = adaptive_timeout.limit(rank, learned, start).seconds
         assert seconds is not None
         assert learned.limit >= seconds / 1.12, "all but the tenth that is no news"

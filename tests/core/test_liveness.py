@@ -2,20 +2,22 @@
 
 import pytest
 
-from ftrun.core.learning import FLOOR
-from ftrun.core.liveness import LOOKS_PER_LIMIT, Judgement, Limits, awake, judge, section_limit
-from ftrun.core.values import TOUCH, Attempt, Raised, Rank, Section
+from ftrun.core.machine.values import TOUCH, Attempt, RaisedLimit, Rank, Section
+from ftrun.core.rules.adaptive_timeout import FLOOR
+from ftrun.core.rules.liveness import LOOKS_PER_LIMIT, Assessment, Limits, assess, section_limit, time_awake
 
 LIMITS = Limits(hang=60.0, start=40.0, start_given=False, section=50.0)
 OFF = Limits(hang=None, start=None, start_given=True, section=None)
-NOTHING = Judgement(None, None)
+NOTHING = Assessment(None, None)
 
 
-def judged(*ranks: Rank, now: float, limits: Limits = LIMITS, aways: tuple[tuple[float, float], ...] = ()) -> Judgement:
-    return judge(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, aways=aways), now, limits)
+def judged(
+    *ranks: Rank, now: float, limits: Limits = LIMITS, aways: tuple[tuple[float, float], ...] = ()
+) -> Assessment:
+    return assess(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, aways=aways), now, limits)
 
 
-def rule(judgement: Judgement) -> tuple[str, int | None] | None:
+def rule(judgement: Assessment) -> tuple[str, int | None] | None:
     return None if judgement.finding is None else (judgement.finding.rule, judgement.finding.rank)
 
 
@@ -42,9 +44,9 @@ def test_the_shortest_limit_sets_the_looks() -> None:
 def test_a_limit_that_is_learned_is_looked_at_often_from_the_first_step_on() -> None:
     """A freeze between two looks is learned as a silence, so it has to be short even while the limit is long."""
     limits = Limits(hang=None, start=3600.0, start_given=False, section=None, auto=True)
-    moved = judge(Attempt(1, 2, 0.0, ranks=(Rank(0, moved_at=10.0),)), 10.0, limits)
+    moved = assess(Attempt(1, 2, 0.0, ranks=(Rank(0, moved_at=10.0),)), 10.0, limits)
     assert moved == (None, 10.0 + FLOOR / LOOKS_PER_LIMIT)
-    claimed = judge(Attempt(1, 2, 0.0, ranks=(Rank(0, claimed_at=10.0),)), 10.0, limits)
+    claimed = assess(Attempt(1, 2, 0.0, ranks=(Rank(0, claimed_at=10.0),)), 10.0, limits)
     assert claimed == (None, 10.0 + 3600.0 / LOOKS_PER_LIMIT)
 
 
@@ -89,9 +91,9 @@ def test_whoever_moved_or_ended_disarms_it(rank: Rank) -> None:
 
 def test_whoever_cannot_give_beats_is_not_judged_by_the_missing_first() -> None:
     attempt = Attempt(1, pid=100, barred=True)
-    assert judge(attempt, 1e6, LIMITS._replace(start_given=True)) == NOTHING
+    assert assess(attempt, 1e6, LIMITS._replace(start_given=True)) == NOTHING
     moved = attempt._replace(ranks=(Rank(0, moved_at=1.0),))
-    assert rule(judge(moved, 1e6, LIMITS)) == ("step", 0), "those that can are judged"
+    assert rule(assess(moved, 1e6, LIMITS)) == ("step", 0), "those that can are judged"
 
 
 def test_a_section_before_the_first_move_has_its_own_deadline() -> None:
@@ -144,9 +146,9 @@ def test_without_one_it_is_learned_from_earlier_ones(
     limits = LIMITS._replace(auto=True, automatic=3600.0, automatic_learned=True)
     section = Section("between epochs", 0.0, automatic=True, longest=longest)
     rank = Rank(0, moved_at=0.0, sections=(section,))
-    attempt = Attempt(1, ranks=(rank,), patience=patience, raised=(Raised(0, raised),) if raised else ())
+    attempt = Attempt(1, ranks=(rank,), patience=patience, raised=(RaisedLimit(0, raised),) if raised else ())
     assert section_limit(section, rank, attempt, limits) == expected
-    found = judge(attempt, expected[0], limits).finding
+    found = assess(attempt, expected[0], limits).finding
     assert found is not None
     assert (found.rule, found.limit, found.learned) == ("section", *expected)
 
@@ -186,10 +188,10 @@ def test_a_section_of_a_side_thread_suspends_nothing() -> None:
 def test_the_suspected_one_is_named_as_long_as_it_holds() -> None:
     ranks = Rank(0, moved_at=30.0), Rank(1, moved_at=10.0)
     attempt = Attempt(1, ranks=ranks)
-    (suspected,) = (judge(attempt._replace(ranks=ranks[:1]), 90.0, LIMITS).finding,)
-    assert rule(judge(attempt, 100.0, LIMITS, suspected=suspected)) == ("step", 0)
+    (suspected,) = (assess(attempt._replace(ranks=ranks[:1]), 90.0, LIMITS).finding,)
+    assert rule(assess(attempt, 100.0, LIMITS, suspected=suspected)) == ("step", 0)
     moved = attempt._replace(ranks=(ranks[0]._replace(moved_at=95.0), ranks[1]))
-    assert rule(judge(moved, 100.0, LIMITS, suspected=suspected)) == ("step", 1)
+    assert rule(assess(moved, 100.0, LIMITS, suspected=suspected)) == ("step", 1)
 
 
 def test_time_in_closed_sections_ages_nobody() -> None:
@@ -230,4 +232,4 @@ def test_a_rule_that_is_off_judges_nobody() -> None:
     ],
 )
 def test_awake(since: float, now: float, aways: tuple[tuple[float, float], ...], expected: float) -> None:
-    assert awake(since, now, aways) == expected
+    assert time_awake(since, now, aways) == expected

@@ -19,10 +19,10 @@ PACKAGE = ROOT / "supervisor" / "ftrun"
 # The quick files first: they catch most.
 SUITES = {
     JOB: (
-        ("test_scenarios", "test_liveness", "test_policy", "test_rare_turns", "test_limits", "test_history"),
-        ("test_exitcode", "test_learning", "test_table", "test_decide_properties"),
+        ("test_scenarios", "test_liveness", "test_policy", "test_rare_turns", "test_limits", "test_fault_history"),
+        ("test_exit_codes", "test_adaptive_timeout", "test_table", "test_decide_properties"),
     ),
-    COORDINATOR: (("test_fleet",), ("test_fleet_properties",)),
+    COORDINATOR: (("test_coordinator",), ("test_coordinator_properties",)),
 }
 ALL = (*JOB, *COORDINATOR)
 CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all

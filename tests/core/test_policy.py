@@ -2,8 +2,8 @@
 
 import pytest
 
-from ftrun.core.policy import LIMIT, Policy, credited, exhausted, progress, wait
-from ftrun.core.values import Attempt, Cause, Ledger, Rank, Section
+from ftrun.core.machine.values import Attempt, Cause, Ledger, Rank, Section
+from ftrun.core.rules.policy import LIMIT, Policy, credited, exhausted, progress, wait
 
 CAUSES: tuple[Cause, ...] = ("hang", "fault", "failure")
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from ftrun.core import words
-from ftrun.core.ranks import one_each
-from ftrun.core.values import Rank, unranked
+from ftrun.core.machine.values import Rank, unranked
+from ftrun.core.rules.ranks import one_each
+from ftrun.core.text import sentences
 
 TRAINS = Rank(0, pid=1, claimed_at=5.0, moved_at=90.0, step=7)
 LAUNCHED = Rank(0, pid=2, claimed_at=1.0, moved_at=2.0)  # called a hook once, and waits
@@ -86,7 +86,7 @@ def places(*views: Rank) -> dict[int, Rank]:
 def test_each_that_steps_without_rank_is_judged_by_itself() -> None:
     found = places(STEPS, HANGS)
     assert found == {view.rank: view for view in (one._replace(rank=unranked(one.pid)) for one in (STEPS, HANGS))}
-    assert [words.rank(rank) for rank in found] == ["process 11 (no RANK)", "process 12 (no RANK)"]
+    assert [sentences.rank(rank) for rank in found] == ["process 11 (no RANK)", "process 12 (no RANK)"]
 
 
 def test_the_one_that_started_them_is_left_out_and_what_others_reported_is_kept() -> None:

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core import exitcode
-from ftrun.core.ending import finish, finish_with
-from ftrun.core.job import decide
-from ftrun.core.liveness import Limits, awake
-from ftrun.core.policy import Policy
-from ftrun.core.states import Done, Finish, Job, Running, Starting, Stopping, Suspect
-from ftrun.core.values import Fault, Learned, Ledger, Rank, Section
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Done, Finish, Job, Running, Starting, Stopping, Suspect
+from ftrun.core.machine.stopping import finish, finish_with
+from ftrun.core.machine.values import Fault, LearnedTimeouts, Ledger, Rank, Section
+from ftrun.core.rules import exit_codes
+from ftrun.core.rules.liveness import Limits, time_awake
+from ftrun.core.rules.policy import Policy
 
 MINUTE = Policy(limits=Limits(hang=60.0, start=3600.0, start_given=False, section=3600.0))
 MOVED = (Rank(0, pid=7, moved_at=10.0, step=5),)
@@ -21,7 +21,7 @@ MOVED = (Rank(0, pid=7, moved_at=10.0, step=5),)
 def run(policy: Policy, *events: ev.Event, ledger: Ledger | None = None) -> tuple[Job, list[do.Effect]]:
     """The job after these, and all that was to be done."""
     job, done = Job(ledger=ledger or Ledger()), list[do.Effect]()
-    for event in (ev.Started(0.0), ev.Spawned(1.0, 7), *events):
+    for event in (ev.Started(0.0), ev.CommandSpawned(1.0, 7), *events):
         job, effects = decide(job, event, policy)
         done += effects
     return job, done
@@ -34,7 +34,11 @@ def fields(effects: list[do.Effect], event: str) -> list[dict[str, Any]]:
 def test_a_tick_for_an_earlier_phase_does_not_kill() -> None:
     """The loop appends Ticked behind what came in the same wake-up: a SIGTERM, then the tick of the suspicion."""
     job, effects = run(
-        MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), ev.Signalled(100.0, 15, True), ev.Ticked(100.0)
+        MINUTE,
+        ev.BeatsRead(10.0, MOVED),
+        ev.BeatsRead(70.0, MOVED),
+        ev.SignalReceived(100.0, 15, True),
+        ev.DeadlineReached(100.0),
     )
     assert not any(isinstance(e, do.Kill) for e in effects)
     assert isinstance(job.phase, Stopping)
@@ -44,8 +48,8 @@ def test_a_tick_for_an_earlier_phase_does_not_kill() -> None:
 def test_a_tick_for_an_earlier_phase_leaves_the_grace() -> None:
     """The command ends in the wake-up in which the stop grace does: what it left has a grace of its own."""
     policy = MINUTE._replace(stop_grace=20.0)
-    stop = ev.Looked(10.0, MOVED), ev.Signalled(20.0, 15, True)
-    _, effects = run(policy, *stop, ev.Exited(40.0, 0), ev.Ticked(40.0))
+    stop = ev.BeatsRead(10.0, MOVED), ev.SignalReceived(20.0, 15, True)
+    _, effects = run(policy, *stop, ev.CommandExited(40.0, 0), ev.DeadlineReached(40.0))
     assert not any(isinstance(e, do.Kill) for e in effects)
 
 
@@ -53,7 +57,7 @@ def test_an_exit_before_the_exec_is_not_stable() -> None:
     """The attempt has no spawn time yet: on a machine up for an hour it looks as old as the machine."""
     policy = Policy(restart_on=frozenset({"failure"}))
     job = Job(ledger=Ledger(failure=2))
-    for event in (ev.Started(9000.0), ev.Exited(9001.0, signal=9)):
+    for event in (ev.Started(9000.0), ev.CommandExited(9001.0, signal=9)):
         job, _ = decide(job, event, policy)
     assert job.ledger.failure == 3
 
@@ -62,15 +66,15 @@ def test_silence_is_not_stable() -> None:
     """One beat without a step, then nothing for the default limit of an hour: that hour must not pay for itself."""
     job = Job(ledger=Ledger(hang=3))
     beat = (Rank(0, pid=7, claimed_at=1.0, moved_at=2.0),)
-    for event in (ev.Started(0.0), ev.Spawned(1.0, 7), ev.Looked(2.0, beat), ev.Looked(3602.0, beat)):
+    for event in (ev.Started(0.0), ev.CommandSpawned(1.0, 7), ev.BeatsRead(2.0, beat), ev.BeatsRead(3602.0, beat)):
         job, _ = decide(job, event, Policy())
-    job, _ = decide(job, ev.Evidenced(3603.0, beat), Policy())
+    job, _ = decide(job, ev.EvidenceCollected(3603.0, beat), Policy())
     assert isinstance(job.want, Finish)
 
 
 def test_stretches_away_that_overlap_count_once() -> None:
     """Ctrl-Z, then the laptop sleeps, then fg."""
-    assert awake(0.0, 100.0, ((10.0, 60.0), (20.0, 50.0))) == 50.0
+    assert time_awake(0.0, 100.0, ((10.0, 60.0), (20.0, 50.0))) == 50.0
 
 
 def test_a_checkpoint_while_stopping_makes_this_restart_the_first() -> None:
@@ -78,10 +82,10 @@ def test_a_checkpoint_while_stopping_makes_this_restart_the_first() -> None:
     saved = (MOVED[0]._replace(checkpoint_step=5, checkpoint_path="/c"),)
     job, effects = run(
         MINUTE,
-        ev.Looked(10.0, MOVED),
-        ev.Looked(70.0, MOVED),
-        ev.Evidenced(70.0, MOVED),
-        ev.Looked(71.0, saved),
+        ev.BeatsRead(10.0, MOVED),
+        ev.BeatsRead(70.0, MOVED),
+        ev.EvidenceCollected(70.0, MOVED),
+        ev.BeatsRead(71.0, saved),
         ev.TreeEnded(72.0),
         ledger=Ledger(hang=2, best_checkpoint=4),
     )
@@ -93,8 +97,8 @@ def test_the_hang_names_the_rank_that_hangs() -> None:
     """Rank 0 raised the suspicion and moved on; rank 1 is suspected now, and what proves it is its own evidence."""
     both = (Rank(0, pid=7, moved_at=10.0, step=5), Rank(1, pid=8, moved_at=11.0, step=5))
     later = (both[0]._replace(moved_at=70.5), both[1])
-    asked = ev.Looked(10.0, both), ev.Looked(70.0, both), ev.Evidenced(71.0, later, (("state", "S"),))
-    _, effects = run(MINUTE, *asked, ev.Evidenced(71.0, later, (("state", "D"),)))
+    asked = ev.BeatsRead(10.0, both), ev.BeatsRead(70.0, both), ev.EvidenceCollected(71.0, later, (("state", "S"),))
+    _, effects = run(MINUTE, *asked, ev.EvidenceCollected(71.0, later, (("state", "D"),)))
     assert [suspect["rank"] for suspect in fields(effects, "suspect")] == [0, 1]
     assert [(hang["rank"], hang["state"]) for hang in fields(effects, "hang")] == [(1, "D")]
 
@@ -102,7 +106,7 @@ def test_the_hang_names_the_rank_that_hangs() -> None:
 def test_the_suspect_that_does_not_move_is_proven_though_another_is_later_still() -> None:
     """Rank 1 comes to light while rank 0 is looked at, and it has been silent for longer."""
     later = MOVED[0], Rank(1, pid=8, moved_at=5.0)
-    _, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), ev.Evidenced(71.0, later))
+    _, effects = run(MINUTE, ev.BeatsRead(10.0, MOVED), ev.BeatsRead(70.0, MOVED), ev.EvidenceCollected(71.0, later))
     assert [hang["rank"] for hang in fields(effects, "hang")] == [0]
 
 
@@ -110,7 +114,9 @@ def test_a_suspect_that_moves_before_its_evidence_came_is_not_named() -> None:
     """A look shows it; when no evidence comes in time the one that is named is the one that is overdue."""
     both = (Rank(0, pid=7, moved_at=10.0, step=5), Rank(1, pid=8, moved_at=11.0, step=5))
     later = (both[0]._replace(moved_at=71.5), both[1])
-    _, effects = run(MINUTE, ev.Looked(10.0, both), ev.Looked(70.0, both), ev.Looked(72.0, later), ev.Ticked(102.0))
+    _, effects = run(
+        MINUTE, ev.BeatsRead(10.0, both), ev.BeatsRead(70.0, both), ev.BeatsRead(72.0, later), ev.DeadlineReached(102.0)
+    )
     assert [hang["rank"] for hang in fields(effects, "hang")] == [1]
 
 
@@ -118,9 +124,9 @@ def test_processes_that_a_launcher_started_again_begin_anew() -> None:
     """A given start timeout is armed at the spawn; hours later it must not condemn who has not moved yet."""
     policy = MINUTE._replace(limits=MINUTE.limits._replace(start=600.0, start_given=True))
     begins = (Rank(0, pid=9, claimed_at=9000.0),)
-    job, _ = run(policy, ev.Looked(10.0, MOVED), ev.Looked(9000.0, begins), ev.Looked(9599.0, begins))
+    job, _ = run(policy, ev.BeatsRead(10.0, MOVED), ev.BeatsRead(9000.0, begins), ev.BeatsRead(9599.0, begins))
     assert isinstance(job.phase, Starting)
-    job, effects = decide(job, ev.Looked(9600.0, begins), policy)
+    job, effects = decide(job, ev.BeatsRead(9600.0, begins), policy)
     assert [found["rule"] for found in fields(list(effects), "suspect")] == ["start"]
 
 
@@ -128,11 +134,13 @@ def test_a_learned_limit_alone_proves_nothing() -> None:
     """Without evidence it is raised, as with evidence that it works, until there is none to ask for any more."""
     limits = Limits(hang=3600.0, start=100.0, start_given=False, section=3600.0, auto=True)
     silent = (Rank(0, pid=7, moved_at=10.0, intervals=200, usual=1.0, longest=1.0),)
-    job, effects = run(Policy(limits=limits), ev.Looked(10.0, silent), ev.Looked(40.0, silent), ev.Ticked(70.0))
+    job, effects = run(
+        Policy(limits=limits), ev.BeatsRead(10.0, silent), ev.BeatsRead(40.0, silent), ev.DeadlineReached(70.0)
+    )
     assert fields(effects, "hang") == []
     assert isinstance(job.phase, Suspect)
     assert job.phase.finding[2:4] == (60.0, 60.0), "twice the thirty seconds; asked again at once"
-    for event in (ev.Ticked(100.0), ev.Looked(110.0, silent), ev.Ticked(140.0)):
+    for event in (ev.DeadlineReached(100.0), ev.BeatsRead(110.0, silent), ev.DeadlineReached(140.0)):
         job, effects_of_it = decide(job, event, Policy(limits=limits))
         effects += effects_of_it
     assert [hang["limit"] for hang in fields(effects, "hang")] == [100.0]
@@ -141,13 +149,13 @@ def test_a_learned_limit_alone_proves_nothing() -> None:
 def test_evidence_that_one_works_excuses_no_other() -> None:
     """Rank 0 works, by its learned limit; meanwhile the section of rank 1 is overdue, which no evidence excuses."""
     limits = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True)
-    before = Ledger(learned=Learned(30.0, 1.0, 1.0, 500, 1.0))
+    before = Ledger(learned=LearnedTimeouts(30.0, 1.0, 1.0, 500, 1.0))
     saving = Rank(1, pid=8, moved_at=20.0, sections=(Section("save", 21.0, 20.0),))
     job, effects = run(
         Policy(limits=limits),
-        ev.Looked(10.0, (Rank(0, pid=7, moved_at=10.0, intervals=10),)),
-        ev.Looked(40.0, (Rank(0, pid=7, moved_at=10.0, intervals=10), saving)),
-        ev.Evidenced(43.0, (Rank(0, pid=7, moved_at=42.0, intervals=10), saving), (), "it works"),
+        ev.BeatsRead(10.0, (Rank(0, pid=7, moved_at=10.0, intervals=10),)),
+        ev.BeatsRead(40.0, (Rank(0, pid=7, moved_at=10.0, intervals=10), saving)),
+        ev.EvidenceCollected(43.0, (Rank(0, pid=7, moved_at=42.0, intervals=10), saving), (), "it works"),
         ledger=before,
     )
     assert [(s["rule"], s["rank"]) for s in fields(effects, "suspect")] == [("step", 0), ("section", 1)]
@@ -158,15 +166,15 @@ def test_two_hangs_in_a_row_stay_two_when_a_checkpoint_of_before_them_is_found_l
     """The file was written by the first attempt, and found while the second is ended for its hang."""
     job, effects = run(
         MINUTE._replace(files=True),
-        ev.Looked(10.0, MOVED),
-        ev.Looked(70.0, MOVED),
-        ev.Evidenced(70.0, MOVED),
+        ev.BeatsRead(10.0, MOVED),
+        ev.BeatsRead(70.0, MOVED),
+        ev.EvidenceCollected(70.0, MOVED),
         ev.TreeEnded(71.0),
-        ev.Spawned(72.0, 8),
-        ev.Looked(80.0, (MOVED[0]._replace(moved_at=80.0),)),
-        ev.Looked(140.0, (MOVED[0]._replace(moved_at=80.0),)),
-        ev.Evidenced(140.0, (MOVED[0]._replace(moved_at=80.0),)),
-        ev.Saved(141.0, "/c/1", 60.0),
+        ev.CommandSpawned(72.0, 8),
+        ev.BeatsRead(80.0, (MOVED[0]._replace(moved_at=80.0),)),
+        ev.BeatsRead(140.0, (MOVED[0]._replace(moved_at=80.0),)),
+        ev.EvidenceCollected(140.0, (MOVED[0]._replace(moved_at=80.0),)),
+        ev.CheckpointSaved(141.0, "/c/1", 60.0),
         ev.TreeEnded(142.0),
     )
     assert [restart["consecutive"] for restart in fields(effects, "restart")] == [1, 2]
@@ -176,13 +184,18 @@ def test_two_hangs_in_a_row_stay_two_when_a_checkpoint_of_before_them_is_found_l
 def test_a_cleared_suspicion_starts_the_silence_anew() -> None:
     """Evidence that takes longer than the limit clears nothing: it is a suspect again in the same breath."""
     policy = MINUTE._replace(limits=MINUTE.limits._replace(hang=2.0))
-    job, _ = run(policy, ev.Looked(10.0, MOVED), ev.Looked(12.0, MOVED), ev.Evidenced(15.0, MOVED, (), "stacks move"))
+    job, _ = run(
+        policy,
+        ev.BeatsRead(10.0, MOVED),
+        ev.BeatsRead(12.0, MOVED),
+        ev.EvidenceCollected(15.0, MOVED, (), "stacks move"),
+    )
     assert isinstance(job.phase, Running)
 
 
-@pytest.mark.parametrize("event", [ev.Halted(71.0, 20), ev.Overslept(4000.0, 9.0)])
+@pytest.mark.parametrize("event", [ev.CommandStopped(71.0, 20), ev.WokeLate(4000.0, 9.0)])
 def test_a_suspicion_that_falls_is_recorded_as_cleared(event: ev.Event) -> None:
-    job, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), event)
+    job, effects = run(MINUTE, ev.BeatsRead(10.0, MOVED), ev.BeatsRead(70.0, MOVED), event)
     assert not isinstance(job.phase, Suspect)
     assert fields(effects, "cleared")
 
@@ -191,10 +204,10 @@ def test_a_critical_fault_while_stopping_is_not_lost() -> None:
     """The GPU falls off the bus: the hang comes first, the Xid while the tree is being ended."""
     job, effects = run(
         MINUTE,
-        ev.Looked(10.0, MOVED),
-        ev.Looked(70.0, MOVED),
-        ev.Evidenced(70.0, MOVED),
-        ev.Faulted(71.0, Fault("gpu0", "Xid79", "critical")),
+        ev.BeatsRead(10.0, MOVED),
+        ev.BeatsRead(70.0, MOVED),
+        ev.EvidenceCollected(70.0, MOVED),
+        ev.FaultReported(71.0, Fault("gpu0", "Xid79", "critical")),
         ev.TreeEnded(72.0),
     )
     assert fields(effects, "fault")
@@ -204,11 +217,11 @@ def test_a_critical_fault_while_stopping_is_not_lost() -> None:
 def test_a_users_fault_that_does_not_heal_does_not_isolate_the_node() -> None:
     job, _ = run(
         MINUTE,
-        ev.Looked(10.0, MOVED),
-        ev.Faulted(11.0, Fault("npu0", "80C98002", "user")),
-        ev.Exited(12.0, 1),
+        ev.BeatsRead(10.0, MOVED),
+        ev.FaultReported(11.0, Fault("npu0", "80C98002", "user")),
+        ev.CommandExited(12.0, 1),
         ev.TreeEnded(13.0),
-        ev.Healed(14.0, False),
+        ev.HealingFinished(14.0, False),
     )
     assert job.phase != Done(197)
 
@@ -216,9 +229,9 @@ def test_a_users_fault_that_does_not_heal_does_not_isolate_the_node() -> None:
 def test_with_no_restarts_wanted_a_failure_after_a_users_fault_keeps_its_own_code() -> None:
     job, _ = run(
         MINUTE._replace(restart_on=frozenset()),
-        ev.Looked(10.0, MOVED),
-        ev.Faulted(11.0, Fault("npu0", "80C98002", "user")),
-        ev.Exited(12.0, 1),
+        ev.BeatsRead(10.0, MOVED),
+        ev.FaultReported(11.0, Fault("npu0", "80C98002", "user")),
+        ev.CommandExited(12.0, 1),
         ev.TreeEnded(13.0),
     )
     assert job.phase == Done(1)
@@ -226,16 +239,16 @@ def test_with_no_restarts_wanted_a_failure_after_a_users_fault_keeps_its_own_cod
 
 def test_what_the_program_said_is_in_the_escalation() -> None:
     said = (MOVED[0]._replace(fatal="the vocabulary does not match"),)
-    _, effects = run(MINUTE, ev.Looked(10.0, said), ev.Exited(11.0, 1))
+    _, effects = run(MINUTE, ev.BeatsRead(10.0, said), ev.CommandExited(11.0, 1))
     assert "the vocabulary does not match" in fields(effects, "escalated")[0]["why"]
 
 
 def test_a_record_comes_before_the_words() -> None:
-    _, effects = run(MINUTE, ev.Looked(10.0, MOVED), ev.RestartAsked(11.0))
-    order = [type(e) for e in effects[effects.index(do.Say("restart by order of the operator")) - 1 :]]
+    _, effects = run(MINUTE, ev.BeatsRead(10.0, MOVED), ev.RestartRequested(11.0))
+    order = [type(e) for e in effects[effects.index(do.LogLine("restart by order of the operator")) - 1 :]]
     assert order[0] is do.Persist
     assert fields(effects, "stopping")
-    assert effects.index(do.Say("restart by order of the operator")) > effects.index(
+    assert effects.index(do.LogLine("restart by order of the operator")) > effects.index(
         do.Persist("stopping", (("by", "SIGTERM"), ("grace", 10.0)))
     )
 
@@ -243,17 +256,21 @@ def test_a_record_comes_before_the_words() -> None:
 def test_a_stop_that_cancels_a_restart_is_recorded() -> None:
     _, effects = run(
         MINUTE,
-        ev.Looked(10.0, MOVED),
-        ev.Looked(70.0, MOVED),
-        ev.Evidenced(70.0, MOVED),
-        ev.Signalled(71.0, 15, True),
+        ev.BeatsRead(10.0, MOVED),
+        ev.BeatsRead(70.0, MOVED),
+        ev.EvidenceCollected(70.0, MOVED),
+        ev.SignalReceived(71.0, 15, True),
     )
     assert [one for one in fields(effects, "stopping") if one["by"] == "outside"]
 
 
 def test_a_late_answer_of_an_earlier_inspection_condemns_nobody() -> None:
     job, _ = run(
-        MINUTE, ev.Looked(10.0, MOVED), ev.Looked(70.0, MOVED), ev.Evidenced(70.0, MOVED), ev.Survived(71.0, ("x",))
+        MINUTE,
+        ev.BeatsRead(10.0, MOVED),
+        ev.BeatsRead(70.0, MOVED),
+        ev.EvidenceCollected(70.0, MOVED),
+        ev.ProcessesSurvived(71.0, ("x",)),
     )
     assert not isinstance(job.phase, Done)
 
@@ -261,7 +278,7 @@ def test_a_late_answer_of_an_earlier_inspection_condemns_nobody() -> None:
 def test_a_schedule_that_ended_with_196_counts_as_one_without_a_clear_fault() -> None:
     """Else a scheduler without a limit of its own would start the job again for ever."""
     job = Job(ledger=Ledger(start_cnt=1, faulted=True))
-    ended, _ = finish(job, finish_with(exitcode.USER_FAULT_LIMIT, "different faults"))
+    ended, _ = finish(job, finish_with(exit_codes.USER_FAULT_LIMIT, "different faults"))
     assert not ended.ledger.faulted
-    isolated, _ = finish(job, finish_with(exitcode.NODE_FAULT, "a critical fault"))
+    isolated, _ = finish(job, finish_with(exit_codes.NODE_FAULT, "a critical fault"))
     assert isolated.ledger.faulted

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from core.training import Training
-from ftrun.core.values import Learned, Ledger
-from ftrun.wire import records
+from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.messages import records
 
-LEARNED = Learned(limit=45.0, usual=4.5, longest=6.25, intervals=500, slowest_start=0.1)
+LEARNED = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.25, intervals=500, slowest_start=0.1)
 
 
 def changed(**words: Any) -> bytes:
@@ -20,7 +20,7 @@ def changed(**words: Any) -> bytes:
 
 
 @pytest.mark.parametrize("learned", [None, LEARNED])
-def test_it_comes_back(learned: Learned | None) -> None:
+def test_it_comes_back(learned: LearnedTimeouts | None) -> None:
     ledger = Ledger(start_cnt=2, hang=1, learned=learned)
     assert records.load_state(records.dump_state(ledger, {"pid": 1})) == (ledger, {"schema": 1, "pid": 1})
 
@@ -31,7 +31,7 @@ def test_a_state_from_before_there_was_anything_to_learn() -> None:
     assert records.load_state(json.dumps(state).encode())[0] == Ledger(hang=1)
 
 
-@pytest.mark.parametrize("name", Learned._fields)
+@pytest.mark.parametrize("name", LearnedTimeouts._fields)
 @pytest.mark.parametrize(
     "value",
     [None, -1, -0.5, float("nan"), float("inf"), 1e13, "45", True, [], {}],

@@ -4,58 +4,74 @@ import itertools
 
 import pytest
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core.group import End, Order
-from ftrun.core.history import Clock, Occurrence, Schedule
-from ftrun.core.idle import Sample
-from ftrun.core.job import TABLE, decide
-from ftrun.core.policy import Policy
-from ftrun.core.states import (
+from ftrun.core.group.messages import GroupEnd, GroupOrder
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import TABLE, decide
+from ftrun.core.machine.states import (
     PHASES,
-    Again,
     Done,
     Finish,
     Healing,
     Job,
-    Keep,
+    KeepRunning,
     Launching,
     Paused,
     Pending,
     Phase,
+    Restart,
     Running,
     Starting,
     Stopping,
     Suspect,
     Want,
 )
-from ftrun.core.values import Attempt, Device, Fault, Finding, Learned, Ledger, Raised, Rank, Section
+from ftrun.core.machine.values import (
+    Attempt,
+    Device,
+    Fault,
+    Finding,
+    LearnedTimeouts,
+    Ledger,
+    RaisedLimit,
+    Rank,
+    Section,
+)
+from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
+from ftrun.core.rules.idle import TreeSample
+from ftrun.core.rules.policy import Policy
 
 # A cell that is neither here nor in the table, or in both, fails: whoever adds a phase or an event decides on each.
 EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
-    Pending: """Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived Healed
-        Sampled Released Shared Rescheduled""",
+    Pending: """CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped CommandContinued CommandExited
+        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled""",
     # The exec answers within milliseconds: until then nothing can be judged.
-    Launching: """Checked Started Ticked Overslept Looked Evidenced Halted Continued TreeEnded Survived Healed
-        Sampled Released Shared Rescheduled""",
+    Launching: """DevicesChecked Started DeadlineReached WokeLate BeatsRead EvidenceCollected CommandStopped
+    CommandContinued
+        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
-    Starting: "Checked Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
-    Running: "Checked Started Spawned SpawnFailed Evidenced TreeEnded Survived Healed Released Shared",
-    Suspect: "Checked Started Spawned SpawnFailed TreeEnded Survived Healed Released Shared",
+    Starting: """DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected TreeEnded ProcessesSurvived
+        HealingFinished DevicesReleased VerdictShared""",
+    Running: """DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected TreeEnded ProcessesSurvived
+        HealingFinished DevicesReleased VerdictShared""",
+    Suspect: """DevicesChecked Started CommandSpawned SpawnFailed TreeEnded ProcessesSurvived HealingFinished
+        DevicesReleased VerdictShared""",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
-    Stopping: "Rescheduled Checked Started Spawned SpawnFailed Evidenced Halted Continued Healed Sampled",
+    Stopping: """Rescheduled DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected CommandStopped
+        CommandContinued HealingFinished TreeSampled""",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
-    Healing: """Checked Started Spawned SpawnFailed Looked Evidenced Halted Continued Exited TreeEnded Survived
-        Sampled Released Shared Rescheduled""",
+    Healing: """DevicesChecked Started CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped
+        CommandContinued CommandExited TreeEnded ProcessesSurvived TreeSampled DevicesReleased VerdictShared
+        Rescheduled""",
     # Final, but whoever asks is answered.
-    Done: " ".join(kind.__name__ for kind in ev.EVENTS if not kind.__name__.endswith("Asked")),
+    Done: " ".join(kind.__name__ for kind in ev.EVENTS if not kind.__name__.endswith("Requested")),
 }
 
 FAULT = Fault("gpu0", "Xid48", "major")
 GPU = Device("gpu0", "CUDA_VISIBLE_DEVICES", "0")
 OCCURRENCE = Occurrence("", "gpu0", "x", "major", Clock(1.0))
-ORDER = ev.Order("7", "root")
+ORDER = ev.OperatorRequest("7", "root")
 RANKS = (
     Rank(0, pid=7, claimed_at=1.0, alive_at=9.0, moved_at=8.0, step=3, checkpoint_step=2, checkpoint_path="/c"),
     Rank(1, pid=8, claimed_at=1.0, sections=(Section("a", 2.0, 5.0), Section("b", 3.0, side=True))),
@@ -66,13 +82,13 @@ ATTEMPTS = (
     Attempt(1, pid=7, spawned_at=1.0),
     Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
     Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
-    Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], raised=(Raised(3, 80.0), Raised(5, 80.0))),
+    Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], raised=(RaisedLimit(3, 80.0), RaisedLimit(5, 80.0))),
 )
 FINDING = Finding("step", 0, 61.0, 60.0, 3, None, 7)
 PHASE_VALUES: dict[type[Phase], list[Phase]] = {
     Pending: [
         *(Pending(), Pending(10.0), Pending(10.0, frozenset({"platform", "devices", "history"}))),
-        Pending(10.0, frozenset({"history"}), (ev.Faulted(9.0, FAULT, standing=True),)),
+        Pending(10.0, frozenset({"history"}), (ev.FaultReported(9.0, FAULT, standing=True),)),
     ],
     Launching: [Launching(a) for a in ATTEMPTS],
     Starting: [Starting(a, d) for a in ATTEMPTS for d in (None, 10.0)],
@@ -90,71 +106,94 @@ PHASE_VALUES: dict[type[Phase], list[Phase]] = {
 }
 EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ev.Started: [ev.Started(10.0)],
-    ev.Spawned: [ev.Spawned(10.0, 7)],
+    ev.CommandSpawned: [ev.CommandSpawned(10.0, 7)],
     ev.SpawnFailed: [ev.SpawnFailed(10.0, code, "no") for code in (125, 126, 127, 1)],
-    ev.Ticked: [ev.Ticked(10.0), ev.Ticked(1e6)],
-    ev.Overslept: [ev.Overslept(1e6, 10.0), ev.Overslept(10.0, 10.0)],
-    ev.Looked: [ev.Looked(10.0, ()), ev.Looked(10.0, RANKS), ev.Looked(1e6, RANKS[:2])],
-    ev.Saved: [ev.Saved(10.0, "/c/1", 9.0), ev.Saved(10.0, "/c/1", 0.0)],
-    ev.Evidenced: [
-        ev.Evidenced(1e6, RANKS[:2], (("state", "D"),)),
-        ev.Evidenced(10.0, (), (), "it moves"),
-        ev.Evidenced(1e6, RANKS, (), "it works"),
+    ev.DeadlineReached: [ev.DeadlineReached(10.0), ev.DeadlineReached(1e6)],
+    ev.WokeLate: [ev.WokeLate(1e6, 10.0), ev.WokeLate(10.0, 10.0)],
+    ev.BeatsRead: [ev.BeatsRead(10.0, ()), ev.BeatsRead(10.0, RANKS), ev.BeatsRead(1e6, RANKS[:2])],
+    ev.CheckpointSaved: [ev.CheckpointSaved(10.0, "/c/1", 9.0), ev.CheckpointSaved(10.0, "/c/1", 0.0)],
+    ev.EvidenceCollected: [
+        ev.EvidenceCollected(1e6, RANKS[:2], (("state", "D"),)),
+        ev.EvidenceCollected(10.0, (), (), "it moves"),
+        ev.EvidenceCollected(1e6, RANKS, (), "it works"),
     ],
-    ev.Halted: [ev.Halted(10.0, 20)],
-    ev.Continued: [ev.Continued(10.0)],
-    ev.Exited: [ev.Exited(10.0, code=0), ev.Exited(10.0, code=3), ev.Exited(10.0, signal=9), ev.Exited(10.0)],
+    ev.CommandStopped: [ev.CommandStopped(10.0, 20)],
+    ev.CommandContinued: [ev.CommandContinued(10.0)],
+    ev.CommandExited: [
+        ev.CommandExited(10.0, code=0),
+        ev.CommandExited(10.0, code=3),
+        ev.CommandExited(10.0, signal=9),
+        ev.CommandExited(10.0),
+    ],
     ev.TreeEnded: [ev.TreeEnded(10.0), ev.TreeEnded(10.0, 4)],
-    ev.Survived: [
-        ev.Survived(10.0, ("7 (python) D nfs",)),
-        ev.Survived(10.0, (), command=False),
-        ev.Survived(10.0, ("7 (sleep) S - of user 0",), refused=True, killed=2),
+    ev.ProcessesSurvived: [
+        ev.ProcessesSurvived(10.0, ("7 (python) D nfs",)),
+        ev.ProcessesSurvived(10.0, (), command=False),
+        ev.ProcessesSurvived(10.0, ("7 (sleep) S - of user 0",), refused=True, killed=2),
     ],
-    ev.Sampled: [ev.Sampled(10.0, Sample(10.0, 5.0, 0.0, 0.0)), ev.Sampled(10.0, Sample(10.0, 5.0, 9.0, 1e9))],
-    ev.Released: [
-        ev.Released(10.0),
-        ev.Released(10.0, ("gpu0 by process 7",)),
-        ev.Released(10.0, (), ("gpu0",), ("gpu1",)),
+    ev.TreeSampled: [
+        ev.TreeSampled(10.0, TreeSample(10.0, 5.0, 0.0, 0.0)),
+        ev.TreeSampled(10.0, TreeSample(10.0, 5.0, 9.0, 1e9)),
     ],
-    ev.Signalled: [ev.Signalled(10.0, 15, True), ev.Signalled(10.0, 10, False)],
-    ev.Faulted: [
-        ev.Faulted(10.0, Fault("gpu0", "x", severity), standing=standing)
+    ev.DevicesReleased: [
+        ev.DevicesReleased(10.0),
+        ev.DevicesReleased(10.0, ("gpu0 by process 7",)),
+        ev.DevicesReleased(10.0, (), ("gpu0",), ("gpu1",)),
+    ],
+    ev.SignalReceived: [ev.SignalReceived(10.0, 15, True), ev.SignalReceived(10.0, 10, False)],
+    ev.FaultReported: [
+        ev.FaultReported(10.0, Fault("gpu0", "x", severity), standing=standing)
         for standing in (False, True)
         for severity in ("warning", "user", "minor", "minor+user", "major", "critical", "unknown", "never heard of")
     ],
-    ev.Checked: [ev.Checked(10.0), ev.Checked(10.0, ("gpu1",))],
-    ev.Healed: [ev.Healed(10.0, True), ev.Healed(10.0, False)],
-    ev.Held: [ev.Held(10.0), ev.Held(10.0, "it flushes"), ev.Held(10.0, "all are to end", ends=True)],
+    ev.DevicesChecked: [ev.DevicesChecked(10.0), ev.DevicesChecked(10.0, ("gpu1",))],
+    ev.HealingFinished: [ev.HealingFinished(10.0, True), ev.HealingFinished(10.0, False)],
+    ev.StartHeld: [
+        ev.StartHeld(10.0),
+        ev.StartHeld(10.0, "it flushes"),
+        ev.StartHeld(10.0, "all are to end", ends=True),
+    ],
     ev.Rescheduled: [ev.Rescheduled(10.0, "a pod was scheduled again")],
-    ev.Found: [ev.Found(10.0, (GPU,)), ev.Found(10.0, ())],
-    ev.Remembered: [
-        ev.Remembered(10.0, (), ()),
-        ev.Remembered(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),
+    ev.DevicesFound: [ev.DevicesFound(10.0, (GPU,)), ev.DevicesFound(10.0, ())],
+    ev.HistoryLoaded: [
+        ev.HistoryLoaded(10.0, (), ()),
+        ev.HistoryLoaded(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),
     ],
-    ev.Shared: [ev.Shared(10.0), ev.Shared(10.0, 195, "hang-limit", "it hung there")],
-    ev.RestartAsked: [ev.RestartAsked(10.0, ORDER), ev.RestartAsked(10.0)],
-    ev.StopAsked: [ev.StopAsked(10.0, ORDER), ev.StopAsked(10.0)],
-    ev.PauseAsked: [ev.PauseAsked(10.0, ORDER), ev.PauseAsked(10.0, ORDER, 60.0)],
-    ev.ResumeAsked: [ev.ResumeAsked(10.0, ORDER), ev.ResumeAsked(10.0)],
-    ev.Ordered: [
-        *(ev.Ordered(10.0, Order(epoch, what)) for epoch in (0, 1, 2) for what in ("wait", "run", "stop")),
-        ev.Ordered(10.0, Order(1, "run", progressed=True, still=True, paused=60.0)),
-        ev.Ordered(10.0, Order(1, "stop", "rank 1 fell", "failure", "b", 1, 5, (0, 0, 1), paused=0.0)),
-        ev.Ordered(10.0, Order(1, "end", end=End(0, "succeeded", ""))),
-        ev.Ordered(10.0, Order(1, "end", end=End(197, "node-fault", "it fell off the bus", "b", "gpu0"))),
-        ev.Ordered(10.0, Order(1, "end", end=End(195, "hang-limit", "rank 0 left", "b", asked=True))),
-        ev.Ordered(10.0, Order(1, "end")),
+    ev.VerdictShared: [ev.VerdictShared(10.0), ev.VerdictShared(10.0, 195, "hang-limit", "it hung there")],
+    ev.RestartRequested: [ev.RestartRequested(10.0, ORDER), ev.RestartRequested(10.0)],
+    ev.StopRequested: [ev.StopRequested(10.0, ORDER), ev.StopRequested(10.0)],
+    ev.PauseRequested: [ev.PauseRequested(10.0, ORDER), ev.PauseRequested(10.0, ORDER, 60.0)],
+    ev.ResumeRequested: [ev.ResumeRequested(10.0, ORDER), ev.ResumeRequested(10.0)],
+    ev.GroupOrderReceived: [
+        *(
+            ev.GroupOrderReceived(10.0, GroupOrder(epoch, what))
+            for epoch in (0, 1, 2)
+            for what in ("wait", "run", "stop")
+        ),
+        ev.GroupOrderReceived(10.0, GroupOrder(1, "run", progressed=True, still=True, paused=60.0)),
+        ev.GroupOrderReceived(10.0, GroupOrder(1, "stop", "rank 1 fell", "failure", "b", 1, 5, (0, 0, 1), paused=0.0)),
+        ev.GroupOrderReceived(10.0, GroupOrder(1, "end", end=GroupEnd(0, "succeeded", ""))),
+        ev.GroupOrderReceived(
+            10.0, GroupOrder(1, "end", end=GroupEnd(197, "node-fault", "it fell off the bus", "b", "gpu0"))
+        ),
+        ev.GroupOrderReceived(
+            10.0, GroupOrder(1, "end", end=GroupEnd(195, "hang-limit", "rank 0 left", "b", asked=True))
+        ),
+        ev.GroupOrderReceived(10.0, GroupOrder(1, "end")),
     ],
-    ev.Unheard: [ev.Unheard(10.0, "nothing was heard of rank 0", 610.0)],
-    ev.CutOff: [ev.CutOff(10.0, "nothing was heard of rank 0"), ev.CutOff(10.0, "another version", True)],
+    ev.CoordinatorSilent: [ev.CoordinatorSilent(10.0, "nothing was heard of rank 0", 610.0)],
+    ev.CoordinatorLost: [
+        ev.CoordinatorLost(10.0, "nothing was heard of rank 0"),
+        ev.CoordinatorLost(10.0, "another version", True),
+    ],
 }
 WANTS: list[Want] = [
-    Keep(),
-    Again("hang", 1),
-    Again("failure", 2, 4.0),
-    Again("failure", 2, 4.0, own=3),
-    Again("fault", 1, 0.0, (FAULT,)),
-    Again("fault", 1, 0.0, (FAULT, FAULT._replace(device="gpu1"))),
+    KeepRunning(),
+    Restart("hang", 1),
+    Restart("failure", 2, 4.0),
+    Restart("failure", 2, 4.0, own=3),
+    Restart("fault", 1, 0.0, (FAULT,)),
+    Restart("fault", 1, 0.0, (FAULT, FAULT._replace(device="gpu1"))),
     Finish(195, "hang-limit", "why"),
     Finish(143, "stopped", "why", own=True),
     Finish(143, "stopped", "why", own=True, asked=True),
@@ -174,19 +213,19 @@ CELLS = list(itertools.product(PHASES, ev.EVENTS))
 def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
     empty = event.__name__ in EMPTY[phase].split()
     assert empty != ((phase, event) in TABLE), "decide on this cell: a handler in TABLE, or a word in EMPTY"
-    ledger = Ledger(start_cnt=1, hang=1, reason="hang", learned=Learned(30.0, 1.0, 2.0, 100, 3.0))
+    ledger = Ledger(start_cnt=1, hang=1, reason="hang", learned=LearnedTimeouts(30.0, 1.0, 2.0, 100, 3.0))
     jobs = [
         Job(ledger=ledger),
         Job(ledger=ledger._replace(occurrences=(OCCURRENCE,)), held="why", devices=(GPU, GPU._replace(id="b"))),
     ]
-    late = Paused(1.0, 5.0, (ev.Faulted(2.0, FAULT),))
-    jobs += [jobs[0]._replace(paused=Paused(1.0)), jobs[0]._replace(paused=late, order=Order(1, "run"))]
+    late = Paused(1.0, 5.0, (ev.FaultReported(2.0, FAULT),))
+    jobs += [jobs[0]._replace(paused=Paused(1.0)), jobs[0]._replace(paused=late, order=GroupOrder(1, "run"))]
     cases = itertools.product(PHASE_VALUES[phase], EVENT_VALUES[event], WANTS, POLICIES, jobs)
     for a_phase, an_event, want, policy, a_job in cases:
         job = a_job._replace(phase=a_phase, want=want)
         after, effects = decide(job, an_event, policy)
         assert isinstance(after.phase, PHASES)
-        if isinstance(getattr(an_event, "order", None), ev.Order) and phase is not Launching:
+        if isinstance(getattr(an_event, "order", None), ev.OperatorRequest) and phase is not Launching:
             answers = [effect for effect in effects if isinstance(effect, do.Answer)]
             assert [answer.id for answer in answers] == ["7"], "an order that nobody answers"
         if empty and job.paused is None:

@@ -1,4 +1,4 @@
-"""A training in simulated time, watched as `loop.py` watches: the real digest of the hooks and the real `decide`.
+"""A training in simulated time, watched as `pid1/loop.py` watches: the real digest of the hooks and the real `decide`.
 
 Time is what the test says; 10,000 steps take a moment.
 """
@@ -6,13 +6,13 @@ Time is what the test says; 10,000 steps take a moment.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core.job import decide
-from ftrun.core.liveness import Limits
-from ftrun.core.policy import Policy
-from ftrun.core.states import Done, Job, Launching, Stopping, Suspect
-from ftrun.core.values import Finding, Ledger, Rank, Section
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Done, Job, Launching, Stopping, Suspect
+from ftrun.core.machine.values import Finding, Ledger, Rank, Section
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.policy import Policy
 from ftrun_hooks import layout as at
 from ftrun_hooks._silences import Silences
 
@@ -112,7 +112,7 @@ class Training:
         if isinstance(self.job.phase, Stopping):
             self.end()
         assert isinstance(self.job.phase, Launching)
-        self._happens(ev.Spawned(self.now, 100))
+        self._happens(ev.CommandSpawned(self.now, 100))
         self.workers = [Worker(number, steps, self.now) for number, steps in enumerate(ranks)]
         self._look()
         return self
@@ -156,7 +156,7 @@ class Training:
             assert due is not None, "it is not being watched"
             self.now = due + LATE
             seen = tuple(self._frozen(w, stopped in (None, w.number)) for w in self.workers)
-            self._happens(ev.Looked(self.now, seen))
+            self._happens(ev.BeatsRead(self.now, seen))
         found = self.now - since
         self.job, self.now = before[:2]
         del self.suspicions[before[2] :], self.records[before[3] :]
@@ -171,7 +171,7 @@ class Training:
         since, self.now = self.now, self.now + seconds
         for worker in self.workers:
             worker.silence, worker.next_at = worker.silence + seconds, worker.next_at + seconds
-        self._happens(ev.Overslept(self.now, since))
+        self._happens(ev.WokeLate(self.now, since))
 
     def _due(self) -> float | None:
         if isinstance(self.job.phase, Suspect):
@@ -182,12 +182,12 @@ class Training:
         self.now = now + LATE
         if isinstance(self.job.phase, Suspect):
             cleared = "it works" if self.works and self.job.phase.finding.learned else None
-            self._happens(ev.Evidenced(self.now, self._seen(), (), cleared))
+            self._happens(ev.EvidenceCollected(self.now, self._seen(), (), cleared))
         else:
             self._look()
 
     def _look(self) -> None:
-        self._happens(ev.Looked(self.now, self._seen()))
+        self._happens(ev.BeatsRead(self.now, self._seen()))
 
     def _seen(self) -> tuple[Rank, ...]:
         return tuple(worker.seen(self.now) for worker in self.workers)

@@ -9,31 +9,32 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     ledger removed=gpu1 visible=CUDA_VISIBLE_DEVICES,0    lists have commas
     ledger learned=45/0.5/4.5/900/20           limit, usual, longest, intervals, slowest start
     at 0 started
-    at 5.2 looked rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer first
+    at 5.2 beats-read rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer
+    first
                                                                                (of an :auto one: the longest earlier)
-    at 6 looked rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
-    at 7 looked rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
-    at 60 exited signal=9
-    at 61 pause-asked order=7 lasting=600      orders of the operator, by the number under which they are answered
-    at 62 ordered run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
-    at 62 survived "7 (sleep) S -" refused command     not permitted to signal it; the command is one of them
-    at 70 ordered end 2 : code=195 verdict=hang-limit why='it hung' node=b
+    at 6 beats-read rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
+    at 7 beats-read rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
+    at 60 command-exited signal=9
+    at 61 pause-requested order=7 lasting=600      orders of the operator, by the number under which they are answered
+    at 62 group-order-received run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
+    at 62 processes-survived "7 (sleep) S -" refused command     not permitted to signal it; the command is one of them
+    at 70 group-order-received end 2 : code=195 verdict=hang-limit why='it hung' node=b
 """
 
 import shlex
 from typing import Any
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core.failures import Ending, Thrown, Traceback
-from ftrun.core.group import End, Order
-from ftrun.core.history import Clock, Occurrence, Schedule
-from ftrun.core.job import decide
-from ftrun.core.joining import Member, report
-from ftrun.core.liveness import Limits
-from ftrun.core.policy import Policy
-from ftrun.core.states import Again, Done, Finish, Job, Pending, Running, Starting, Stopping
-from ftrun.core.values import Device, Fault, File, Learned, Ledger, Rank, Section
+from ftrun.core.group.messages import GroupEnd, GroupOrder
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.group_member import GroupMember, report
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Done, Finish, Job, Pending, Restart, Running, Starting, Stopping
+from ftrun.core.machine.values import Device, Fault, LearnedTimeouts, Ledger, Rank, SavedFile, Section
+from ftrun.core.rules.crash_causes import CommandFailure, ExceptionRecord, Traceback
+from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.policy import Policy
 
 INDENT = "    "
 
@@ -64,7 +65,7 @@ def play(text: str) -> str:
                     now = float(time)
                     event = _event(now, name, words)
                     deadline = job.phase.deadline
-                    if isinstance(event, ev.Ticked) and (deadline is None or now < deadline):
+                    if isinstance(event, ev.DeadlineReached) and (deadline is None or now < deadline):
                         raise BadScenario(f"a tick before its time ({deadline})")
                     job, effects = decide(job, event, policy)
                     out += [INDENT + _effect(e) for e in effects] + [
@@ -115,7 +116,7 @@ def _policy(pairs: dict[str, str]) -> Policy:
 def _ledger(pairs: dict[str, str]) -> Ledger:
     values = {key: _value(text) for key, text in pairs.items()}
     if "learned" in values:
-        values["learned"] = Learned(*map(_value, pairs["learned"].split("/")))
+        values["learned"] = LearnedTimeouts(*map(_value, pairs["learned"].split("/")))
     values |= {name: tuple(pairs[name].split(",")) for name in ("removed", "visible") if name in pairs}
     return Ledger(**values)
 
@@ -123,46 +124,50 @@ def _ledger(pairs: dict[str, str]) -> Ledger:
 def _event(now: float, name: str, words: list[str]) -> ev.Event:
     kinds = {kind.__name__.lower(): kind for kind in ev.EVENTS}
     kind: Any = kinds[name.replace("-", "")]
-    if kind is ev.Ordered:
-        return ev.Ordered(now, _order(words))
-    if kind is ev.Looked:
-        return ev.Looked(now, _ranks(words))
-    if kind is ev.Evidenced:
+    if kind is ev.GroupOrderReceived:
+        return ev.GroupOrderReceived(now, _order(words))
+    if kind is ev.BeatsRead:
+        return ev.BeatsRead(now, _ranks(words))
+    if kind is ev.EvidenceCollected:
         split = words.index(":") if ":" in words else len(words)
         pairs = _pairs(words[split + 1 :])
         cleared = pairs.pop("cleared", None)
-        return ev.Evidenced(now, _ranks(words[:split]), tuple((k, _value(v)) for k, v in pairs.items()), cleared)
-    if kind is ev.Faulted:
+        return ev.EvidenceCollected(
+            now, _ranks(words[:split]), tuple((k, _value(v)) for k, v in pairs.items()), cleared
+        )
+    if kind is ev.FaultReported:
         split = words.index(":") if ":" in words else len(words)
         pairs = _pairs(words[split + 1 :])
-        return ev.Faulted(now, Fault(*words[:split]), _clock(now, pairs), "standing" in pairs)
-    if kind is ev.Found:
-        return ev.Found(now, tuple(Device(word, "CUDA_VISIBLE_DEVICES", word[-1]) for word in words))
-    if kind is ev.Remembered:
+        return ev.FaultReported(now, Fault(*words[:split]), _clock(now, pairs), "standing" in pairs)
+    if kind is ev.DevicesFound:
+        return ev.DevicesFound(now, tuple(Device(word, "CUDA_VISIBLE_DEVICES", word[-1]) for word in words))
+    if kind is ev.HistoryLoaded:
         return _remembered(now, words)
-    if kind is ev.Exited and ":" in words:
+    if kind is ev.CommandExited and ":" in words:
         split = words.index(":")
         pairs = _pairs(words[:split])
         code, signal = (_value(pairs[name]) if name in pairs else None for name in ("code", "signal"))
-        return ev.Exited(now, code, signal, _ending(code, signal, _pairs(words[split + 1 :])))
-    if kind is ev.Released:
+        return ev.CommandExited(now, code, signal, _ending(code, signal, _pairs(words[split + 1 :])))
+    if kind is ev.DevicesReleased:
         lists = {key: tuple(text.split(",")) for key, text in _pairs(words).items()}
-        return ev.Released(now, lists.get("held", ()), lists.get("silent", ()), lists.get("well", ()), _clock(now, {}))
-    if kind is ev.Checked:
+        return ev.DevicesReleased(
+            now, lists.get("held", ()), lists.get("silent", ()), lists.get("well", ()), _clock(now, {})
+        )
+    if kind is ev.DevicesChecked:
         well = _pairs(words).get("well")
-        return ev.Checked(now, tuple(well.split(",")) if well else (), _clock(now, {}))
-    if kind is ev.Survived:
+        return ev.DevicesChecked(now, tuple(well.split(",")) if well else (), _clock(now, {}))
+    if kind is ev.ProcessesSurvived:
         names = tuple(word for word in words if word not in ("refused", "command"))
-        return ev.Survived(now, names, "refused" in words, "command" in words)
-    given: dict[str, Any] = {"stop": False} if kind is ev.Signalled else {}
+        return ev.ProcessesSurvived(now, names, "refused" in words, "command" in words)
+    given: dict[str, Any] = {"stop": False} if kind is ev.SignalReceived else {}
     pairs = _pairs(words)
     if "order" in pairs:
-        given["order"] = ev.Order(pairs.pop("order"), "root", float(pairs.pop("until", "inf")))
+        given["order"] = ev.OperatorRequest(pairs.pop("order"), "root", float(pairs.pop("until", "inf")))
     event: ev.Event = kind(now, **given | {key: _value(text) for key, text in pairs.items()})
     return event
 
 
-def _order(words: list[str]) -> Order:
+def _order(words: list[str]) -> GroupOrder:
     what, epoch, *more = words
     split = more.index(":") if ":" in more else len(more)
     given: dict[str, Any] = {key: _value(text) for key, text in _pairs(more[:split]).items()}
@@ -170,15 +175,15 @@ def _order(words: list[str]) -> Order:
     if "counts" in given:
         given["counts"] = tuple(map(int, given["counts"].split("/")))
     if what == "end":
-        return Order(int(epoch), "end", end=End(**rest), **given)
-    return Order(int(epoch), what, **given, **rest)  # type: ignore[arg-type]
+        return GroupOrder(int(epoch), "end", end=GroupEnd(**rest), **given)
+    return GroupOrder(int(epoch), what, **given, **rest)  # type: ignore[arg-type]
 
 
-def _ending(code: Any, signal: Any, pairs: dict[str, str]) -> Ending:
+def _ending(code: Any, signal: Any, pairs: dict[str, str]) -> CommandFailure:
     """`raised=ValueError says='bad batch' beaten oom=2`: what the command itself died of."""
-    thrown = Thrown((pairs["raised"], "Exception"), pairs.get("says", "")) if "raised" in pairs else None
+    thrown = ExceptionRecord((pairs["raised"], "Exception"), pairs.get("says", "")) if "raised" in pairs else None
     cause = None if thrown is None else Traceback(100, thrown)
-    return Ending(code, signal, "beaten" in pairs, cause, (), _value(pairs.get("oom", "none")), 100)
+    return CommandFailure(code, signal, "beaten" in pairs, cause, (), _value(pairs.get("oom", "none")), 100)
 
 
 def _clock(now: float, pairs: dict[str, str]) -> Clock:
@@ -186,7 +191,7 @@ def _clock(now: float, pairs: dict[str, str]) -> Clock:
     return Clock(float(pairs.get("wall", now)), pairs.get("boot", "b"), float(pairs.get("mono", now)))
 
 
-def _remembered(now: float, words: list[str]) -> ev.Remembered:
+def _remembered(now: float, words: list[str]) -> ev.HistoryLoaded:
     """`fault node gpu0 48 major wall=0 job=x ; schedule 1 failed step=7 job=x`"""
     occurrences: list[Occurrence] = []
     schedules: list[Schedule] = []
@@ -202,7 +207,7 @@ def _remembered(now: float, words: list[str]) -> ev.Remembered:
             progressed, faulted, failed = (name in pairs for name in ("progressed", "faulted", "failed"))
             one = Schedule(f"k{len(schedules)}", int(rest[0]), "n", 0.0, *best, progressed, faulted, failed)
             schedules.append(one._replace(job=pairs.get("job", "")))
-    return ev.Remembered(now, tuple(occurrences), tuple(schedules))
+    return ev.HistoryLoaded(now, tuple(occurrences), tuple(schedules))
 
 
 def _ranks(words: list[str]) -> tuple[Rank, ...]:
@@ -233,7 +238,7 @@ def _rank(pairs: dict[str, str]) -> Rank:
         elif key == "in":
             fields["sections"] = tuple(_section(part) for part in text.split(">"))
         elif key in ("saved", "resumed"):
-            fields[key] = tuple(File(*part.split("@")) for part in text.split(","))
+            fields[key] = tuple(SavedFile(*part.split("@")) for part in text.split(","))
         elif key == "fatal":
             fields["fatal"] = text
         else:
@@ -269,7 +274,7 @@ def _effect(effect: do.Effect) -> str:
         case do.Persist(event, fields, durable):
             shown = "".join(f" {key}={_show(value)}" for key, value in fields if value is not None)
             return f"write {event}{shown}{'; sync' if durable else ''}"
-        case do.Say(text):
+        case do.LogLine(text):
             return f"say {text!r}"
         case do.Spawn(number):
             return f"spawn attempt {number}"
@@ -279,7 +284,7 @@ def _effect(effect: do.Effect) -> str:
             return f"investigate rule {finding.rule} of rank {_show(finding.rank)}"
         case do.Heal(fault):
             return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "heal nothing more"
-        case do.Consult():
+        case do.RequestPermission():
             return "consult the others"
         case do.Answer(id, ok, why):
             return f"answer order {id}: {'' if ok else 'no, '}{why}"
@@ -293,7 +298,7 @@ def _told(job: Job, policy: Policy, now: float) -> str:
     """What the group hears of it."""
     if not policy.group:
         return ""
-    said = report(job, Member(0, "life", "a", "boot"), policy, now, False)
+    said = report(job, GroupMember(0, "life", "a", "boot"), policy, now, False)
     trouble = "" if said.trouble is None else f", {said.trouble.cause} {_show(said.trouble.age)} ago"
     end = "" if said.end is None else f", {said.end.code}"
     return f"; tells {said.state} {said.epoch}{trouble}{end}{', progress' if said.progressed else ''}"
@@ -306,9 +311,9 @@ def _state(job: Job) -> str:
         return f"{name} {phase.code}"
     if isinstance(phase, Stopping):
         name += f" ({phase.stage})"
-    if not isinstance(phase, Pending) or isinstance(job.want, Again):
+    if not isinstance(phase, Pending) or isinstance(job.want, Restart):
         name += "" if phase.deadline is None else f" until {_show(phase.deadline)}"
-    if isinstance(job.want, Again):
+    if isinstance(job.want, Restart):
         name += f", then restart ({job.want.reason})"
     if isinstance(job.want, Finish):
         name += f", then end with {'its own code or ' if job.want.own else ''}{job.want.code} {job.want.verdict}"

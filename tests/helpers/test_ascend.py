@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
-from ftrun.helpers.probe import ascend, asking
+from ftrun.helpers.probe import ascend, npu_smi_runs
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
-from ftrun.wire.probe import Device
+from ftrun.messages.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 
 MIB = 1 << 20
@@ -56,7 +56,7 @@ def ended() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "TIMEOUT", SOON)
+    monkeypatch.setattr(npu_smi_runs, "TIMEOUT", SOON)
 
 
 # What is said
@@ -257,7 +257,7 @@ def test_the_tool_is_run_in_its_own_way(tmp_path: Path) -> None:
     ascend.open({"PATH": f"{tmp_path}:{os.environ['PATH']}"} | more).close()
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert seen["LC_ALL"] == "C"
-    assert seen["LD_LIBRARY_PATH"] == f"/own:{asking.LIBRARIES}"
+    assert seen["LD_LIBRARY_PATH"] == f"/own:{npu_smi_runs.LIBRARIES}"
     assert "ASCEND_RT_VISIBLE_DEVICES" not in seen
 
 
@@ -341,7 +341,7 @@ def test_a_tool_that_never_answers_is_not_waited_for(fake: Fake, opened: Open, m
 def test_a_first_list_may_take_longer_than_other_answers(
     fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "TIMEOUT", 0.05)
+    monkeypatch.setattr(npu_smi_runs, "TIMEOUT", 0.05)
     tool = fake()
     script = tool.folder / "npu-smi"
     script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 0.5\n"))
@@ -357,13 +357,13 @@ def test_a_slow_tool_is_asked_for_everything_in_its_turn(
     """As if each answer took 4 s, of the 10 s that a look has."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    start = asking.Asking._start
+    start = npu_smi_runs.Asking._start
 
-    def slowly(self: asking.Asking, *arguments: Any) -> Any:
+    def slowly(self: npu_smi_runs.Asking, *arguments: Any) -> Any:
         now[0] += 4.0
         return start(self, *arguments)
 
-    monkeypatch.setattr(asking.Asking, "_start", slowly)
+    monkeypatch.setattr(npu_smi_runs.Asking, "_start", slowly)
     tool = fake("A3")
     vendor = opened(tool)
     looks: list[list[str]] = []
@@ -425,13 +425,13 @@ def test_a_card_that_never_answers_is_killed_and_holds_nobody_up(fake: Fake, ope
 
 @pytest.mark.usefixtures("impatient")
 def test_cards_that_never_answer_are_waited_for_together(fake: Fake, opened: Open) -> None:
-    tool = fake(cards=asking.AT_ONCE)
+    tool = fake(cards=npu_smi_runs.AT_ONCE)
     vendor = opened(tool)
-    for card in range(asking.AT_ONCE):
+    for card in range(npu_smi_runs.AT_ONCE):
         tool.set(card=card, never=True)
     before = time.monotonic()
-    assert [device.health for device in vendor.devices()] == ["no answer"] * asking.AT_ONCE
-    assert time.monotonic() - before < asking.AT_ONCE * SOON / 2
+    assert [device.health for device in vendor.devices()] == ["no answer"] * npu_smi_runs.AT_ONCE
+    assert time.monotonic() - before < npu_smi_runs.AT_ONCE * SOON / 2
     ended()
 
 
@@ -462,7 +462,7 @@ def test_after_a_look_has_taken_its_time_no_more_is_asked(
     fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vendor = opened(fake())
-    monkeypatch.setattr(asking, "LOOK", 0.0)
+    monkeypatch.setattr(npu_smi_runs, "LOOK", 0.0)
     assert [device.health for device in vendor.devices()] == ["no answer"]
 
 
@@ -526,7 +526,7 @@ def test_garbage_of_one_card_is_nothing_of_it(text: bytes, fake: Fake, opened: O
 
 
 def test_a_tool_that_prints_for_ever_is_cut_off(fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "TIMEOUT", DEADLINE)
+    monkeypatch.setattr(npu_smi_runs, "TIMEOUT", DEADLINE)
     tool = fake()
     vendor = opened(tool)
     (tool.folder / "npu-smi").write_text("#!/bin/sh\nexec yes\n")

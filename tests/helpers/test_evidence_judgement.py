@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.values import Finding, Rank, Section
-from ftrun.helpers.evidence.judgement import WAITS, Change, changes, family, judge, silent_as_well
+from ftrun.core.machine.values import Finding, Rank, Section
+from ftrun.helpers.evidence.classification import WAITS, Change, changes, classify, family, silent_as_well
 from ftrun.helpers.evidence.processes import Io, Look, Seen, tree
 from ftrun.helpers.evidence.stacks import Frame, Stack, Stacks, Thread
 from ftrun.host.procfs import Stat
@@ -61,7 +61,7 @@ def change(
     ],
 )
 def test_verdict(finding: Finding, suspect: Change, accelerated: bool, cleared: str | None) -> None:
-    verdict = judge(finding, [suspect], [], accelerated)
+    verdict = classify(finding, [suspect], [], accelerated)
     if cleared is None:
         assert verdict.cleared is None
         assert verdict.reason
@@ -102,9 +102,9 @@ def test_each_wait_has_its_reason() -> None:
 def test_a_rank_may_wait_for_another(
     suspect: Change, other: Rank, theirs: list[Change], accelerated: bool, cleared: bool
 ) -> None:
-    verdict = judge(LEARNED, [suspect], [(other, theirs)], accelerated)
+    verdict = classify(LEARNED, [suspect], [(other, theirs)], accelerated)
     assert (verdict.cleared is not None) == cleared
-    assert judge(GIVEN, [suspect], [(other, theirs)], accelerated).cleared is None
+    assert classify(GIVEN, [suspect], [(other, theirs)], accelerated).cleared is None
 
 
 def test_only_those_that_stopped_as_well_are_waited_for() -> None:

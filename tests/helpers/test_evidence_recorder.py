@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.evidence import recorder
-from ftrun.helpers.evidence.recorder import Answer, Collective
+from ftrun.helpers.evidence import flight_recorder
+from ftrun.helpers.evidence.flight_recorder import Answer, Collective
 from support.inquest import a_job, ask, rank
 from support.runs import state_of, wait_for
 
@@ -141,7 +141,7 @@ ENTRY = {
 
 
 def test_an_answer(serve: Any) -> None:
-    answer = recorder.ask(serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode())))
+    answer = flight_recorder.ask(serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode())))
     assert answer.pid == os.getpid()
     assert answer.last == {"default_pg": Collective(7, "nccl:all_reduce", "[[4]]", True)}
 
@@ -149,9 +149,9 @@ def test_an_answer(serve: Any) -> None:
 def test_a_server_that_hooks_have_started(serve: Any, short: str, tmp_path: Path) -> None:
     with a_job(tmp_path) as job:
         pid = job.start("import time; print('ready', flush=True); time.sleep(600)", FTRUN_BEAT_DIR=short)
-        assert recorder.ask_all([pid], {pid: 3}) == {}
+        assert flight_recorder.ask_all([pid], {pid: 3}) == {}
         serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode()), name=f"torch-{pid}.sock")
-        [(number, answer)] = recorder.ask_all([pid], {pid: 3}).items()
+        [(number, answer)] = flight_recorder.ask_all([pid], {pid: 3}).items()
         assert (number, answer.last["default_pg"].number) == (3, 7)
 
 
@@ -171,7 +171,7 @@ def test_a_server_that_hooks_have_started(serve: Any, short: str, tmp_path: Path
 )
 def test_an_answer_that_is_none(serve: Any, content: bytes) -> None:
     with pytest.raises((ValueError, OSError)):
-        recorder.ask(serve(content))
+        flight_recorder.ask(serve(content))
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_an_answer_that_is_none(serve: Any, content: bytes) -> None:
     ],
 )
 def test_an_answer_that_is_a_refusal(serve: Any, content: bytes, problem: str) -> None:
-    assert problem in str(recorder.ask(serve(content)).problem)
+    assert problem in str(flight_recorder.ask(serve(content)).problem)
 
 
 def test_a_server_that_never_ends_its_answer(serve: Any) -> None:
     began = time.monotonic()
     with pytest.raises(OSError, match="timed out"):
-        recorder.ask(serve(ok(b"{"), closes=False))
-    assert time.monotonic() - began < 10 * recorder.ANSWER
+        flight_recorder.ask(serve(ok(b"{"), closes=False))
+    assert time.monotonic() - began < 10 * flight_recorder.ANSWER
 
 
 def test_an_answer_that_comes_after_the_verdict_is_added_to_the_report(serve: Any, tmp_path: Path) -> None:
@@ -233,4 +233,4 @@ def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str =
     ],
 )
 def test_who_lags(answers: dict[int, Answer], told: list[str]) -> None:
-    assert recorder.laggards(answers) == told
+    assert flight_recorder.laggards(answers) == told

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from ftrun.core.values import Finding, Rank, Section
+from ftrun.core.machine.values import Finding, Rank, Section
+from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.files import Files
-from ftrun.helpers.evidence.judgement import Change, Verdict
+from ftrun.helpers.evidence.flight_recorder import Answer, Collective
 from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.processes import Io, Seen
-from ftrun.helpers.evidence.recorder import Answer, Collective
 from ftrun.helpers.evidence.report import Facts, document, markdown, sentence
 from ftrun.helpers.evidence.request import Request
 from ftrun.helpers.evidence.stacks import Frame, Stack, Thread
@@ -46,7 +46,7 @@ def facts(text: str = "text") -> Facts:
     answers[2] = Answer(12, {"default_pg": Collective(4, text or "x", "[]", False)}, (text,))
     return Facts(
         request,
-        Verdict(None, "it does next to nothing", 0.0, 0.0),
+        Classification(None, "it does next to nothing", 0.0, 0.0),
         found,
         3.0,
         "2026-01-02T03:04:55Z",

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.mirror.keeping import RECORDS
-from ftrun.wire.mirror import EVENTS, Done
+from ftrun.helpers.mirror.synchronization import RECORDS
+from ftrun.messages.mirror import EVENTS, Done
 from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import wait_for
 from support.talker import Talker
 
-SOON = "from ftrun.helpers.mirror import keeping; keeping.PERIOD = keeping.PAUSE = 0.01"
+SOON = "from ftrun.helpers.mirror import synchronization; synchronization.PERIOD = synchronization.PAUSE = 0.01"
 
 
 def done(**fields: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_only_files_that_are_whole_are_copied(both: Folders, tmp_path: Path) -> 
     both.write("large", "12345")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(both.local / "s"))
-        with both.keep(before=f"{SOON}; keeping.MOST = 4") as mirror:
+        with both.keep(before=f"{SOON}; synchronization.MOST = 4") as mirror:
             both.write("state.json", "1")
             both.has("state.json", "1")
             assert mirror.end() == 0
@@ -403,7 +403,7 @@ def test_what_never_works_is_refused(both: Folders) -> None:
 def test_a_dead_disk_is_told_once_and_so_is_its_return(both: Folders, disk: Disk) -> None:
     both.remote = disk.view / "run"
     both.write("state.json", "1")
-    with both.keep(before=f"{SOON}; keeping.PATIENCE = keeping.PERIOD = 0.2") as mirror:
+    with both.keep(before=f"{SOON}; synchronization.PATIENCE = synchronization.PERIOD = 0.2") as mirror:
         wait_for((disk.real / "run" / "state.json").exists, "the first copy")
         disk.die()
         both.write("state.json", "2")

@@ -20,7 +20,7 @@ from ftrun.helpers.output.__main__ import PATIENCE
 from ftrun.helpers.output.log import LIMIT
 from ftrun.helpers.output.tail import LENGTH, LINES, SIZE, Tail
 from ftrun.host import spawn
-from ftrun.wire.helpers import LINE_LIMIT
+from ftrun.messages.helpers import LINE_LIMIT
 from support.runs import HOUSE, state_of, wait_for
 
 PIPEFUL = 65536

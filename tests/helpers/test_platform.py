@@ -10,8 +10,8 @@ import pytest
 
 from ftrun.helpers.platform.ranks import local_ranks
 from ftrun.helpers.platform.reset import parse
-from ftrun.wire.codec import EXACT
-from ftrun.wire.platform import Platform
+from ftrun.messages.codec import EXACT
+from ftrun.messages.platform import Platform
 from support.runs import wait_for
 from support.talker import Line, Talker
 

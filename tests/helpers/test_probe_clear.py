@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.faults import parse
-from ftrun.helpers.probe.clear import unclear, well
-from ftrun.wire.probe import Device
+from ftrun.core.rules.fault_codes import parse
+from ftrun.helpers.probe.device_health import unclear, well
+from ftrun.messages.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import RECOVERY, UNKNOWN, FakeNvml, uuid
 from support.device.prober import Line, Prober

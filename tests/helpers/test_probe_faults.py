@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.probe.device import DeviceFault
-from ftrun.helpers.probe.standing import Standing, Words
-from ftrun.wire.probe import Device
+from ftrun.helpers.probe.lasting_states import Standing, Words
+from ftrun.messages.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import RECOVERY, FakeNvml, uuid
 from support.device.prober import Line, Prober

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.failures import Traceback, first_cause
+from ftrun.core.rules.crash_causes import Traceback, first_cause
 from ftrun.host import tracebacks
 from support.beat_file import HOUSE, BeatDir
 from support.containers import Starter

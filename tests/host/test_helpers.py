@@ -14,7 +14,7 @@ import pytest
 import ftrun_hooks  # noqa: F401 - where a helper finds it
 from ftrun.host import helpers as module
 from ftrun.host.helpers import FIRST_DELAY, Helpers, Line
-from ftrun.wire.helpers import LINE_LIMIT
+from ftrun.messages.helpers import LINE_LIMIT
 from support.runs import state_of, wait_for
 
 HEAD = """import sys

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.failures import Thrown
+from ftrun.core.rules.crash_causes import ExceptionRecord
 from ftrun.host import beat_folders, beats, tracebacks
 
 WHOLE = (
@@ -30,11 +30,15 @@ def read(folder: Path, since: float = 0.0) -> list[tuple[int, str]]:
 def test_a_whole_one(tmp_path: Path) -> None:
     put(tmp_path)
     (found,) = tracebacks.read(str(tmp_path), 2.5)
-    assert found.thrown == Thrown(
+    assert found.thrown == ExceptionRecord(
         ("ValueError", "Exception", "BaseException"), "bad batch", "of 3", "lib.py:9 in g", "train.py:88 in f"
     )
     assert (found.pid, found.parents, found.started, found.at, found.rank) == (7, (6, 5, 1), 1.5, 2.5, 3)
-    assert (found.program, found.root, found.said) == ("train.py", Thrown(("KeyError", "LookupError"), "1"), True)
+    assert (found.program, found.root, found.said) == (
+        "train.py",
+        ExceptionRecord(("KeyError", "LookupError"), "1"),
+        True,
+    )
 
 
 def test_one_of_an_attempt_before_is_none_of_this(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ exit $?
 SHORT = """
 import sys
 sys.path[:0] = {paths!r}
-import ftrun.loop as loop
+import ftrun.pid1.loop as loop
 whole = loop.policy
 loop.policy = lambda *found: whole(*found)._replace(kill_timeout=1.0)
 from ftrun.cli.run import main

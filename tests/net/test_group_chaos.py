@@ -69,8 +69,8 @@ def lose_ftrun(group: Group, case: Case) -> None:
     group.rank(case.rank).kill()
 
 
-def kill_courier(group: Group, case: Case) -> None:
-    os.kill(group.rank(case.rank).courier, signal.SIGKILL)
+def kill_messenger(group: Group, case: Case) -> None:
+    os.kill(group.rank(case.rank).messenger, signal.SIGKILL)
 
 
 def cut_for_a_while(group: Group, case: Case) -> None:
@@ -119,8 +119,8 @@ KINDS = {
     "kill of rank 0's ftrun": Kind(kill_ftrun, 0, (1, 2), zero=True),
     "loss of ftrun": Kind(lose_ftrun, 195, (1,), zero=False),
     "loss of rank 0's ftrun": Kind(lose_ftrun, 195, (1,), zero=True),
-    "kill of the courier": Kind(kill_courier, 0, (1,)),
-    "kill of rank 0's courier": Kind(kill_courier, 0, (1,), zero=True),
+    "kill of the messenger": Kind(kill_messenger, 0, (1,)),
+    "kill of rank 0's messenger": Kind(kill_messenger, 0, (1,), zero=True),
     "link cut for 5 s": Kind(cut_for_a_while, 0, (1, 2)),
     "link cut for ever": Kind(cut_for_ever, 195, (1,)),
     "200 ms and a kill of the command": Kind(delay_and_kill, 0, (1, 2)),

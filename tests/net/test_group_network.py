@@ -11,30 +11,31 @@ from pathlib import Path
 import pytest
 
 from support.group_runs import Group
-from support.hosts import PORT, Hosts, children, is_courier
+from support.hosts import PORT, Hosts, children, is_messenger
 from support.runs import end_process, wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")
 
 
-def kill_courier(group: Group, rank: int) -> None:
+def kill_messenger(group: Group, rank: int) -> None:
     """There is another one at the end."""
     one = group.rank(rank)
-    killed = one.courier
+    killed = one.messenger
     os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: one.courier != killed, "another courier")
+    wait_for(lambda: one.messenger != killed, "another messenger")
 
 
-def test_a_bad_network_and_a_dead_courier_disturb_nobody(hosts: Make) -> None:
-    """200 ms each way, a stall, a link that is down for a while, connections that are cut, couriers that are killed."""
+def test_a_bad_network_and_a_dead_messenger_disturb_nobody(hosts: Make) -> None:
+    """200 ms each way, a stall, a link that is down for a while, connections that are cut, messengers that are
+    killed."""
     here = hosts(2)
     proxy = here.proxy()
     group = Group(here, *QUICK, proxy=proxy)
     group.begin()
     group.until_step(5)
-    kill_courier(group, 0)
-    kill_courier(group, 1)
+    kill_messenger(group, 0)
+    kill_messenger(group, 1)
     group.until_step(group.book.step + 10)
     proxy.delay(0.2)
     proxy.stall()
@@ -120,7 +121,7 @@ def test_two_jobs_on_one_port_are_two_and_a_stop_finds_the_first_one_waiting(hos
 
 @pytest.mark.slow
 def test_who_waits_for_a_place_never_works_beside_who_had_it(hosts: Make) -> None:
-    """Eight have its rank and the secret: its courier is dead until one of them is taken in its place."""
+    """Eight have its rank and the secret: its messenger is dead until one of them is taken in its place."""
     here = hosts(3)
     group = Group(here, *QUICK, size=2, wait="60s")
     zero, first = group.begin()
@@ -131,7 +132,7 @@ def test_who_waits_for_a_place_never_works_beside_who_had_it(hosts: Make) -> Non
 
     def is_taken() -> bool:
         for pid in children(first.pid):
-            if is_courier(pid):
+            if is_messenger(pid):
                 end_process(pid)
         return any(
             told["why"] == "member 1 (host-2) is back" for told in zero.named("group") if told["what"] == "noted"

@@ -79,7 +79,7 @@ def test_containers_are_apart_and_can_be_killed(hosts: Callable[[int], Hosts], t
     assert os.readlink(f"/proc/{zero.pid}/ns/net") != os.readlink(f"/proc/{one.pid}/ns/net")
     assert zero.named("started")[0]["pid"] == 1
     assert Path(f"/proc/{one.command}/root/etc/hosts").exists()
-    os.kill(one.courier, signal.SIGKILL)
+    os.kill(one.messenger, signal.SIGKILL)
     os.kill(one.command, signal.SIGKILL)
     assert one.wait() == 128 + signal.SIGKILL
     assert one.verdict["exit_code"] == 137

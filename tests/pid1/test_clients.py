@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import pytest
 
-from ftrun.core import events as ev
+from ftrun.core.machine import events as ev
 from ftrun.host.helpers import Line
+from ftrun.messages.codec import Protocol
 from ftrun.pid1.clients.base import REFUSALS, Client
 from ftrun.pid1.clients.registry import TABLE, Entry, load
-from ftrun.wire.codec import Protocol
 from proof.fuzz import kit, messages, seeds
 
 HELPERS: Final = sorted({entry.helper for entry in TABLE})

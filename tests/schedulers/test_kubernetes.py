@@ -16,18 +16,18 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from ftrun import config, grouping
-from ftrun.core import exitcode
-from ftrun.host.setup import TERMINATION_LOG
-from ftrun.wire import annotations, records
-from ftrun.wire.texts import duration
+from ftrun.config import annotations, group_config, option_table
+from ftrun.config.parsers import duration
+from ftrun.core.rules import exit_codes
+from ftrun.messages import records
+from ftrun.pid1.bootstrap import TERMINATION_LOG
 from schedulers.k8s import apiserver, schema
 from support.runs import HOUSE, Runs, python, wait_for
 from support.runs import runs as runs
 
 FOLDER = HOUSE / "docs" / "schedulers" / "kubernetes"
 NEWEST = kubernetes_validate.latest_version()
-CODES = {verdict.code for verdict in exitcode.TABLE}
+CODES = {verdict.code for verdict in exit_codes.TABLE}
 FAIL, RESCHEDULE = "fail", "reschedule"
 Yaml = dict[str, Any]
 
@@ -53,10 +53,10 @@ PODS = {name: spec["template"] for name, spec in JOBS.items()} | {"volcano": VOL
 CONTAINERS = {name: pod["spec"]["containers"][0] for name, pod in PODS.items()}
 every_pod = pytest.mark.parametrize("name", PODS)
 every_job = pytest.mark.parametrize("name", JOBS)
-every_verdict = pytest.mark.parametrize("verdict", exitcode.TABLE, ids=lambda verdict: verdict.name)
+every_verdict = pytest.mark.parametrize("verdict", exit_codes.TABLE, ids=lambda verdict: verdict.name)
 
 
-def wanted(verdict: exitcode.Verdict) -> str:
+def wanted(verdict: exit_codes.Verdict) -> str:
     return RESCHEDULE if "reschedule" in verdict.outer else FAIL
 
 
@@ -130,7 +130,7 @@ def volcano_rule(code: int) -> tuple[dict[str, Any], str]:
 
 @every_verdict
 @pytest.mark.parametrize("name", ["job", "indexed-job", "group"])
-def test_a_job_does_with_each_code_what_the_table_says(name: str, verdict: exitcode.Verdict) -> None:
+def test_a_job_does_with_each_code_what_the_table_says(name: str, verdict: exit_codes.Verdict) -> None:
     found = job_rule(name, verdict.code)
     failed = "FailIndex" if name == "indexed-job" else "FailJob"
     assert found is not None, f"{verdict.code} has no rule in {name}.yaml"
@@ -138,7 +138,7 @@ def test_a_job_does_with_each_code_what_the_table_says(name: str, verdict: exitc
 
 
 @every_verdict
-def test_a_jobset_does_with_each_code_what_the_table_says(verdict: exitcode.Verdict) -> None:
+def test_a_jobset_does_with_each_code_what_the_table_says(verdict: exit_codes.Verdict) -> None:
     found = job_rule("jobset", verdict.code)
     assert found is not None, f"{verdict.code} has no rule in the Job of jobset.yaml"
     assert found[1] == "FailJob"  # at once, with a message that names the code
@@ -147,7 +147,7 @@ def test_a_jobset_does_with_each_code_what_the_table_says(verdict: exitcode.Verd
 
 
 @every_verdict
-def test_volcano_does_with_each_code_what_the_table_says(verdict: exitcode.Verdict) -> None:
+def test_volcano_does_with_each_code_what_the_table_says(verdict: exit_codes.Verdict) -> None:
     rule, action = volcano_rule(verdict.code)
     assert "exitCode" in rule, f"{verdict.code} has no rule in volcano.yaml"
     assert action == {FAIL: "TerminateJob", RESCHEDULE: "RestartJob"}[wanted(verdict)]
@@ -218,8 +218,8 @@ def test_options_exist_and_their_values_are_taken(name: str) -> None:
     assert ours
     for word in ours:
         option, _, value = word.removeprefix("--").partition("=")
-        assert option in config.BY_NAME, word
-        config.BY_NAME[option].read(value)
+        assert option in option_table.BY_NAME, word
+        option_table.BY_NAME[option].read(value)
 
 
 @every_pod
@@ -291,14 +291,14 @@ def test_pods_of_several_nodes_are_a_group(name: str, tmp_path: Path, monkeypatc
     (volume,) = (volume["name"] for volume in pod["volumes"] if "secret" in volume)
     (folder,) = (mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == volume)
     made = re.findall(r"^kubectl create secret generic (\S+) --from-literal=(\w+)=", readme(), re.M)
-    assert made == [(pod["volumes"][-1]["secret"]["secretName"], Path(grouping.SECRET).name)]
-    assert folder == str(Path(grouping.SECRET).parent)
+    assert made == [(pod["volumes"][-1]["secret"]["secretName"], Path(group_config.SECRET).name)]
+    assert folder == str(Path(group_config.SECRET).parent)
     (tmp_path / "group").write_text("0123456789abcdef")
-    monkeypatch.setattr(grouping, "SECRET", str(tmp_path / "group"))
+    monkeypatch.setattr(group_config, "SECRET", str(tmp_path / "group"))
 
     environment = told | {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
     hosts = f"10.0.0.3\t{host}.train.jobs.svc.cluster.local\t{host}\n"
-    found, note = grouping.group(config.settings({}, environment), environment, host, hosts)
+    found, note = group_config.group(option_table.settings({}, environment), environment, host, hosts)
     assert found, note
     assert (found.size, found.rank, found.endpoint) == (4, 2, endpoint)
     words = container["args"][-1]
@@ -322,7 +322,7 @@ def test_other_pods_are_on_their_own(name: str) -> None:
     environment = {"JOB_COMPLETION_INDEX": "2"}
     environment |= {entry["name"]: entry["value"] for entry in CONTAINERS[name]["env"] if "value" in entry}
     hosts = "10.0.0.3\ttrain-2.train\ttrain-2\n"
-    assert grouping.group(config.settings({}, environment), environment, "train-2", hosts) == (None, "")
+    assert group_config.group(option_table.settings({}, environment), environment, "train-2", hosts) == (None, "")
 
 
 def podinfo(name: str) -> str:
@@ -366,7 +366,7 @@ def test_the_termination_message_is_never_too_long(text: str) -> None:
 
 def test_the_termination_message_of_a_run_with_very_long_texts(runs: Runs) -> None:
     run = runs.run("--", *python("ft.fail('\u4e2d\"\\n' * 100_000, recoverable=False)"))
-    assert run.process.returncode == exitcode.NON_RECOVERABLE.code, run.told()
+    assert run.process.returncode == exit_codes.NON_RECOVERABLE.code, run.told()
     content = (runs.folder / "termination-log").read_bytes()
     assert len(content) <= 4096
     assert json.loads(content)["verdict"] == "non-recoverable"
@@ -496,10 +496,10 @@ def test_the_node_of_a_197_is_cordoned(api: apiserver.Cluster, cordon: subproces
     api.put("shared", "n4", json.dumps(verdict()))  # ended with the verdict of n1
     api.put("forged", "n4", 'x\nn5 jobs forged "{\\"verdict\\": \\"node-fault\\", \\"node\\": \\"n5\\"}"')
     api.put("quoted", "n4", json.dumps(verdict(verdict="failed", node="n4", why=json.dumps(verdict(node="n4")))))
-    api.put("culprit", "n1", json.dumps(verdict()))
-    wait_for(lambda: done("culprit"), "the node of the culprit")
+    api.put("root_cause", "n1", json.dumps(verdict()))
+    wait_for(lambda: done("root_cause"), "the node of the root cause")
     assert cordoned() == ["n1"]
-    assert api.node("n1")["metadata"]["annotations"] == {"ftrun/node-fault": "jobs/culprit"}
+    assert api.node("n1")["metadata"]["annotations"] == {"ftrun/node-fault": "jobs/root_cause"}
 
     api.node("n1")["spec"] = {}  # repaired
     api.end_watches()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ftrun.core import exitcode
+from ftrun.core.rules import exit_codes
 from support.device.npu_smi import FakeNpuSmi
 from support.runs import FTHANG, HOUSE, PID1, carrying, end_process, permitted, wait_for
 
@@ -131,7 +131,7 @@ def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_at_the_th
 def test_in_place_recovery_degrades_to_unconditional_rescheduling_for_the_user_s_own_fault(schedule: Scheduler) -> None:
     """The third time of a fault that the input causes: another schedule, and the node stays."""
     done = schedule("--job-retry-num 1 --fault node-a user", LONG.replace("= 11 ]", "-lt 20 ]"), *SOON)
-    assert done.code == exitcode.USER_FAULT_LIMIT.code, done.told + done.err
+    assert done.code == exit_codes.USER_FAULT_LIMIT.code, done.told + done.err
     assert done.schedules[0].endswith(
         "restarts in place: 2 x fault; ended with 196 user-fault-limit: job-level rescheduling 1 of 1"
     )
@@ -155,7 +155,7 @@ def test_unconditional_job_level_rescheduling_degrades_to_failed_at_the_fourth_t
     schedule: Scheduler,
 ) -> None:
     done = schedule("--job-retry-num 128 --unconditional", "exit 7", *SOON)
-    assert done.code == exitcode.FAILURE_LIMIT.code, done.told + done.err
+    assert done.code == exit_codes.FAILURE_LIMIT.code, done.told + done.err
     assert done.schedules[3].endswith("ended with 93 failure-limit: the job fails")
     assert "after 3 of 128 reschedules" in done.summary
 
@@ -262,7 +262,7 @@ def test_restart_upon_suspension(schedule: Scheduler) -> None:
 def test_restart_upon_suspension_degrades_to_rescheduling_and_then_to_failed(schedule: Scheduler) -> None:
     """ModelArts ends the job after the restarts in place; where it may be rescheduled, that comes first."""
     done = schedule("--job-retry-num 1 --hang-retry", training("sleep", "--times", "9"), *HANGS)
-    assert done.code == exitcode.HANG_LIMIT.code, done.told + done.err
+    assert done.code == exit_codes.HANG_LIMIT.code, done.told + done.err
     assert [line.partition("MA_SCHEDULE_CNT=")[2] for line in done.schedules] == [
         "1, restarts in place: 1 x hang; ended with 195 hang-limit: job-level rescheduling 1 of 1",
         "2, restarts in place: 1 x hang; ended with 195 hang-limit: the job fails: all 1 reschedules are used up",
@@ -290,11 +290,11 @@ def test_the_rules_are_those_of_the_exit_codes() -> None:
     rules = runpy.run_path(str(LOCAL))["RULES"]
     then = {"reschedule": "reschedule", "isolate the node, reschedule": "isolate", "fail": "fail", "fail now": "fail"}
     then["reschedule, do not isolate"] = "reschedule"
-    assert rules == {v.code: (v.name, then[v.outer]) for v in exitcode.TABLE}
+    assert rules == {v.code: (v.name, then[v.outer]) for v in exit_codes.TABLE}
 
 
 # Verdicts that a command can be made to end with; the others are below.
-FINAL = [(v.code, v.name) for v in (exitcode.FAILURE_LIMIT, exitcode.NON_RECOVERABLE, exitcode.INTERNAL)]
+FINAL = [(v.code, v.name) for v in (exit_codes.FAILURE_LIMIT, exit_codes.NON_RECOVERABLE, exit_codes.INTERNAL)]
 
 
 def test_the_page_says_what_the_scheduler_does() -> None:
@@ -302,7 +302,7 @@ def test_the_page_says_what_the_scheduler_does() -> None:
     page = (LOCAL.parent / "README.md").read_text()
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     told = {int(row[0]): (row[1], row[2], row[-1]) for row in rows if row[0].isdecimal() and row[0] != "0"}
-    assert told == {v.code: (v.name, v.outer, local["RULES"][v.code][1]) for v in exitcode.TABLE}
+    assert told == {v.code: (v.name, v.outer, local["RULES"][v.code][1]) for v in exit_codes.TABLE}
     assert set(local["FAULTS"]) <= {row[0] for row in rows}
     requeued = re.search(r"^RequeueExit=(\d+)-(\d+)$", (LOCAL.parent / "slurm" / "slurm.conf").read_text(), re.M)
     assert requeued is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.masking import MASK, command, secret, text
+from ftrun.core.text.redaction import MASK, command, secret, text
 from support.runs import FTHANG, Runs
 from support.runs import runs as runs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.wire import control
+from ftrun.messages import operator
 from support.hostile import needs_root, nobody
 from support.hostile import shared as shared
 from support.runs import HOUSE, PID1, Runs, need_pid1, python, wait_for
@@ -85,10 +85,10 @@ def test_another_user_reaches_neither_processes_nor_files(runs: Runs) -> None:
 def test_a_socket_in_an_open_folder_is_for_its_user(runs: Runs, shared: Path) -> None:
     """Also where the folder is everybody's: its own mode keeps others out."""
     run = runs.start("sleep", "60", run_dir=shared)
-    wait_for((shared / control.SOCKET).exists, "the control channel")
+    wait_for((shared / operator.SOCKET).exists, "the control channel")
     said = nobody(
         "try:\n    socket.socket(socket.AF_UNIX).connect(sys.argv[1])\nexcept PermissionError:\n    print('refused')",
-        shared / control.SOCKET,
+        shared / operator.SOCKET,
     )
     assert said == "refused\n"
     os.kill(run.pid, signal.SIGTERM)
@@ -127,7 +127,7 @@ def test_a_secret_is_in_no_command_line_and_no_environment(runs: Runs, tmp_path:
         port = free.getsockname()[1]
     options = ["--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{port}"]
     run = runs.start(*options, "--group-secret-file", str(secret), "true")
-    wait_for((runs.run_dir / control.SOCKET).exists, "the courier")
+    wait_for((runs.run_dir / operator.SOCKET).exists, "the messenger")
     for pid in (run.pid, *children(run.pid)):
         for name in ("cmdline", "environ"):
             assert secret.read_bytes() not in Path(f"/proc/{pid}/{name}").read_bytes()
@@ -148,7 +148,7 @@ def test_no_module_of_the_users_gets_into_a_helper(runs: Runs, tmp_path: Path, b
     script = (
         "import sys, os, select; import ftrun_hooks; from ftrun.host.helpers import Helpers\n"
         "os.environ['PYTHONPATH'] = sys.argv[1]\n"
-        "helpers = Helpers(select.poll(), 2); helpers.want('courier', sys.argv[2], '/nowhere', paired=True)\n"
+        "helpers = Helpers(select.poll(), 2); helpers.want('messenger', sys.argv[2], '/nowhere', paired=True)\n"
         "helpers.tend(0.0); pid = helpers.pids[0]\n"
         "import time\n"
         "while not os.path.exists(sys.argv[2] + '/ftctl.sock'): time.sleep(0.01)\n"
@@ -163,7 +163,7 @@ def test_no_module_of_the_users_gets_into_a_helper(runs: Runs, tmp_path: Path, b
         subprocess.run(words, cwd="/", env=os.environ | paths, check=True, timeout=60)
     else:
         run = runs.start("sleep", "60")  # its working directory is tmp_path
-        wait_for((runs.run_dir / control.SOCKET).exists, "the courier")
+        wait_for((runs.run_dir / operator.SOCKET).exists, "the messenger")
         os.kill(run.pid, signal.SIGTERM)
         assert run.wait() == 143
     assert not (tmp_path / "loaded").exists()

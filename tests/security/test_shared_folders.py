@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.helpers.courier.steps import Steps
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.lines import Lines
-from ftrun.host import beat_folders, beats, own
+from ftrun.helpers.messenger.steps import Steps
+from ftrun.host import beat_folders, beats, safe_files
 from ftrun.host.journal import write_message
+from ftrun.messages import messenger
 from ftrun.views import rundir
-from ftrun.wire import messenger
 from support.hostile import file, link, needs_root, nobody, pipe
 from support.hostile import precious as precious
 from support.hostile import shared as shared
@@ -260,14 +260,14 @@ def test_what_ftrun_makes_is_for_its_user_alone(runs: Runs, shared: Path, umask:
 def test_a_file_of_ours_is_read_only_if_it_is(shared: Path) -> None:
     folder = os.open(shared, os.O_RDONLY)
     try:
-        assert own.read("none", 10, folder) is None
+        assert safe_files.read("none", 10, folder) is None
         (shared / "ours").write_text("ours")
-        assert own.read("ours", 10, folder) == b"ours"
+        assert safe_files.read("ours", 10, folder) == b"ours"
         with pytest.raises(ValueError, match="larger"):
-            own.read("ours", 3, folder)
+            safe_files.read("ours", 3, folder)
         os.chown(shared / "ours", 65534, -1)
-        with pytest.raises(own.Foreign, match="of user 65534"):
-            own.read("ours", 10, folder)
+        with pytest.raises(safe_files.ForeignFile, match="of user 65534"):
+            safe_files.read("ours", 10, folder)
     finally:
         os.close(folder)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ftrun.wire import control
+from ftrun.messages import operator
 from support.runs import HOUSE, Runs, python, wait_for
 from support.runs import runs as runs
 
@@ -42,7 +42,7 @@ def test_it_listens_nowhere(runs: Runs) -> None:
     """All that listens is a helper; it has pipes and nameless pairs of sockets to those, and records."""
     run = runs.start("--metrics", "127.0.0.1:0", "sleep", "60")
     run.until("listening")
-    wait_for((runs.run_dir / control.SOCKET).exists, "the control channel")
+    wait_for((runs.run_dir / operator.SOCKET).exists, "the control channel")
     opened = [os.readlink(f"/proc/{run.pid}/fd/{name}") for name in os.listdir(f"/proc/{run.pid}/fd")]
     sockets = [name[8:-1] for name in opened if name.startswith("socket:")]
     assert sockets

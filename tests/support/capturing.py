@@ -14,18 +14,18 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("supervisor", "hooks")]
 
 import ftrun_hooks  # noqa: E402, F401 - where a helper finds it
-from ftrun.host import capture, signals, spawn  # noqa: E402
+from ftrun.host import output_pipes, signals, spawn  # noqa: E402
 from ftrun.host.helpers import Helpers  # noqa: E402
-from ftrun.wire import output as messages  # noqa: E402
+from ftrun.messages import output as messages  # noqa: E402
 
 HELPER = "output"
-FAREWELL = "CAPTURING_FAREWELL"  # s, in place of what PID 1 has
+EXIT_HOOKS = "CAPTURING_EXIT_HOOKS"  # s, in place of what PID 1 has
 
 
 def main(run_dir: str, attempts: str, *command: str) -> int:
     caught = signals.Signals()
     spawn.become_subreaper()
-    captured = capture.Capture()
+    captured = output_pipes.OutputPipes()
     poll = select.poll()
     poll.register(caught.fd, select.POLLIN)
     log = os.open(f"{run_dir}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
@@ -74,7 +74,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
         while helpers.runs(HELPER) and not any(isinstance(message, messages.Tail) for message in turn()):
             pass
     captured.end()
-    finished = helpers.finish(HELPER, float(os.environ.get(FAREWELL, 5.0)))
+    finished = helpers.finish(HELPER, float(os.environ.get(EXIT_HOOKS, 5.0)))
     captured.close()
     print(json.dumps({"event": "finished", "well": finished}), file=said)
     helpers.close()

@@ -125,7 +125,7 @@ class Group:
         return [] if len(results) == 1 else [f"not the same result: {results}"]
 
     def _waiting(self) -> list[str]:
-        """A good end is known to all: nobody has to wait for a farewell that does not come."""
+        """A good end is known to all: nobody has to wait for a exit hooks that does not come."""
         problems = [(one.rank, str(r.get("what"))) for one in self.hosts.last for r in one.named("problem")]
         return [f"rank {rank}: {what}" for rank, what in problems if what.startswith("not done at the end")]
 

@@ -190,17 +190,17 @@ class Container(Run):
         return int(wait_for(look, "the command of this container"))
 
     @property
-    def courier(self) -> int:
+    def messenger(self) -> int:
         """The helper that speaks with the others, as seen from here."""
 
         def look() -> int:
-            return next((pid for pid in children(self.pid) if is_courier(pid)), 0)
+            return next((pid for pid in children(self.pid) if is_messenger(pid)), 0)
 
-        return int(wait_for(look, "the courier"))
+        return int(wait_for(look, "the messenger"))
 
     def ask(self, number: int) -> None:
         """A signal to ftrun itself, not before it is there to see it."""
-        wait_for(lambda: self.courier, "its helpers")
+        wait_for(lambda: self.messenger, "its helpers")
         os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -357,9 +357,9 @@ def inner(pid: int) -> int:
     return int(next(line for line in text.splitlines() if line.startswith("NSpid:")).split()[-1])
 
 
-def is_courier(pid: int) -> bool:
+def is_messenger(pid: int) -> bool:
     try:
-        return b"courier" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"messenger" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

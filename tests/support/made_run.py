@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ftrun.core.liveness import Limits
-from ftrun.core.values import Ledger
+from ftrun.core.machine.values import Ledger
+from ftrun.core.rules.liveness import Limits
 from ftrun.host import procfs
-from ftrun.wire import records
+from ftrun.messages import records
 from ftrun_hooks import layout as at
 
 NS = 1_000_000_000

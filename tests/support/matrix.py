@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from ftrun.hang import ends
-from ftrun.hang.kinds import HEALTHY, KINDS, TROUBLE, Kind
+from ftrun.workload import crashes
+from ftrun.workload.kinds import HEALTHY, KINDS, TROUBLE, Kind
 from support.runs import FTHANG, HOUSE, Run, Runs, wait_for
 
 PAGE = HOUSE / "docs" / "hang-matrix.md"
@@ -27,7 +27,7 @@ ARGUMENTS = {"crash": "7", "signal": "SEGV", "orphans": "3"} | {k.name: f"{LONG}
 FTRUN = f"""
 import sys
 sys.path[:0] = [{str(HOUSE / "supervisor")!r}, {str(HOUSE / "hooks")!r}]
-import ftrun.core.learning as learning
+import ftrun.core.rules.adaptive_timeout as learning
 learning.FLOOR = {FLOOR}.0
 from ftrun.cli.run import main
 main()
@@ -58,7 +58,7 @@ class Cell(NamedTuple):
         return f"{self.kind}, {self.mode.name}"
 
 
-ENDS = tuple(kind for kind in TROUBLE if kind.begin.__module__ == ends.__name__)
+ENDS = tuple(kind for kind in TROUBLE if kind.begin.__module__ == crashes.__name__)
 HANGS = tuple(kind for kind in TROUBLE if kind not in ENDS)
 WELL = [Cell(kind.name, mode) for kind in HEALTHY for mode in MODES]
 TROUBLED = [Cell(kind.name, mode) for kind in HANGS + ENDS for mode in MODES]

@@ -17,10 +17,10 @@ from support.runs import state_of, wait_for
 
 HOUSE = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0  # s: only a broken one takes so long
-PROGRAM = [sys.executable, "-m", "ftrun.helpers.watch"]
+PROGRAM = [sys.executable, "-m", "ftrun.helpers.checkpoint_watcher"]
 QUICK = """
 import sys
-from ftrun.helpers.watch import __main__, folders, waits
+from ftrun.helpers.checkpoint_watcher import __main__, folders, waits
 pace = float(sys.argv[1])
 for module, names in (waits, ("SETTLE", "PATIENCE", "FOLDER_SETTLE", "LOOKS")), (folders, ("ROUND", "RELIST")):
     for name in names:

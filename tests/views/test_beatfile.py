@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.values import TOUCH
+from ftrun.core.machine.values import TOUCH
 from ftrun.host import beats
 from ftrun.views import beatfile
 from ftrun_hooks import layout as at

@@ -17,10 +17,10 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ft
 from starlette.testclient import TestClient
 
 from ftrun.views.history import History
-from ftrun.views.page import app, drawn, feed
+from ftrun.views.page import app, feed, timeline_cache
 from ftrun.views.page.app import FILES, Page
-from ftrun.views.page.guard import Guard
-from ftrun.views.page.told import SHOWN
+from ftrun.views.page.middleware import Middleware
+from ftrun.views.page.payload import SHOWN
 from ftrun.views.rundir import NoRunDir, find
 from ftrun.views.snapshot import Snapshot
 from support.pages import empty, snapshot
@@ -184,8 +184,8 @@ def test_records_are_read_for_the_picture_only_when_they_are_new(
         return History(path)
 
     monkeypatch.setattr("ftrun.views.history.read", read)
-    monkeypatch.setattr(drawn, "FRESH", 0.0)
-    monkeypatch.setattr(drawn, "SHARE", 0)
+    monkeypatch.setattr(timeline_cache, "FRESH", 0.0)
+    monkeypatch.setattr(timeline_cache, "SHARE", 0)
     for number in (1, 2):
         with (run_dir / "events.jsonl").open("a") as stream:
             stream.write("{}\n")
@@ -212,7 +212,7 @@ def test_whatever_goes_wrong_is_one_line(
 
     monkeypatch.setattr(feed, "look", fails)
     assert "never seen" in client.get("/snapshot.json").text
-    monkeypatch.setattr(drawn.Drawn, "picture", fails)
+    monkeypatch.setattr(timeline_cache.TimelineCache, "picture", fails)
     assert client.get("/timeline.svg").status_code == 500
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -223,7 +223,7 @@ def test_that_line_is_short_whatever_was_asked_for(
     async def fails(*_: object) -> None:
         raise ValueError("\u202e" * 5000)
 
-    client = TestClient(Guard(fails), base_url="http://localhost")
+    client = TestClient(Middleware(fails), base_url="http://localhost")
     assert client.get("/" + "x" * 5000).status_code == 500
     line = capsys.readouterr().err
     assert len(line) < 400

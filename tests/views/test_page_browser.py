@@ -11,7 +11,7 @@ pytest.importorskip("starlette", reason="starlette is not installed: pip install
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ftrun[page]'")
 
 from ftrun.views.page import app, feed
-from ftrun.views.page.told import SHOWN
+from ftrun.views.page.payload import SHOWN
 from support import browser
 from support.pages import empty, ftctl_serve, ranks, serving, snapshot
 from support.runs import FTHANG, Runs, wait_for

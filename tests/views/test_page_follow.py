@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.views.page import follow
-from ftrun.views.page.follow import Follower, Place, Records
+from ftrun.views.page import record_follower
+from ftrun.views.page.record_follower import Follower, Records, StreamPosition
 
 
 def line(number: int, more: str = "") -> bytes:
@@ -42,7 +42,7 @@ def test_a_place_leads_on_in_another_server(tmp_path: Path) -> None:
     place = Follower().read(str(path)).held[1].place
     with path.open("ab") as stream:
         stream.write(line(3))
-    anew, records = Follower().read(str(path)).after(Place.of(str(place)))
+    anew, records = Follower().read(str(path)).after(StreamPosition.of(str(place)))
     assert not anew
     assert steps(Records(held=records)) == [2, 3]
 
@@ -72,9 +72,9 @@ def test_of_many_the_last_are_held_and_who_is_behind_is_told_anew(tmp_path: Path
     path.write_bytes(line(0))
     follower = Follower()
     behind = follower.read(str(path)).at
-    path.write_bytes(b"".join(map(line, range(2 * follow.HELD))))
+    path.write_bytes(b"".join(map(line, range(2 * record_follower.HELD))))
     records = follower.read(str(path))
-    assert steps(records) == list(range(follow.HELD, 2 * follow.HELD))
+    assert steps(records) == list(range(record_follower.HELD, 2 * record_follower.HELD))
     assert records.after(behind) == (True, records.held)
     assert records.after(records.held[-2].place) == (False, records.held[-1:])
 
@@ -84,17 +84,17 @@ def test_a_large_file_is_read_from_near_its_end(tmp_path: Path) -> None:
     path.write_bytes(b"".join(line(number, "x" * 4000) for number in range(200)))
     found = steps(Follower().read(str(path)))
     assert found[-1] == 199
-    assert 0 < len(found) <= follow.BACK // 4000
+    assert 0 < len(found) <= record_follower.BACK // 4000
 
 
 def test_what_is_too_long_or_no_record_harms_nothing(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    long = b'{"event": "' + b"x" * (3 * follow.CHUNK) + b'"}\n'
+    long = b'{"event": "' + b"x" * (3 * record_follower.CHUNK) + b'"}\n'
     path.write_bytes(line(1))
     follower = Follower()
     follower.read(str(path))
     with path.open("ab") as stream:
-        stream.write(b"garbage\n[1]\n\0\n" + long + line(2, "y" * 2 * follow.LONGEST) + line(3))
+        stream.write(b"garbage\n[1]\n\0\n" + long + line(2, "y" * 2 * record_follower.LONGEST) + line(3))
     for _ in range(5):
         records = follower.read(str(path))
     first, cut, last = map(json.loads, (one.text for one in records.held))
@@ -106,6 +106,6 @@ def test_what_is_too_long_or_no_record_harms_nothing(tmp_path: Path) -> None:
 
 @given(st.text())
 def test_no_id_of_a_client_is_taken_for_more_than_it_is(text: str) -> None:
-    place = Place.of(text)
-    assert place is None or Place.of(str(place)) == place
+    place = StreamPosition.of(text)
+    assert place is None or StreamPosition.of(str(place)) == place
     assert Records().after(place)[1] == ()

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'ftrun[page]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ftrun[page]'")
 
-from ftrun.views.page import app, feed, stream
+from ftrun.views.page import app, event_stream, feed
 from ftrun.views.page.app import Page
 from ftrun.views.snapshot import Snapshot
 from support.pages import FTCTL, Event, empty, ftctl_serve, serving, snapshot
@@ -62,7 +62,7 @@ def test_a_run_is_followed_to_its_end_and_a_cut_stream_goes_on(runs: Runs) -> No
 
 def test_one_that_is_told_nothing_new_hears_that_it_is_still_told(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "look", lambda run_dir: snapshot(Path(run_dir)))
-    monkeypatch.setattr(stream, "BEAT", 0.2)
+    monkeypatch.setattr(event_stream, "BEAT", 0.2)
     with serving(page) as served:
         one = served.stream()
         assert [event.name for event in one.until(lambda event: event.name == "beat")] == ["fresh", "snapshot", "beat"]
@@ -129,7 +129,7 @@ def test_a_client_that_does_not_read_is_dropped(page: Page, monkeypatch: pytest.
 
     monkeypatch.setattr(feed, "look", look)
     monkeypatch.setattr(feed, "PERIOD", 0.05)
-    monkeypatch.setattr(stream, "SLOW", 0.5)
+    monkeypatch.setattr(event_stream, "SLOW", 0.5)
     with serving(page) as served, socket.create_connection(("127.0.0.1", served.port)) as deaf:
         deaf.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_for(lambda: page._streams == 1, "the stream", 60)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from ftrun.views import steps
-from ftrun.views.page import told
+from ftrun.views.page import payload
 from ftrun.views.snapshot import RankNow
 from support.pages import empty, snapshot
 
@@ -27,7 +27,7 @@ def test_ranks_come_in_the_order_of_concern(tmp_path: Path) -> None:
         RankNow(4, 1, "gone"),
         RankNow(5, 1, "moving", age=29.0, limit=30.0),
     )
-    found = told.told(snapshot(tmp_path, ranks=ranks), [])
+    found = payload.payload(snapshot(tmp_path, ranks=ranks), [])
     assert [rank["rank"] for rank in found["ranks"]] == [5, 2, 1, 4, 3, 0]
     assert found["states"] == {"done": 1, "moving": 3, "section": 1, "gone": 1}
-    assert told.brief(found)["ranks"] == found["ranks"]
+    assert payload.brief(found)["ranks"] == found["ranks"]

@@ -4,8 +4,8 @@ import pytest
 
 from ftrun.cli.verbs.timeline import plain
 from ftrun.helpers.metrics import readings
-from ftrun.views import history, html, look, summary, timeline
-from ftrun.views.page import told
+from ftrun.views import history, html, run_snapshot, summary, timeline
+from ftrun.views.page import payload
 from support.runs import Runs, python
 from support.runs import runs as runs
 
@@ -34,14 +34,14 @@ def test_of_several_ranks_everybody_shows_the_same(runs: Runs, kind: str) -> Non
     run = runs.run("--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK, kind)))
     assert run.wait() == 0
     run_dir = str(run.run_dir)
-    account, shown, drawn = run.state["account"], look.look(run_dir), history.read(run_dir)
+    account, shown, drawn = run.state["account"], run_snapshot.look(run_dir), history.read(run_dir)
     assert account["lost"]["hang"] > 0.9
     assert shown.goodput is not None
     lost = {why: seconds for why, seconds in account["lost"].items() if seconds}
 
     status = summary.document(shown)
     assert (status["goodput"], status["lost"]) == (shown.goodput, pytest.approx(lost))
-    page = told.told(shown, [])
+    page = payload.payload(shown, [])
     assert page["goodput"] == pytest.approx(shown.goodput, abs=0.001), "it is rounded"
     assert page["lost"] == pytest.approx(lost, abs=0.001)
     document = plain(drawn)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.views.snapshot import DeviceNow, Limit, RankNow, Snapshot, Trouble
+from ftrun.views.snapshot import DeviceNow, Limit, Problem, RankNow, Snapshot
 from ftrun.views.summary import document, goodput, headline, lines, title
 
 QUIET = RankNow(3, 77, "moving", 812, moved=26.0, alive=1.0, rule="step", age=26.0, limit=38.0)
@@ -42,7 +42,7 @@ RUNNING = Snapshot(
     deadline=12.0,
     next="rank 3 is a suspect in 12s: 26s without a step of 38s (learned: 10 times 3.8s)",
     devices=(DeviceNow("GPU-1", "H100", 97.0, 70 << 30, 80 << 30, 650.0, 2.0), DeviceNow("GPU-2", "H100", 99.0)),
-    trouble=Trouble("2026-01-02T03:30:00.000Z", 2, "hang", "rank 3 stopped at step 600", "/run/dir/reports/r.md"),
+    trouble=Problem("2026-01-02T03:30:00.000Z", 2, "hang", "rank 3 stopped at step 600", "/run/dir/reports/r.md"),
     lost={"hang": 300.0, "redone": 120.0, "startup": 60.0, "stopping": 0.5},
     goodput=0.93,
 )

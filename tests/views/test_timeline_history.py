@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.account import Account
+from ftrun.core.accounting.totals import Account
 from ftrun.views import history, html
+from ftrun.views.attempts import SAMPLES_MOST
 from ftrun.views.history import History, Known, fold, read
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.timeline import draw, verdict
-from ftrun.views.told import SAMPLES_MOST
 from support.made_run import MadeRun
 from support.runs import Runs
 from support.runs import runs as runs

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from ftrun.cli.common import Trouble
+from ftrun.cli.common import UserError
 from ftrun.cli.verbs import timeline
 from ftrun.views.history import read
 from support.scripted import Script
@@ -133,7 +133,7 @@ def test_without_pillow_only_png_cannot_be(run_dir: str, monkeypatch: pytest.Mon
     monkeypatch.delattr(sys.modules["ftrun.views"], "png")
     monkeypatch.setitem(sys.modules, "PIL", None)
     history = read(run_dir)
-    with pytest.raises(Trouble, match=r"needs Pillow .*pip install 'ftrun\[page\]'"):
+    with pytest.raises(UserError, match=r"needs Pillow .*pip install 'ftrun\[page\]'"):
         timeline.rendered(history, ".png")
     assert timeline.rendered(history, ".html").startswith(b"<!doctype")
     assert isinstance(timeline.command, click.Command)

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ftrun.views import top
-from ftrun.views.snapshot import DeviceNow, Limit, RankNow, Snapshot, Trouble
+from ftrun.views.snapshot import DeviceNow, Limit, Problem, RankNow, Snapshot
 from ftrun.views.summary import headline
 from ftrun.views.top import Look
 
@@ -64,7 +64,7 @@ def snapshot(count: int = 8, devices: int = 0, **more: Any) -> Snapshot:
         deadline=12.0,
         next=f"rank {count // 2} is a suspect in 12s: 26s without a step of 38s (learned)",
         devices=tuple(DeviceNow(f"GPU-{n}", "H100", 98.0 - n, 60 << 30, 80 << 30, 650.0) for n in range(devices)),
-        trouble=Trouble("2026-11-21T22:00:00Z", 1, "hang", "rank 3 stopped at step 812"),
+        trouble=Problem("2026-11-21T22:00:00Z", 1, "hang", "rank 3 stopped at step 812"),
         lost={"hang": 300.0, "startup": 60.0},
         goodput=0.93,
     )

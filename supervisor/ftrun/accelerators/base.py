@@ -15,7 +15,7 @@ class Accelerator(NamedTuple):
     /dev, and no other.  `example`: such files, for a person.  `driver_files`: without one of these there is no driver
     to ask.  `opened`: how the paths begin that a process has open which uses a device.  `probe`: the module whose
     function `open` gives a `helpers.probe.device.Vendor`, which looks at the devices, their health and their faults.
-    `faults`: the file of the meanings of its fault codes (`core/faults.py`)."""
+    `faults`: the file of the meanings of its fault codes (`core/rules/fault_codes.py`)."""
 
     name: str
     visible: str

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 
-class Trouble(Exception):
+class UserError(Exception):
     """One line for a person; `ftctl` ends with 1."""
 
 
@@ -25,9 +25,9 @@ RUN_DIR = click.option(
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
 
 
-def needs(package: str, extra: str, verb: str) -> Callable[[ImportError], Trouble]:
+def needs(package: str, extra: str, verb: str) -> Callable[[ImportError], UserError]:
     """What to say where an optional package is missing."""
-    return lambda error: Trouble(f"{verb} needs {package} ({error.name} is missing): pip install 'ftrun[{extra}]'")
+    return lambda error: UserError(f"{verb} needs {package} ({error.name} is missing): pip install 'ftrun[{extra}]'")
 
 
 Command = Callable[..., Any]

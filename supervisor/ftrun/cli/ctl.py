@@ -12,8 +12,8 @@ from typing import Final
 import click
 
 from ftrun import __version__
-from ftrun.cli.common import Trouble
-from ftrun.core.words import printable
+from ftrun.cli.common import UserError
+from ftrun.core.text.sentences import printable
 from ftrun.views.rundir import NoRunDir
 
 VERBS: Final = {
@@ -73,7 +73,7 @@ def main() -> None:
     except click.ClickException as error:
         click.echo(f"ftctl: {printable(error.format_message())}", err=True)
         code = 2
-    except (NoRunDir, Trouble) as error:
+    except (NoRunDir, UserError) as error:
         click.echo(f"ftctl: {printable(str(error))}", err=True)
         code = 1
     except OSError as error:  # of stdout

@@ -10,9 +10,9 @@ import os
 import sys
 from typing import NoReturn
 
-from ftrun.host import early
+from ftrun.host import early_signals
 
-early.hold()  # before anything else is imported
+early_signals.hold()  # before anything else is imported
 
 from ftrun.host.lc_ctype import restore_lc_ctype  # noqa: E402
 
@@ -43,7 +43,7 @@ def _isolate(program: str) -> None:
     this one goes on."""
     if sys.flags.isolated or not any(os.environ.get(name) for name in CHANGING):
         return
-    options = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), *early.handed_on()]
+    options = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), *early_signals.handed_on()]
     restore_lc_ctype()
     python, script = _python(), f"{os.path.dirname(os.path.abspath(__file__))}/isolated.py"
     try:

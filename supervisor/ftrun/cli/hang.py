@@ -14,10 +14,10 @@ import click
 
 import ftrun_hooks as ft
 from ftrun import __version__
-from ftrun.hang import kinds
-from ftrun.hang.run import train
-from ftrun.hang.setting import Cannot, Setting, say
-from ftrun.hang.training import BEGINNING, newest
+from ftrun.workload import kinds
+from ftrun.workload.context import Cannot, Setting, say
+from ftrun.workload.run import train
+from ftrun.workload.training import BEGINNING, newest
 
 CANNOT = 77  # as Automake has it for a test that cannot run here
 

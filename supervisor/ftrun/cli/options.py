@@ -6,8 +6,9 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from ftrun import __version__, config
-from ftrun.core import exitcode
+from ftrun import __version__
+from ftrun.config import option_table
+from ftrun.core.rules import exit_codes
 
 NOTES = """Each option is also read from the environment, as FTRUN_<NAME>. Durations: 500ms, 90s, 10m, 1h, 1d; "off"
 disables."""
@@ -18,7 +19,7 @@ USUAL: Final = ("auto", "off", "10s", "1m", "5m", "30m", "1h")
 
 def command_line() -> click.Command:
     """Called, it gives the option texts as they were written, and the command."""
-    options: list[click.Parameter] = [_option(option) for option in config.OPTIONS]
+    options: list[click.Parameter] = [_option(option) for option in option_table.OPTIONS]
     words = click.Argument(
         ["words"], nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARG]...", shell_complete=_files
     )
@@ -41,7 +42,7 @@ def command_line() -> click.Command:
     return click.version_option(__version__, prog_name="ftrun")(command)
 
 
-def _option(option: config.Option) -> click.Option:
+def _option(option: option_table.Option) -> click.Option:
     name = f"--{option.name}/--no-{option.name}" if option.no else f"--{option.name}"
     names = [f"-{option.short}", name] if option.short else [name]
     default = f"  [default: {option.default}]" if option.default and (option.no or not option.flag) else ""
@@ -62,7 +63,7 @@ def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return [CompletionItem(incomplete, type="file")]
 
 
-def _values(option: config.Option, ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+def _values(option: option_table.Option, ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
     """For a shell.  Files and folders are left to it; of the rest, what the option takes."""
     if option.metavar in FILES:
         return [CompletionItem(text, type=FILES[option.metavar])]
@@ -77,7 +78,7 @@ def _values(option: config.Option, ctx: click.Context, param: click.Parameter, t
     return [CompletionItem(word) for word in words if word and word.startswith(text) and _takes(option, word)]
 
 
-def _takes(option: config.Option, word: str) -> bool:
+def _takes(option: option_table.Option, word: str) -> bool:
     try:
         option.read(word)
     except ValueError:
@@ -93,5 +94,5 @@ def _text(value: bool | str | tuple[str, ...]) -> str:
 
 
 def _codes() -> str:
-    rows = [f"  {v.code:<4}{v.name}: {v.meaning} -> {v.outer}" for v in exitcode.TABLE]
+    rows = [f"  {v.code:<4}{v.name}: {v.meaning} -> {v.outer}" for v in exit_codes.TABLE]
     return "\n".join(["Exit codes: the command's own or 128+signal, and", *rows])

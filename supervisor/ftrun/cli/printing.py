@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from ftrun.cli.common import Trouble
+from ftrun.cli.common import UserError
 
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
@@ -39,7 +39,7 @@ def _write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if isinstance(error, BrokenPipeError):
             sys.exit(0)
-        raise Trouble(f"cannot write: {error.strerror}") from None
+        raise UserError(f"cannot write: {error.strerror}") from None
 
 
 def show_json(value: Any) -> None:

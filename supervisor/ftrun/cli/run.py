@@ -6,14 +6,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ftrun import config, derived
 from ftrun.accelerators.table import BY_NAME
-from ftrun.core import exitcode
-from ftrun.core.words import printable
+from ftrun.config import derived, option_table
+from ftrun.core.rules import exit_codes
+from ftrun.core.text.sentences import printable
 from ftrun.host.lc_ctype import restore_lc_ctype
 
 if TYPE_CHECKING:
-    from ftrun.grouping import Group
+    from ftrun.config.group_config import Group
 
 
 def main() -> NoReturn:
@@ -31,25 +31,25 @@ def run(words: Sequence[str]) -> int:
     """Parse, start, supervise; the exit code is that of DESIGN 2.4."""
     try:
         given, command = split(words) or _with_click(words)
-        phases = config.phases(given, os.environ)
-        settings = config.settings(given, os.environ)
+        phases = option_table.phases(given, os.environ)
+        settings = option_table.settings(given, os.environ)
         derived.idle_timeout(settings)
         _check_min_devices(settings)
         group = _group(settings)
         if phases:
             return _in_phases(phases, given, command, group)
         if not command:
-            raise config.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
-    except config.ConfigError as error:
+            raise option_table.ConfigError("no command given; try: ftrun python train.py (or ftrun --help)")
+    except option_table.ConfigError as error:
         print(f"ftrun: {printable(str(error))}", file=sys.stderr)
-        return exitcode.USAGE.code
+        return exit_codes.USAGE.code
     restore_lc_ctype()
-    from ftrun.loop import Part, supervise
+    from ftrun.pid1.loop import Part, supervise
 
     return supervise(command, settings, part=Part(group=group))
 
 
-def _check_min_devices(settings: config.Settings) -> None:
+def _check_min_devices(settings: option_table.Settings) -> None:
     """ConfigError where --min-devices is given for a command that certainly has no device."""
     if settings["min-devices"].value is None:
         return
@@ -57,31 +57,31 @@ def _check_min_devices(settings: config.Settings) -> None:
 
     why = devices.absent(settings["probe"].value in BY_NAME)
     if why is not None:
-        raise config.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
+        raise option_table.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
 
 
-def _group(settings: config.Settings) -> "Group | None":
+def _group(settings: option_table.Settings) -> "Group | None":
     """What this ftrun is one of."""
-    from ftrun import grouping
+    from ftrun.config import group_config
 
-    group, note = grouping.ours(settings)
+    group, note = group_config.ours(settings)
     if note and not settings["quiet"].value:
         print(f"[ftrun] {note}", file=sys.stderr)
     return group
 
 
 def _in_phases(
-    phases: Sequence[config.Phase], given: dict[str, str], command: Sequence[str], group: "Group | None"
+    phases: Sequence[option_table.Phase], given: dict[str, str], command: Sequence[str], group: "Group | None"
 ) -> int:
     if command:
-        raise config.ConfigError(
+        raise option_table.ConfigError(
             f"the config file has phases with commands of their own; {command[0]!r} would never run"
         )
-    found = [(phase, config.settings(given, os.environ, phase)) for phase in phases]
+    found = [(phase, option_table.settings(given, os.environ, phase)) for phase in phases]
     for _, settings in found:
         _check_min_devices(settings)
     restore_lc_ctype()
-    from ftrun.phases import run
+    from ftrun.pid1.phases import run
 
     return run(found, group)
 
@@ -102,9 +102,9 @@ def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
             name = {"-q": "quiet", "-v": "verbose"}[word]
         elif not word.startswith("--"):
             return None
-        option = config.BY_NAME.get(name)
+        option = option_table.BY_NAME.get(name)
         if option is None and name.startswith("no-"):
-            name, option = name[3:], config.BY_NAME.get(name[3:])
+            name, option = name[3:], option_table.BY_NAME.get(name[3:])
             if option is None or not option.no:
                 return None
             text = "off"
@@ -127,12 +127,12 @@ def _with_click(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     try:
         parsed = command_line().main(list(words), "ftrun", standalone_mode=False)
     except click.ClickException as error:
-        raise config.ConfigError(error.format_message().replace("\n", " ")) from None
+        raise option_table.ConfigError(error.format_message().replace("\n", " ")) from None
     except click.Abort:
-        raise config.ConfigError("aborted") from None
+        raise option_table.ConfigError("aborted") from None
     except OSError as error:  # of stdout, for --help and --version
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to flush at the exit
-        raise config.ConfigError(f"stdout: {error.strerror}") from None
+        raise option_table.ConfigError(f"stdout: {error.strerror}") from None
     if isinstance(parsed, int):  # --help and --version have printed
         sys.exit(parsed)
     given, command = parsed

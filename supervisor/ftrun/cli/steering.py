@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble
-from ftrun.core.words import printable
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError
+from ftrun.config.parsers import duration
+from ftrun.core.text.sentences import printable
+from ftrun.messages import operator
 from ftrun.views import rundir
-from ftrun.views.look import look
-from ftrun.wire import control
-from ftrun.wire.texts import duration
+from ftrun.views.run_snapshot import look
 
 if TYPE_CHECKING:
     import zmq
@@ -81,24 +81,24 @@ def order(run_dir: str, verb: str, lasting: float | None = None) -> str:
 
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        path = f"/proc/self/fd/{folder}/{control.SOCKET}"  # the path of a socket may have 107 bytes
+        path = f"/proc/self/fd/{folder}/{operator.SOCKET}"  # the path of a socket may have 107 bytes
         _await(run_dir, path)
-        request = control.Request(
+        request = operator.Request(
             "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + HEARD * PATIENCE
         )
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.maxmsgsize = 1 << 16
             dealer.connect(f"ipc://{path}")
-            dealer.send(control.dump_request(request))
+            dealer.send(operator.dump_request(request))
             _wait(run_dir, dealer)
-            reply = control.load_reply(dealer.recv())
-    except control.Refused as error:
-        raise Trouble(f"{run_dir}/{control.SOCKET}: {error}") from None
+            reply = operator.load_reply(dealer.recv())
+    except operator.RequestRefused as error:
+        raise UserError(f"{run_dir}/{operator.SOCKET}: {error}") from None
     finally:
         os.close(folder)
     if not reply.ok:
-        raise Trouble(f"{verb} refused: {reply.why}")
+        raise UserError(f"{verb} refused: {reply.why}")
     return reply.why
 
 
@@ -107,9 +107,9 @@ def _wait(run_dir: str, dealer: "zmq.Socket[bytes]") -> None:
     until = time.monotonic() + PATIENCE
     while not dealer.poll(SLICE * 1000):
         if not look(run_dir).alive and not dealer.poll(0):
-            raise Trouble(f"{run_dir}: ftrun ended before it answered")
+            raise UserError(f"{run_dir}: ftrun ended before it answered")
         if time.monotonic() > until:
-            raise Trouble(f"{run_dir}: ftrun does not answer; what it has not heard by now it will not obey")
+            raise UserError(f"{run_dir}: ftrun does not answer; what it has not heard by now it will not obey")
 
 
 def _await(run_dir: str, path: str) -> None:
@@ -117,13 +117,13 @@ def _await(run_dir: str, path: str) -> None:
     until = time.monotonic() + APPEARING
     while (why := _deaf(path)) is not None:
         if not look(run_dir).alive:
-            raise Trouble(f"no ftrun runs in {run_dir}")
+            raise UserError(f"no ftrun runs in {run_dir}")
         if isinstance(why, PermissionError):
-            raise Trouble(f"{run_dir}/{control.SOCKET}: of another user; ask as that one, or as root")
+            raise UserError(f"{run_dir}/{operator.SOCKET}: of another user; ask as that one, or as root")
         missing = isinstance(why, FileNotFoundError | ConnectionRefusedError)
         if not missing or time.monotonic() > until:
             what = "its control channel is not there" if missing else str(why.strerror)
-            raise Trouble(f"ftrun runs in {run_dir}, but {what}; `ftctl events` may say why")
+            raise UserError(f"ftrun runs in {run_dir}, but {what}; `ftctl events` may say why")
         time.sleep(LOOK)
 
 
@@ -131,7 +131,7 @@ def _deaf(path: str) -> OSError | None:
     """Why nobody listens there, if so: ZeroMQ itself would wait for ever."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return OSError(0, f"its {control.SOCKET} is no socket")
+            return OSError(0, f"its {operator.SOCKET} is no socket")
         with socket.socket(socket.AF_UNIX) as tried:
             tried.connect(path)
     except OSError as error:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ftrun.wire.codec import Malformed, Protocol
-from ftrun.wire.helpers import REQUEST_LIMIT, Problem
+from ftrun.messages.codec import Malformed, Protocol
+from ftrun.messages.helpers import REQUEST_LIMIT, Problem
 
 PROBLEMS: Final = 64  # that are told
 PROBLEM: Final = 1000  # characters of one

@@ -7,10 +7,10 @@ import stat as st
 import struct
 from typing import Final
 
-from ftrun.core.ranks import one_each
-from ftrun.core.values import TOUCH, Rank
-from ftrun.host import beat_folders, importable, procfs, slots
-from ftrun.host.access import FOLDER_MODE, Access
+from ftrun.core.machine.values import TOUCH, Rank
+from ftrun.core.rules.ranks import one_each
+from ftrun.host import beat_folders, beat_slots, import_folder, procfs
+from ftrun.host.beat_access import FOLDER_MODE, Access
 from ftrun.host.beat_folders import is_ours, quietly, remove
 from ftrun.host.signals import writing
 from ftrun_hooks import layout as at
@@ -100,7 +100,7 @@ class Beats:
         os.close(os.open(f"{self.path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.close(os.open(f"{self.path}/{at.REQUEST}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.chmod(f"{self.path}/{at.REQUEST}", 0o444)
-        importable.make(f"{self.path}/{at.PYTHON}")
+        import_folder.make(f"{self.path}/{at.PYTHON}")
         os.chmod(self.path, FOLDER_MODE)  # whatever the umask
         self.access.grant()
 
@@ -112,7 +112,7 @@ class Beats:
     def _whole(self) -> bool:
         try:
             files = [os.lstat(f"{self.path}/{name}") for name in (at.BEATS, at.BELL, at.TOUCH)]
-            linked = importable.whole(f"{self.path}/{at.PYTHON}")
+            linked = import_folder.whole(f"{self.path}/{at.PYTHON}")
         except OSError:
             return False
         beats, bell, touch = files
@@ -219,11 +219,11 @@ class Beats:
             self.problems.append(str(self.access.problem))
         return changed
 
-    def plan(self, deadline: float | None, asleep: slots.Times | None = None) -> None:
+    def plan(self, deadline: float | None, asleep: beat_slots.Times | None = None) -> None:
         """Tell the hooks when we shall look next, and when nobody was judged: that time teaches nothing."""
         if os.fstat(self._file).st_size < at.FILE_BYTES:
             self._extend()
-        slots.write_plan(self._words, deadline, asleep)
+        beat_slots.write_plan(self._words, deadline, asleep)
 
     def _extend(self) -> None:
         """The command cut the file off: touching what is not there any more would be a SIGBUS."""
@@ -269,7 +269,7 @@ class Beats:
         for number, places in claims.items():
             for slot in places if len(places) > 1 else ():
                 seen[slot] = rank = seen[slot]._replace(
-                    present=slots.lives(seen[slot].pid, self._words[slot + at.START_TICKS])
+                    present=beat_slots.lives(seen[slot].pid, self._words[slot + at.START_TICKS])
                 )
                 if slot != at.slot_of(number) and rank.present and any(seen[s].ranked for s in places):
                     others = ", ".join(str(seen[s].pid) for s in places if s != slot)
@@ -287,8 +287,10 @@ class Beats:
         else:  # its writer was stopped in the middle: what was true of its sections before still is
             if before is not None:
                 row[at.DEPTH] = 0
-        sections = before.sections if before and row[at.SEQUENCE] % 2 else slots.sections(row) if row[at.DEPTH] else ()
-        if not slots.timely(row, now):
+        sections = (
+            before.sections if before and row[at.SEQUENCE] % 2 else beat_slots.sections(row) if row[at.DEPTH] else ()
+        )
+        if not beat_slots.timely(row, now):
             self._problem(slot, f"beat slot of rank {row[at.RANK]} holds a time to come; it is not read")
             return None
         if row[at.FLAGS] & at.NO_RANK:
@@ -296,10 +298,10 @@ class Beats:
             self._problem(slot, problem)
         second = slot != at.slot_of(row[at.RANK])  # process of its rank: it has files of its own
         mark = f"{row[at.RANK]}.{row[at.PID]}" if second else str(row[at.RANK])
-        rank = slots.rank(row, credit, sections, lambda prefix: self._text(prefix + mark))
+        rank = beat_slots.rank(row, credit, sections, lambda prefix: self._text(prefix + mark))
         # Whether its process lives is asked only of those that have not beaten since the last look.
         quiet = before is not None and (before.alive_at, before.moved_at) == (rank.alive_at, rank.moved_at)
-        return rank._replace(present=slots.lives(rank.pid, row[at.START_TICKS])) if quiet else rank
+        return rank._replace(present=beat_slots.lives(rank.pid, row[at.START_TICKS])) if quiet else rank
 
     def _problem(self, slot: int, text: str) -> None:
         if slot not in self._reported:

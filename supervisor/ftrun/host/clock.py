@@ -2,7 +2,7 @@
 
 import time
 
-from ftrun.core.history import Clock
+from ftrun.core.rules.fault_history import Clock
 from ftrun.host import procfs
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.host import spawn
-from ftrun.wire.helpers import LINE_LIMIT
+from ftrun.messages.helpers import LINE_LIMIT
 
 FIRST_DELAY: Final = 1.0  # s before it is started again; doubles up to
 LONGEST_DELAY: Final = 60.0

@@ -9,10 +9,10 @@ import os
 import time
 from typing import Final
 
-from ftrun.core.values import Ledger
-from ftrun.host import own
+from ftrun.core.machine.values import Ledger
+from ftrun.host import safe_files
 from ftrun.host.signals import writing
-from ftrun.wire import records
+from ftrun.messages import records
 
 LIMIT: Final = 65536  # bytes of a state
 
@@ -32,9 +32,9 @@ class Journal:
         self._torn = False  # the last record is half a line
         try:
             os.makedirs(path, 0o700, exist_ok=True)
-            self._dir = own.reach(path, os.O_RDONLY | os.O_DIRECTORY)
-            self._events = own.lasting("events.jsonl", self._dir)
-            self._log = own.lasting("run.log", self._dir)
+            self._dir = safe_files.reach(path, os.O_RDONLY | os.O_DIRECTORY)
+            self._events = safe_files.lasting("events.jsonl", self._dir)
+            self._log = safe_files.lasting("run.log", self._dir)
         except OSError as error:
             raise RunDirError(f"run dir {path}: {error.strerror}") from None
         try:
@@ -57,7 +57,7 @@ class Journal:
         """The state of an earlier ftrun on this run dir.  One that is corrupt, or may be another user's, is set aside,
         as `problem` says: it names processes that are ended."""
         try:
-            content = own.read("state.json", LIMIT, self._dir)
+            content = safe_files.read("state.json", LIMIT, self._dir)
             return None if content is None else records.load_state(content)
         except ValueError as error:
             aside = f"state.json.corrupt-{time.time_ns()}"
@@ -90,7 +90,7 @@ class Journal:
         if content == self._saved and not durable:
             return
         try:
-            fd = own.fresh("state.json.new", folder=self._dir)
+            fd = safe_files.fresh("state.json.new", folder=self._dir)
             try:
                 with writing():
                     written = os.write(fd, content)
@@ -144,7 +144,7 @@ class Journal:
 def write_message(path: str, content: bytes) -> None:
     """The termination message: a bind-mounted file, so written in place and never renamed over (Kubernetes)."""
     try:
-        fd = own.reach(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
+        fd = safe_files.reach(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
         with writing():
             os.write(fd, content)
         os.close(fd)

@@ -9,7 +9,7 @@ from ftrun.host.procfs import Stat
 REFRESH: Final = 60.0  # s between two readings of the kernel's count of forks
 
 
-class Place(NamedTuple):
+class ProcessGroupId(NamedTuple):
     """Where process numbers mean what they meant: this boot, and this PID namespace.  The kernel gives the number of a
     namespace that has ended to a later one; the start of its first process tells the two apart."""
 
@@ -25,7 +25,7 @@ class Group(NamedTuple):
     number: int
     start: int
     session: int
-    place: Place
+    place: ProcessGroupId
     forks: int
 
 
@@ -91,14 +91,18 @@ def _same(dead: Group, everyone: list[Stat], marked: bool) -> bool:
     return marked or (counted is not None and counted < dead.forks)
 
 
-def place() -> Place | None:
+def place() -> ProcessGroupId | None:
     """None where /proc does not tell."""
     first, boot = procfs.stat(1), procfs.read("/proc/sys/kernel/random/boot_id", 64)
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return None
-    return None if first is None or not boot else Place(boot.decode("ascii", "replace").strip(), namespace, first.start)
+    return (
+        None
+        if first is None or not boot
+        else ProcessGroupId(boot.decode("ascii", "replace").strip(), namespace, first.start)
+    )
 
 
 def _group(command: Stat) -> Group | None:

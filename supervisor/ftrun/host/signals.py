@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from ftrun.host import early, procfs
+from ftrun.host import early_signals, procfs
 
 # A fault of our own must not be swallowed (tini's rule); the last two cannot be caught.
 OWN: Final = frozenset(
@@ -63,7 +63,7 @@ class Signals:
     stop: int | None = None
 
     def __init__(self) -> None:
-        mask = early.mask
+        mask = early_signals.mask
         if mask is None:
             mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         ignored = frozenset(s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in BY_PYTHON)

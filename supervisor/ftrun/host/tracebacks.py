@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from ftrun.core.deaths import Death
-from ftrun.core.failures import Thrown, Traceback
+from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback
+from ftrun.core.rules.first_death import Death
 from ftrun_hooks import _last as at
 
 NS: Final = 1e9
@@ -99,10 +99,10 @@ def _children(text: str) -> Iterator[Death]:
             yield Death(*map(int, match.groups()))
 
 
-def _thrown(fields: dict[str, str], prefix: str) -> Thrown | None:
+def _thrown(fields: dict[str, str], prefix: str) -> ExceptionRecord | None:
     kinds = tuple(fields.get(f"{prefix}kinds", "").split())
     message, more, where, own = (fields.get(prefix + key, "") for key in ("message", "more", "where", "own"))
-    return Thrown(kinds, message, more, where, own) if kinds else None
+    return ExceptionRecord(kinds, message, more, where, own) if kinds else None
 
 
 def _plain(text: str) -> str:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 
 from ftrun.host import procfs
-from ftrun.host.jobcontrol import JobControl
+from ftrun.host.job_control import JobControl
 from ftrun.host.leftovers import entries
 from ftrun.host.procfs import Stat
 

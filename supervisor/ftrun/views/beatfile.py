@@ -4,10 +4,10 @@ import os
 import time
 from typing import Final, NamedTuple
 
-from ftrun.core.ranks import one_each
-from ftrun.core.values import TOUCH, Rank
-from ftrun.host import slots
-from ftrun.host.slots import NS
+from ftrun.core.machine.values import TOUCH, Rank
+from ftrun.core.rules.ranks import one_each
+from ftrun.host import beat_slots
+from ftrun.host.beat_slots import NS
 from ftrun_hooks import layout as at
 
 FRESH: Final = 2.0  # s; whether its process lives is not asked of one that beat within them
@@ -56,7 +56,7 @@ def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> Be
         row = words[start : start + at.SLOT_WORDS].tolist()
         if row[at.SEQUENCE] % 2 or row[at.SEQUENCE] != credits[start + at.SEQUENCE]:
             row = _settled(fd, start)
-        if slots.timely(row, now):
+        if beat_slots.timely(row, now):
             found.append(_rank(row, credits[start + at.CREDIT], now, here))
             times.append(row[at.CHECKPOINT_AT])
     ranks = one_each(found) + _touched(folder, now, spawned_at)
@@ -77,10 +77,10 @@ def _settled(fd: int, start: int) -> list[int]:
 
 
 def _rank(row: list[int], credit: int, now: float, here: bool) -> Rank:
-    rank = slots.rank(row, credit, slots.sections(row) if row[at.DEPTH] else (), lambda name: None)
+    rank = beat_slots.rank(row, credit, beat_slots.sections(row) if row[at.DEPTH] else (), lambda name: None)
     if not here or (rank.alive_at is not None and now - rank.alive_at < FRESH):
         return rank
-    return rank._replace(present=slots.lives(rank.pid, row[at.START_TICKS]))
+    return rank._replace(present=beat_slots.lives(rank.pid, row[at.START_TICKS]))
 
 
 def _touched(folder: str, now: float, spawned_at: float) -> tuple[Rank, ...]:

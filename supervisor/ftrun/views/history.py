@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ftrun.core.account import Figures, figures
-from ftrun.views import alive, state
-from ftrun.views import lost as losses
-from ftrun.views.checked import number, whole
-from ftrun.views.lost import Life, Sample, Stretch
+from ftrun.core.accounting.totals import Figures, figures
+from ftrun.views import liveness, state
+from ftrun.views import lost_time as losses
+from ftrun.views.attempts import SAMPLES_MOST, AttemptHistory, Checkpoint, Mark, thinned
+from ftrun.views.lost_time import Life, StepSample, Stretch
+from ftrun.views.record_tail import Record
 from ftrun.views.rundir import NoRunDir
-from ftrun.views.tail import Record
-from ftrun.views.told import SAMPLES_MOST, Checkpoint, Mark, Told, thinned
+from ftrun.views.validated import number, whole
 
 RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; of more records nobody could make out a thing
 STEPS_MOST: Final = 16 << 20
@@ -37,7 +37,7 @@ class History(NamedTuple):
     command: tuple[str, ...] = ()
     runs: tuple[tuple[float, float], ...] = ()
     attempts: tuple[Life, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[StepSample, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     saved: int = 0
     marks: tuple[Mark, ...] = ()
@@ -118,11 +118,11 @@ def _known(run_dir: str, now: float) -> Known:
     """`now`: CLOCK_MONOTONIC."""
     found = state.load(run_dir)
     run = found.part("run")
-    lives = alive.lives(run_dir, run)
+    lives = liveness.lives(run_dir, run)
     if found.ledger is None:
         return Known(lives)
     account = found.ledger.account
-    spent = figures(account, now if lives and alive.same_boot(run) else None)
+    spent = figures(account, now if lives and liveness.same_boot(run) else None)
     kept = spent if spent.wall > 0 else None
     return Known(lives, found.ledger.start_cnt, found.ledger.last_step, account.at, kept)
 
@@ -164,7 +164,9 @@ def fold(
 ) -> History:
     """Pure."""
     seen = [step for record in steps if (step := _seen(record)) is not None]
-    told = Told({step.attempt: step.at for step in seen}, {} if known.seen is None else {known.attempt: known.seen})
+    told = AttemptHistory(
+        {step.attempt: step.at for step in seen}, {} if known.seen is None else {known.attempt: known.seen}
+    )
     for record in records:
         told.hear(record)
     told.close(now, known.lives)
@@ -190,20 +192,20 @@ def fold(
     )
 
 
-def _seen(step: Record) -> Sample | None:
+def _seen(step: Record) -> StepSample | None:
     """By its monotonic clock."""
     mono, low, high = number(step.get("mono")), whole(step.get("low")), whole(step.get("high"))
     if mono is None or low is None or high is None:
         return None
-    return Sample(mono, whole(step.get("attempt")) or 0, low, high)
+    return StepSample(mono, whole(step.get("attempt")) or 0, low, high)
 
 
-def _placed(steps: Iterable[Sample], lives: tuple[Life, ...]) -> tuple[Sample, ...]:
+def _placed(steps: Iterable[StepSample], lives: tuple[Life, ...]) -> tuple[StepSample, ...]:
     """Samples on the attempts that they are of: those know how their monotonic clock maps."""
     by_number: dict[int, list[Life]] = {}
     for life in lives:
         by_number.setdefault(life.number, []).append(life)
-    found: list[Sample] = []
+    found: list[StepSample] = []
     for step in steps:
         for life in reversed(by_number.get(step.attempt, [])):
             at = step.at + life.offset
@@ -214,17 +216,17 @@ def _placed(steps: Iterable[Sample], lives: tuple[Life, ...]) -> tuple[Sample, .
     return tuple(thinned(found, SAMPLES_MOST))
 
 
-def _joined(told: list[Sample], placed: tuple[Sample, ...]) -> tuple[Sample, ...]:
+def _joined(told: list[StepSample], placed: tuple[StepSample, ...]) -> tuple[StepSample, ...]:
     """The samples, with what records tell of an attempt before its first and after its last one: records know one step
     where samples know those of all ranks."""
-    ends: dict[int, tuple[Sample, Sample]] = {}
+    ends: dict[int, tuple[StepSample, StepSample]] = {}
     for sample in placed:
         ends[sample.attempt] = (ends.get(sample.attempt, (sample,))[0], sample)
     beyond = [s for s in told if s.attempt not in ends or s < ends[s.attempt][0] or s > ends[s.attempt][1]]
     return tuple(sorted((*placed, *thinned(beyond, SAMPLES_MOST))))
 
 
-def _last(samples: Sequence[Sample], lives: Sequence[Life], known: Known) -> list[Sample]:
+def _last(samples: Sequence[StepSample], lives: Sequence[Life], known: Known) -> list[StepSample]:
     """The last step of the last attempt, which comes after its last sample.  One that never stepped has none: what is
     known is of the one before."""
     last = samples[-1] if samples else None
@@ -234,4 +236,4 @@ def _last(samples: Sequence[Sample], lives: Sequence[Life], known: Known) -> lis
     at = life.worked_until if known.seen is None else min(life.worked_until, known.seen + life.offset)
     if known.step <= last.high or at < max(last.at, life.since):
         return []
-    return [Sample(at, life.number, known.step, known.step)]
+    return [StepSample(at, life.number, known.step, known.step)]

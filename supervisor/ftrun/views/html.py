@@ -3,11 +3,11 @@
 from html import escape
 from typing import Final
 
-from ftrun.core.durations import seconds
-from ftrun.core.words import printable
+from ftrun.core.text.durations import seconds
+from ftrun.core.text.sentences import printable
 from ftrun.views import svg, timeline
 from ftrun.views.history import History
-from ftrun.views.lost import Life
+from ftrun.views.lost_time import Life
 from ftrun.views.shapes import PALETTE
 
 ROWS: Final = 500  # of the table; the last ones

@@ -6,7 +6,7 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont
 
-from ftrun.core.words import printable
+from ftrun.core.text.sentences import printable
 from ftrun.views.shapes import PALETTE, Line, Picture, Polyline, Rect, Shape, Text
 from ftrun.views.svg import SPACING
 

@@ -59,7 +59,7 @@ class DeviceNow(NamedTuple):
         return ", ".join(filter(None, ("" if self.health in (None, "ok") else self.health, asks)))
 
 
-class Trouble(NamedTuple):
+class Problem(NamedTuple):
     """The last one: `cause` is hang, fault or failure; `why` a sentence; `report` a path, if there is one."""
 
     time: str
@@ -113,7 +113,7 @@ class Snapshot(NamedTuple):
     deadline: float | None = None
     next: str | None = None
     devices: tuple[DeviceNow, ...] = ()
-    trouble: Trouble | None = None
+    trouble: Problem | None = None
     lost: dict[str, float] = {}  # noqa: RUF012
     goodput: float | None = None
     verdict: str | None = None

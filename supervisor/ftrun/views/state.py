@@ -2,10 +2,10 @@
 
 from typing import Any, Final, NamedTuple
 
-from ftrun.core.values import Ledger
+from ftrun.core.machine.values import Ledger
 from ftrun.host import procfs
-from ftrun.views import checked
-from ftrun.wire import records
+from ftrun.messages import records
+from ftrun.views import validated
 
 LIMIT: Final = 4 << 20  # bytes
 
@@ -34,6 +34,6 @@ def load(run_dir: str) -> State:
         ledger, rest = records.load_state(content)
     except records.Corrupt as error:
         return State(problem=f"{path}: {error}: what is shown is from the records alone")
-    if (odd := checked.misfit(rest, checked.STATE)) is not None:
+    if (odd := validated.misfit(rest, validated.STATE)) is not None:
         return State(ledger, problem=f"{path}: {odd} is not understood: what is shown is from the records alone")
     return State(ledger, rest)

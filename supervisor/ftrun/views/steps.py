@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from ftrun.core.values import Rank
-from ftrun.views import tail
+from ftrun.core.machine.values import Rank
+from ftrun.views import record_tail
 
 LIMIT: Final = 16 << 10  # bytes, of the end
 WINDOW: Final = 60.0  # s, over which the time of a step is taken, if so many were seen
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 def samples(run_dir: str, attempt: int) -> list[Sample]:
     """The last ones of this attempt, oldest first; none where nothing steps."""
     found = []
-    for line in tail.lines(f"{run_dir}/steps.jsonl", LIMIT):
+    for line in record_tail.lines(f"{run_dir}/steps.jsonl", LIMIT):
         try:
             one = json.loads(line)
             if one["attempt"] == attempt:

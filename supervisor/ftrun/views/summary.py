@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ftrun.core import exitcode, words
-from ftrun.core.durations import seconds
-from ftrun.core.words import printable, several
+from ftrun.core.rules import exit_codes
+from ftrun.core.text import sentences
+from ftrun.core.text.durations import seconds
+from ftrun.core.text.sentences import printable, several
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -79,7 +80,7 @@ def _health(shown: Snapshot) -> str:
     if stalest.rule == "section":
         return f"healthy, in section {stalest.section}"
     if quiet(stalest):
-        return f"quiet, {words.rank(stalest.rank)} has not moved for {seconds(stalest.age or 0.0)}"
+        return f"quiet, {sentences.rank(stalest.rank)} has not moved for {seconds(stalest.age or 0.0)}"
     return "healthy, it has not moved yet" if shown.phase == "starting" else "healthy, it moves"
 
 
@@ -134,7 +135,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
 def _end(shown: Snapshot) -> Iterator[Line]:
     if shown.why:
         yield "why", shown.why
-    known = next((v for v in exitcode.TABLE if v.name == shown.verdict), None)
+    known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
     if known is not None:
         yield "scheduler", f"should {known.outer}: {known.meaning}"
     else:
@@ -171,7 +172,7 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
         at = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}"
         age = "" if shown.checkpoint_age is None else f"{seconds(shown.checkpoint_age)} ago"
         told = ", ".join(part for part in (at, age) if part)
-        yield "checkpoint", words.short(f"{told}: {shown.checkpoint}" if shown.checkpoint else told, PATH)
+        yield "checkpoint", sentences.short(f"{told}: {shown.checkpoint}" if shown.checkpoint else told, PATH)
     elif shown.step is not None:
         yield "checkpoint", "none was reported"
 
@@ -188,7 +189,7 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
     slowest, stalest = shown.slowest, shown.stalest
     if slowest is not None and len(shown.ranks) > 1:
         behind = max((rank.step or 0) for rank in shown.ranks) - (slowest.step or 0)
-        told = f"{words.rank(slowest.rank)} at step {slowest.step}, {several(behind, 'step')} behind"
+        told = f"{sentences.rank(slowest.rank)} at step {slowest.step}, {several(behind, 'step')} behind"
         yield "slowest", told if behind else f"none, all are at step {slowest.step}"
     if stalest is not None:
         yield "stalest", _stalest(stalest)
@@ -207,7 +208,7 @@ _STATE: Final = {
 def _stalest(rank: RankNow) -> str:
     inside = f" in section {rank.section}" if rank.section else ""
     age, limit = seconds(rank.age or 0.0), seconds(rank.limit or 0.0)
-    return f"{words.member(rank.rank, rank.pid, inside)}: {age} of {limit}"
+    return f"{sentences.member(rank.rank, rank.pid, inside)}: {age} of {limit}"
 
 
 def _devices(shown: Snapshot) -> str:
@@ -249,7 +250,7 @@ def goodput(shown: Snapshot) -> str:
 
 
 def _command(shown: Snapshot) -> str:
-    text = words.short(" ".join(shown.command), COMMAND) or "not known"
+    text = sentences.short(" ".join(shown.command), COMMAND) or "not known"
     part = f"phase {shown.part}: " if shown.part else ""
     return f"{part}{text}" + (f" (process {shown.pid})" if shown.pid and shown.alive else "")
 

@@ -3,7 +3,7 @@
 from html import escape
 from typing import Final
 
-from ftrun.core.words import printable
+from ftrun.core.text.sentences import printable
 from ftrun.views.shapes import PALETTE, Line, Picture, Polyline, Rect, Shape, Text
 
 FONT: Final = "system-ui, 'DejaVu Sans', 'Noto Sans', sans-serif"

@@ -8,12 +8,12 @@ from itertools import pairwise
 from math import cos, pi, sin
 from typing import Final
 
-from ftrun.core.durations import seconds
+from ftrun.core.text.durations import seconds
+from ftrun.views.attempts import Mark
 from ftrun.views.axis import Piece, pieces, place, rounds, short, ticks
 from ftrun.views.history import History
-from ftrun.views.lost import WHYS, Life, Sample
+from ftrun.views.lost_time import WHYS, Life, StepSample
 from ftrun.views.shapes import HATCHES, Line, Picture, Polyline, Rect, Shape, Text, fitted, wide
-from ftrun.views.told import Mark
 
 WIDTH: Final = 1200.0
 LEFT, RIGHT = 76.0, 24.0  # margins
@@ -170,7 +170,7 @@ def _steps(history: History, axis: Sequence[Piece], top: float, bottom: float) -
         found.append(Text(LEFT - 8, height(step) + 4, short(step), 12, "muted", "end"))
     found.append(Text(LEFT - 8, top - 12, "step", 12, "muted", "end"))
     begins = [life.since for life in history.attempts]
-    curves: dict[tuple[int, int], list[Sample]] = {}
+    curves: dict[tuple[int, int], list[StepSample]] = {}
     for sample in history.samples:  # a number alone is no attempt where the counts of a run dir were lost
         curves.setdefault((bisect_right(begins, sample.at), sample.attempt), []).append(sample)
     for samples in curves.values():

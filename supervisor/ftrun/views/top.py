@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from ftrun.core import words
-from ftrun.core.durations import seconds
-from ftrun.core.values import TOUCH
-from ftrun.core.words import printable
+from ftrun.core.machine.values import TOUCH
+from ftrun.core.text import sentences
+from ftrun.core.text.durations import seconds
+from ftrun.core.text.sentences import printable
 from ftrun.views import summary
+from ftrun.views.record_tail import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
-from ftrun.views.tail import Record
 
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the whole table needs
@@ -153,7 +153,7 @@ def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
     """How near the stalest rank is to its limit; and what comes next, in words."""
     stalest, found = shown.stalest, list[Text]()
     if stalest is not None and stalest.age is not None and stalest.limit:
-        told = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {words.rank(stalest.rank)}"
+        told = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {sentences.rank(stalest.rank)}"
         bar = page.bar(_part(stalest), max(4, min(BAR, page.width - 9 - len(told))))
         found.append(page.line(("silent   ", "dim"), (bar, _heat(stalest)), (told, "")))
     if shown.next and shown.alive:
@@ -265,6 +265,6 @@ def _records(page: _Page, records: Sequence[Record], room: int) -> list[Text]:
         event = str(record.get("event"))
         fields = ((name, value) for name, value in record.items() if name not in HIDDEN)
         style = "red" if event in ("hang", "fault", "escalated") else ""
-        told = words.record(f"{event:<10}", fields)
+        told = sentences.record(f"{event:<10}", fields)
         found.append(page.line((str(record.get("time"))[11:19] + " ", "dim"), (told, style)))
     return found

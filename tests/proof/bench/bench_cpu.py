@@ -83,11 +83,11 @@ class Bench:
         self.address = self._wait("listening")["address"] if metrics else None
 
     def until_all_help(self) -> None:
-        """They start after the command; the courier is the last one."""
+        """They start after the command; the messenger is the last one."""
         until = time.monotonic() + DEADLINE
-        while "courier" not in self._used():
+        while "messenger" not in self._used():
             if time.monotonic() > until:
-                raise SystemExit("no courier")
+                raise SystemExit("no messenger")
             time.sleep(0.05)
 
     def _wait(self, event: str) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """What a group costs at rank 0: `python tests/proof/bench/bench_group.py [MEMBERS]` (1,000).
 
-A real courier of rank 0, and members that are one socket each, with CURVE, all on this machine.  The barrier: from the
-last `ready` to the moment at which all have `run`; once with all others ready long before, and once, as after a
-restart, with all becoming ready at once.  Then the courier's CPU and memory at rest.
+A real messenger of rank 0, and members that are one socket each, with CURVE, all on this machine.  The barrier: from
+the last `ready` to the moment at which all have `run`; once with all others ready long before, and once, as after a
+restart, with all becoming ready at once.  Then the messenger's CPU and memory at rest.
 """
 
 import json
@@ -20,10 +20,10 @@ sys.path[:0] = [str(ROOT / part) for part in ("supervisor", "hooks", "tests")]
 import zmq  # noqa: E402
 
 from ftrun import __version__  # noqa: E402
-from ftrun.core.group import Report, State  # noqa: E402
-from ftrun.helpers.courier.member import period, secured  # noqa: E402
-from ftrun.wire import peers  # noqa: E402
-from ftrun.wire.codec import EXACT  # noqa: E402
+from ftrun.core.group.messages import Report, State  # noqa: E402
+from ftrun.helpers.messenger.member_link import period, secured  # noqa: E402
+from ftrun.messages import peers  # noqa: E402
+from ftrun.messages.codec import EXACT  # noqa: E402
 from support.talker import Talker  # noqa: E402
 
 REST = 30.0  # s
@@ -33,7 +33,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Members:
-    def __init__(self, place: peers.Place, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    def __init__(self, place: peers.MemberAddress, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         self.sockets, self.hellos, self.said = [], [], [b""] * place.size
         self.size, self.beaten = place.size, time.monotonic()
         for rank in range(1, place.size):
@@ -94,11 +94,11 @@ def main(size: int) -> None:
         (folder / "events.jsonl").touch()
         (folder / "secret").write_text("a secret of more than sixteen bytes")
         secret = str(folder / "secret")
-        place = peers.Place(size, 0, f"127.0.0.1:{PORT}", secret, 600.0, 10.0, 300.0, "job", "l0", "n0", "b")
-        courier = stack.enter_context(Talker("courier", str(folder), str(folder), json.dumps(place._asdict())))
-        own = Own(courier)
+        place = peers.MemberAddress(size, 0, f"127.0.0.1:{PORT}", secret, 600.0, 10.0, 300.0, "job", "l0", "n0", "b")
+        messenger = stack.enter_context(Talker("messenger", str(folder), str(folder), json.dumps(place._asdict())))
+        own = Own(messenger)
         time.sleep(1)  # a pause: its memory is measured at rest, and it says nothing until a member speaks
-        print(f"courier alone: RSS {memory(courier)} MiB")
+        print(f"messenger alone: RSS {memory(messenger)} MiB")
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         context.max_sockets = size * 2 + 100
         stack.callback(context.destroy, linger=0)
@@ -112,42 +112,42 @@ def main(size: int) -> None:
         members.say(2, "running", 1)
         own.say("running", 1)
         members.rest(3)
-        cpu, began = used(courier), time.monotonic()
+        cpu, began = used(messenger), time.monotonic()
         members.rest(REST)
-        share = (used(courier) - cpu) / (time.monotonic() - began)
-        print(f"at rest: {share:.1%} of a core (goal: < 5), RSS {memory(courier)} MiB (goal: < 64)")
+        share = (used(messenger) - cpu) / (time.monotonic() - began)
+        print(f"at rest: {share:.1%} of a core (goal: < 5), RSS {memory(messenger)} MiB (goal: < 64)")
         own.say("stopping", 1)
         began = time.monotonic()
         print(f"stop, first word to all having it: {members.all_have('stop', 1) - began:.3f} s")
-        cpu, began = used(courier), time.monotonic()
+        cpu, began = used(messenger), time.monotonic()
         own.say("ready", 1)
         members.say(3, "ready", 1)
         said = time.monotonic()
         done = members.all_have("run", 2)
         print(
             f"barrier, all ready at once, said within {said - began:.3f} s: all have run {done - said:.3f} s after"
-            f" the last, {used(courier) - cpu:.2f} s of CPU (goal: < 1)"
+            f" the last, {used(messenger) - cpu:.2f} s of CPU (goal: < 1)"
         )
-        print(f"afterwards: RSS {memory(courier)} MiB; problems: {courier.problems[:3]}")
+        print(f"afterwards: RSS {memory(messenger)} MiB; problems: {messenger.problems[:3]}")
 
 
 class Own:
-    def __init__(self, courier: Talker) -> None:
-        self._courier, self._seq = courier, 0
+    def __init__(self, messenger: Talker) -> None:
+        self._messenger, self._seq = messenger, 0
 
     def say(self, state: State, epoch: int) -> None:
         self._seq += 1
-        self._courier.ask(ask="report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
-        self._courier.read(0.0)
+        self._messenger.ask(ask="report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
+        self._messenger.read(0.0)
 
 
-def used(courier: Talker) -> float:
-    fields = Path(f"/proc/{courier.process.pid}/stat").read_text().rpartition(")")[2].split()
+def used(messenger: Talker) -> float:
+    fields = Path(f"/proc/{messenger.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
-def memory(courier: Talker) -> str:
-    fields = Path(f"/proc/{courier.process.pid}/status").read_text().split()
+def memory(messenger: Talker) -> str:
+    fields = Path(f"/proc/{messenger.process.pid}/status").read_text().split()
     return f"{int(fields[fields.index('VmRSS:') + 1]) / 1024:.1f}"
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 HOUSE = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
 
-from ftrun.core.liveness import Limits, judge  # noqa: E402
-from ftrun.core.values import Attempt  # noqa: E402
+from ftrun.core.machine.values import Attempt  # noqa: E402
+from ftrun.core.rules.liveness import Limits, assess  # noqa: E402
 from ftrun.host import beats  # noqa: E402
 from ftrun_hooks import layout as at  # noqa: E402
 
@@ -42,7 +42,7 @@ def main() -> None:
                 began = time.perf_counter()
                 found = reader.look(time.monotonic())
                 read = time.perf_counter()
-                judge(Attempt(1, ranks=found), time.monotonic(), Limits(3600.0, 3600.0, False, 3600.0, True))
+                assess(Attempt(1, ranks=found), time.monotonic(), Limits(3600.0, 3600.0, False, 3600.0, True))
                 costs.append(((read - began) * 1e3, (time.perf_counter() - read) * 1e3))
             for what, times in zip(("read", "judged"), zip(*costs, strict=True), strict=True):
                 low, middle, high = statistics.quantiles(times, n=4)

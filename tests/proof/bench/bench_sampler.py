@@ -15,8 +15,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "supervisor")]
 
 from ftrun.helpers.sampler.__main__ import _members  # noqa: E402
 from ftrun.helpers.sampler.counters import Count, Process, counts, done  # noqa: E402
+from ftrun.messages.sampler import Tree  # noqa: E402
 from ftrun.pid1.clients.registry import LONGEST_PERIOD  # noqa: E402
-from ftrun.wire.sampler import Tree  # noqa: E402
 
 THREADS = 50
 ALLOWED = 0.003  # of a core

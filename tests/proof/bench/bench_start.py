@@ -79,7 +79,7 @@ def main() -> None:
         idle = [sys.executable, "-m", "ftrun.cli.run", "--run-dir", str(run_dir), "sleep", "3600"]
         process = subprocess.Popen(idle, env=environment)
         try:
-            while not (run_dir / "records.sock").exists():  # the courier is there, the last of all
+            while not (run_dir / "records.sock").exists():  # the messenger is there, the last of all
                 time.sleep(0.05)
             time.sleep(1)  # a pause: wake-ups at rest are counted next, and nothing tells when PID 1 has come to rest
             status = Path(f"/proc/{process.pid}/status").read_text()

@@ -29,7 +29,8 @@ FOUND = """\
 - a checkpoint on record was not yet in `state.json` when ftrun was killed, up to 0.2 s later: the next one resumed at
   an older
 - with `/dev/shm` full a checkpoint came without its path, and the path of the one before was forgotten
-- a keeper that was killed shortly before the end was not told the verdict when it was back; ftrun waited for it in vain
+- a state store that was killed shortly before the end was not told the verdict when it was back; ftrun waited for it
+  in vain
 - without a free descriptor ftrun could not see its tree: it ended with 1 and a traceback, and left daemons behind
 - the path of a checkpoint was kept by rank: a forked child that saved as its parent does, and had come less far, took
   the place of the parent's

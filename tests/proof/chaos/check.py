@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from signal import Signals
 
-from ftrun import config, derived
-from ftrun.core.exitcode import INTERNAL
-from ftrun.core.policy import Policy
-from ftrun.core.values import Ledger
-from ftrun.wire import records as wire
+from ftrun.config import derived, option_table
+from ftrun.core.machine.values import Ledger
+from ftrun.core.rules.exit_codes import INTERNAL
+from ftrun.core.rules.policy import Policy
+from ftrun.messages import records as wire
 from proof.chaos.replay import UNDECIDED, Beside, replay
 from proof.chaos.seen import Life, Record, Seen, Struck
 
@@ -303,7 +303,7 @@ def _asked(seen: Seen, life: int, record: Record) -> bool:
 def policy(seen: Seen) -> Policy:
     """As the options of the job make it."""
     given = {name: text.format(folder="/job") for name, text in seen.job.options}
-    return derived.policy(config.settings(given, {}))
+    return derived.policy(option_table.settings(given, {}))
 
 
 def _replayed(seen: Seen) -> Iterator[str]:

@@ -1,21 +1,21 @@
 """The records of one ftrun fed to the pure core: it must come to the same records again, and so to the same end.
 
 A record is what the core answered to some event.  From each one that it has not just answered the event before it is
-made up (`_cause`): `exited` was an `Exited`, `hang` a suspicion that evidence has proven.  What the records do not tell
-is given beside them.
+made up (`_cause`): `exited` was an `CommandExited`, `hang` a suspicion that evidence has proven.  What the records do
+not tell is given beside them.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core.failures import RULES, Ending, Thrown, Traceback
-from ftrun.core.job import decide
-from ftrun.core.policy import Policy
-from ftrun.core.states import Job, Launching, Pending, Running, Starting, Stopping, Suspect
-from ftrun.core.values import Ledger, Rank
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Job, Launching, Pending, Running, Starting, Stopping, Suspect
+from ftrun.core.machine.values import Ledger, Rank
+from ftrun.core.rules.crash_causes import RULES, CommandFailure, ExceptionRecord, Traceback
+from ftrun.core.rules.policy import Policy
 
 Record = Mapping[str, Any]
 WATCHED = (Starting, Running, Suspect)
@@ -127,7 +127,7 @@ class _Replay:
             case "started":
                 return [ev.Started(now)]
             case "spawned":
-                return [*self._early(now, rest), ev.Spawned(self._executed(now, rest), record["pid"])]
+                return [*self._early(now, rest), ev.CommandSpawned(self._executed(now, rest), record["pid"])]
             case "first_beat":
                 return [self._first(record, rest)]
             case "progress":
@@ -138,16 +138,16 @@ class _Replay:
                 return [self._cleared(record)]
             case "hang":
                 seen = tuple((k, v) for k, v in record.items() if k in ("why", "evidence", "waits"))
-                return [ev.Evidenced(now, self._ranks, seen)]
+                return [ev.EvidenceCollected(now, self._ranks, seen)]
             case "order":
                 return [self._order(record)]
             case "resumed":
                 self._judge_nobody()
-                return [ev.Ticked(now)]
+                return [ev.DeadlineReached(now)]
             case "stopping" if record["by"] == "outside":
-                return [ev.Signalled(now, record["signal"], True)]
+                return [ev.SignalReceived(now, record["signal"], True)]
             case "stopping" if isinstance(phase, Stopping):
-                return [ev.Ticked(max(now, phase.deadline or 0.0))]
+                return [ev.DeadlineReached(max(now, phase.deadline or 0.0))]
             case "exited":
                 return self._exited(record)
             case "killed":
@@ -160,20 +160,20 @@ class _Replay:
         now, phase = record["mono"], self.job.phase
         match phase:
             case Stopping(stage="devices"):
-                return [ev.Released(now)]
+                return [ev.DevicesReleased(now)]
             case Stopping(stage="verdict"):
-                return [ev.Shared(now)]
+                return [ev.VerdictShared(now)]
             case Stopping(stage="inspect"):
-                return [ev.Survived(now, (record.get("why", ""),))]
+                return [ev.ProcessesSurvived(now, (record.get("why", ""),))]
             case Stopping() if record.get("cause") == "unkillable":
-                return [ev.Ticked(phase.deadline or now)]
+                return [ev.DeadlineReached(phase.deadline or now)]
             case Stopping():
                 return [ev.TreeEnded(now)]
             case Pending() if record["event"] == "ended":
                 sent = [number for at, number in self.beside.signals if at <= now and number in STOP]
-                return [ev.Signalled(now, number, True) for number in sent[-1:]]
+                return [ev.SignalReceived(now, number, True) for number in sent[-1:]]
             case Pending():
-                return [ev.Ticked(max(now, phase.deadline or 0.0))]
+                return [ev.DeadlineReached(max(now, phase.deadline or 0.0))]
             case Launching() if record["event"] == "ended":
                 return [ev.SpawnFailed(now, record["exit_code"], record["why"])]
         return []
@@ -183,10 +183,10 @@ class _Replay:
         attempt = getattr(self.job.phase, "attempt", None)
         return attempt.ranks if attempt is not None else ()
 
-    def _looked(self, now: float, **changed: Any) -> ev.Looked:
+    def _looked(self, now: float, **changed: Any) -> ev.BeatsRead:
         """One rank stands for all: these records tell no more."""
         rank = self._ranks[0] if self._ranks else Rank(0)
-        return ev.Looked(now, (rank._replace(**changed),))
+        return ev.BeatsRead(now, (rank._replace(**changed),))
 
     def _judge_nobody(self) -> None:
         """How long who was silent is not replayed: only what was found, and what became of it."""
@@ -207,7 +207,7 @@ class _Replay:
         if any(r["event"] == "stopping" and r["by"] == "outside" for r in this):
             return []
         sent = [(at, number) for at, number in self.beside.signals if self.launched - 1 <= at <= now]
-        return [ev.Signalled(now, number, True) for _, number in sent if number in STOP]
+        return [ev.SignalReceived(now, number, True) for _, number in sent if number in STOP]
 
     def _first(self, record: dict[str, Any], rest: list[dict[str, Any]]) -> ev.Event:
         """A start that gets no record for its first step has not come beyond the earlier ones."""
@@ -235,18 +235,18 @@ class _Replay:
         if record["by"] == "step":
             return self._looked(now, step=record["step"], moved_at=now)
         if self.policy.files:
-            return ev.Saved(now, str(path), record["seen"])
+            return ev.CheckpointSaved(now, str(path), record["seen"])
         return self._looked(now, moved_at=now, **self._told(record))
 
     def _suspicion(self, record: dict[str, Any]) -> ev.Event:
         now, phase = record["mono"], self.job.phase
         if not isinstance(phase, Starting | Running):
-            return ev.Ticked(now)
+            return ev.DeadlineReached(now)
         since, attempt = now - record["age"] - LITTLE, phase.attempt._replace(aways=(), raised=())
         if record["rank"] is None:
             attempt = attempt._replace(spawned_at=since, ranks=())
             self.job = self.job._replace(phase=phase._replace(attempt=attempt, deadline=now))
-            return ev.Ticked(now)
+            return ev.DeadlineReached(now)
         self.job = self.job._replace(phase=phase._replace(attempt=attempt))
         self._reached(record.get("step"))
         moved = {"moved_at": since} if record["rule"] == "step" else {"claimed_at": since}
@@ -259,23 +259,25 @@ class _Replay:
             case "it moved":
                 return self._looked(now, moved_at=now)
             case "frozen meanwhile":
-                return ev.Overslept(now, now - age)
+                return ev.WokeLate(now, now - age)
             case "stopped by the user":
-                return ev.Halted(now, 20)
-        return ev.Evidenced(now, self._ranks, (), str(record["why"]))
+                return ev.CommandStopped(now, 20)
+        return ev.EvidenceCollected(now, self._ranks, (), str(record["why"]))
 
     def _order(self, record: dict[str, Any]) -> ev.Event:
         now = record["mono"]
-        order = ev.Order(record["id"], record["by"], float("-inf") if "too late" in record["why"] else float("inf"))
+        order = ev.OperatorRequest(
+            record["id"], record["by"], float("-inf") if "too late" in record["why"] else float("inf")
+        )
         match record["what"]:
             case "restart":
-                return ev.RestartAsked(now, order)
+                return ev.RestartRequested(now, order)
             case "stop":
-                return ev.StopAsked(now, order)
+                return ev.StopRequested(now, order)
             case "pause":
-                return ev.PauseAsked(now, order)
+                return ev.PauseRequested(now, order)
         self._judge_nobody()
-        return ev.ResumeAsked(now, order)
+        return ev.ResumeRequested(now, order)
 
     def _exited(self, record: dict[str, Any]) -> list[ev.Event]:
         now, code, number = record["mono"], record.get("code"), record.get("signal")
@@ -283,7 +285,7 @@ class _Replay:
         found: list[ev.Event] = []
         if isinstance(phase, Launching | Starting | Running | Suspect):
             sent = [n for at, n in self.beside.signals if self.launched - 1 <= at <= now and n == number]
-            found += [ev.Signalled(now, n, False) for n in sent if n not in STOP]
+            found += [ev.SignalReceived(now, n, False) for n in sent if n not in STOP]
             if isinstance(phase, WATCHED) and (start in self.beside.fatal or self._incurable(record)):
                 self._judge_nobody()
                 found.append(self._looked(now, fatal=record.get("why", "")))
@@ -291,9 +293,9 @@ class _Replay:
         if "rule" in record and isinstance(phase, WATCHED):
             why = str(record["why"])
             thrown = why.partition(", after ")[2] if "the command" in why[:40] else why
-            cause = Traceback(1, Thrown((thrown,))) if thrown else None
-            ending = Ending(code, number, phase.attempt.moved, cause, pid=1)
-        return [*found, ev.Exited(now, code, number, ending)]
+            cause = Traceback(1, ExceptionRecord((thrown,))) if thrown else None
+            ending = CommandFailure(code, number, phase.attempt.moved, cause, pid=1)
+        return [*found, ev.CommandExited(now, code, number, ending)]
 
     def _incurable(self, record: dict[str, Any]) -> bool:
         hopeless = {rule.name for rule in RULES if not rule.recoverable}

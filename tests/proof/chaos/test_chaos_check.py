@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.liveness import Limits
-from ftrun.core.policy import Policy
-from ftrun.core.values import Ledger
-from ftrun.wire import records as wire
+from ftrun.core.machine.values import Ledger
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.policy import Policy
+from ftrun.messages import records as wire
 from proof.chaos.check import check
 from proof.chaos.plan import Fault, Job, Training, job
 from proof.chaos.replay import Beside, replay

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import config, derived
-from ftrun.core.policy import credited
-from ftrun.core.states import Job, Running
-from ftrun.core.values import Attempt, Ledger, Rank
+from ftrun.config import derived, option_table
+from ftrun.core.machine.states import Job, Running
+from ftrun.core.machine.values import Attempt, Ledger, Rank
+from ftrun.core.rules.policy import credited
+from ftrun.host.console import Console
 from ftrun.host.journal import Journal
 from ftrun.host.tree import Tree
-from ftrun.host.voice import Voice
-from ftrun.standing import Standing
+from ftrun.pid1.state_file import StateFile
 from support.runs import HOUSE, Runs, carrying, end_process, python, wait_for, words
 
 # Processes below that sleep for 99 s wait to be killed by ftrun: that it does so is what is tested.
@@ -26,9 +26,9 @@ DEAF = "import os, signal, time; ft.beat(1); signal.signal(signal.SIGTERM, signa
 def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path) -> None:
     """An ftrun that is killed then is followed by one that knows it."""
     journal = Journal(str(tmp_path))
-    settings = config.settings({}, {})
-    standing = Standing(
-        journal, Tree(b"A=b"), "/none", settings, derived.policy(settings), ["train"], Voice(0), str(tmp_path)
+    settings = option_table.settings({}, {})
+    standing = StateFile(
+        journal, Tree(b"A=b"), "/none", settings, derived.policy(settings), ["train"], Console(0), str(tmp_path)
     )
     phase, ledger = Running(Attempt(1)), Ledger(start_cnt=1)
     for step in (8, 16, 24):
@@ -44,14 +44,14 @@ def test_a_checkpoint_whose_path_could_not_be_told_makes_none_forgotten() -> Non
     assert credited(before, attempt, "checkpoint").last_checkpoint == "/c/8"
 
 
-def test_a_keeper_that_dies_before_the_end_is_told_of_it_when_it_is_back(runs: Runs) -> None:
+def test_a_state_store_that_dies_before_the_end_is_told_of_it_when_it_is_back(runs: Runs) -> None:
     state = runs.folder / "state"
     options = ("--state-dir", str(state), "--restart-on", "failure", "--max-restarts", "0", "--grace", "600ms")
     run = runs.start(*options, *python(DEAF + "if os.fork(): os._exit(3)\ntime.sleep(99)"))
-    wait_for(lambda: (state / "history.json").exists(), "what the keeper knows")
+    wait_for(lambda: (state / "history.json").exists(), "what the state store knows")
     run.until("stopping")
     for pid in carrying(runs.marker):
-        if "ftrun.helpers.keeper" in words(pid):
+        if "ftrun.helpers.state_store" in words(pid):
             end_process(pid)
     assert run.wait() == 93, run.told()
     assert not [record for record in run.named("problem") if "not done" in record["what"]], run.told()

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from ftrun import config, derived
-from ftrun.core.policy import Policy
+from ftrun.config import derived, option_table
+from ftrun.core.rules.policy import Policy
 from ftrun.helpers.lines import Lines
 from ftrun.host.beats import Beats
 
@@ -40,7 +40,7 @@ def clean() -> None:
 
 @cache
 def policy() -> Policy:
-    return derived.policy(config.settings({"hang-timeout": "60s"}, {}))
+    return derived.policy(option_table.settings({"hang-timeout": "60s"}, {}))
 
 
 class Quiet(Lines):

@@ -8,33 +8,33 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from ftrun import config, grouping
-from ftrun.core.job import decide
-from ftrun.core.states import Job, Running
-from ftrun.core.values import Attempt, Ledger
-from ftrun.helpers.courier.channel import Channel
-from ftrun.helpers.courier.hub import Hub, _who
-from ftrun.helpers.courier.member import Member
-from ftrun.host.capture import Capture
+from ftrun.config import group_config, option_table
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Job, Running
+from ftrun.core.machine.values import Attempt, Ledger
+from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, _who
+from ftrun.helpers.messenger.member_link import MemberLink
+from ftrun.helpers.messenger.operator_channel import Channel
 from ftrun.host.helpers import Helpers, Line
-from ftrun.host.place import Place
+from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.tree import Tree
+from ftrun.host.work_dir import WorkDir
+from ftrun.messages import messenger, operator, peers, records
+from ftrun.messages.codec import Malformed
 from ftrun.pid1.clients.registry import TABLE, Clients
-from ftrun.wire import control, messenger, peers, records
-from ftrun.wire.codec import Malformed
 from proof.fuzz.kit import NOW, Quiet, folder, one_line, pieces, policy
 
 
 def control_message(content: bytes) -> None:
-    for load in (control.load_request, control.load_reply):
+    for load in (operator.load_request, operator.load_reply):
         try:
             load(content)
-        except control.Refused as error:
+        except operator.RequestRefused as error:
             one_line(error, 200)
 
 
 def channel(content: bytes) -> None:
-    """Frames of the control channel, as its courier takes them."""
+    """Frames of the control channel, as its messenger takes them."""
     found = _channel()
     found._asked.clear()
     found._take([b"peer", *pieces(content, content.count(b"\0") % 5 + 1)], time.monotonic())
@@ -72,7 +72,7 @@ def peer_message(content: bytes) -> None:
     _who(content)
 
 
-PLACE: Final = peers.Place(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
+PLACE: Final = peers.MemberAddress(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
 
 
 def rank_0(content: bytes) -> None:
@@ -83,12 +83,12 @@ def rank_0(content: bytes) -> None:
     hub._heard(peer, frames[1:], now)
     hub._drawn = 0.0
     if hub._own is None:
-        json.dumps(hub._fleet.order._asdict())
+        json.dumps(hub._coordinator.order._asdict())
 
 
 @cache
-def _hub() -> Hub:
-    return Hub(PLACE, str(folder("beats")), Quiet(messenger.EVENTS))
+def _hub() -> CoordinatorLink:
+    return CoordinatorLink(PLACE, str(folder("beats")), Quiet(messenger.EVENTS))
 
 
 def member(content: bytes) -> None:
@@ -97,8 +97,8 @@ def member(content: bytes) -> None:
 
 
 @cache
-def _member() -> Member:
-    return Member(PLACE._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS))
+def _member() -> MemberLink:
+    return MemberLink(PLACE._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS))
 
 
 class Mad(Helpers):
@@ -127,11 +127,11 @@ NAMES: Final = tuple(dict.fromkeys(entry.helper for entry in TABLE))
 
 def every_client() -> tuple[Mad, Clients]:
     """Those of all helpers, and what stands for the helpers."""
-    mad, place = Mad(), Place("/nonexistent", "/nonexistent", ("keep", "/nonexistent", "/nonexistent", "-"))
+    mad, place = Mad(), WorkDir("/nonexistent", "/nonexistent", ("keep", "/nonexistent", "/nonexistent", "-"))
     options = {"state-dir": "/nonexistent", "probe": "ascend", "reset-file": "/nonexistent"}
-    settings = config.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
-    tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), grouping.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
-    clients = Clients(settings, policy(), mad, tree, place, "/nonexistent", Capture(()), group)
+    settings = option_table.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
+    tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), group_config.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
+    clients = Clients(settings, policy(), mad, tree, place, "/nonexistent", OutputPipes(()), group)
     for name in NAMES:
         clients._demand(name)
     return mad, clients

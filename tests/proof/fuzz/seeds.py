@@ -8,19 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from ftrun.config import OPTIONS
-from ftrun.core.group import End, Order, Pulse, Report, Trouble
-from ftrun.core.history import Clock, Occurrence
-from ftrun.core.values import Learned, Ledger
-from ftrun.wire import (
+from ftrun.config.option_table import OPTIONS
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Report
+from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.core.rules.fault_history import Clock, Occurrence
+from ftrun.messages import (
     checkpoints,
-    control,
     evidence,
     exit_hooks,
     heal,
     messenger,
     metrics,
     mirror,
+    operator,
     output,
     peers,
     platform,
@@ -29,8 +29,8 @@ from ftrun.wire import (
     sampler,
     state_store,
 )
-from ftrun.wire.codec import Protocol
-from ftrun.wire.helpers import Problem, Ready
+from ftrun.messages.codec import Protocol
+from ftrun.messages.helpers import Problem, Ready
 from ftrun_hooks import layout as at
 from support.device.npu_smi import FakeNpuSmi
 from support.made_run import MadeRun
@@ -164,13 +164,13 @@ SCHEDULED: Final = state_store.Schedule("k", 1, "n", 1.5, 7, None, True, False)
 STANDS: Final = state_store.Verdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
 SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "mirror": (mirror.EVENTS, (mirror.Done(read="-"), mirror.Refused("w"))),
-    "courier": (
+    "messenger": (
         messenger.EVENTS,
         (
             messenger.OperatorOrder("1", "pause", "root", 5.0, 2000.0),
             messenger.OperatorOrder("1", "restart", "root", None, 2000.0),
-            messenger.Ordered(Order(3, "run", "go")),
-            messenger.Ordered(Order(3, "end", "over", end=End(195, "hang-limit", "w"))),
+            messenger.Ordered(GroupOrder(3, "run", "go")),
+            messenger.Ordered(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
             messenger.Contact(1.0),
             messenger.Cut("w"),
             messenger.Refused("w", True),
@@ -180,7 +180,7 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     ),
     "watch": (checkpoints.EVENTS, (checkpoints.Saved("/c/1", 999.0, True), Ready(), Problem("w"))),
     "output": (output.EVENTS, (output.Tail(("a",)), output.Broken(1))),
-    "keeper": (
+    "state_store": (
         state_store.EVENTS,
         (state_store.History((STORED,), (SCHEDULED,)), state_store.Shared(STANDS), state_store.Told(None)),
     ),
@@ -202,7 +202,7 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "metrics": (metrics.EVENTS, (metrics.Listening("127.0.0.1:1"),)),
     "evidence": (evidence.EVENTS, (evidence.Evidenced(None, "w", 0.0, 0, 1, "r", False),)),
     "heal": (heal.EVENTS, (heal.Healed(False, "w"),)),
-    "farewell": (exit_hooks.EVENTS, (exit_hooks.Parted(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
+    "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.Parted(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
 }
 LINES: Final = {name: [*map(protocol.dump, said)] for name, (protocol, said) in SAID.items()}
 
@@ -224,7 +224,7 @@ def _npu() -> list[bytes | str]:
 
 def _state() -> bytes:
     kept = (Occurrence("n", "npu0", "80C98002", "minor", Clock(1.5, "boot", 2.5)),)
-    ledger = Ledger(3, best_step=7, last_checkpoint="/c/7", learned=Learned(1, 2, 3, 4, 5), occurrences=kept)
+    ledger = Ledger(3, best_step=7, last_checkpoint="/c/7", learned=LearnedTimeouts(1, 2, 3, 4, 5), occurrences=kept)
     return records.dump_state(ledger, {"beat_dir": "/dev/shm/x", "ended": False})
 
 
@@ -275,9 +275,9 @@ def _beat_file() -> bytes:
 
 
 def _messages() -> list[bytes | str]:
-    trouble = Trouble("hang", "why", 2.5, 3, 7, True)
-    reports = [REPORT, REPORT._replace(trouble=trouble), REPORT._replace(end=End(195, "hang-limit", "why"))]
-    orders = [Order(3, "run", "why"), Order(3, "stop", "why", "hang", "n", 1, 7)]
+    trouble = NodeFailure("hang", "why", 2.5, 3, 7, True)
+    reports = [REPORT, REPORT._replace(trouble=trouble), REPORT._replace(end=GroupEnd(195, "hang-limit", "why"))]
+    orders = [GroupOrder(3, "run", "why"), GroupOrder(3, "stop", "why", "hang", "n", 1, 7)]
     values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]
     return [
         *map(peers.dump, values),
@@ -325,17 +325,23 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     "history": lambda: [json.dumps({"schema": 1, "faults": [FAULT], "schedules": [SCHEDULE], "more": [1]})],
     "verdict": lambda: [json.dumps(VERDICT)],
     "control": lambda: [
-        control.dump_request(control.Request("7", "pause", "root", 60.0, 5.0)),
-        control.dump_reply(control.Reply("7", True, "it does"), version="1"),
+        operator.dump_request(operator.Request("7", "pause", "root", 60.0, 5.0)),
+        operator.dump_reply(operator.Reply("7", True, "it does"), version="1"),
     ],
-    "channel": lambda: [b"\0" + control.dump_request(control.Request("7", verb, "root")) for verb in ("ping", "stop")],
+    "channel": lambda: [
+        b"\0" + operator.dump_request(operator.Request("7", verb, "root")) for verb in ("ping", "stop")
+    ],
     "peers": _messages,
     "hub": lambda: [
         b"\0".join([peers.dump_hello(HELLO), peers.dump(report), peers.dump_pulse(Pulse(1, 7, 2.5)), b"5"])
-        for report in (REPORT, REPORT._replace(state="ready"), REPORT._replace(trouble=Trouble("hang", "w", 1.0, 1, 7)))
+        for report in (
+            REPORT,
+            REPORT._replace(state="ready"),
+            REPORT._replace(trouble=NodeFailure("hang", "w", 1.0, 1, 7)),
+        )
     ],
     "member": lambda: [
-        b"\0".join([peers.ORDER, peers.dump(Order(3, "run", "why")), b"1", b"5"]),
+        b"\0".join([peers.ORDER, peers.dump(GroupOrder(3, "run", "why")), b"1", b"5"]),
         b"\0".join([peers.REFUSED, b"why"]),
     ],
     "helpers": lambda: [bytes([number]) + line for number, name in enumerate(LINES) for line in LINES[name]],

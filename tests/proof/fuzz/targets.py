@@ -12,26 +12,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ftrun import config, phases
-from ftrun.core import events as ev
-from ftrun.core import failures, faults
-from ftrun.core.job import decide
-from ftrun.core.states import Job, Running, Starting
-from ftrun.core.values import Attempt, Ledger
-from ftrun.helpers.courier import pulse
+from ftrun.config import annotations, option_table
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Job, Running, Starting
+from ftrun.core.machine.values import Attempt, Ledger
+from ftrun.core.rules import crash_causes, fault_codes
 from ftrun.helpers.evidence import stacks
-from ftrun.helpers.keeper import history, verdict
+from ftrun.helpers.messenger import last_step
 from ftrun.helpers.output.tail import Tail
 from ftrun.helpers.platform import ranks, reset
 from ftrun.helpers.probe import ascend, npu_smi
+from ftrun.helpers.state_store import history, verdict
 from ftrun.host import cgroup, procfs, tracebacks
-from ftrun.host.voice import Voice
+from ftrun.host.console import Console
+from ftrun.messages import helpers, platform, records, state_store
+from ftrun.messages.codec import Malformed
+from ftrun.pid1 import phases
 from ftrun.platforms import table as platforms
 from ftrun.platforms.base import Surroundings
-from ftrun.views import beatfile, html, look, summary
+from ftrun.views import beatfile, html, run_snapshot, summary
 from ftrun.views import history as past
-from ftrun.wire import annotations, helpers, platform, records, state_store
-from ftrun.wire.codec import Malformed
 from ftrun_hooks import layout as at
 from proof.fuzz import kit, messages
 from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text
@@ -60,19 +61,19 @@ def toml(content: bytes) -> None:
     fd = os.memfd_create("config")
     try:
         os.write(fd, content[:PAGE])
-        texts, found = config.read_file(f"/proc/self/fd/{fd}")
-    except config.ConfigError as error:
+        texts, found = option_table.read_file(f"/proc/self/fd/{fd}")
+    except option_table.ConfigError as error:
         one_line(error)
         return
     finally:
         os.close(fd)
     for name, value in (*texts.items(), *(pair for phase in found for pair in phase.texts.items())):
         with contextlib.suppress(ValueError):
-            config.BY_NAME[name].read(value)
+            option_table.BY_NAME[name].read(value)
 
 
 def options(content: bytes) -> None:
-    for option in config.OPTIONS:
+    for option in option_table.OPTIONS:
         try:
             option.read(text(content))
         except ValueError as error:
@@ -86,21 +87,21 @@ def environment(content: bytes) -> None:
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
     platforms.discover(Surroundings(found, text(host), text(hosts), "auto"))
     ranks.local_ranks(found)
-    with contextlib.suppress(config.ConfigError):
-        config._environment(found)
+    with contextlib.suppress(option_table.ConfigError):
+        option_table._environment(found)
 
 
 def words_of_the_platform(content: bytes) -> None:
     found = annotations.read("file", text(content))
     for name, value in found.texts:
-        config.BY_NAME[name].read(value)
+        option_table.BY_NAME[name].read(value)
     assert all(problem.isprintable() and len(problem) < 1000 for problem in found.problems)
     assert found.attempts is None or found.attempts < 1 << 31
 
 
 def fault_table(content: bytes) -> None:
     try:
-        faults.parse(text(content))
+        fault_codes.parse(text(content))
     except ValueError as error:
         one_line(error)
 
@@ -109,7 +110,7 @@ def phase_note(content: bytes) -> None:
     where = folder("phases")
     (where / "phases.json").write_bytes(content)
     nobody: Any = None
-    stages = phases.Note(str(where), ["a", "b"], Voice(0), nobody).stages
+    stages = phases.Note(str(where), ["a", "b"], Console(0), nobody).stages
     assert [stage.name for stage in stages] == ["a", "b"]
     for path in where.iterdir():
         path.unlink()
@@ -130,7 +131,7 @@ def npu(content: bytes) -> None:
 
 def reset_json(content: bytes) -> None:
     """What it says of it is a line that PID 1 takes."""
-    found, dropped = reset.parse(content, None, lambda code: faults.look_up({}, code).severity)
+    found, dropped = reset.parse(content, None, lambda code: fault_codes.look_up({}, code).severity)
     assert len(platform.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
     Quiet(platform.EVENTS).dropped("reset.json", dropped)
 
@@ -159,12 +160,12 @@ def slots(content: bytes) -> None:
     found._map[where + size : where + size + len(rest)] = rest[: len(found._map) - where - size]
     job = Job(Starting(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
     for now in (NOW, NOW + 10, NOW + 1e4):
-        job, _ = decide(job, ev.Looked(now, found.look(now)), policy())
+        job, _ = decide(job, ev.BeatsRead(now, found.look(now)), policy())
         if isinstance(job.phase, Starting | Running):
             found.plan(job.phase.deadline)
         records.load_state(records.dump_state(job.ledger, {}))
         assert not any("\0" in (text or "") for text in (job.ledger.last_section, job.ledger.last_checkpoint))
-    pulse.read(found.path, NOW)
+    last_step.read(found.path, NOW)
     found.problems.clear()
 
 
@@ -178,7 +179,7 @@ def checkpoint(content: bytes) -> None:
     Path(found.path, f"{at.CHECKPOINT}0").write_bytes(content)
     Path(found.path, f"{at.FAIL}0").write_bytes(content)
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
-    job, _ = decide(job, ev.Looked(NOW, found.look(NOW)), policy())
+    job, _ = decide(job, ev.BeatsRead(NOW, found.look(NOW)), policy())
     records.load_state(records.dump_state(job.ledger, {}))
     os.fsencode(job.ledger.last_checkpoint or "")
     assert "\0" not in (job.ledger.last_checkpoint or "")
@@ -192,9 +193,9 @@ def last_words(content: bytes) -> None:
     tail.add(NOW, 1, said)
     lines = tail.lines()
     assert len(json.dumps(lines)) < helpers.LINE_LIMIT
-    cause = failures.first_cause(thrown, NOW)
+    cause = crash_causes.first_cause(thrown, NOW)
     for code in (1, 2, 127, 134, 137):
-        failures.judge(failures.Ending(code, None, False, cause, tuple(lines), None, 1, NOW))
+        crash_causes.diagnose(crash_causes.CommandFailure(code, None, False, cause, tuple(lines), None, 1, NOW))
 
 
 def name_of_a_process(content: bytes) -> None:
@@ -228,7 +229,7 @@ def run_dir(content: bytes) -> None:
         ("events.jsonl", "state.json", "steps.jsonl", "devices.json"), pieces(content, 4), strict=True
     ):
         (where / name).write_bytes(piece)
-    shown = look.look(str(where))
+    shown = run_snapshot.look(str(where))
     json.dumps(summary.document(shown))
     assert all(line.isprintable() for line in (*summary.title(shown), *summary.lines(shown)))
     html.render(past.read(str(where)))
@@ -239,14 +240,14 @@ def beat_file(content: bytes) -> None:
     where = folder("views")
     (where / at.BEATS).write_bytes(content)
     beatfile.read(str(where), NOW, NOW - 50, True)
-    pulse.read(str(where), NOW)
+    last_step.read(str(where), NOW)
 
 
 def history_json(content: bytes) -> None:
     found, dropped = history.parse(content)
     joined = history.merge(found, found.faults[:1], found.schedules[:1])
     history.parse(history.dump(joined))
-    told = history.told(joined, time.time(), "boot")
+    told = history.described(joined, time.time(), "boot")
     assert len(state_store.EVENTS.dump(told)) < helpers.LINE_LIMIT
     Quiet(platform.EVENTS).dropped("history.json", dropped)
 
@@ -276,7 +277,7 @@ TARGETS: Final = {
     "state": Target(state_json, "state.json", (records.Corrupt,)),
     "run-dir": Target(run_dir, "a run dir, in every view"),
     "beat-file": Target(beat_file, "the beat file, in the views"),
-    "history": Target(history_json, "history.json", (history.Foreign, RecursionError)),
+    "history": Target(history_json, "history.json", (history.ForeignHistory, RecursionError)),
     "verdict": Target(verdict_json, "verdict.json"),
     "control": Target(messages.control_message, "orders and their answers"),
     "channel": Target(messages.channel, "frames of the control channel"),

@@ -73,8 +73,8 @@ def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong:
         f"One ftrun restarts a small tree {plan.restarts:,} times: a parent, two children, one in a session of its own "
         f"and a daemon. Half of the restarts are after an exit, half after a signal, but one in {plan.hang} is after a "
         f"hang (with its evidence, its report, and a child that is deaf to SIGTERM) and one in {plan.look} by `ftctl "
-        "restart`. All ordinary helpers run: the watcher of checkpoints, the output, the keeper, the sampler, the "
-        "courier and the metrics. While the tree stands still before such an order, ftrun is looked at from outside.",
+        "restart`. All ordinary helpers run: the watcher of checkpoints, the output, the state store, the sampler, the "
+        "messenger and the metrics. While the tree stands still before such an order, ftrun is looked at from outside.",
         "From the first tenth of the looks after the warm-up (a tenth, too) to the last: medians.",
     )
     made_by = "bin/prove soak" + (f" --restarts {plan.restarts}" if plan.restarts != Plan().restarts else "")

@@ -12,7 +12,7 @@ from typing import Final
 from ftrun.accelerators.ascend import ASCEND
 from ftrun.accelerators.nvidia import NVIDIA
 from ftrun.cli.doctor.finding import Finding
-from ftrun.core.words import several, short
+from ftrun.core.text.sentences import several, short
 from ftrun.helpers.evidence import children
 from ftrun.helpers.evidence.children import Said
 

@@ -12,8 +12,8 @@ from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.cli.doctor import devices, disk, memory, process, versions
 from ftrun.cli.doctor.finding import Finding
-from ftrun.core.words import printable
-from ftrun.views import alive, rundir, state
+from ftrun.core.text.sentences import printable
+from ftrun.views import liveness, rundir, state
 
 SCHEMA: Final = 1
 NAME: Final = 13  # columns
@@ -38,7 +38,7 @@ def command(run_dir: str | None, as_json: bool) -> None:
 
 def _examine(path: str | None) -> Iterator[Finding]:
     run = {} if path is None else state.load(path).part("run")
-    running = alive.here(run)
+    running = liveness.here(run)
     run = run if running else {}
     checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
         ("PID 1", partial(process.first, run)),

@@ -7,10 +7,10 @@ import click
 
 from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR
-from ftrun.core import words
+from ftrun.core.text import sentences
 from ftrun.views import rundir
-from ftrun.views.stream import Stream
-from ftrun.views.tail import Record
+from ftrun.views.record_stream import RecordStream
+from ftrun.views.record_tail import Record
 
 _SHOWN = ("schema", "time", "mono", "event", "attempt")
 
@@ -22,7 +22,7 @@ _SHOWN = ("schema", "time", "mono", "event", "attempt")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more.")
 def command(run_dir: str | None, as_json: bool, last: int | None, follow: bool) -> None:
     shown = _json if as_json else _text
-    stream = Stream(rundir.find(run_dir))
+    stream = RecordStream(rundir.find(run_dir))
     over = False
     before: Iterable[Record] = stream.more() if last is None else stream.newest(last)
 
@@ -46,5 +46,5 @@ def _json(record: Record) -> str:
 
 def _text(record: Record) -> str:
     fields = ((name, value) for name, value in record.items() if name not in _SHOWN)
-    told = words.record(f"{record['event']:<10}", fields)
-    return words.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {told}")
+    told = sentences.record(f"{record['event']:<10}", fields)
+    return sentences.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {told}")

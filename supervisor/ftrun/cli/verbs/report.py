@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from ftrun.cli import printing
-from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError
 from ftrun.host import procfs
-from ftrun.views import plain, rundir
+from ftrun.views import markdown, rundir
 
 LIMIT = 64 << 20  # bytes
 
@@ -35,11 +35,11 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool) -> None:
     if number is None or number not in there:
         what = "no report: none was made" if number is None else f"no report of attempt {number}"
         others = f"; there is one of {', '.join(map(str, there))}" if there else ""
-        raise Trouble(f"{path}: {what}{others}")
+        raise UserError(f"{path}: {what}{others}")
     if as_json:
         printing.show_json(_document(f"{path}/reports/attempt-{number}/report.json"))
     else:
-        printing.show(plain.lines(_content(f"{path}/reports/attempt-{number}/report.md").decode("utf-8", "replace")))
+        printing.show(markdown.lines(_content(f"{path}/reports/attempt-{number}/report.md").decode("utf-8", "replace")))
 
 
 def attempts(run_dir: str) -> list[int]:
@@ -55,7 +55,7 @@ def attempts(run_dir: str) -> list[int]:
 def _content(file: str) -> bytes:
     content = procfs.read(file, LIMIT)
     if content is None:
-        raise Trouble(f"{file} cannot be read")
+        raise UserError(f"{file} cannot be read")
     return content
 
 
@@ -63,4 +63,4 @@ def _document(file: str) -> Any:
     try:
         return json.loads(_content(file))
     except (ValueError, RecursionError):
-        raise Trouble(f"{file} is no JSON: was it cut off?") from None
+        raise UserError(f"{file} is no JSON: was it cut off?") from None

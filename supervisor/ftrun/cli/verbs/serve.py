@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ftrun.cli.common import RUN_DIR, Trouble, needs
+from ftrun.cli.common import RUN_DIR, UserError, needs
 from ftrun.views import rundir
 
 BACKLOG = 64
@@ -67,5 +67,5 @@ def _listening(family: socket.AddressFamily, address: str, port: int) -> socket.
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
-        raise Trouble(f"{address} port {port}: {error.strerror}") from None
+        raise UserError(f"{address} port {port}: {error.strerror}") from None
     return listening

@@ -9,16 +9,16 @@ from typing import Any, Final, NamedTuple
 import click
 
 from ftrun.cli import printing
-from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble
-from ftrun.core import words
-from ftrun.core.values import TOUCH
-from ftrun.core.words import printable, several, short
-from ftrun.helpers.evidence import processes, slow, stacks
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError
+from ftrun.core.machine.values import TOUCH
+from ftrun.core.text import sentences
+from ftrun.core.text.sentences import printable, several, short
+from ftrun.helpers.evidence import processes, stacks, threads
 from ftrun.helpers.evidence.processes import Seen
 from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
 from ftrun.views import rundir, state
-from ftrun.views.look import look
+from ftrun.views.run_snapshot import look
 
 SECONDS: Final = 60.0  # for all of them; one takes 20 ms
 COMMANDS: Final = 1.0  # s; a command line may never come
@@ -48,7 +48,7 @@ def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
     path = rundir.find(run_dir)
     ranks = {one.pid: one.rank for one in look(path).ranks if one.state != "gone"}
     if rank is not None and rank not in ranks.values():
-        raise Trouble(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))
+        raise UserError(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))
     found = _look(_root(path), ranks, rank)
     if as_json:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -62,10 +62,10 @@ def _root(path: str) -> int:
     rest = state.load(path).rest
     pid, start = rest.get("pid"), rest.get("pid_start")
     if rest.get("ended") or not isinstance(pid, int):
-        raise Trouble(f"{path}: no command runs" + (": the run has ended" if rest.get("ended") else ""))
+        raise UserError(f"{path}: no command runs" + (": the run has ended" if rest.get("ended") else ""))
     process = procfs.stat(pid)
     if process is None or process.start != start or process.ended:
-        raise Trouble(
+        raise UserError(
             f"{path}: the command, process {pid}, is gone, or in another PID namespace: look in its container"
         )
     return pid
@@ -74,7 +74,7 @@ def _root(path: str) -> int:
 def _every(ranks: Collection[int]) -> str:
     """`0-6, 8`, then the processes without RANK; `--rank` takes the number of one of those as well."""
     numbers, others = [n for n in ranks if n >= TOUCH], sorted((n for n in ranks if n < TOUCH), reverse=True)
-    return ", ".join([*filter(None, [_ranges(numbers)]), *(f"{number}: {words.rank(number)}" for number in others)])
+    return ", ".join([*filter(None, [_ranges(numbers)]), *(f"{number}: {sentences.rank(number)}" for number in others)])
 
 
 def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
@@ -87,7 +87,7 @@ def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process
     seen.sort(key=lambda one: (one.stat.pid not in ranks, ranks.get(one.stat.pid, 0), one.stat.pid))
     pids = [one.stat.pid for one in seen]
     commands: dict[int, str] = {}
-    task = slow.Task(partial(slow.commands, pids, commands))
+    task = threads.Task(partial(threads.commands, pids, commands))
     found = stacks.look(stacks.program(), pids, SECONDS)
     task.wait(COMMANDS)
     return [
@@ -151,7 +151,7 @@ def _who(members: list[Process]) -> str:
 
 def _named(members: list[Process]) -> list[str]:
     shown = [
-        f"{f'process {one.pid}' if one.rank is None else words.member(one.rank, one.pid)} "
+        f"{f'process {one.pid}' if one.rank is None else sentences.member(one.rank, one.pid)} "
         f"({short(one.command or one.seen.stat.name, 60)})"
         for one in members[:NAMED]
     ]

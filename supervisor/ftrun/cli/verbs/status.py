@@ -5,7 +5,7 @@ import click
 from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.views import rundir, summary
-from ftrun.views.look import look
+from ftrun.views.run_snapshot import look
 
 
 @click.command(help="How the run stands: what it does, whether it is healthy, what happened last, what comes next.")

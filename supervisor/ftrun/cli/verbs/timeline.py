@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from ftrun.cli.common import AS_JSON, RUN_DIR, Trouble, needs
-from ftrun.core.words import printable
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, needs
+from ftrun.core.text.sentences import printable
 from ftrun.views import html, rundir, svg, timeline
 from ftrun.views.history import History, read
 
@@ -50,7 +50,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Trouble(f"{path}: {error.strerror or error}") from None
+        raise UserError(f"{path}: {error.strerror or error}") from None
     click.echo(f"written: {path}")
 
 

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from ftrun.cli import printing, terminal
 from ftrun.cli.common import AS_JSON, RUN_DIR
-from ftrun.views import rundir, steps, summary, tail, top
-from ftrun.views.look import look
+from ftrun.config.parsers import duration
+from ftrun.views import record_tail, rundir, steps, summary, top
+from ftrun.views.run_snapshot import look
 from ftrun.views.snapshot import Snapshot
-from ftrun.wire.texts import duration
 
 LEAST: Final = 0.1  # s
 SEEDED: Final = 32 << 10  # bytes of records, for the last of them
@@ -60,7 +60,7 @@ class Watched:
         self._given = given
         self._dir = rundir.find(given)
         self.shown = look(self._dir)
-        self.records = tail.last(f"{self._dir}/events.jsonl", SEEDED)
+        self.records = record_tail.last(f"{self._dir}/events.jsonl", SEEDED)
 
     def look(self) -> None:
         try:
@@ -70,7 +70,7 @@ class Watched:
         except rundir.NoRunDir as error:
             self.shown = self.shown._replace(alive=False, problems=(str(error),))
             return
-        self.records = tail.last(f"{self._dir}/events.jsonl", SEEDED)
+        self.records = record_tail.last(f"{self._dir}/events.jsonl", SEEDED)
 
     @property
     def paces(self) -> list[float]:

@@ -80,6 +80,6 @@ def traffic(before: World, after: World, pids: Sequence[int]) -> tuple[str | Non
 
 
 def inode(key: str) -> int:
-    """Of the key of a socket's `End`."""
+    """Of the key of a socket's `GroupEnd`."""
     digits = key.removeprefix("socket:[").rstrip("]")
     return int(digits) if digits.isdigit() else 0

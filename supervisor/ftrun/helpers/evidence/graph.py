@@ -20,9 +20,9 @@ else is found on its own node.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ftrun.core import durations, words
+from ftrun.core.text import durations, sentences
+from ftrun.helpers.evidence.classification import BUSY_CPU, Change
 from ftrun.helpers.evidence.connections import Connections, inode
-from ftrun.helpers.evidence.judgement import BUSY_CPU, Change
 from ftrun.helpers.evidence.waits import End, Process, Thread, World, host
 
 TICK: Final = 0.05  # s by which two readings of one and the same timer may differ
@@ -341,7 +341,7 @@ class Graph:
     def name(self, pid: int) -> str:
         change = self._changes.get(pid)
         if pid in self._ranks:
-            return words.rank(self._ranks[pid])
+            return sentences.rank(self._ranks[pid])
         return f"process {pid} ({change.seen.stat.name})" if change else f"process {pid}"
 
 

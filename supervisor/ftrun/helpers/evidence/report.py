@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ftrun.core import durations, hang_rules, words
-from ftrun.core.values import TOUCH, Rank
+from ftrun.core.machine.values import TOUCH, Rank
+from ftrun.core.rules import hang_rules
+from ftrun.core.text import durations, sentences
+from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.files import Files
-from ftrun.helpers.evidence.judgement import Change, Verdict
+from ftrun.helpers.evidence.flight_recorder import Answer, laggards
 from ftrun.helpers.evidence.markdown import block, code, plain, printable, table
-from ftrun.helpers.evidence.recorder import Answer, laggards
 from ftrun.helpers.evidence.request import Request
 from ftrun.helpers.evidence.stacks import Thread
 
@@ -25,7 +26,7 @@ class Facts(NamedTuple):
     processes from the suspect to the one for which, in the end, it waits."""
 
     request: Request
-    verdict: Verdict
+    verdict: Classification
     changes: Sequence[Change]
     seconds: float  # from look to look
     time: str
@@ -70,9 +71,9 @@ def _cause(facts: Facts) -> list[str]:
 def _named(facts: Facts, change: Change) -> str:
     finding = facts.request.finding
     if change.pid == finding.pid and finding.rank is not None:
-        return words.rank(finding.rank)
+        return sentences.rank(finding.rank)
     rank = next((r for r in facts.request.ranks if r.pid == change.pid), None)
-    return words.rank(rank.rank) if rank is not None else f"process {change.pid} ({change.seen.stat.name})"
+    return sentences.rank(rank.rank) if rank is not None else f"process {change.pid} ({change.seen.stat.name})"
 
 
 def sentence(facts: Facts) -> str:
@@ -175,7 +176,7 @@ def _first(facts: Facts) -> str:
     first, request = first_to_stop(facts.request.ranks), facts.request
     if len(request.ranks) < 2 or not first:
         return ""
-    names = ", ".join(words.rank(rank.rank) for rank in first)
+    names = ", ".join(sentences.rank(rank.rank) for rank in first)
     at = "" if first[0].step is None else f" after step {first[0].step}"
     return f"First to stop: {names}{at}, {durations.seconds(request.now - (first[0].moved_at or 0.0))} ago."
 
@@ -192,7 +193,7 @@ def _ranks(facts: Facts) -> list[str]:
         state = "done" if rank.done else "" if rank.present else "gone"
         answer = facts.answers.get(rank.rank)
         told = "" if answer is None else "; ".join(_told(answer)) or "nothing recorded"
-        inside = code(words.sections(rank.sections)) if rank.sections else ""
+        inside = code(sentences.sections(rank.sections)) if rank.sections else ""
         step = "" if rank.step is None else str(rank.step)
         number = str(rank.rank) if rank.rank >= TOUCH else "no RANK"
         numbers = [number, str(rank.pid), step, ago(rank.moved_at), ago(rank.alive_at)]
@@ -210,7 +211,7 @@ def _told(answer: Answer) -> list[str]:
 
 def _rank_number(rank: int) -> str:
     """Its number; a process without RANK has none."""
-    return str(rank) if rank >= TOUCH else words.rank(rank)
+    return str(rank) if rank >= TOUCH else sentences.rank(rank)
 
 
 def _groups(facts: Facts) -> list[str]:

@@ -2,9 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from ftrun.core.values import Finding, Rank, Section
-from ftrun.wire.codec import EXACT
-from ftrun.wire.evidence import Question, RankSeen
+from ftrun.core.machine.values import Finding, Rank, Section
+from ftrun.messages.codec import EXACT
+from ftrun.messages.evidence import Question, RankSeen
 
 
 class Request(NamedTuple):

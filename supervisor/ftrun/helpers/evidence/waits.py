@@ -70,7 +70,8 @@ class Process(NamedTuple):
 
 
 class World(NamedTuple):
-    """`holders`: by the key of an `End`, the processes of the job that have it, and how.  `outside`: the same of all
+    """`holders`: by the key of an `GroupEnd`, the processes of the job that have it, and how.  `outside`: the same of
+    all
     others that may be seen.  `locks`: by inode, who holds a file lock.  `group`: the hosts of the group's members."""
 
     at: float

@@ -1,7 +1,8 @@
 """Runs what heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
 
-The one word is a `Remedy` (wire/heal.py): its command is run by `sh -c` in a session of its own; its output goes to
-stderr.  `Healed` is the last that it says ("it ended with 3", "it did not end within 5m", ...); by then nothing of the
+The one word is a `Remedy` (messages/heal.py): its command is run by `sh -c` in a session of its own; its output goes to
+stderr.  `HealingFinished` is the last that it says ("it ended with 3", "it did not end within 5m", ...); by then
+nothing of the
 command is left, what it left in the background included.  When stdin ends before, all of it is killed just the same,
 and nothing is said.  It ends with 0, or with 1 after a `problem`.
 """
@@ -13,14 +14,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ftrun.core import durations
+from ftrun.core.text import durations
 from ftrun.helpers.evidence.processes import below
 from ftrun.helpers.heal.children import Children, why
 from ftrun.helpers.lines import Lines, run
 from ftrun.host import procfs, spawn, tree
 from ftrun.host.procfs import Stat
-from ftrun.wire.codec import EXACT
-from ftrun.wire.heal import EVENTS, Healed, Remedy
+from ftrun.messages.codec import EXACT
+from ftrun.messages.heal import EVENTS, Healed, Remedy
 
 LAST: Final = 10.0  # s in which SIGKILL ends all but what is stuck in the kernel
 TURN: Final = 0.1  # s between looks for what forked meanwhile

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.readings import Reading, readings
-from ftrun.views.look import look
+from ftrun.views.run_snapshot import look
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ftrun.core import values
+from ftrun.core.machine import values
 from ftrun.helpers.metrics.catalogue import (
     CAUSES,
     DEVICES,

@@ -9,7 +9,7 @@ the disk does not answer: PID 1 gives it up, or does not wait for it at all.
     mirror keep LOCAL REMOTE READ    copies LOCAL to REMOTE until stdin ends, and then what is left (keeping.py);
                                      READ: the token of what was fetched, `none` where nothing was there, `-` for not
                                      asked in time, `+` for a REMOTE that is yet to be made, as by `new`
-What it says is in wire/mirror.py: `Done` with the `path` of `new`; with `read` and `replace` of `fetch`
+What it says is in messages/mirror.py: `Done` with the `path` of `new`; with `read` and `replace` of `fetch`
 (LOCAL/.fetched is to take the place of LOCAL; `read` is `-` where there is a state that is not brought); `Refused` for
 what is not ours to write.  It ends with 0 when all is done, or nobody reads any more, with 1 after a problem that it
 did not expect.
@@ -25,10 +25,10 @@ from typing import Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.mirror import files
-from ftrun.helpers.mirror.keeping import RECORDS, Keeping
-from ftrun.host.place import FETCHED, NOTHING, UNREAD
-from ftrun.views import alive
-from ftrun.wire.mirror import EVENTS, Done, Refused
+from ftrun.helpers.mirror.synchronization import RECORDS, Synchronization
+from ftrun.host.work_dir import FETCHED, NOTHING, UNREAD
+from ftrun.messages.mirror import EVENTS, Done, Refused
+from ftrun.views import liveness
 
 MOST: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"
@@ -64,7 +64,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                 lines.say(Done())
             case _:
                 local, remote, read = words
-                Keeping(local, remote, read, make=fresh, lines=lines).run()
+                Synchronization(local, remote, read, make=fresh, lines=lines).run()
     except OSError as error:
         if verb == "keep" or error.errno not in WRONG:
             raise
@@ -93,7 +93,7 @@ def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
     os.makedirs(remote, 0o700, exist_ok=True)
     until = time.monotonic() + LEAVING
     # That of another node may be gone with it, and its lock stays for a while; nor can we end anything there.
-    while alive.copied(remote) and files.load(remote).get("node") == os.uname().nodename:
+    while liveness.copied(remote) and files.load(remote).get("node") == os.uname().nodename:
         if time.monotonic() > until:
             raise BlockingIOError(errno.EAGAIN, "another ftrun works in it", remote)
         time.sleep(TURN)

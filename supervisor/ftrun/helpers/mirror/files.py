@@ -9,7 +9,7 @@ import stat as st
 from collections.abc import Callable
 from typing import Any, Final
 
-from ftrun.host import own, whole
+from ftrun.host import bounded_read, safe_files
 
 CHUNK: Final = 1 << 20  # bytes
 NOTE: Final = "mirror.json"
@@ -83,7 +83,7 @@ def content(path: str) -> bytes | None:
     """Of a note; None where there is no file.  ValueError for more than LIMIT bytes."""
     if regular(path) is None:
         return None
-    return whole.read(_unfollowed(path, os.O_RDONLY), LIMIT)
+    return bounded_read.read(_unfollowed(path, os.O_RDONLY), LIMIT)
 
 
 def within(root: str, path: str) -> int:
@@ -92,7 +92,7 @@ def within(root: str, path: str) -> int:
     for name in path.split("/") if path else ():
         above = fd
         try:
-            fd = own.within(name, above)
+            fd = safe_files.within(name, above)
         finally:
             os.close(above)
     return fd
@@ -102,7 +102,7 @@ def load(folder: str) -> dict[str, Any]:
     """The note in a folder; empty where there is none that is ours."""
     try:
         fd = os.open(f"{folder}/{NOTE}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        found = json.loads(whole.read(fd, LIMIT))
+        found = json.loads(bounded_read.read(fd, LIMIT))
         right = TOKEN.fullmatch(found["token"]) and isinstance(found["base"], dict) and isinstance(found["remote"], str)
         return dict(found) if right else {}
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):

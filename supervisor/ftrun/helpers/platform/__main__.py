@@ -1,7 +1,8 @@
 """Says what MindCluster wants: `python -m ftrun.helpers.platform PATH PERIOD [TABLE]`, started by PID 1.
 
-PATH is `reset.json` (reset.py), looked at every PERIOD seconds; TABLE a site's file of fault codes (core/faults.py).
-What it says is in wire/platform.py: `Platform` at first, and each time anything of it changes; `Ready` after the first
+PATH is `reset.json` (reset.py), looked at every PERIOD seconds; TABLE a site's file of fault codes
+(core/rules/fault_codes.py).
+What it says is in messages/platform.py: `Platform` at first, and each time anything of it changes; `Ready` after the first
 look; `Problem`, each at most once.  The faults are one for each code of each rank of this container (ranks.py; of all
 ranks, where nothing says which are), with the status `fault`, `unrecovered` or `failed`.  `fault` without a code has
 the code "reset.json"; so have the other states, where no rank of this container has a code.  The platform wants the
@@ -18,15 +19,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ftrun.core import faults
+from ftrun.core.rules import fault_codes
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.platform import reset
 from ftrun.helpers.platform.ranks import local_ranks
 from ftrun.helpers.probe import tables
-from ftrun.host import whole
-from ftrun.wire import platform as messages
-from ftrun.wire.helpers import Ready
-from ftrun.wire.platform import EVENTS
+from ftrun.host import bounded_read
+from ftrun.messages import platform as messages
+from ftrun.messages.helpers import Ready
+from ftrun.messages.platform import EVENTS
 
 LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
@@ -47,7 +48,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 
 
 class Platform:
-    def __init__(self, path: str, table: faults.Table, lines: Lines) -> None:
+    def __init__(self, path: str, table: fault_codes.Table, lines: Lines) -> None:
         self._path, self._table, self._lines = path, table, lines
         self._local = local_ranks(os.environ)
         self._known: messages.Platform | None = None  # said; what an earlier life of ours said may be over
@@ -83,10 +84,10 @@ class Platform:
         return found, None
 
     def _severity(self, code: str) -> str:
-        return faults.look_up(self._table, code).severity
+        return fault_codes.look_up(self._table, code).severity
 
 
-def _table(paths: Sequence[str], lines: Lines) -> faults.Table:
+def _table(paths: Sequence[str], lines: Lines) -> fault_codes.Table:
     """Ours, and the one of a site, which wins; one that is wrong is a problem and is left out."""
     table = tables.ours("ascend")
     for path in paths:
@@ -99,7 +100,7 @@ def _table(paths: Sequence[str], lines: Lines) -> faults.Table:
 
 def read(path: str) -> bytes:
     """All of a regular file, or of what a link leads to.  ValueError where it is none, or has more than LIMIT bytes."""
-    return whole.read(os.open(path, whole.FLAGS), LIMIT)
+    return bounded_read.read(os.open(path, bounded_read.FLAGS), LIMIT)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
 RankList (RankId, LogicId, Status, Policy, InitialPolicy, ErrorCode, ErrorCodeHex), UpdateTime, RetryTime,
 FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  What
-GracefulExit and RetryTime ask of the command is in core/heeding.py.  Two components write it, and any field may be
-missing or null:
+GracefulExit and RetryTime ask of the command is in core/machine/platform_requests.py.  Two components write it, and
+any field may be missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
   else, LogicId 0 and no code.  The agent in the container kills on it, and waits until it is over before it starts.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
@@ -18,10 +18,10 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from ftrun.core import faults
-from ftrun.core.history import NO_CODE
-from ftrun.wire.codec import LARGEST as LARGEST_NUMBER
-from ftrun.wire.platform import Platform, RankFault
+from ftrun.core.rules import fault_codes
+from ftrun.core.rules.fault_history import NO_CODE
+from ftrun.messages.codec import LARGEST as LARGEST_NUMBER
+from ftrun.messages.platform import Platform, RankFault
 
 FAULT: Final = "fault"
 UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on such a chip
@@ -103,5 +103,5 @@ def _rank(entry: object) -> tuple[int, int, str, list[str]]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"ErrorCodeHex is {json.dumps(texts)[:40]}")
     words = [word for text in texts for word in re.split(r"[\s,;\[\]\"']+", text)]
-    codes = [faults.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + words if code]
+    codes = [fault_codes.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + words if code]
     return rank, int(logic), status, list(dict.fromkeys(codes))

@@ -1,8 +1,10 @@
 """Says how the accelerators are: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE]]`, started by PID 1.
 
 KIND is auto, nvidia or ascend; PERIOD is in seconds; TABLE is a site's file of fault codes, which wins over ours
-(core/faults.py), if it is not empty; FILE has the last `devices`, for those who read beside us.  What it is asked and
-says is in wire/probe.py: `Ready`, or `Absent`, and it ends; then `Present`, `Fault`s and `Checked`, by the shortest
+(core/rules/fault_codes.py), if it is not empty; FILE has the last `devices`, for those who read beside us.  What it is
+asked and
+says is in messages/probe.py: `Ready`, or `Absent`, and it ends; then `Present`, `Fault`s and `DevicesChecked`, by the
+shortest
 look that tells the health of the devices; then `Devices` every PERIOD.  A `Fault` comes within about TURN of the
 driver's telling it, or of the look that finds it.  Nobody answers for the `silent` devices of `Freed`, which are no
 reason against `ok` (free.py); clear.py says which devices are well, and when a fault is over.  A later `Free` takes the
@@ -24,17 +26,17 @@ from importlib import import_module
 from typing import Final, NamedTuple
 
 from ftrun.accelerators.table import BY_NAME
-from ftrun.core.faults import Table, look_up
+from ftrun.core.rules.fault_codes import Table, look_up
 from ftrun.helpers.lines import write
 from ftrun.helpers.probe import tables
-from ftrun.helpers.probe.clear import unclear, well
 from ftrun.helpers.probe.device import DeviceFault, Unavailable, Vendor
-from ftrun.helpers.probe.free import held
-from ftrun.host import own
-from ftrun.wire import probe as messages
-from ftrun.wire.codec import EXACT, Malformed
-from ftrun.wire.helpers import REQUEST_LIMIT, Problem
-from ftrun.wire.probe import Device, Health, Occupied
+from ftrun.helpers.probe.device_health import unclear, well
+from ftrun.helpers.probe.device_release import devices_held
+from ftrun.host import safe_files
+from ftrun.messages import probe as messages
+from ftrun.messages.codec import EXACT, Malformed
+from ftrun.messages.helpers import REQUEST_LIMIT, Problem
+from ftrun.messages.probe import Device, Health, Occupied
 
 # s between questions for faults, since only requests can be waited for; and at least between looks while devices are to
 # become free.
@@ -205,7 +207,7 @@ class Probe:
 
     def _show(self, seen: messages.Devices) -> None:
         try:
-            with open(own.fresh(f"{self._file}.new"), "w", encoding="ascii") as stream:
+            with open(safe_files.fresh(f"{self._file}.new"), "w", encoding="ascii") as stream:
                 stream.write(EXACT.dump(seen))
             os.rename(f"{self._file}.new", self._file)
         except OSError as error:
@@ -213,7 +215,7 @@ class Probe:
 
     def _judge_free(self, asked: Freeing, devices: Sequence[Device], now: float) -> bool:
         """Whether that was the last word."""
-        still = held(devices, asked.pids, asked.used, self._ours, _alive)
+        still = devices_held(devices, asked.pids, asked.used, self._ours, _alive)
         removed = [device for device in devices if device.id in asked.removed]
         unknown = any(device.answers and not device.examined for device in removed)  # the tool is slow
         if (still or unknown) and now < asked.until:

@@ -17,11 +17,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ftrun.helpers.probe import asking, npu_smi
-from ftrun.helpers.probe.asking import Answer, Asking, Words, card_of
+from ftrun.helpers.probe import npu_smi, npu_smi_runs
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
-from ftrun.wire.probe import Device
+from ftrun.helpers.probe.npu_smi_runs import Answer, Asking, Words, card_of
+from ftrun.messages.probe import Device
 
 VENDOR: Final = "ascend"
 TOOL: Final = "npu-smi"
@@ -177,7 +177,7 @@ class Ascend:
         self._silent = [
             f"{TOOL} says nothing of chip {place(chip)}"
             if str(chip.card) in spoken
-            else f"{TOOL} does not answer for card {chip.card} within {asking.TIMEOUT:.0f} s"
+            else f"{TOOL} does not answer for card {chip.card} within {npu_smi_runs.TIMEOUT:.0f} s"
             for chip in silent
         ]
         lost = self._lost(silent)

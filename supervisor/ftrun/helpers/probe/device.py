@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from ftrun.wire.probe import Device
+from ftrun.messages.probe import Device
 
 
 class DeviceFault(NamedTuple):

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
-from ftrun.helpers.probe.free import UNLISTED
-from ftrun.helpers.probe.standing import Standing, Words
+from ftrun.helpers.probe.device_release import UNLISTED
+from ftrun.helpers.probe.lasting_states import Standing, Words
 from ftrun.helpers.probe.visible import Gpu, Mig, Unit, entries, numbered, units, visible
-from ftrun.wire.probe import Device
+from ftrun.messages.probe import Device
 
 VENDOR: Final = "nvidia"
 LIBRARY: Final = "libnvidia-ml.so.1"

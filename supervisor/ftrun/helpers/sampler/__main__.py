@@ -1,6 +1,6 @@
 """Says each period what the command's tree does: `main([PERIOD])`, in seconds.
 
-`Tree` on stdin names the tree, each time the command was started (wire/sampler.py); a new one is answered by `Begun`,
+`Tree` on stdin names the tree, each time the command was started (messages/sampler.py); a new one is answered by `Begun`,
 so that it is never silent for longer than a period or an attempt.  In here and not in PID 1, because `/proc/<pid>/io`
 waits for a lock that a process stuck in exec may hold.
 """
@@ -16,9 +16,9 @@ from ftrun.helpers.lines import write
 from ftrun.helpers.sampler.counters import Count, Process, counts, done
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
-from ftrun.wire.codec import Malformed
-from ftrun.wire.helpers import LINE_LIMIT, Problem
-from ftrun.wire.sampler import EVENTS, REQUESTS, Begun, Event, Sample, Tree
+from ftrun.messages.codec import Malformed
+from ftrun.messages.helpers import LINE_LIMIT, Problem
+from ftrun.messages.sampler import EVENTS, REQUESTS, Begun, Event, Sample, Tree
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,22 +3,22 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from ftrun.config import Settings
-from ftrun.core import events as ev
-from ftrun.core.idle import Use
-from ftrun.core.policy import Policy
-from ftrun.core.states import Job
-from ftrun.core.values import Ledger
-from ftrun.host.capture import Capture
+from ftrun.config.option_table import Settings
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.states import Job
+from ftrun.core.machine.values import Ledger
+from ftrun.core.rules.idle import DeviceUse
+from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Helpers
-from ftrun.host.place import Place
+from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.tree import Tree
-from ftrun.wire.codec import Malformed, Protocol
-from ftrun.wire.helpers import Problem
+from ftrun.host.work_dir import WorkDir
+from ftrun.messages.codec import Malformed, Protocol
+from ftrun.messages.helpers import Problem
 
 if TYPE_CHECKING:
-    from ftrun.grouping import Group
-    from ftrun.wire.probe import Device
+    from ftrun.config.group_config import Group
+    from ftrun.messages.probe import Device
 
 SETTLED: Final = 1.0  # s until a helper that may wait is started: a command's first second is its own
 REFUSALS: Final = 16  # different malformed messages of one helper that are recorded
@@ -38,9 +38,9 @@ class Context:
         policy: Policy,
         helpers: Helpers,
         tree: Tree,
-        place: Place,
+        place: WorkDir,
         beat_dir: str,
-        captured: Capture,
+        captured: OutputPipes,
         group: "Group | None",
         idle_period: float,
     ) -> None:
@@ -53,12 +53,12 @@ class Context:
         self.ledger: Ledger | None = None
         self.running: dict[str, Client[Any]] = {}  # by the name of the helper
         self.devices: tuple[Device, ...] = ()  # as the probe saw them last
-        self.uses: Callable[[float], tuple[Use, ...]] = _none  # all looks at the devices since the last call
+        self.uses: Callable[[float], tuple[DeviceUse, ...]] = _none  # all looks at the devices since the last call
         self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start
         self.reported: frozenset[tuple[str, str]] = frozenset()  # faults by the platform: the device and the code
 
 
-def _none(now: float) -> tuple[Use, ...]:
+def _none(now: float) -> tuple[DeviceUse, ...]:
     return ()
 
 

@@ -1,8 +1,8 @@
 """Client of the helper that sees new checkpoint files (`--progress`)."""
 
-from ftrun.core import events as ev
+from ftrun.core.machine import events as ev
+from ftrun.messages import checkpoints as messages
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import checkpoints as messages
 
 
 class CheckpointWatcher(Client[messages.Event]):
@@ -15,5 +15,5 @@ class CheckpointWatcher(Client[messages.Event]):
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.Saved(path, mono, renamed):
-                return [ev.Saved(now, path, mono, renamed)]
+                return [ev.CheckpointSaved(now, path, mono, renamed)]
         return []

@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ftrun.core import events as ev
-from ftrun.core.liveness import patience
-from ftrun.core.values import Attempt, Finding, Rank
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.values import Attempt, Finding, Rank
+from ftrun.core.rules.liveness import patience
+from ftrun.messages import evidence as messages
+from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import evidence as messages
-from ftrun.wire.codec import EXACT
 
 BETWEEN: Final = 3.0  # s from the first look of the evidence to the second, and at most a quarter of the limit
 RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
@@ -26,7 +26,7 @@ class Evidence(Client[messages.Event]):
         self._finding: Finding | None = None
 
     def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
-        """Answered by `Evidenced`; if it cannot be asked at all, the phase's own deadline is the answer."""
+        """Answered by `EvidenceCollected`; if it cannot be asked at all, the phase's own deadline is the answer."""
         context = self.context
         first = sorted(ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))[:RANKS]
         question = messages.Question(
@@ -47,7 +47,7 @@ class Evidence(Client[messages.Event]):
         context.helpers.want(self.name, EXACT.dump(question), once=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
-        """`Evidenced` without the ranks, which the caller has to look at."""
+        """`EvidenceCollected` without the ranks, which the caller has to look at."""
         match message:
             case messages.Evidenced() if self._finding is not None:
                 self._finding = None
@@ -57,7 +57,7 @@ class Evidence(Client[messages.Event]):
                 seen = message._replace(report=report)
                 names = ("why", "cpu", "io", "processes", "report", "waits")
                 fields = tuple((name, getattr(seen, name)) for name in names)
-                return [ev.Evidenced(now, (), fields, message.cleared)]
+                return [ev.EvidenceCollected(now, (), fields, message.cleared)]
         return []
 
     def ended(self, now: float) -> list[ev.Event]:
@@ -66,7 +66,7 @@ class Evidence(Client[messages.Event]):
         # A learned timeout alone never kills a rank.
         cleared = "no evidence could be had" if self._finding.learned else None
         self._finding = None
-        return [ev.Evidenced(now, (), (("evidence", "none could be had"),), cleared)]
+        return [ev.EvidenceCollected(now, (), (("evidence", "none could be had"),), cleared)]
 
 
 def _seen(rank: Rank) -> messages.RankSeen:

@@ -1,14 +1,14 @@
 """Client of the helper that does the work at the end of the container (`--on-exit`, `--unmount`)."""
 
-from ftrun.core import events as ev
-from ftrun.core import masking
+from ftrun.core.machine import events as ev
+from ftrun.core.text import redaction
+from ftrun.messages import exit_hooks as messages
+from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import exit_hooks as messages
-from ftrun.wire.codec import EXACT
 
 
 class ExitHooks(Client[messages.Event]):
-    name = "farewell"
+    name = "exit_hooks"
     events = messages.EVENTS
 
     def begin(self, work: messages.Work) -> None:
@@ -20,9 +20,9 @@ class ExitHooks(Client[messages.Event]):
             case messages.Parted(late, failed):
                 self.awaited.clear()
                 for one in failed:
-                    self.problem(f"{masking.text(one.what)}: {one.why}")
+                    self.problem(f"{redaction.text(one.what)}: {one.why}")
                 for what in late:
-                    self.problem(f"{masking.text(what)}: not done in time; it goes on without us")
+                    self.problem(f"{redaction.text(what)}: not done in time; it goes on without us")
         return []
 
     def ended(self, now: float) -> list[ev.Event]:

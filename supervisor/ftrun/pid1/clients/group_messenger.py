@@ -11,20 +11,20 @@ import os
 import time
 from typing import Any, Final
 
-from ftrun.core import durations
-from ftrun.core import events as ev
-from ftrun.core.group import BEATS, Report
-from ftrun.core.joining import Member, report
-from ftrun.core.states import Job
+from ftrun.core.group.messages import BEATS, Report
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.group_member import GroupMember, report
+from ftrun.core.machine.states import Job
+from ftrun.core.text import durations
 from ftrun.host import procfs
+from ftrun.messages import messenger as messages
+from ftrun.messages import peers as wire
+from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.messenger import Messenger
-from ftrun.wire import messenger as messages
-from ftrun.wire import peers as wire
-from ftrun.wire.codec import EXACT
 
-SPARE: Final = 5.0  # s; the courier itself says it so much earlier
-PERIOD: Final = 1.0, 4.5  # s between two heartbeats of a member, by the size of the group (courier.member)
+SPARE: Final = 5.0  # s; the messenger itself says it so much earlier
+PERIOD: Final = 1.0, 4.5  # s between two heartbeats of a member, by the size of the group (messenger.member)
 KILLING: Final = 5.0  # s from SIGKILL to the end of what can be killed
 
 
@@ -41,19 +41,19 @@ class GroupMessenger(Messenger):
     def start(self) -> None:
         context, policy, group = self.context, self.context.policy, self.context.group
         assert group is not None
-        self._me = Member(group.rank, os.urandom(8).hex(), policy.node, procfs.boot_id())
+        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.node, procfs.boot_id())
         drain = policy.grace + KILLING
         job = f"{group.job}/{policy.phase}" if policy.phase else group.job
         place = (group.size, group.rank, group.endpoint, group.secret, group.wait, drain, policy.heal_timeout)
         period = min(max(PERIOD[0], group.size / 200), PERIOD[1])
-        self._place = wire.Place(*place, job, *self._me[1:], silence=max(policy.peer_timeout, BEATS * period))
+        self._place = wire.MemberAddress(*place, job, *self._me[1:], silence=max(policy.peer_timeout, BEATS * period))
         words = (context.place.path, context.beat_dir, EXACT.dump(self._place))
         context.helpers.want(self.name, *words, paired=True, prompt=True)  # the command waits for it
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.Ordered(order):
-                return [ev.Ordered(now, order)]
+                return [ev.GroupOrderReceived(now, order)]
             case messages.Contact(age):
                 self._contact(now - age, now)
             case messages.Cut(why):
@@ -63,7 +63,7 @@ class GroupMessenger(Messenger):
                 self.problem(self._refusal)
                 # Who was taken once was one of the group: scheduled again, all of it may fit together.
                 if misfit and self._word is None:
-                    return [ev.CutOff(now, self._refusal, True)]
+                    return [ev.CoordinatorLost(now, self._refusal, True)]
             case messages.Noted(what):
                 self._note(what)
             case messages.Left():
@@ -137,9 +137,9 @@ class GroupMessenger(Messenger):
     def _cut(self, why: str, now: float) -> ev.Event:
         if self._word is None or now >= self._until:
             self._over = True
-            return ev.CutOff(now, self._refusal or why)
+            return ev.CoordinatorLost(now, self._refusal or why)
         self._unheard = True
-        return ev.Unheard(now, self._refusal or why, self._until)
+        return ev.CoordinatorSilent(now, self._refusal or why, self._until)
 
 
 def _ageless(said: Report) -> tuple[Any, ...]:

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from ftrun.core import events as ev
-from ftrun.core.values import Fault
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.values import Fault
+from ftrun.messages import heal as messages
+from ftrun.messages import probe
+from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import heal as messages
-from ftrun.wire import probe
-from ftrun.wire.codec import EXACT
 
 SPARE: Final = 10.0  # s before the core gives up, in which the healers have to say what they know
 
@@ -28,7 +28,7 @@ class Heal(Client[messages.Event]):
         self._command = self.context.settings["heal"].value
 
     def heal(self, fault: Fault, now: float) -> list[ev.Event]:
-        """Answered by `Healed`."""
+        """Answered by `HealingFinished`."""
         context, policy = self.context, self.context.policy
         index = next((device.index for device in context.devices if device.id == fault.device), None)
         self._fault, self._asked_at, self._waits = fault, now, set()
@@ -93,7 +93,7 @@ class Heal(Client[messages.Event]):
             return []
         if not well:
             self._fault, self._waits = None, set()
-            return [ev.Healed(now, False, why)]
+            return [ev.HealingFinished(now, False, why)]
         self._waits.discard(who)
         return self._outcome(now)
 
@@ -101,7 +101,7 @@ class Heal(Client[messages.Event]):
         if self._waits:
             return []
         self._fault = None
-        return [ev.Healed(now, True)]
+        return [ev.HealingFinished(now, True)]
 
     def _ask_probe(self, now: float) -> None:
         if self._fault is None or "probe" not in self._waits or "command" in self._waits:

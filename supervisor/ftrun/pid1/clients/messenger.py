@@ -1,16 +1,17 @@
-"""Client of the messenger (the helper `courier`), which does all that needs pyzmq: operators' orders, and the group."""
+"""Client of the messenger (the helper `messenger`), which does all that needs pyzmq: operators' orders, and the
+group."""
 
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core.ordering import asked
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.operator import asked
+from ftrun.messages import messenger as messages
 from ftrun.pid1.clients.base import SETTLED, Client
-from ftrun.wire import messenger as messages
 
 
 class Messenger(Client[messages.Event]):
     """Of an ftrun that is alone.  `GroupMessenger` is that of a member of a group."""
 
-    name = "courier"
+    name = "messenger"
     aloud = True
     requests, events = messages.REQUESTS, messages.EVENTS
 
@@ -21,7 +22,7 @@ class Messenger(Client[messages.Event]):
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.OperatorOrder(id, verb, by, lasting, until):
-                return [asked(verb, ev.Order(id, by, until), lasting, now)]
+                return [asked(verb, ev.OperatorRequest(id, by, until), lasting, now)]
         return []
 
     def spawning(self) -> None:

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from ftrun.core import events as ev
+from ftrun.core.machine import events as ev
+from ftrun.messages import metrics as messages
 from ftrun.pid1.clients.base import SETTLED, Client, Context
-from ftrun.wire import metrics as messages
 
 WRITING: Final = 2.0  # s at the very end for the metrics with the verdict
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from ftrun.messages import mirror as messages
 from ftrun.pid1.clients.base import SETTLED, Client
-from ftrun.wire import mirror as messages
 
 COPYING: Final = 5.0  # s at the very end for what is to be on a network disk
 

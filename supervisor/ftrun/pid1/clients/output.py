@@ -3,9 +3,9 @@
 import time
 from typing import Final
 
-from ftrun.core import events as ev
+from ftrun.core.machine import events as ev
+from ftrun.messages import output as messages
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import output as messages
 
 DRAINING: Final = 5.0  # s at the very end for what the command wrote and nobody has read yet
 

@@ -4,13 +4,13 @@ import os
 from typing import Final
 
 from ftrun.accelerators.ascend import ASCEND
-from ftrun.core import events as ev
-from ftrun.core.history import NO_CODE
-from ftrun.core.values import Device, Fault
-from ftrun.derived import reset_file
+from ftrun.config.derived import reset_file
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.values import Device, Fault
+from ftrun.core.rules.fault_history import NO_CODE
 from ftrun.host.clock import clock
+from ftrun.messages import platform as messages
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import platform as messages
 
 LOOK: Final = 0.5  # s between looks at the platform's file
 # MindCluster's agent ends the processes whatever the code is, and the device plugin resets the chip only then: what a
@@ -33,11 +33,11 @@ class Platform(Client[messages.Event]):
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         return self._platform(message, now) if isinstance(message, messages.Platform) else []
 
-    def permitted(self, now: float) -> ev.Held:
+    def permitted(self, now: float) -> ev.StartHeld:
         """Whether the platform permits a start: what it has against devices that the job does without is no matter."""
         ledger, barred = self.context.ledger, self.context.barred
         without = bool(barred) and barred <= set(ledger.removed if ledger is not None else ())
-        return ev.Held(now, None if without else self._hold, self._ends)
+        return ev.StartHeld(now, None if without else self._hold, self._ends)
 
     def _platform(self, message: messages.Platform, now: float) -> list[ev.Event]:
         context = self.context
@@ -58,8 +58,12 @@ class Platform(Client[messages.Event]):
             self._hold, context.barred = "all processes of the job are to end (GracefulExit)", frozenset()
         events: list[ev.Event] = [self.permitted(now)]
         if not ids and (words := os.environ.get(ASCEND.visible)):  # no probe says which there are
-            events.append(ev.Found(now, tuple(Device(f"npu{word}", ASCEND.visible, word) for word in words.split(","))))
-        events += [ev.Faulted(now, fault, clock()) for place, fault in found.items() if place not in context.reported]
+            events.append(
+                ev.DevicesFound(now, tuple(Device(f"npu{word}", ASCEND.visible, word) for word in words.split(",")))
+            )
+        events += [
+            ev.FaultReported(now, fault, clock()) for place, fault in found.items() if place not in context.reported
+        ]
         events += self._rescheduled(message.retry_time, now)  # for a fault here the command starts again anyway
         context.reported = frozenset(found)
         return events

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.accelerators.table import BY_NAME
-from ftrun.core import events as ev
-from ftrun.core.idle import Use
-from ftrun.core.values import Device, Fault
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.values import Device, Fault
+from ftrun.core.rules.idle import DeviceUse
 from ftrun.host import devices as host
 from ftrun.host import procfs
 from ftrun.host.clock import clock
+from ftrun.messages import probe as messages
 from ftrun.pid1.clients.base import Client, Context
-from ftrun.wire import probe as messages
 
 PERIOD: Final = 10.0  # s
 SILENCE: Final = 25.0  # s; a driver call that takes longer is taken for stuck
@@ -33,7 +33,7 @@ class Probe(Client[messages.Event]):
     def __init__(self, context: Context) -> None:
         settings = context.settings
         self._seen_at = 0.0
-        self._looks: deque[Use] = deque(maxlen=LOOKS)  # since the last sample
+        self._looks: deque[DeviceUse] = deque(maxlen=LOOKS)  # since the last sample
         self._used: dict[str, int] | None = None  # before the command used any
         self._freeing = False
         self._removed: frozenset[str] = frozenset()
@@ -60,7 +60,7 @@ class Probe(Client[messages.Event]):
             case messages.Present(devices) if self.checks and not self._started:
                 return [self._present(devices, now)]
             case messages.Checked(well) if self.checks:
-                return [ev.Checked(now, self._well(well), clock())]
+                return [ev.DevicesChecked(now, self._well(well), clock())]
             case messages.Fault():
                 return self._fault(message, now)
             case messages.Freed() if self._freeing:
@@ -76,7 +76,7 @@ class Probe(Client[messages.Event]):
         """Whether the devices are free: at once where there are none, else later."""
         context = self.context
         if not context.helpers.runs(self.name) or not context.devices:
-            return [ev.Released(now)]
+            return [ev.DevicesReleased(now)]
         removed = context.ledger.removed if context.ledger is not None else ()
         self._freeing, self._removed = True, frozenset(removed)
         pids = (context.command, *list(dead)[-PIDS:])
@@ -95,14 +95,14 @@ class Probe(Client[messages.Event]):
             self.problem(f"--min-devices {self._least} has no effect, no device is seen ({why})", aloud=True)
         if self._freeing:
             self._freeing = False
-            return [ev.Released(now)]
-        return [ev.Checked(now)] if self.checks else []
+            return [ev.DevicesReleased(now)]
+        return [ev.DevicesChecked(now)] if self.checks else []
 
     def _present(self, devices: Sequence[messages.Health], now: float) -> ev.Event:
         """The first look at them, and nothing of ours uses them yet."""
         self._broken = {device.id: str(device.health) for device in devices if device.broken}
         self._used = self._used or _memory(devices) or None
-        return ev.Found(now, _usable(devices))
+        return ev.DevicesFound(now, _usable(devices))
 
     def _fault(self, message: messages.Fault, now: float) -> list[ev.Event]:
         """One that was there before us is not new, nor is one that a probe tells again because it is new itself.
@@ -120,8 +120,8 @@ class Probe(Client[messages.Event]):
         if self.checks and (not self._started or before):
             if device in self._broken and severity in ("minor", "major"):
                 severity, why = "critical", f"{why}; it does not work before that: {self._broken[device]}"
-            return [ev.Faulted(now, Fault(device, code, severity, why), clock(), standing=True)]
-        return [ev.Faulted(now, Fault(device, code, "warning" if before else severity, why), clock())]
+            return [ev.FaultReported(now, Fault(device, code, severity, why), clock(), standing=True)]
+        return [ev.FaultReported(now, Fault(device, code, "warning" if before else severity, why), clock())]
 
     def _see(self, devices: tuple[messages.Device, ...], now: float) -> list[ev.Event]:
         before = [device.id for device in self.context.devices]
@@ -129,7 +129,7 @@ class Probe(Client[messages.Event]):
         self.context.devices, self._seen_at = devices, now
         if self._used is None:
             self._used = _memory(devices)
-        return [] if before == [device.id for device in devices] else [ev.Found(now, _usable(devices))]
+        return [] if before == [device.id for device in devices] else [ev.DevicesFound(now, _usable(devices))]
 
     def _freed(self, message: messages.Freed, now: float) -> ev.Event:
         self._freeing = False
@@ -139,13 +139,13 @@ class Probe(Client[messages.Event]):
         )
         if self.context.policy.device_timeout is None:
             held, silent = (), ()  # nobody wants to know
-        return ev.Released(now, held, silent, self._well(message.well), clock())
+        return ev.DevicesReleased(now, held, silent, self._well(message.well), clock())
 
     def _well(self, devices: Sequence[str]) -> tuple[str, ...]:
         """Without those on which the platform permits no start: the probe may call them well."""
         return tuple(device for device in devices if device not in self.context.barred)
 
-    def _uses(self, now: float) -> tuple[Use, ...]:
+    def _uses(self, now: float) -> tuple[DeviceUse, ...]:
         """All looks since the last sample, or the last one; nothing of a probe that has been silent."""
         looks = tuple(self._looks)
         self._looks.clear()
@@ -174,8 +174,8 @@ def _ours(device: messages.Device) -> bool:
     return not above or any(found is not False for found in above)
 
 
-def _use(device: messages.Device) -> Use:
-    return Use(device.id, device.util, device.memory_util, device.power, device.traffic)
+def _use(device: messages.Device) -> DeviceUse:
+    return DeviceUse(device.id, device.util, device.memory_util, device.power, device.traffic)
 
 
 def _below_us(pid: int) -> bool | None:

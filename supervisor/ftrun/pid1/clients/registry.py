@@ -1,6 +1,6 @@
 """Which helpers run beside the command, and the way from PID 1's loop to their clients.
 
-To add a helper: the program `ftrun.helpers.NAME`, its messages in `ftrun.wire`, its client in this package, and one
+To add a helper: the program `ftrun.helpers.NAME`, its messages in `ftrun.messages`, its client in this package, and one
 entry of `TABLE`.
 """
 
@@ -8,22 +8,24 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ftrun.config import Settings
-from ftrun.core import effects as do
-from ftrun.core import events as ev
-from ftrun.core.policy import Policy
-from ftrun.core.states import Job
-from ftrun.core.values import Attempt, Fault, Finding, Ledger, Rank
-from ftrun.derived import reset_file, state_dir
+from ftrun.config.derived import reset_file, state_dir
+from ftrun.config.option_table import Settings
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.states import Job
+from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Rank
+from ftrun.core.rules.policy import Policy
 from ftrun.host import devices
-from ftrun.host.capture import Capture
 from ftrun.host.helpers import Helpers
-from ftrun.host.place import Place
+from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.tree import Tree
+from ftrun.host.work_dir import WorkDir
 from ftrun.pid1.clients.base import Client, Context, Record
 
 if TYPE_CHECKING:
-    from ftrun.grouping import Group
+    from ftrun.config.group_config import Group
+    from ftrun.messages.exit_hooks import Work
+    from ftrun.messages.state_store import Verdict
     from ftrun.pid1.clients.evidence import Evidence
     from ftrun.pid1.clients.exit_hooks import ExitHooks
     from ftrun.pid1.clients.heal import Heal
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from ftrun.pid1.clients.platform import Platform
     from ftrun.pid1.clients.probe import Probe
     from ftrun.pid1.clients.state_store import StateStore
-    from ftrun.wire.exit_hooks import Work
-    from ftrun.wire.state_store import Verdict
 
 ASKING: Final = 2.0  # s at most that all have to say why the command failed
 REPORTING: Final = 0.5  # s after which the probe has told what a driver knew of the end of a command
@@ -73,18 +73,18 @@ def _shows_metrics(context: Context) -> bool:
 
 TABLE: Final = (
     Entry("mirror", "mirror.Mirror", lambda context: bool(context.place.copied)),
-    Entry("courier", "messenger.Messenger", lambda context: context.group is None, later=True),
-    Entry("courier", "group_messenger.GroupMessenger", lambda context: context.group is not None),
+    Entry("messenger", "messenger.Messenger", lambda context: context.group is None, later=True),
+    Entry("messenger", "group_messenger.GroupMessenger", lambda context: context.group is not None),
     Entry("watch", "checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
     Entry("output", "output.Output", lambda context: bool(context.captured.streams)),
-    Entry("keeper", "state_store.StateStore", lambda context: state_dir(context.settings) is not None),
+    Entry("state_store", "state_store.StateStore", lambda context: state_dir(context.settings) is not None),
     Entry("platform", "platform.Platform", lambda context: reset_file(context.settings) is not None),
     Entry("probe", "probe.Probe", _probes),
     Entry("sampler", "sampler.Sampler", _samples, later=True),
     Entry("metrics", "metrics.Metrics", _shows_metrics, later=True),
     Entry("evidence", "evidence.Evidence", _on_demand),
     Entry("heal", "heal.Heal", _on_demand),
-    Entry("farewell", "exit_hooks.ExitHooks", _on_demand),
+    Entry("exit_hooks", "exit_hooks.ExitHooks", _on_demand),
 )
 
 
@@ -107,9 +107,9 @@ class Clients:
         policy: Policy,
         helpers: Helpers,
         tree: Tree,
-        place: Place,
+        place: WorkDir,
         beat_dir: str,
-        captured: Capture,
+        captured: OutputPipes,
         group: "Group | None" = None,
     ) -> None:
         idle = policy.limits.idle
@@ -173,7 +173,8 @@ class Clients:
             client.follow(job, now, unexplained)
 
     def hear(self, ready: set[int], now: float) -> list[ev.Event]:
-        """Events made of what the helpers said; `Evidenced` without the ranks, which the caller has to look at."""
+        """Events made of what the helpers said; `EvidenceCollected` without the ranks, which the caller has to look
+        at."""
         found: list[ev.Event] = []
         for name, line in self._helpers.said(ready, now):
             client: Client[Any] = self._running[name]
@@ -198,12 +199,12 @@ class Clients:
 
     @property
     def checks_devices(self) -> bool:
-        """Whether the first start waits for a look at the devices, `Checked`."""
+        """Whether the first start waits for a look at the devices, `DevicesChecked`."""
         probe: Probe | None = self._running.get("probe")
         return probe is not None and probe.checks
 
     def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
-        """Answered by `Evidenced`."""
+        """Answered by `EvidenceCollected`."""
         evidence: Evidence = self._demand("evidence")
         evidence.investigate(finding, attempt, ranks)
 
@@ -211,16 +212,16 @@ class Clients:
         """Whether the devices are free: at once where there are none, else later."""
         self._give_up_healing()
         probe: Probe | None = self._running.get("probe")
-        return [ev.Released(now)] if probe is None else probe.release(pids, now)
+        return [ev.DevicesReleased(now)] if probe is None else probe.release(pids, now)
 
     def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
-        """Answered by `Healed`; without a fault, by whether the platform permits a start."""
+        """Answered by `HealingFinished`; without a fault, by whether the platform permits a start."""
         if fault is not None:
             heal: Heal = self._demand("heal")
             return heal.heal(fault, now)
         self._give_up_healing()
         platform: Platform | None = self._running.get("platform")
-        return [ev.Held(now) if platform is None else platform.permitted(now)]
+        return [ev.StartHeld(now) if platform is None else platform.permitted(now)]
 
     def _give_up_healing(self) -> None:
         heal: Heal | None = self._running.get("heal")
@@ -228,7 +229,7 @@ class Clients:
             heal.give_up()
 
     def answer(self, answer: do.Answer) -> None:
-        messenger: Messenger = self._running["courier"]
+        messenger: Messenger = self._running["messenger"]
         messenger.answer(answer)
 
     def keep(self, ledger: Ledger, final: str | None = None) -> None:
@@ -238,13 +239,13 @@ class Clients:
             store.keep(ledger, final)
 
     def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
-        """Whether another ftrun of this job has reached a verdict; answered by `Shared`."""
+        """Whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
         store = self._store
-        return [ev.Shared(now)] if store is None else store.consult(ledger, now)
+        return [ev.VerdictShared(now)] if store is None else store.consult(ledger, now)
 
     @property
     def _store(self) -> "StateStore | None":
-        found: StateStore | None = self._running.get("keeper")
+        found: StateStore | None = self._running.get("state_store")
         return found
 
     def ask_tail(self) -> None:
@@ -276,7 +277,7 @@ class Clients:
         if (store := self._store) is not None:
             store.end(verdict)
         if work is not None:
-            hooks: ExitHooks = self._demand("farewell")
+            hooks: ExitHooks = self._demand("exit_hooks")
             hooks.begin(work)
 
     @property

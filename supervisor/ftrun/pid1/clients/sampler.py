@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from ftrun.core import events as ev
-from ftrun.core import idle
+from ftrun.core.machine import events as ev
+from ftrun.core.rules import idle
+from ftrun.messages import sampler as messages
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import sampler as messages
 
 SILENCE: Final = 25.0  # s; a look at /proc that takes longer is taken for stuck
 
@@ -21,7 +21,7 @@ class Sampler(Client[messages.Event]):
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.Sample(mono, seconds, cpu, io) if message.root == self.context.tree.command:
-                return [ev.Sampled(now, idle.Sample(mono, seconds, cpu, io, self.context.uses(now)))]
+                return [ev.TreeSampled(now, idle.TreeSample(mono, seconds, cpu, io, self.context.uses(now)))]
         return []
 
     def spawned(self) -> None:

@@ -1,16 +1,16 @@
-"""Client of the state store (the helper `keeper`): what outlives the pod, in the state dir."""
+"""Client of the state store (the helper `state_store`): what outlives the pod, in the state dir."""
 
 import os
 import time
 from typing import Final
 
-from ftrun.core import events as ev
-from ftrun.core import exitcode
-from ftrun.core.history import Clock, Occurrence, Schedule
-from ftrun.core.values import Ledger
-from ftrun.derived import state_dir
+from ftrun.config.derived import state_dir
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.values import Ledger
+from ftrun.core.rules import exit_codes
+from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
+from ftrun.messages import state_store as messages
 from ftrun.pid1.clients.base import Client
-from ftrun.wire import state_store as messages
 
 DRIFT: Final = 30.0  # s by which the clocks of two nodes may differ
 SENT: Final = 64  # faults that the state store is told of: a pipe holds 64 KiB
@@ -19,7 +19,7 @@ SENT: Final = 64  # faults that the state store is told of: a pipe holds 64 KiB
 class StateStore(Client[messages.Event]):
     """`loaded`: the history has come."""
 
-    name = "keeper"
+    name = "state_store"
     requests, events = messages.REQUESTS, messages.EVENTS
 
     def start(self) -> None:
@@ -67,9 +67,9 @@ class StateStore(Client[messages.Event]):
         self.tell(messages.Keep(tuple(map(_fault, ledger.occurrences[-SENT:])), schedule))
 
     def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
-        """Whether another ftrun of this job has reached a verdict; answered by `Shared`."""
+        """Whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
         if not self.context.helpers.runs(self.name):
-            return [ev.Shared(now)]
+            return [ev.VerdictShared(now)]
         self.tell(messages.GetVerdict(ledger.schedule_cnt, self._since - DRIFT))
         return []
 
@@ -100,7 +100,7 @@ class StateStore(Client[messages.Event]):
         if ours is not None and not unheard and final is not None and ours.failed == _failed(final):
             self.awaited.discard("kept")
         others = tuple(one for one in schedules if one.key != self._key)
-        return ev.Remembered(now, occurrences, others)
+        return ev.HistoryLoaded(now, occurrences, others)
 
     def _tell_verdict(self) -> None:
         assert self._verdict is not None
@@ -108,7 +108,7 @@ class StateStore(Client[messages.Event]):
 
 
 def _failed(verdict: str | None) -> bool:
-    return verdict not in (None, exitcode.SUCCEEDED, exitcode.STOPPED)
+    return verdict not in (None, exit_codes.SUCCEEDED, exit_codes.STOPPED)
 
 
 def _fault(one: Occurrence) -> messages.Fault:
@@ -120,8 +120,8 @@ def _occurrence(one: messages.Fault) -> Occurrence:
     return Occurrence(one.node, one.device, one.code, one.severity, Clock(one.wall, one.boot, one.mono), one.job)
 
 
-def _shared(found: messages.Verdict | None, now: float) -> ev.Shared:
+def _shared(found: messages.Verdict | None, now: float) -> ev.VerdictShared:
     if found is None:
-        return ev.Shared(now)
+        return ev.VerdictShared(now)
     why = f"{found.why} (on {found.node})"
-    return ev.Shared(now, found.exit_code, found.verdict, why, found.node, found.device or None)
+    return ev.VerdictShared(now, found.exit_code, found.verdict, why, found.node, found.device or None)

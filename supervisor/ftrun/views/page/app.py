@@ -16,12 +16,12 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ftrun.views.page.aside import Aside, Busy
-from ftrun.views.page.drawn import Drawn
+from ftrun.views.page.event_stream import EventStream
 from ftrun.views.page.feed import Feed
-from ftrun.views.page.follow import Place
-from ftrun.views.page.guard import Guard
-from ftrun.views.page.stream import Stream
+from ftrun.views.page.middleware import Middleware
+from ftrun.views.page.record_follower import StreamPosition
+from ftrun.views.page.threads import Busy, WorkerThreads
+from ftrun.views.page.timeline_cache import TimelineCache
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.svg import STYLE
 
@@ -56,14 +56,14 @@ class Page:
     """`find` says which run dir to read, anew each time."""
 
     def __init__(self, find: Callable[[], str]) -> None:
-        self._aside = Aside(THREADS)
+        self._aside = WorkerThreads(THREADS)
         self._streams = 0
         self.feed = Feed(find, self._aside)
-        self._drawn = Drawn(find, self._aside)
+        self._drawn = TimelineCache(find, self._aside)
         self._find = find
 
     def application(self, hosts: frozenset[str] = frozenset(), any_address: bool = False) -> ASGIApp:
-        """For `hosts` and `any_address` see `Guard`."""
+        """For `hosts` and `any_address` see `Middleware`."""
         routes = [
             Route("/", _file("index.html")),
             *(Route(f"/{name}", _file(name)) for name in FILES if name != "index.html"),
@@ -73,7 +73,7 @@ class Page:
             Route("/report/{number}", self._report),
             Route("/healthz", _healthz),
         ]
-        return Guard(Starlette(routes=routes), hosts, any_address)
+        return Middleware(Starlette(routes=routes), hosts, any_address)
 
     async def _snapshot(self, request: Request) -> Response:
         try:
@@ -87,8 +87,8 @@ class Page:
     async def _events(self, request: Request) -> ASGIApp:
         if self._streams >= STREAMS:
             return _later(f"{STREAMS} pages are open already")
-        after = Place.of(request.headers.get("last-event-id") or request.query_params.get("after", ""))
-        stream = Stream(self.feed, after, request.query_params.get("ranks") == "all")
+        after = StreamPosition.of(request.headers.get("last-event-id") or request.query_params.get("after", ""))
+        stream = EventStream(self.feed, after, request.query_params.get("ranks") == "all")
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             self._streams += 1

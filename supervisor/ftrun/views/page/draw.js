@@ -14,7 +14,7 @@ const PHASES = {
 
 export const at = (id) => document.getElementById(id);
 
-// As core/words.py has it: what cannot be shown, or would turn the words around, is written out.
+// As core/text/sentences.py has it: what cannot be shown, or would turn the words around, is written out.
 const printable = (text) => text.replace(/(?! )[\p{C}\p{Z}]/gu, (sign) => {
   const code = sign.codePointAt(0).toString(16);
   const short = { "\t": "\\t", "\n": "\\n", "\r": "\\r" }[sign];
@@ -31,7 +31,7 @@ function show(element, text) {
   if (text) set(element, text);
 }
 
-// As core/words.py has it.
+// As core/text/sentences.py has it.
 export function seconds(value) {
   if (value === null || value === undefined) return "";
   if (value < 10) return `${value.toFixed(1)}s`.replace(".0s", "s");

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ftrun.views.look import look
-from ftrun.views.page.aside import Aside, Busy
-from ftrun.views.page.follow import Follower, Records
-from ftrun.views.page.told import brief, told
+from ftrun.views.page.payload import brief, payload
+from ftrun.views.page.record_follower import Follower, Records
+from ftrun.views.page.threads import Busy, WorkerThreads
+from ftrun.views.run_snapshot import look
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.steps import paces
 
@@ -32,7 +32,7 @@ class View(NamedTuple):
 class Feed:
     """`find` says which run dir to read, anew each time; NoRunDir: none any more."""
 
-    def __init__(self, find: Callable[[], str], aside: Aside) -> None:
+    def __init__(self, find: Callable[[], str], aside: WorkerThreads) -> None:
         self.view = View()
         self.closed = False
         self._find, self._aside = find, aside
@@ -118,7 +118,7 @@ class Feed:
             run_dir = self._find()
             shown = look(run_dir)
             records = self._follower.read(f"{run_dir}/events.jsonl")
-            whole = told(shown, paces(shown.run_dir, shown.attempt))
+            whole = payload(shown, paces(shown.run_dir, shown.attempt))
             return View(self.view.number, run_dir, records, whole, json.dumps(brief(whole)))
         except NoRunDir as error:
             return str(error)

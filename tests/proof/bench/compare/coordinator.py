@@ -17,7 +17,7 @@ from pathlib import Path
 import zmq
 
 from core.many import Many
-from ftrun.wire import peers as words
+from ftrun.messages import peers as words
 from proof.bench.bench_group import Members, Own, memory, used
 from proof.bench.compare import peers
 from proof.bench.compare.kit import made_by, settled
@@ -35,13 +35,13 @@ BEFORE = (
     "One process coordinates all nodes; a member is a node. *Decision*: the pure coordinator alone, the CPU from the "
     "first member that is ready to the order that starts all. *Barrier*: from the word of the last member to all "
     "having the answer, over real sockets (CURVE) on this machine, all members in one process; *at once*: where all "
-    "become ready together, as after a restart. *At rest*: the courier of rank 0, with the heartbeats of all.",
+    "become ready together, as after a restart. *At rest*: the messenger of rank 0, with the heartbeats of all.",
     "torchrun's `c10d` has a store (TCPStore, not encrypted, which decides nothing), for which the barrier is a "
     "counter and a key, and a rendezvous on top of it, in which each member rewrites the state of all: its members "
     "are threads of one process here. It has no word for 'restart all now': agents find out by polling. tini, "
     "dumb-init, supervisord and circus know one node only; nvidia-resiliency-ext uses torch's store.",
 )
-OURS = ("decision, ms", "its state, KiB", "barrier, ms", "at once, ms", "at rest, % of a core", "courier, MiB")
+OURS = ("decision, ms", "its state, KiB", "barrier, ms", "at once, ms", "at rest, % of a core", "messenger, MiB")
 THEIRS = ("TCPStore: barrier, ms", "its process, MiB", "c10d rendezvous, ms")
 NOT_AGREED = "not in a minute"
 LINES = {
@@ -69,7 +69,7 @@ def measure(short: bool) -> Measured:
         found = pure(size)
         if size > 1:
             with contextlib.suppress(zmq.Again):
-                found |= courier(size, 0.5 if short else REST)
+                found |= messenger(size, 0.5 if short else REST)
         cells = [rounded(found[key]) if key in found else NOT_AGREED if size > 1 else "no group" for key in OURS]
         if compared:
             theirs = c10d(size, agrees)
@@ -105,20 +105,20 @@ def pure(size: int) -> dict[str, float]:
     began = time.process_time()
     many.hear(ready)
     took = time.process_time() - began
-    assert many.fleet.epoch == 2
+    assert many.coordinator.epoch == 2
     return {OURS[0]: took * 1e3, OURS[1]: kept}
 
 
-def courier(size: int, rest: float) -> dict[str, float]:
+def messenger(size: int, rest: float) -> dict[str, float]:
     """A real one, and members that are a socket each."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftrun-bench-")))
         (folder / "events.jsonl").touch()
         (folder / "secret").write_text("a secret of more than sixteen bytes")
-        place = words.Place(
+        place = words.MemberAddress(
             size, 0, f"127.0.0.1:{_port()}", str(folder / "secret"), 600, 10, 300, "job", "l0", "n0", "b"
         )
-        hub = stack.enter_context(Talker("courier", str(folder), str(folder), json.dumps(place._asdict())))
+        hub = stack.enter_context(Talker("messenger", str(folder), str(folder), json.dumps(place._asdict())))
         own = Own(hub)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         context.max_sockets = size * 2 + 100

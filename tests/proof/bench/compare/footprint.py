@@ -84,7 +84,7 @@ def footprint(peer: peers.Peer, size: int, settle: float, span: float, options: 
         except AssertionError:
             return f"not all started within {START:.0f} s"
         if peer is peers.OURS:
-            wait_for((run.folder / "run" / "records.sock").exists, "the courier, the last of its helpers")
+            wait_for((run.folder / "run" / "records.sock").exists, "the messenger, the last of its helpers")
         time.sleep(settle)  # what its start has to do is done
         pids = [pid for pid in run.living() if cmdline(pid) != rank]
         return taken(pids, span)
@@ -131,7 +131,7 @@ def reasons(found: list[peers.Peer]) -> list[str]:
         said.append(
             "**tini and dumb-init need less, by a hundred times**: they are C, pass signals on, reap, and do nothing "
             "else. The floor of a supervisor in Python is an idle interpreter, 6 to 7 MiB. ftrun has one for PID 1 and "
-            "one for the courier, which is all of its network; others only where there is something to do, 8 MiB each."
+            "one for the messenger, which is all of its network; others only where there is work, 8 MiB each."
         )
     if names & {"supervisord", "circusd"}:
         said.append(

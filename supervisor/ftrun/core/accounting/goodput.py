@@ -1,0 +1,230 @@
+"""Keeps the account: which time led to kept steps, and what was lost why.
+
+Every instant is counted once.  What is decided stays so: lost time only rises.  While an attempt runs its work is open;
+a checkpoint keeps it.  What came after the last one is decided when the next attempt starts, or, where checkpoints are
+never reported, by the first step of the next: it was kept up to there.
+"""
+
+from itertools import pairwise
+
+from ftrun.core.accounting.totals import TRACE, Account, Trace
+from ftrun.core.machine.events import BeatsRead, CheckpointSaved, DeadlineReached, Event, EvidenceCollected, SpawnFailed
+from ftrun.core.machine.pause import stood
+from ftrun.core.machine.states import (
+    Done,
+    Finish,
+    Healing,
+    Job,
+    KeepRunning,
+    Pending,
+    Restart,
+    Running,
+    Starting,
+    Stopping,
+    Suspect,
+)
+from ftrun.core.machine.values import Ledger, Rank
+from ftrun.core.rules.exit_codes import STOPPED
+
+TOLD = 10.0  # s after a start; what files the attempt before left is told by then
+
+
+def follow(before: Job, event: Event, after: Job) -> Job:
+    """`after` with its account as of this event."""
+    if after is before:
+        return after  # time goes on as it did
+    account = after.ledger.account
+    if not _unstarted(before):
+        account = _passed(account, event.now)
+        if isinstance(before.phase, Suspect) and isinstance(after.phase, Stopping):
+            account = _hung(account) if isinstance(event, EvidenceCollected | DeadlineReached) else account
+        account = _suspected(account, before, after)
+        if before.paused is not None and after.paused is None:
+            account = _stood(account, before, after, event.now)
+    if isinstance(event, BeatsRead | EvidenceCollected):
+        account = _seen(account, event.ranks, event.now, before.ledger, after.ledger)
+    elif isinstance(event, CheckpointSaved):
+        account = _saved(account, event, after)
+    if after.ledger.start_cnt != before.ledger.start_cnt:
+        account = _started(account, before, after)
+    elif isinstance(after.phase, Done):
+        account = _ended(account, after, isinstance(event, SpawnFailed))
+    elif account.begun or account.open >= TOLD:
+        account = _settled(account)
+    if isinstance(after.phase, Done) or _unstarted(after):
+        account = account._replace(into="", at=None)
+    else:
+        account = account._replace(into=_into(after), at=_at(account, event.now, _unstarted(before)))
+    return after._replace(ledger=after.ledger._replace(account=account))
+
+
+def _unstarted(job: Job) -> bool:
+    """This ftrun has not begun, or its group has not: what stands in the account of an instant is of an earlier one."""
+    return isinstance(job.phase, Pending) and job.phase.deadline is None and isinstance(job.want, KeepRunning)
+
+
+def _at(account: Account, now: float, first: bool) -> float:
+    """An end that was held back comes with a time before that of others."""
+    return now if first or account.at is None else max(account.at, now)
+
+
+def _into(job: Job) -> str:
+    """Where time goes in this state; "": nobody knows yet."""
+    phase = job.phase
+    if isinstance(phase, Stopping):
+        if phase.stage == "verdict":
+            return "waiting"  # for others
+        return "" if phase.stage == "asked" else "stopping"  # asked from outside, it may go on for long
+    if isinstance(phase, Pending | Healing):
+        return "healing" if isinstance(phase, Healing) and phase.fault is not None else "waiting"
+    return "" if isinstance(phase, Done) or phase.attempt.stopped_at is None else "paused"
+
+
+def _passed(account: Account, now: float) -> Account:
+    """With the time since the last event, where that one said that it goes."""
+    passed = 0.0 if account.at is None else now - account.at
+    if passed <= 0:
+        return account
+    if account.into:
+        return _lost(account, account.into, passed)._replace(wall=account.wall + passed)
+    silent = account.silent + passed if account.silent else 0.0
+    return account._replace(wall=account.wall + passed, open=account.open + passed, silent=silent)
+
+
+def _stood(account: Account, before: Job, after: Job, now: float) -> Account:
+    """The operator's pause is over."""
+    if before.paused is None or not isinstance(after.phase, Starting | Running | Suspect):
+        return account
+    lost = min(account.open, stood(before.paused, after.phase.attempt, now) or 0.0)
+    return _lost(account, "paused", lost)._replace(open=account.open - lost)
+
+
+def _lost(account: Account, why: str, seconds: float) -> Account:
+    return account._replace(lost=account.lost._replace(**{why: getattr(account.lost, why) + seconds}))
+
+
+# --- an attempt -------------------------------------------------------------------------------------------------------
+
+
+def _suspected(account: Account, before: Job, after: Job) -> Account:
+    """How long the suspect was silent when it became one; from there on that grows with the time."""
+    if not isinstance(after.phase, Suspect):
+        return account._replace(silent=0.0) if account.silent else account
+    if isinstance(before.phase, Suspect) and after.phase.finding is before.phase.finding:
+        return account
+    return account._replace(silent=after.phase.finding.age)
+
+
+def _hung(account: Account) -> Account:
+    """The verdict: all of that silence was one."""
+    hung = min(account.open, account.silent)
+    return _lost(account, "hang", hung)._replace(open=account.open - hung)
+
+
+def _seen(account: Account, ranks: tuple[Rank, ...], now: float, before: Ledger, ledger: Ledger) -> Account:
+    if not account.begun:
+        account = _begun(account, ranks, now)
+    if account.trace:
+        account = _stepped(account, ledger.last_step)  # there may be a thousand ranks
+    elif account.past or not account.saved:
+        account = _stepped(account, max((rank.step for rank in ranks if rank.step is not None), default=None))
+    if ledger.best_checkpoint != before.best_checkpoint:
+        account = _kept(account, account.silent)
+    return account
+
+
+def _begun(account: Account, ranks: tuple[Rank, ...], now: float) -> Account:
+    first = min((rank.moved_at for rank in ranks if rank.moved_at is not None), default=None)
+    if first is None:
+        return account
+    work = min(account.open, max(0.0, now - first))
+    return _lost(account, "startup", account.open - work)._replace(open=work, begun=True)
+
+
+def _stepped(account: Account, step: int | None) -> Account:
+    if step is None:
+        return account
+    if account.past:
+        redone = max(0.0, account.earlier - _reached(account.past, step))
+        account = _lost(account, "redone", redone)
+        account = account._replace(kept=account.kept + account.earlier - redone, earlier=0.0, past=())
+    if account.saved:
+        return account
+    trace = _traced(account.trace, account.open, step)
+    return account if trace is account.trace else account._replace(trace=trace)
+
+
+def _traced(trace: Trace, work: float, step: int) -> Trace:
+    """With this step, if it is beyond.  The last point is always the newest; the others are spread over the work."""
+    if trace and step <= trace[-1][1]:
+        return trace
+    if len(trace) > 1 and work - trace[-2][0] < (work - trace[0][0]) / TRACE:
+        trace = trace[:-1]
+    elif len(trace) == TRACE:
+        trace = trace[::2]
+    return (*trace, (work, step))
+
+
+def _reached(trace: Trace, step: int) -> float:
+    """After how much work this step was first reached; in between in proportion."""
+    work, first = trace[0]
+    if step <= first:
+        return work if step == first else 0.0
+    for (since, low), (until, high) in pairwise(trace):
+        if step <= high:
+            return since + (until - since) * (step - low) / (high - low)
+    return float("inf")
+
+
+def _saved(account: Account, event: CheckpointSaved, after: Job) -> Account:
+    """A checkpoint file keeps the work up to it, be it that of the attempt before."""
+    attempt = None if isinstance(after.phase, Pending | Healing | Done) else after.phase.attempt
+    if attempt is not None and event.at < attempt.spawned_at:
+        account = account._replace(kept=account.kept + account.earlier, earlier=0.0, past=(), saved=True)
+        return account._replace(trace=())
+    since = 0.0 if account.into else max(0.0, event.now - event.at)  # where it is being ended nothing came after it
+    return _kept(account, max(since, account.silent))
+
+
+def _kept(account: Account, since: float) -> Account:
+    """A checkpoint: all work is kept, but that of the last `since` seconds."""
+    rest, account = min(account.open, since), _settled(account)
+    return account._replace(kept=account.kept + account.open - rest, open=rest, saved=True, trace=())
+
+
+def _settled(account: Account) -> Account:
+    """What came after the last checkpoint of the attempt before is lost; where its steps are to tell, they do."""
+    if account.past or not account.earlier:
+        return account
+    return _lost(account, "redone", account.earlier)._replace(earlier=0.0)
+
+
+# --- the next one, or none --------------------------------------------------------------------------------------------
+
+
+def _started(account: Account, before: Job, after: Job) -> Account:
+    """What the attempt before left open is earlier work now."""
+    if isinstance(before.want, Restart):
+        reason = after.ledger.reason
+        number = getattr(account.restarts, reason) + 1
+        account = account._replace(restarts=account.restarts._replace(**{reason: number}))
+    account = _settled(account)
+    if account.past or not (account.trace or account.saved):
+        account = _lost(account, "redone" if account.begun else "startup", account.open)
+    else:
+        account = account._replace(earlier=account.open, past=account.trace)
+    return account._replace(open=0.0, trace=(), begun=False, silent=0.0)
+
+
+def _ended(account: Account, job: Job, unborn: bool) -> Account:
+    """There is no next step that could tell.  Who stopped it may have saved what it did: that stays open."""
+    account = _settled(account)
+    if isinstance(job.want, Finish) and job.want.verdict == STOPPED:
+        return account._replace(silent=0.0)
+    if isinstance(job.phase, Done) and job.phase.code == 0:
+        account = account._replace(kept=account.kept + account.open + account.earlier)
+    else:
+        account = _lost(account, "redone", account.earlier)
+        worked = (account.begun or account.saved) and not unborn
+        account = _lost(account, "redone" if worked else "startup", account.open)
+    return account._replace(open=0.0, trace=(), earlier=0.0, past=(), begun=False, silent=0.0)

@@ -1,0 +1,110 @@
+"""Where the time of a run went: what led to kept steps, and what was lost by why.  Durations are seconds."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ftrun.core.text.durations import seconds
+
+TRACE: Final = 64  # points at most
+SHOWN: Final = 3  # whys in a sentence
+Trace = tuple[tuple[float, int], ...]  # (work of the attempt until then, the step that it had first reached)
+
+
+class LostTime(NamedTuple):
+    """`startup`: of an attempt up to its first beat, or to an end without one.  `hang`: silence up to the verdict.
+    `redone`: work that was thrown away.  `stopping`: a verdict, or the command's end, to the tree dead and the devices
+    free.  `waiting`: for the backoff or the platform.  `paused`: it stood, while the operator had paused the verdicts,
+    or by the user's job control."""
+
+    startup: float = 0.0
+    hang: float = 0.0
+    redone: float = 0.0
+    stopping: float = 0.0
+    healing: float = 0.0
+    waiting: float = 0.0
+    paused: float = 0.0
+
+
+class RestartCounts(NamedTuple):
+    """Of all time in this run dir, by reason."""
+
+    hang: int = 0
+    fault: int = 0
+    failure: int = 0
+    manual: int = 0
+    peer: int = 0
+
+
+class Account(NamedTuple):
+    """Of all time in which an ftrun worked in this run dir: `wall` is `kept`, `lost`, `open` and `earlier`.
+
+    Time is lost once that is sure, and then for good.  `open`: work of the attempt under way, not decided; `trace`: of
+    its steps, where no checkpoint was ever `saved`.  `earlier`: work of one before it, likewise, with its trace
+    `past`: what of it is done again shows at the first step.  `begun`: the attempt under way has moved.  `silent`: for
+    how long the suspect was.
+
+    `at`: CLOCK_MONOTONIC up to which all is counted, None: no time runs; what follows goes `into` one of `Lost`, or
+    into `open`.  Only the ftrun that wrote these two may use them.
+    """
+
+    wall: float = 0.0
+    kept: float = 0.0
+    lost: LostTime = LostTime()
+    restarts: RestartCounts = RestartCounts()
+    open: float = 0.0
+    trace: Trace = ()
+    earlier: float = 0.0
+    past: Trace = ()
+    begun: bool = False
+    saved: bool = False
+    silent: float = 0.0
+    into: str = ""
+    at: float | None = None
+
+
+class Figures(NamedTuple):
+    """`wall` is `kept`, all that was `lost` and what is `pending`, which may become either.  `goodput`: 0 to 1, with
+    what is pending taken for kept once the attempt has moved; None: nothing has moved or was kept yet, so that nobody
+    knows.  `wall`, `kept`, `lost` and `restarts` only ever rise."""
+
+    wall: float
+    kept: float
+    lost: dict[str, float]
+    pending: float
+    goodput: float | None
+    restarts: dict[str, int]
+
+
+def figures(account: Account, now: float | None = None) -> Figures:
+    """As of `now`, CLOCK_MONOTONIC of the boot in which the ftrun lives that wrote the account; None: as it was
+    written, for one that is gone."""
+    since = 0.0 if now is None or account.at is None else max(0.0, now - account.at)
+    lost, pending, wall = account.lost._asdict(), account.open + account.earlier, account.wall + since
+    if account.into:
+        lost[account.into] += since
+    else:
+        pending += since
+    moved = account.begun or account.saved
+    worked = account.kept + (pending if moved else account.earlier)
+    known = moved or worked > 0 or account.lost.redone > 0 or account.lost.hang > 0
+    goodput = min(1.0, worked / wall) if wall > 0 and known else None
+    return Figures(wall, account.kept, lost, pending, goodput, account.restarts._asdict())
+
+
+def summary(found: Figures) -> str:
+    """For the last line of a run: `goodput 93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`.  What is less than
+    a thousandth is not worth a word."""
+    worth = _worth(found.lost, max(0.05, found.wall / 1000))
+    if found.goodput is None:
+        return f"lost {seconds(sum(found.lost.values()))}" if worth else ""
+    percent = f"{100 * found.goodput:.0f}"
+    if not worth:
+        return f"goodput {percent}% of {seconds(found.wall)}"
+    most = ", ".join(f"{seconds(lost)} {why}" for why, lost in worth[:SHOWN])
+    percent = ">99" if percent == "100" else percent
+    return f"goodput {percent}% of {seconds(found.wall)}; lost {seconds(sum(found.lost.values()))}: {most}"
+
+
+def _worth(lost: Mapping[str, float], least: float) -> list[tuple[str, float]]:
+    """The largest first."""
+    return sorted(((why, lost) for why, lost in lost.items() if lost >= least), key=lambda one: -one[1])

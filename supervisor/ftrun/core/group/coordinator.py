@@ -1,0 +1,389 @@
+"""The coordinator of a group: `decide(coordinator, event) -> (coordinator, effects)`.
+
+This file owns every transition.  It is level-triggered: what matters is what each member said last, so that a message
+that is lost, late or repeated does no harm, and a coordinator that has forgotten everything learns it again.
+
+An epoch is one start of the command on all members.  The start of the next one is ordered only when each member is
+`ready` *at the epoch before*: it has said that its command of that epoch, and of any earlier one, is dead and will not
+start.  A member that is told `stop` of an epoch that it never ran takes its number over, and says so.
+
+While the cause of a `stop` is None it is open whose trouble came first: who is `ending` waits.  With a cause it is
+settled that all start again, also who is `ending`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from ftrun.core.group.membership import (
+    HINT,
+    LATE,
+    Coordinator,
+    Cure,
+    DeadlineReached,
+    Draining,
+    Effect,
+    Effects,
+    Ended,
+    Event,
+    Gathering,
+    MemberGone,
+    MemberRefused,
+    NodeNote,
+    Outcome,
+    Phase,
+    Reported,
+    ReportReceived,
+    Steady,
+    absent,
+    count,
+    fenced,
+    gather,
+    kind_of,
+    most,
+    put,
+    stranger,
+    suspicious,
+    taken,
+    wary,
+)
+from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, Pulse, Report
+from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first, root_cause
+from ftrun.core.machine.values import CAUSES
+from ftrun.core.rules import exit_codes
+from ftrun.core.text import durations, sentences
+
+__all__ = [
+    "Coordinator",
+    "DeadlineReached",
+    "Draining",
+    "Effect",
+    "Effects",
+    "Ended",
+    "Event",
+    "Gathering",
+    "MemberGone",
+    "MemberLost",
+    "MemberRefused",
+    "NodeNote",
+    "Outcome",
+    "Phase",
+    "ReportReceived",
+    "Reported",
+    "Steady",
+    "decide",
+    "gather",
+]  # fmt: skip
+
+NAMED: Final = 10  # ranks in one line
+AT_ONCE: Final = frozenset(v.code for v in (exit_codes.USER_FAULT_LIMIT, exit_codes.NODE_FAULT, exit_codes.INTERNAL))
+NONE: Final[Counts] = (0, 0, 0)
+
+
+def decide(coordinator: Coordinator, event: Event) -> Outcome:
+    after, effects = coordinator, Effects()
+    if isinstance(event, Reported):
+        after, effects = _heard(coordinator, event.now, event.report)
+    elif isinstance(event, MemberLost):
+        after, effects = _gone(coordinator, event)
+    elif coordinator.deadline is not None and event.now >= coordinator.deadline:
+        after = _elapsed(coordinator, event.now)
+    if after is coordinator or isinstance(coordinator.phase, Ended):
+        return after, effects
+    end = _final(after, event.report) if isinstance(event, Reported) else None
+    if end is not None:
+        after, more = _end(after, end)
+    else:
+        after, more = _judge(after, event.now, event.pulses if isinstance(event, Reported) else {})
+    told = (
+        () if after.order is coordinator.order or after.order == coordinator.order else (ReportReceived(after.order),)
+    )
+    return after, (*effects, *more, *told)
+
+
+# --- who says what --------------------------------------------------------------------------------------------------
+
+
+def _heard(coordinator: Coordinator, now: float, report: Report) -> Outcome:
+    before = coordinator.members.get(report.rank)
+    if not 0 <= report.rank < coordinator.size:
+        why = f"member {report.rank} does not belong to a group of {coordinator.size}"
+        return coordinator, (MemberRefused(report.rank, report.life, why),)
+    if before is None:
+        return taken(wary(coordinator, now, report), now, report, None), ()
+    if before.report.life != report.life:
+        if before.gone is None and before.report.state != "left":
+            why = f"member {report.rank} is there already, on {before.report.node}"
+            return stranger(coordinator, now, report), (MemberRefused(report.rank, report.life, why),)
+        return taken(fenced(coordinator, now, before, report), now, report, None), _back(coordinator, report)
+    if report.seq < before.report.seq or before.report.state == "left":
+        return coordinator, ()
+    if report.seq == before.report.seq and before.gone is None:
+        return coordinator, ()  # what almost every message is
+    return taken(coordinator, now, report, before), _back(coordinator, report) if before.gone else ()
+
+
+def _gone(coordinator: Coordinator, event: MemberLost) -> Outcome:
+    before = coordinator.members.get(event.rank)
+    if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
+        return coordinator, ()
+    after = put(coordinator, before._replace(gone=event))
+    if isinstance(coordinator.phase, Ended) or after.kinds["gone"] > NAMED:
+        return after, ()
+    return after, (NodeNote(f"{before.name} is lost: {event.why}"),)
+
+
+def _back(coordinator: Coordinator, report: Report) -> Effects:
+    return () if isinstance(coordinator.phase, Ended) else (NodeNote(f"member {report.rank} ({report.node}) is back"),)
+
+
+def _elapsed(coordinator: Coordinator, now: float) -> Coordinator:
+    """A copy, so that it is judged again."""
+    after = coordinator._replace(fences={rank: until for rank, until in coordinator.fences.items() if until > now})
+    if after.unheard is not None and now >= after.unheard:
+        after = after._replace(unheard=None, missed=True)
+    return after._replace(kinds=count(after))
+
+
+# --- what follows ---------------------------------------------------------------------------------------------------
+
+
+def _judge(coordinator: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+    if coordinator.kinds.get("done") == coordinator.size:
+        return _end(coordinator, GroupEnd(0, exit_codes.SUCCEEDED, "all members have ended well"))
+    match coordinator.phase:
+        case Gathering():
+            return _gathering(coordinator, coordinator.phase, now, pulses)
+        case Steady():
+            return _steady(coordinator, coordinator.phase, now, pulses)
+        case Draining() | MemberGone():
+            return _draining(coordinator, coordinator.phase, now, pulses)
+    return coordinator, ()
+
+
+def _gathering(coordinator: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+    n = coordinator.kinds.get
+    here = len(coordinator.members) == coordinator.size and not n("gone")
+    at_work = n("running", 0) + n("done", 0)
+    bad = n("fallen", 0) + n("ending", 0)
+    if coordinator.epoch:
+        bad += n("busy", 0) + n("gone", 0) + coordinator.missed
+        if (
+            bad
+            or (at_work and n("ready", 0) + n("behind", 0))
+            or (here and at_work + n("leaving", 0) < coordinator.size)
+        ):
+            return _drain(suspicious(coordinator, now), now, pulses)
+        if here:
+            return _learned(coordinator)
+    elif bad:
+        return _drain(coordinator, now, pulses)
+    elif n("ready") == coordinator.size:
+        return _go(coordinator, Cure("first", ""), now)
+    if phase.deadline is not None and now >= phase.deadline:
+        missing = absent(coordinator)
+        if missing:
+            return _end(
+                coordinator, _limit(f"{_ranks(missing)} did not join within {durations.seconds(coordinator.wait)}")
+            )
+        return _late(coordinator, now - coordinator.started)
+    if phase.hint is not None and now >= phase.hint:
+        missing = absent(coordinator)
+        order = coordinator.order._replace(why=f"waiting for {_ranks(missing)}" if missing else "")
+        return coordinator._replace(order=order, phase=phase._replace(hint=now + 3 * HINT)), ()
+    return coordinator, ()
+
+
+def _learned(coordinator: Coordinator) -> Outcome:
+    """All are at work: so it is, and was before this coordinator."""
+    counts = most(coordinator)
+    progressed = any(m.report.progressed for m in coordinator.members.values() if m.report.epoch == coordinator.epoch)
+    order = GroupOrder(coordinator.epoch, "run", counts=counts, paused=coordinator.order.paused)
+    after = coordinator._replace(phase=Steady(), order=order, counts=counts, progressed=progressed, unheard=None)
+    return _shown(after), (NodeNote(f"all {coordinator.size} are at epoch {coordinator.epoch}"),)
+
+
+def _steady(coordinator: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+    n = coordinator.kinds.get
+    going = n("running", 0) + n("done", 0) + n("behind", 0) + n("leaving", 0)
+    if going < coordinator.size:
+        return _drain(coordinator, now, pulses)
+    if phase.deadline is not None and not n("behind"):
+        coordinator = coordinator._replace(phase=Steady())
+    elif phase.deadline is not None and now >= phase.deadline:
+        slow = [rank for rank, m in coordinator.members.items() if kind_of(m, coordinator.epoch, False) == "behind"]
+        return _end(
+            coordinator,
+            _limit(f"{_ranks(slow, coordinator)} did not start within {durations.seconds(coordinator.wait)}"),
+        )
+    return _shown(coordinator), ()
+
+
+def _shown(coordinator: Coordinator) -> Coordinator:
+    still = coordinator.kinds.get("still") == coordinator.size
+    if (coordinator.progressed, still) == (coordinator.order.progressed, coordinator.order.still):
+        return coordinator
+    return coordinator._replace(order=coordinator.order._replace(progressed=coordinator.progressed, still=still))
+
+
+def _drain(coordinator: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+    who = first(coordinator.members.values(), coordinator.epoch)
+    why = _why(coordinator, who)
+    phase = Draining(now, now + _patience(coordinator), pulses)
+    order = GroupOrder(
+        coordinator.epoch, "stop", why, None, who and who.report.node, counts=coordinator.counts or most(coordinator),
+        progressed=coordinator.progressed, paused=coordinator.order.paused,
+    )  # fmt: skip
+    after, effects = _draining(coordinator._replace(phase=phase, order=order), phase, now, pulses)
+    return after, (NodeNote(f"epoch {coordinator.epoch} is over: {why}"), *effects)
+
+
+def _draining(
+    coordinator: Coordinator, phase: Draining | MemberGone, now: float, pulses: Mapping[int, Pulse]
+) -> Outcome:
+    n = coordinator.kinds.get
+    missing = n("gone", 0) + coordinator.missed * (coordinator.size - len(coordinator.members))
+    lost, loss, cure, order = phase.lost, phase.loss, phase.cure, coordinator.order
+    if missing and lost is None:
+        lost, loss = now, first((m for m in coordinator.members.values() if m.gone is not None), coordinator.epoch)
+    if cure is None and not (n("running") or n("behind") or n("fallen")):  # all have answered
+        known = (*coordinator.members.values(), loss) if loss else coordinator.members.values()
+        who = _new_here(coordinator) or first(known, coordinator.epoch)
+        if who is not None and who.report.state == "ending" and who.report.end and not who.report.end.cut:
+            return _end(coordinator, who.report.end._replace(node=who.report.end.node or who.report.node))
+        cure = _cure(coordinator, who, phase.pulses or pulses)
+        node, rank, step = cure.suspect or (order.node, None, None)
+        order = order._replace(cause=cure.cause, why=cure.why, node=node, rank=rank, step=step)
+    if cure is not None and n("ready") == coordinator.size:
+        return _go(coordinator, cure, now)
+    if missing and lost is not None:
+        until = lost + coordinator.wait
+        after: Draining | MemberGone = MemberGone(phase.since, until, phase.pulses or pulses, cure, lost, loss)
+    else:
+        until = (phase.since if lost is None else max(phase.since, lost)) + _patience(coordinator)
+        after = Draining(phase.since, until, phase.pulses or pulses, cure, lost, loss)
+    coordinator = coordinator._replace(phase=after, order=order)
+    if now < after.deadline:
+        return coordinator, ()
+    if not missing:
+        return _late(coordinator, now - phase.since)
+    ranks = absent(coordinator)
+    be, was = ("is", "was") if len(ranks) == 1 else ("are", "were")
+    why = f"{_ranks(ranks, coordinator)} {be} lost and {was} not back within {durations.seconds(coordinator.wait)}"
+    return _end(coordinator, _limit(why, _node(coordinator, ranks)))
+
+
+def _new_here(coordinator: Coordinator) -> MemberState | None:
+    """Rank 0, where it is new since the epoch began: that it was lost is what the others met, and is no trouble of
+    theirs."""
+    member = coordinator.members.get(0)
+    return member if coordinator.heard and member is not None and member.report.ran < coordinator.epoch else None
+
+
+def _patience(coordinator: Coordinator) -> float:
+    """Long enough for what a fence waits for, and for a device to heal."""
+    return coordinator.lease + LATE + coordinator.drain + coordinator.heal
+
+
+def _why(coordinator: Coordinator, who: MemberState | None) -> str:
+    if who is None:
+        at_work = ("running", "done")
+        odd = next(
+            (m for _, m in sorted(coordinator.members.items()) if kind_of(m, coordinator.epoch, False) not in at_work),
+            None,
+        )
+        return f"{odd.name} does not run the command of it" if odd else "a member is missing"
+    if who.report.trouble is not None and who.at is not None and who.report.epoch == coordinator.epoch:
+        return f"{who.name}: {sentences.short(who.report.trouble.why, sentences.REASON)}"
+    if who.gone is not None:
+        return f"{who.name} is lost: {who.gone.why}"
+    if who is _new_here(coordinator):
+        return f"{who.name} was lost, and has come back"
+    if who.report.state == "left":
+        return f"{who.name} has left"
+    return f"{who.name}: the command ended"
+
+
+def _cure(coordinator: Coordinator, who: MemberState | None, pulses: Mapping[int, Pulse]) -> Cure:
+    why = coordinator.order.why if who is None else _why(coordinator, who)
+    if who is None:
+        return Cure("peer", why)
+    if who.report.trouble is None or who.report.epoch != coordinator.epoch:
+        return Cure("peer", why, Suspect(who.report.node))
+    cause = who.report.trouble.cause
+    counts = who.report.counts if cause in CAUSES else None
+    return Cure(cause, why, root_cause(who, coordinator.members, pulses), counts)
+
+
+def _go(coordinator: Coordinator, cure: Cure, now: float) -> Outcome:
+    """The barrier: nothing of an earlier epoch runs anywhere."""
+    epoch = coordinator.epoch + 1
+    counts = cure.counts or coordinator.counts or most(coordinator)
+    if coordinator.progressed:
+        hang, fault, failure = (int(cure.cause == cause) for cause in CAUSES)
+        counts = (hang, fault, failure)
+    node, rank, step = cure.suspect or (None, None, None)
+    paused = (
+        coordinator.order.paused if coordinator.order.paused == float("inf") else None
+    )  # the others count from another moment
+    order = GroupOrder(epoch, "run", cure.why, cure.cause, node, rank, step, counts, paused=paused)
+    after = coordinator._replace(
+        phase=Steady(now + coordinator.wait), order=order, counts=counts, progressed=False, unheard=None, missed=False
+    )._replace(heard=False)
+    return after._replace(kinds=count(after)), (NodeNote(f"all {coordinator.size} start epoch {epoch}"),)
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def _final(coordinator: Coordinator, report: Report) -> GroupEnd | None:
+    """A verdict that needs no others: of a device or of ftrun itself; of one that has left with one, since it had to
+    be everybody's, or could not be; and whatever rank 0 leaves with.  Who leaves because it does not hear rank 0 is
+    lost, and that is all."""
+    member = coordinator.members[report.rank]
+    own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
+    if own is not None:
+        own = own._replace(node=own.node or report.node) if own.code else own
+    if own is not None and report.state in ("ending", "left") and own.code in AT_ONCE:
+        return own
+    if report.state != "left":
+        return None
+    if own is not None and own.code:
+        return own
+    if report.rank != 0:
+        return None
+    if own is not None and not coordinator.kinds.get("running") and not coordinator.kinds.get("fallen"):
+        return own
+    return _limit(f"{member.name} has left, and without it the group has no rank 0", report.node)._replace(asked=True)
+
+
+def _late(coordinator: Coordinator, age: float) -> Outcome:
+    late = [
+        r for r, m in coordinator.members.items() if kind_of(m, coordinator.epoch, r in coordinator.fences) != "ready"
+    ]
+    why = f"{_ranks(late, coordinator)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
+    return _end(coordinator, _limit(why, _node(coordinator, late)))
+
+
+def _limit(why: str, node: str | None = None) -> GroupEnd:
+    return GroupEnd(exit_codes.HANG_LIMIT.code, exit_codes.HANG_LIMIT.name, why, node)
+
+
+def _end(coordinator: Coordinator, end: GroupEnd) -> Outcome:
+    order = GroupOrder(coordinator.epoch, "end", end.why, node=end.node, counts=coordinator.counts or NONE, end=end)
+    return coordinator._replace(phase=Ended(), order=order), (
+        NodeNote(f"all end with {end.code} ({end.verdict}): {end.why}"),
+    )
+
+
+def _node(coordinator: Coordinator, ranks: list[int]) -> str | None:
+    member = coordinator.members.get(ranks[0]) if len(ranks) == 1 else None
+    return member and member.report.node
+
+
+def _ranks(ranks: list[int], coordinator: Coordinator | None = None) -> str:
+    """`member 3 (node-c)`, `members 1, 2 and 40 more`."""
+    if len(ranks) == 1:
+        member = coordinator.members.get(ranks[0]) if coordinator else None
+        return member.name if member else f"member {ranks[0]}"
+    named = ", ".join(str(r) for r in sorted(ranks)[:NAMED])
+    return f"members {named}" + (f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else "")

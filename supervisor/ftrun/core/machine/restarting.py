@@ -1,0 +1,109 @@
+"""Between two attempts: what a start has to wait for, once the tree is dead."""
+
+from ftrun.core.group.messages import GroupOrder
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.device_faults import cured, faulted_ending, given_up, has_to_wait, heal, not_healed
+from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Phase, Restart
+from ftrun.core.machine.stopping import Effects, Outcome, await_devices, await_verdict, finish
+from ftrun.core.machine.values import Attempt
+from ftrun.core.rules.policy import Policy
+from ftrun.core.text import durations
+
+ANSWER = 5.0  # s; a helper that is asked something until a deadline has so long to say what it saw
+
+
+def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
+    """One of a group waits until all others can start too."""
+    epoch = job.ledger.epoch
+    if policy.group:
+        if job.order is None or job.order.what != "run" or job.order.epoch <= epoch:
+            order = job.order or GroupOrder(epoch, "wait", "no word of rank 0 yet")
+            said = do.LogLine("ready; the members of the group start together: waiting for the others")
+            return job._replace(phase=Pending(), order=order), (said,) if isinstance(job.want, KeepRunning) else ()
+        epoch = job.order.epoch
+    again = job.want if isinstance(job.want, Restart) else None
+    number = job.ledger.start_cnt + 1
+    ledger = job.ledger._replace(start_cnt=number, epoch=epoch, reason=again.reason if again else job.ledger.reason)
+    fields: tuple[tuple[str, object], ...] = (("reason", ledger.reason), ("start_cnt", number))
+    if again:
+        fields += (("consecutive", again.consecutive),)
+    if policy.group:
+        fields += (("epoch", epoch),)
+    written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
+    attempt = Attempt(
+        number,
+        spawned_at=now,
+        patience=1 << min(ledger.hang, 10),
+        first_beat=ledger.first_beat,
+        inherited=ledger.saved,
+    )
+    job = job._replace(phase=Launching(attempt), want=KeepRunning(), ledger=ledger, blame=None, removed_devices=())
+    return job, (written, do.Spawn(number))
+
+
+def consult(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
+    """Who is stopped from outside may be so because another of this job has reached a verdict."""
+    return await_verdict(job, attempt, now + ANSWER), (*written, do.RequestPermission())
+
+
+def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+    """No restart before the devices are free, and before those that were taken out have been looked at."""
+    looks = policy.device_timeout is not None or not set(job.ledger.removed) <= set(job.removed_devices)
+    if attempt is None or not looks:
+        return again(job, attempt, now, policy, written)
+    deadline = now + (policy.device_timeout or 0.0) + ANSWER
+    return await_devices(job, attempt, deadline), (*written, do.Release())
+
+
+def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+    """The tree is dead and the devices are free: end, or start again, at once or after what has to come first."""
+    want = job.want
+    if isinstance(want, Finish):
+        job, effects = finish(job, want)
+        return job, written + effects
+    if has_to_wait(job):
+        return heal(job, attempt, now, policy, written)
+    if isinstance(want, Restart) and want.delay > 0:
+        return job._replace(phase=Pending(now + want.delay)), written
+    job, effects = launch(job, now, policy, "started" if isinstance(want, KeepRunning) else "restart")
+    return job, written + effects
+
+
+def healed(job: Job, phase: Healing, event: ev.HealingFinished | ev.DeadlineReached, policy: Policy) -> Outcome:
+    """Cured: on to the next start.  Not cured, or not in time: without the device, or isolate."""
+    if isinstance(event, ev.HealingFinished) and phase.fault is None:
+        return job, ()  # said before
+    if isinstance(event, ev.HealingFinished) and phase.fault is not None and event.cured:
+        return _on(cured(job, phase.fault.device), _afresh(phase), event.now, policy)
+    why = event.why if isinstance(event, ev.HealingFinished) else f"not within {durations.seconds(policy.heal_timeout)}"
+    lighter = given_up(job, phase, policy)
+    if lighter is None:
+        return not_healed(job, phase, why)
+    return _on(lighter[0], phase, event.now, policy, (lighter[1],))
+
+
+def _afresh(phase: Healing) -> Healing:
+    """What was cured and comes again is a new fault."""
+    return phase if phase.attempt is None else phase._replace(attempt=phase.attempt._replace(known=()))
+
+
+def _on(job: Job, phase: Healing, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+    if has_to_wait(job):
+        return heal(job, phase.attempt, now, policy, written)
+    return free(job, phase.attempt, now, policy, written)
+
+
+def faulted_healing(job: Job, phase: Healing, event: ev.FaultReported, policy: Policy) -> Outcome:
+    job, written = faulted_ending(job, phase, event, policy)
+    under_way = isinstance(job.want, Restart) and phase.fault in job.want.faults
+    if not isinstance(job.phase, Healing) or phase.fault is None or under_way:
+        return job, written
+    return _on(job, phase, event.now, policy, written)  # the job does without that device
+
+
+def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome:
+    job = job._replace(held=event.why, leaving=event.ends)
+    if isinstance(phase, Healing) and phase.fault is None and event.why is None:
+        return _on(job, phase, event.now, policy)
+    return job, ()

@@ -1,0 +1,398 @@
+"""What brought the command down, and whether a restart can cure it.
+
+What is known comes from three sides: the tracebacks that Python processes left, the last lines of output where they
+are kept, and the exit status.  Of many tracebacks `first_cause` names the one that came first, and `judge` finds the
+first of RULES that holds.  In doubt a failure is taken for one that a restart may cure: that costs a few restarts,
+the opposite error a job.
+"""
+
+import builtins
+import re
+from typing import Final, NamedTuple
+
+from ftrun.core.rules.first_death import Death
+from ftrun.core.text.sentences import rank, short, signal
+
+TICK: Final = 0.01  # s; what the kernel says of a process's start is as coarse
+SOON: Final = 3.0  # s; a code of its own that comes later than that is not for what another process died of
+FRESH: Final = 120.0  # s; launchers give the others half a minute to end, and then their own words come last
+AFTER: Final = 12  # lines of output that may follow an exception's: the rest of its message, words of advice
+LONGEST: Final = 300
+
+
+class ExceptionRecord(NamedTuple):
+    """An exception: its class and the bases of that, by full name; the message's first line, and `more` of it; where it
+    was raised, and `own`, how far the program's own code had come."""
+
+    kinds: tuple[str, ...]
+    message: str = ""
+    more: str = ""
+    where: str = ""
+    own: str = ""
+
+    @property
+    def line(self) -> str:
+        """As Python prints it."""
+        name = self.kinds[0] if self.kinds else "an exception"
+        return f"{name}: {self.message}" if self.message else name
+
+
+class Traceback(NamedTuple):
+    """What a Python process died of.  `parents` goes up from the parent; `started` is 0 if nobody knows; `root` is the
+    first exception of the chain, and `said`: the program says itself that it led to the last.  `children`: those that a
+    launcher says it failed for."""
+
+    pid: int
+    thrown: ExceptionRecord
+    parents: tuple[int, ...] = ()
+    started: float = 0.0
+    at: float = 0.0
+    rank: int | None = None
+    program: str = ""
+    root: ExceptionRecord | None = None
+    said: bool = False
+    children: tuple[Death, ...] = ()
+
+    @property
+    def chain(self) -> tuple[ExceptionRecord, ...]:
+        """Those that tell what it died of; what was merely being handled meanwhile tells nothing."""
+        return (self.thrown, self.root) if self.root is not None and self.said else (self.thrown,)
+
+    @property
+    def words(self) -> str:
+        who = "" if self.rank is None else f"{rank(self.rank)}: "
+        return who + ", from ".join(_told(thrown) for thrown in self.chain)
+
+
+def _told(thrown: ExceptionRecord) -> str:
+    where = thrown.own or thrown.where
+    return f"{thrown.line} ({where})" if where else thrown.line
+
+
+# --- the first cause --------------------------------------------------------------------------------------------------
+
+
+class Symptom(NamedTuple):
+    """What a process dies of because another one did."""
+
+    kind: str
+    message: str = ""
+
+
+SYMPTOMS: Final = (
+    # launchers and parents, of a child
+    Symptom("torch.distributed.elastic.multiprocessing.errors.ChildFailedError"),
+    Symptom("torch.distributed.elastic.multiprocessing.api.SignalException"),
+    Symptom("torch.multiprocessing.spawn.ProcessException"),
+    Symptom("subprocess.CalledProcessError"),
+    Symptom("concurrent.futures._base.BrokenExecutor"),
+    Symptom("ray.exceptions.RayError"),
+    Symptom("RuntimeError", r"^DataLoader worker .*(exited unexpectedly|is killed by signal)"),
+    Symptom("RuntimeError", r"^Pin memory thread exited"),
+    # ranks, of a peer
+    Symptom("torch.distributed.DistError"),
+    Symptom("torch.distributed.elastic.rendezvous.api.RendezvousError"),
+    Symptom("ConnectionError"),
+    Symptom("EOFError", r"^$"),  # of a pipe; one of a file says what it missed
+    Symptom("Exception", r"(?i)(connection|socket) (was )?(closed|reset)( by (remote )?peer)?\b|broken pipe"),
+    Symptom("Exception", r"(?i)watchdog .*time.?out|(nccl|hccl|gloo) .*(time.?out|timed out|remote|abort)"),
+    Symptom("Exception", r"(?i)nccl (communicator was aborted|error)|timed out waiting \d+ ?ms"),
+    Symptom("Exception", r"\bEI000[26]\b"),  # HCCL: no notification, no connection from the other side
+    Symptom("RuntimeError", r"^(Socket Timeout|wait timeout after|The client socket has (timed out|failed))"),
+    # anything, of an interpreter that is ending
+    Symptom("Exception", r"Python is likely shutting down|(after|at) (interpreter )?shutdown"),
+)
+
+
+def symptom(chain: tuple[ExceptionRecord, ...]) -> bool:
+    return any(s.kind in t.kinds and re.search(s.message, t.message) for t in chain for s in SYMPTOMS)
+
+
+def first_cause(tracebacks: list[Traceback], ended: float | None = None) -> Traceback | None:
+    """The first cause and not the last symptom.  `ended` is when the command did: what was long before is none of it.
+
+    It begins with the last that died.  If that died of a child, the cause is below it; else it is the first of its
+    peers, the processes of the same program that were started by the same parent or are ranks as it is, and lived when
+    it did, that did not die of another.  So neither what failed and was ended before, nor what a program starts beside
+    itself, counts.
+    """
+    last: dict[int, Traceback] = {}
+    for one in sorted(tracebacks, key=lambda t: (t.at, t.pid, repr(t))):
+        last[one.pid] = one  # a process may show several, and dies of one
+    found = sorted(last.values(), key=lambda t: (t.at, t.pid))
+    if not found or (ended is not None and ended - found[-1].at > FRESH):
+        return None
+    return _first(found)
+
+
+def _first(found: list[Traceback]) -> Traceback:
+    last = found[-1]
+    if symptom(last.chain) and (below := _below(last, found)):
+        return _first(below)
+    peers = [one for one in found if one is last or _are_peers(one, last)]
+    causes = [one for one in peers if not symptom(one.chain)]
+    for peer in peers:
+        if symptom(peer.chain):
+            causes += [one for one in _below(peer, found) if not symptom(one.chain)]
+    return min(causes or peers, key=lambda t: (t.at, t.pid))
+
+
+def _below(parent: Traceback, found: list[Traceback]) -> list[Traceback]:
+    return [t for t in found if parent.pid in t.parents and t.pid != parent.pid and _met(t, parent)]
+
+
+def _are_peers(one: Traceback, last: Traceback) -> bool:
+    related = one.parents[:1] == last.parents[:1] or (one.rank is not None and one.rank != last.rank)
+    return related and one.program == last.program and (one.rank is None) == (last.rank is None) and _met(one, last)
+
+
+def _met(earlier: Traceback, later: Traceback) -> bool:
+    """Whether the process that died first still lived when the other began."""
+    return earlier.at >= later.started + TICK or not later.started
+
+
+# --- the judgement ----------------------------------------------------------------------------------------------------
+
+
+class CommandFailure(NamedTuple):
+    """How the command ended, and when (`ended`).  `pid` was its own; `oom_kills` is how many of its processes the
+    kernel killed for memory; `tail` are its last lines of output, where they are kept.  `death`: of a process that left
+    no exception, and that the one of `cause` died of; `also`: what may have to do with it."""
+
+    code: int | None = None
+    signal: int | None = None
+    beaten: bool = False
+    cause: Traceback | None = None
+    tail: tuple[str, ...] = ()
+    oom_kills: int | None = None
+    pid: int = 0
+    ended: float | None = None
+    death: Death | None = None
+    also: str = ""
+
+    @property
+    def explained(self) -> bool:
+        """Whether the traceback tells how it ended.  Of another process than the command it need not: Python exits with
+        1 for it, and neither with what stands for misuse nor by a signal; and a one-liner may be allowed to fail."""
+        if self.cause is None or self.cause.pid == self.pid:
+            return self.cause is not None
+        if self.code != 1 and self.ended is not None and self.ended - self.cause.at > SOON:
+            return False
+        return 0 < (self.code or 0) < 126 and self.code != 2 and self.cause.program != "-c"
+
+
+class Diagnosis(NamedTuple):
+    """`why` is for people, `rule` names the one that decided, `line` is the last line of the traceback if there is one:
+    the same twice is the same failure."""
+
+    recoverable: bool
+    why: str
+    rule: str
+    line: str | None = None
+
+
+class Rule(NamedTuple):
+    """Holds if all that it names does: one of `kinds` (`package.*`: all of a package) in the chain of exceptions, with
+    `text` in its message; below it one of `roots`; without a chain one of `codes` (128 + n for signal n); `output` in
+    the last lines."""
+
+    name: str
+    recoverable: bool
+    why: str
+    kinds: tuple[str, ...] = ()
+    text: str = ""
+    roots: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+    output: str = ""
+    before_first_beat: bool = False
+    by_kernel: bool = False
+
+
+COMPILERS: Final = (
+    "torch._dynamo.*",
+    "torch._inductor.*",
+    "torch._export.*",
+    "torch.export.*",
+    "torch.fx.*",
+    "torch.jit.frontend.*",
+    "triton.*",
+    "jax.errors.JAXTypeError",
+)
+CONFIGURATION: Final = (
+    "omegaconf.errors.OmegaConfBaseException",
+    "hydra.errors.HydraException",
+    "pydantic_core._pydantic_core.ValidationError",
+    "pydantic.error_wrappers.ValidationError",
+    "pydantic.errors.PydanticUserError",
+    "jsonschema.exceptions.ValidationError",
+    "yaml.error.YAMLError",
+    "tomllib.TOMLDecodeError",
+    "configparser.Error",
+    "argparse.ArgumentError",
+    "click.exceptions.UsageError",
+    "absl.flags._exceptions.Error",
+    "deepspeed.runtime.config.DeepSpeedConfigError",
+    "lightning.fabric.utilities.exceptions.MisconfigurationException",
+    "lightning_fabric.utilities.exceptions.MisconfigurationException",
+)
+XLA: Final = ("jaxlib.xla_extension.XlaRuntimeError", "jaxlib._jax.XlaRuntimeError", "jax.errors.JaxRuntimeError")
+MEMORY: Final = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
+
+RULES: Final = (
+    Rule("kernel-memory", True, "the kernel killed {oom_kills} of its processes for memory", by_kernel=True),
+    Rule("memory", True, "out of memory", kinds=MEMORY),
+    Rule("memory", True, "out of memory", kinds=("RuntimeError", "torch.AcceleratorError"), text=r"(?i)out of memory"),
+    Rule("memory", True, "out of memory", kinds=XLA, text=r"^RESOURCE_EXHAUSTED"),
+    Rule(
+        "machine",
+        True,
+        "trouble with a disk or with the machine's limits",
+        kinds=("ImportError", "SyntaxError", "OSError", *COMPILERS),
+        text=r"(?i)stale file handle|input/output error|no space left|too many open files|endpoint is not connected"
+        r"|resource temporarily unavailable|disk quota exceeded|cannot allocate memory(?! in static)",
+    ),
+    Rule(
+        "machine",
+        True,
+        "trouble with a file or a connection",
+        kinds=(*COMPILERS, *CONFIGURATION),
+        roots=("OSError", "ConnectionError"),
+    ),
+    Rule("shutdown", True, "Python was shutting down", kinds=("Exception",), text="Python is likely shutting down"),
+    Rule("syntax", False, "a restart does not change the program", kinds=("SyntaxError",)),
+    Rule("import", False, "a restart installs nothing", kinds=("ImportError",)),
+    Rule("compile", False, "the same program is compiled again with the same result", kinds=COMPILERS),
+    Rule(
+        "compile",
+        False,
+        "the same program is compiled again with the same result",
+        kinds=XLA,
+        text=r"^UNIMPLEMENTED|ptxas exited|Mosaic failed|(?i:failed to compile)",
+    ),
+    Rule(
+        "compile",
+        False,
+        "the same program is compiled again with the same result",
+        kinds=("RuntimeError",),
+        text=r"Error building extension|Failed to compile Op\b|Compile operator failed|(?i:build graph failed)"
+        r"|Compile graph .{0,99} failed|\b(E40021|EB0000)\b",  # CANN: TEFusion, TBE
+    ),
+    Rule("assertion", False, "a failed assertion fails again", kinds=("AssertionError",)),
+    Rule(
+        "configuration",
+        False,
+        "a restart does not change the configuration",
+        kinds=CONFIGURATION,
+        before_first_beat=True,
+    ),
+    Rule("usage", False, "a restart does not change its arguments", codes=(2,), before_first_beat=True),
+    Rule("command", False, "a restart does not bring the program", codes=(126, 127), before_first_beat=True),
+    Rule("import", False, "a restart installs nothing", codes=(127,), output="error while loading shared libraries: "),
+    Rule("import", False, "a restart installs nothing", codes=(1,), output=r"^\S*python[\d.]*: No module named "),
+    Rule("assertion", False, "a failed assertion fails again", codes=(134,), output=r"\bAssertion [`'].*' failed\.?$"),
+    Rule("killed", True, "as platforms end what needs too much memory", codes=(137, 247)),
+)
+
+
+def diagnose(ending: CommandFailure) -> Diagnosis:
+    """Whether a restart can cure it, and in words why."""
+    chain = diagnose_chain(ending)
+    line = chain[0].line if chain else None
+    rule = next((rule for rule in RULES if _holds(rule, ending, chain)), None)
+    first = ending.death or ending.cause
+    more = f"; {ending.also}" if ending.also else ""
+    if first is not None and ending.explained:
+        said = first.words
+    else:
+        said = _ended(ending) + (f", after {line}" if line else "")
+        said += f"; before that, {first.words}" if first is not None else ""
+    said = short(said, LONGEST - len(more)) + more
+    if rule is None:
+        return Diagnosis(True, said, "unknown", line)
+    reason = rule.why.format(oom_kills=ending.oom_kills)
+    return Diagnosis(rule.recoverable, f"{said}; {reason}", rule.name, line)
+
+
+def diagnose_chain(ending: CommandFailure) -> tuple[ExceptionRecord, ...]:
+    """The exceptions that tell how it ended: of the traceback, else of what was printed last, which is weaker."""
+    if ending.cause is not None:
+        return ending.cause.chain if ending.explained and ending.death is None else ()
+    printed = last_printed(ending.tail)
+    return () if printed is None else (printed,)
+
+
+def _ended(ending: CommandFailure) -> str:
+    if ending.signal is not None:
+        return f"{signal(ending.signal)} ended the command"
+    return f"the command exited with {ending.code}"
+
+
+def _holds(rule: Rule, ending: CommandFailure, chain: tuple[ExceptionRecord, ...]) -> bool:
+    status = 128 + ending.signal if ending.signal is not None else ending.code
+    if ending.death is not None and ending.death.code < 0 and ending.explained:
+        status = 128 - ending.death.code
+    if rule.before_first_beat and ending.beaten:
+        return False
+    if rule.by_kernel:
+        killed = status in (137, 247) or not chain or symptom(chain)
+        return bool(ending.oom_kills) and killed
+    if rule.kinds and not any(_is_of(thrown, rule) for thrown in chain):
+        return False
+    if rule.roots and not any(kind in thrown.kinds for thrown in chain[1:] for kind in rule.roots):
+        return False
+    if rule.codes and (status not in rule.codes or chain):
+        return False
+    return not rule.output or any(re.search(rule.output, _plain(line)[1]) for line in ending.tail[-AFTER:])
+
+
+def _is_of(thrown: ExceptionRecord, rule: Rule) -> bool:
+    kind = any(
+        k == wanted or (wanted[-1] == "*" and k.startswith(wanted[:-1])) for wanted in rule.kinds for k in thrown.kinds
+    )
+    return kind and (re.search(rule.text, f"{thrown.message} {thrown.more}") is not None)
+
+
+# --- the last lines of output -----------------------------------------------------------------------------------------
+
+# What torchrun and torch put before each line of a rank.
+PREFIX: Final = re.compile(r"((?:\[(?!rank)[A-Za-z_]\w*?\d+\]:)?(?:\[rank\d+\]: ?)?)(.*)", re.DOTALL)
+COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+LAST: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+
+
+def last_printed(tail: tuple[str, ...]) -> ExceptionRecord | None:
+    """The exception of a traceback that Python printed at the very end.  One that was printed earlier, and from which
+    the program went on, is none."""
+    lines = [_plain(line) for line in tail]
+    for index in range(len(lines) - 1, max(0, len(lines) - AFTER) - 1, -1):
+        prefix, text = lines[index]
+        matched = LAST.fullmatch(text)
+        above = [other for mark, other in lines[:index] if mark == prefix]
+        if matched and _frames_end(above):
+            name, message = matched.groups()
+            return ExceptionRecord(_bases(name), (message or "").strip())
+    return None
+
+
+def _plain(line: str) -> tuple[str, str]:
+    """The prefix that names a rank, and the line."""
+    matched = PREFIX.fullmatch(COLOUR.sub("", line.rstrip()))
+    return (matched[1], matched[2]) if matched else ("", line)
+
+
+def _frames_end(above: list[str]) -> bool:
+    """Whether these lines end with those of a stack."""
+    for text in reversed(above):
+        if text.startswith('  File "'):
+            return True
+        if not text.startswith("    ") and not text.startswith("  [Previous line repeated"):
+            return False
+    return False
+
+
+def _bases(name: str) -> tuple[str, ...]:
+    """Of what Python knows itself; of the others only the name is known."""
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return tuple(base.__name__ for base in kind.__mro__ if base is not object)
+    return (name, "Exception")

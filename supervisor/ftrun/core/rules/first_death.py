@@ -1,0 +1,47 @@
+"""Processes that died and left no exception: by a signal, or by an exit past Python's own (`os._exit`, C)."""
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from ftrun.core.machine.values import TOUCH
+from ftrun.core.text.sentences import rank as named
+from ftrun.core.text.sentences import signal
+
+ENDED_BY_OTHERS: Final = (-2, -15)  # SIGINT and SIGTERM: a launcher ends the other children so
+FROM_PYTHON: Final = 1  # what Python exits with after an exception
+
+
+class Death(NamedTuple):
+    """A child as its launcher saw it end.  `code`: its exit code, or minus the signal that ended it."""
+
+    rank: int
+    pid: int
+    code: int
+
+    @property
+    def words(self) -> str:
+        how = f"{signal(-self.code)} ended" if self.code < 0 else f"exit code {self.code} of"
+        return f"{named(self.rank)}: {how} process {self.pid}, which left no exception"
+
+
+def first(children: Sequence[Death], left: Container[int]) -> Death | None:
+    """The one that the others may have died of: it ended by itself, and left no exception as those in `left` did.
+
+    A launcher looks at its children a few times a second, and lists in the order of their ranks those that ended in
+    between; so one that a signal ended comes before one that exited, and 1, which may be an exception that nobody could
+    write down, comes last.
+    """
+    silent = [one for one in children if one.code and one.code not in ENDED_BY_OTHERS and one.pid not in left]
+    return min(silent, key=lambda one: (one.code > 0, one.code == FROM_PYTHON), default=None)
+
+
+def also(ranks: Iterable[tuple[int, int]], left: Container[int]) -> str:
+    """What is to be added where no launcher told: which one of the ranks (rank and process) has left no exception, if
+    all others did."""
+    known = list(ranks)
+    silent = [one for one in known if one[1] not in left]
+    if len(silent) != 1 or len(known) < 2:
+        return ""
+    number, pid = silent[0]
+    who = named(number) if number < TOUCH else f"{named(number)} (process {pid})"
+    return f"{who} left no exception"

@@ -1,0 +1,98 @@
+"""The rules by which a hang is found: one table.
+
+`core/rules/liveness.py` measures; this table says for each rule what a person reads.  A rule is an entry of `RULES`
+and its name in `values.Rule`; a test holds the two together.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from ftrun.core.machine.values import TOUCH, Finding, Rule
+from ftrun.core.text.durations import seconds
+from ftrun.core.text.sentences import rank
+
+
+class Silent(NamedTuple):
+    """Who is silent, as far as a record says it."""
+
+    rank: int | None
+    step: int | None = None
+    section: str | None = None
+
+
+class HangRule(NamedTuple):
+    """`meaning`: of the rule, for the reference.  `timeout`: of which timeout it is (`hang` for `--hang-timeout`), by
+    its name in the list of timeouts in force.  `sentence`: why somebody is taken for hung, with age and limit.
+    `brief`: the same in a few words.  `missing`: what has not come for so long, after an age."""
+
+    meaning: str
+    timeout: str
+    sentence: Callable[[Finding], str]
+    brief: Callable[[Silent], str]
+    missing: Callable[[Finding], str]
+
+
+def sentence(found: Finding) -> str:
+    """Why somebody is taken for hung: the verdict's reason."""
+    return RULES[found.rule].sentence(found)
+
+
+def _limit(found: Finding) -> str:
+    return seconds(found.limit) + (", learned" if found.learned else "")
+
+
+def _silent(found: Finding) -> str:
+    if found.rank == TOUCH:
+        return f"{rank(found.rank)} was last touched {seconds(found.age)} ago (limit {_limit(found)})"
+    where = "" if found.step is None else f" at step {found.step},"
+    return f"{rank(found.rank)} stopped{where} {seconds(found.age)} ago (limit {_limit(found)})"
+
+
+def _unstarted(found: Finding) -> str:
+    return f"{rank(found.rank)} gave no beat in its first {seconds(found.age)} (limit {_limit(found)})"
+
+
+def _inside(found: Finding) -> str:
+    where = f"{rank(found.rank)} has been in section {found.section!r}"
+    return f"{where} for {seconds(found.age)} (limit {_limit(found)})"
+
+
+def _idle(found: Finding) -> str:
+    age, what = seconds(found.age), "no I/O, and no change on its devices"
+    return f"the command has been idle for {age} (limit {_limit(found)}): {what}"
+
+
+def _who(silent: Silent) -> str:
+    return "touch file" if silent.rank == TOUCH else rank(silent.rank)
+
+
+RULES: Final[Mapping[Rule, HangRule]] = {
+    "step": HangRule(
+        meaning="a rank that has moved gives no further step or heartbeat",
+        timeout="hang",
+        sentence=_silent,
+        brief=lambda silent: _who(silent) + ("" if silent.step is None else f" at step {silent.step}"),
+        missing=lambda found: "without a beat" if found.step is None else "without a step",
+    ),
+    "start": HangRule(
+        meaning="a rank, or the command, gives no first heartbeat",
+        timeout="start",
+        sentence=_unstarted,
+        brief=lambda silent: f"{_who(silent)} gave no beat",
+        missing=lambda found: "without a first beat",
+    ),
+    "section": HangRule(
+        meaning="a rank stays in a section for longer than that section may last",
+        timeout="section",
+        sentence=_inside,
+        brief=lambda silent: f"{_who(silent)} in section {silent.section}",
+        missing=lambda found: f"in section {found.section!r}",
+    ),
+    "idle": HangRule(
+        meaning="no process of the command reads, writes or computes, and the use of its devices does not change",
+        timeout="idle",
+        sentence=_idle,
+        brief=lambda silent: "nothing is read, written or computed",
+        missing=lambda found: "without any work",
+    ),
+}

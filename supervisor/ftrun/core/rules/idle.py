@@ -1,0 +1,147 @@
+"""The rule that needs no help from the program: it reads and writes nothing, and its accelerators do not change.
+
+The rule of ModelArts: no process I/O over several periods, then the utilisation over a window, unchanged by its
+variance and its median.  A collective that waits spins at 100 % utilisation with little power and hardly any memory
+traffic, so a constant utilisation is neither work nor a hang by itself: power, memory use and PCIe traffic tell.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+WINDOW: Final = 60  # samples
+FAR: Final = 4.0  # spreads between any two looks: the device has done something else in between
+SAMPLES: Final = 4  # at least so many quiet ones before anything is concluded
+
+
+class DeviceUse(NamedTuple):
+    """One look at one device: percent, percent, watts, bytes a second; None: it does not say."""
+
+    id: str
+    util: float | None = None
+    memory_util: float | None = None
+    power: float | None = None
+    traffic: float | None = None
+
+
+class TreeSample(NamedTuple):
+    """What the whole tree did in the `seconds` up to `at`: cores used by main threads, bytes a second read and
+    written; and every look at the devices that it may use.  Nobody need have looked."""
+
+    at: float
+    seconds: float
+    cpu: float
+    io: float
+    devices: tuple[DeviceUse, ...] = ()
+
+
+class Thresholds(NamedTuple):
+    """What is work: less is what keep-alives, log lines and watchdogs do.  A device works by its own range of power."""
+
+    cpu: float = 0.05  # cores
+    io: float = 16_384.0  # bytes a second
+    util_spread: float = 2.0  # percentage points of standard deviation, or between two medians
+    memory_util: float = 3.0  # percent
+    power: float = 0.7  # of the most that it has taken in this attempt
+    strain: float = 3.0  # times the least that it has taken: so much is no waiting
+    traffic: float = 1e6  # bytes a second
+
+
+class Range(NamedTuple):
+    """Of the power that a device took in this attempt."""
+
+    least: float
+    most: float
+
+
+class Idle(NamedTuple):
+    """What the samples of an attempt have shown.  `since`: nothing was done from then on; None: something is done.
+    `accelerator`: the job has used one.  `raised`: evidence spoke for this silence, so that it may last at least so
+    long."""
+
+    since: float | None = None
+    raised: float = 0.0
+    quiet: tuple[TreeSample, ...] = ()
+    powers: tuple[tuple[str, Range], ...] = ()
+    accelerator: bool = False
+    # For the rule over all containers of a group: as `quiet`, and since when, whatever is read and written meanwhile.
+    looks: tuple[TreeSample, ...] = ()
+    still: float | None = None
+    still_raised: float = 0.0
+
+
+def idle_for(idle: Idle, now: float) -> float:
+    """Seconds that nothing was done here; none while something is, or before that is known."""
+    return 0.0 if idle.since is None or len(idle.quiet) < SAMPLES else max(0.0, now - idle.since)
+
+
+def unchanged_for(idle: Idle, now: float) -> float:
+    """Seconds that the devices of this container hold still, for the rule over all containers: it asks for nothing
+    else, since one that hangs may log for ever.  None where it has used none."""
+    if idle.still is None or len(idle.looks) < SAMPLES or not idle.accelerator:
+        return 0.0
+    return max(0.0, now - idle.still)
+
+
+def observe(idle: Idle, sample: TreeSample, thresholds: Thresholds) -> Idle:
+    """With this sample: quiet goes on, begins or ends.
+
+    CPU is work, unless a device is in use: then it may be a wait for that one.
+    """
+    in_use = any((use.util or 0.0) > 0 for use in sample.devices)
+    powers = _powers(dict(idle.powers), sample.devices)
+    idle = idle._replace(powers=tuple(sorted(powers.items())), accelerator=idle.accelerator or in_use)
+    idle = _stilled(idle, sample, powers, thresholds)
+    quiet = (*idle.quiet, sample)[-WINDOW:]
+    if sample.io >= thresholds.io or (not in_use and sample.cpu >= thresholds.cpu):
+        return idle._replace(since=None, quiet=(), raised=0.0)
+    if any(_works(quiet, device, powers.get(device), thresholds) for device in {use.id for use in sample.devices}):
+        return idle._replace(since=None, quiet=(sample,), raised=0.0)
+    since = sample.at - sample.seconds if idle.since is None else idle.since
+    return idle._replace(since=since, quiet=quiet)
+
+
+def _stilled(idle: Idle, sample: TreeSample, powers: dict[str, Range], thresholds: Thresholds) -> Idle:
+    looks = (*idle.looks, sample)[-WINDOW:]
+    devices = {use.id for use in sample.devices}
+    if not devices or any(_works(looks, device, powers.get(device), thresholds) for device in devices):
+        return idle._replace(looks=(sample,) if devices else (), still=None, still_raised=0.0)
+    return idle._replace(looks=looks, still=sample.at - sample.seconds if idle.still is None else idle.still)
+
+
+def _powers(so_far: dict[str, Range], uses: Iterable[DeviceUse]) -> dict[str, Range]:
+    for use in uses:
+        if use.power is not None:
+            least, most = so_far.get(use.id, (use.power, use.power))
+            so_far[use.id] = Range(min(least, use.power), max(most, use.power))
+    return so_far
+
+
+def _works(quiet: tuple[TreeSample, ...], device: str, power: Range | None, thresholds: Thresholds) -> bool:
+    """Whether it does something: moves memory or data, draws power while it is used, or has changed."""
+    looks = [use for sample in quiet for use in sample.devices if use.id == device]
+    now = [use for use in quiet[-1].devices if use.id == device]
+    if any((u.memory_util or 0) >= thresholds.memory_util or (u.traffic or 0) >= thresholds.traffic for u in now):
+        return True
+    strong = [u for u in now if u.util and power and (u.power or 0) >= thresholds.power * power.most]
+    if strong and power:  # what spins takes as much as it ever did too, if it never did anything else
+        changes = _differ((use.power for use in looks), power.most / 20)
+        if changes or power.most >= thresholds.strain * power.least or any(u.memory_util is None for u in strong):
+            return True
+    return _differ((use.util for use in looks), thresholds.util_spread)
+
+
+def _differ(values: Iterable[float | None], spread: float) -> bool:
+    """By their deviation, by the medians of their two halves, or by one that is far off: many others drown it."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return False
+    half, mean = len(known) // 2, sum(known) / len(known)
+    deviation = (sum((value - mean) ** 2 for value in known) / len(known)) ** 0.5
+    far = max(known) - min(known) > FAR * spread
+    return far or deviation > spread or abs(_median(known[:half]) - _median(known[half:])) > spread
+
+
+def _median(values: list[float]) -> float:
+    """Of PID 1's own, for the statistics module would load more than all of it."""
+    values = sorted(values)
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2

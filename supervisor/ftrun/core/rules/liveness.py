@@ -1,0 +1,213 @@
+"""Whether training moves: pure judgement over what the ranks last wrote.
+
+*Alive* is any beat, *moving* is a step that advances or a beat from the main thread; only moving counts.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ftrun.core.machine.values import TOUCH, Attempt, Finding, LearnedTimeouts, Rank, Rule, Section
+from ftrun.core.rules import adaptive_timeout
+from ftrun.core.rules.idle import idle_for, unchanged_for
+
+# A look at least this often in the shortest limit: a freeze that falls between two looks is not seen as such, so it
+# must stay small against the limit; the touch file has no clock that we may trust, so its beat is timed by the look.
+LOOKS_PER_LIMIT = 8
+FOREVER = 1e12  # s
+
+
+class Limits(NamedTuple):
+    """In seconds; None switches a rule off.  `start_given`: the start limit is armed at the spawn, for any command.
+    `auto`: the hang limit is learned.  `idle`: for how long the whole tree may do nothing; unless it is `idle_given`
+    that is asked only of a job that uses an accelerator.  `section`: in a section without a timeout of its own that the
+    program opened; `automatic`: in one that the hooks opened by themselves, or, if that is `automatic_learned`, at most
+    where earlier ones of its name have taught a shorter limit."""
+
+    hang: float | None
+    start: float | None
+    start_given: bool
+    section: float | None
+    auto: bool = False
+    idle: float | None = None
+    idle_given: bool = False
+    automatic: float | None = None
+    automatic_learned: bool = False
+
+
+class Assessment(NamedTuple):
+    finding: Finding | None
+    deadline: float | None  # when to look again; None: nothing is being judged
+
+
+def time_awake(since: float, now: float, aways: Iterable[tuple[float, float]]) -> float:
+    """Seconds from `since` to `now` without those in which nobody could be judged."""
+    away, reached = 0.0, since
+    for start, end in sorted(aways):  # they may overlap: Ctrl-Z, then the machine sleeps, then fg
+        length = min(end, now) - max(start, reached)
+        if length > 0:
+            away, reached = away + length, min(end, now)
+    return max(0.0, now - since - away)
+
+
+def assess(
+    attempt: Attempt,
+    now: float,
+    limits: Limits,
+    learned: LearnedTimeouts | None = None,
+    suspected: Finding | None = None,
+) -> Assessment:
+    """The finding that is furthest over its limit, or the suspected one if it still holds, and when to look again.
+
+    A rank that said `done`, or whose process is gone, is not waited for.  While a section is open its own deadline
+    holds in place of the step's, unless a thread is in it that does not train; an outer section that is overdue is a
+    hang whatever its inner ones still have.
+    """
+    awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]
+    findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits), list[float]()
+    for rank in awaited:
+        findings += _sections(rank, attempt, now, limits)
+        if limits.automatic is not None and not limits.automatic_learned and rank.moved_at is not None:
+            spans.append(limits.automatic)  # one may open before the next look
+        silence = _silence(rank, attempt, now, limits, learned)
+        if silence is not None:
+            spans.append(silence.limit)  # in any case: the end of a section tells nobody
+            if all(section.side for section in rank.sections):
+                findings.append(silence)
+    overdue = [f for f in findings if f.age >= f.limit]
+    if overdue:
+        return Assessment(max(overdue, key=lambda f: (same(f, suspected), f.age - f.limit)), None)
+    spans += [f.limit for f in findings]
+    if not spans:
+        return Assessment(None, None)
+    due = min((f.limit - f.age for f in findings), default=spans[0])
+    if limits.auto and any(r.moved_at is not None and r.intervals < adaptive_timeout.ENOUGH for r in awaited):
+        spans.append(adaptive_timeout.FLOOR)  # else a freeze between two looks is learned as one of these few silences
+    return Assessment(None, now + min(due, min(spans) / LOOKS_PER_LIMIT))
+
+
+def same(one: Finding, other: Finding | None) -> bool:
+    """Whether both are about the same silence."""
+    return other is not None and (one.rule, one.rank, one.section) == (other.rule, other.rank, other.section)
+
+
+def _sections(rank: Rank, attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
+    """The deadlines of its open sections, overdue or not."""
+    found = []
+    for section in rank.sections:
+        limit, learned = section_limit(section, rank, attempt, limits)
+        if limit is not None:
+            age = time_awake(section.started, now, attempt.aways)
+            found.append(Finding("section", rank.rank, age, limit, rank.step, section.name, rank.pid, learned))
+    return found
+
+
+def section_limit(section: Section, rank: Rank, attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
+    """For how long, in seconds, a rank may be in that section, and whether evidence may still raise that."""
+    if section.timeout is not None:
+        return section.timeout, False
+    if not section.automatic:
+        return limits.section, False
+    most = limits.automatic
+    if most is None or not limits.automatic_learned or section.longest is None:
+        return most, False
+    seconds = _raised(adaptive_timeout.section(section.longest), rank, attempt)
+    return (seconds, True) if seconds < most else (most, False)
+
+
+def _silence(
+    rank: Rank, attempt: Attempt, now: float, limits: Limits, learned: LearnedTimeouts | None
+) -> Finding | None:
+    """What its steps are measured by, overdue or not."""
+    if rank.moved_at is None:
+        rule: Rule = "start"
+        since, limit, by_learning = rank.claimed_at, limits.start, False
+    else:
+        rule, since = "step", rank.moved_at
+        limit, by_learning = hang_limit(rank, attempt, limits, learned)
+    if limit is None:
+        return None
+    age = time_awake(since, now, attempt.aways) - rank.credit
+    return Finding(rule, rank.rank, age, limit, rank.step, None, rank.pid, by_learning)
+
+
+def hang_limit(
+    rank: Rank, attempt: Attempt, limits: Limits, learned: LearnedTimeouts | None
+) -> tuple[float | None, bool]:
+    """For how long, in seconds, a rank that has moved may be silent, and whether evidence may still raise that.
+
+    The touch file says nothing of its intervals, so that there is nothing to learn from.
+    """
+    if not limits.auto:
+        return limits.hang, False
+    if rank.rank == TOUCH:
+        return limits.start, False
+    taken = 0.0 if rank.moved_at is None else max(0.0, rank.moved_at - attempt.spawned_at)
+    limit = adaptive_timeout.limit(rank, learned, limits.start, taken)
+    if limit.seconds is None or not limit.learned:
+        return limit.seconds, False
+    seconds = _raised(limit.seconds, rank, attempt)
+    if limit.most is not None and seconds >= limit.most:
+        return limit.most, False
+    return seconds, True
+
+
+def _raised(seconds: float, rank: Rank, attempt: Attempt) -> float:
+    """A learned limit, as hangs in a row and evidence for this rank have raised it."""
+    return max([seconds * attempt.patience, *(r.limit for r in attempt.raised if r.rank == rank.rank)])
+
+
+def patience(finding: Finding, limits: Limits) -> float | None:
+    """The age, in seconds, up to which this finding is cleared where somebody outside the job may end the wait.
+
+    None: it never is, since the user gave the limit.  Such a job may be silent for as long as a start may take.
+    """
+    if finding.rule == "idle":
+        return None if limits.idle_given else FOREVER if limits.start is None else limits.start
+    if not finding.learned:
+        return None
+    return FOREVER if limits.start is None else max(limits.start, adaptive_timeout.LONGEST_TIMES * finding.limit)
+
+
+def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
+    """A start limit that was given holds from the spawn, whether or not the program ever calls a hook.  Where none was
+    given, a job that has beaten in an earlier attempt is judged by how long that took."""
+    limit, by_learning = start_limit(attempt, limits)
+    if limit is None or attempt.barred:
+        return []
+    if any(r.moved_at is not None or r.done or (r.sections and r.present) for r in attempt.ranks):
+        return []
+    credit = max((r.credit for r in attempt.ranks), default=0.0)
+    age = time_awake(attempt.spawned_at, now, attempt.aways) - credit
+    return [Finding("start", None, age, limit, pid=attempt.pid, learned=by_learning)]
+
+
+def start_limit(attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
+    """For how long, in seconds from the spawn, nothing need move, and whether that was learned: then it convicts only
+    with evidence, however often that has raised it."""
+    if limits.start is None or limits.start_given:
+        return limits.start, False
+    if attempt.first_beat is None or not (limits.auto or limits.hang is not None):
+        return None, False
+    # The hang before the first restart says nothing of how long a start takes: only further ones in a row do.
+    patience = max(1, attempt.patience // 2)
+    return max(adaptive_timeout.start_limit(attempt.first_beat) * patience, attempt.start_raised), True
+
+
+def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
+    """The whole tree does nothing.  A movement is work, also of a rank that has ended since; a section is a silence
+    that was announced."""
+    idle, begun, raised = attempt.idle, attempt.idle.since, attempt.idle.raised
+    if attempt.everywhere and unchanged_for(idle, now):
+        begun, raised = idle.still, idle.still_raised
+    elif not idle_for(idle, now):
+        begun = None
+    if limits.idle is None or begun is None:
+        return []
+    if not (limits.idle_given or idle.accelerator):
+        return []
+    present = [rank for rank in attempt.ranks if rank.present and not rank.done]
+    if any(not section.side for rank in present for section in rank.sections):
+        return []
+    since = max([begun, attempt.spawned_at, *(r.moved_at for r in attempt.ranks if r.moved_at is not None)])
+    age = time_awake(since, now, attempt.aways) - max((rank.credit for rank in attempt.ranks), default=0.0)
+    return [Finding("idle", None, age, max(limits.idle, raised), pid=attempt.pid)]

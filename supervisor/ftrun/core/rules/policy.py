@@ -1,0 +1,107 @@
+"""Budgets: who may restart, how often, after what wait.  Pure functions of values."""
+
+from typing import Final, NamedTuple
+
+from ftrun.core.group.messages import SILENCE
+from ftrun.core.machine.values import Attempt, Cause, Ledger
+from ftrun.core.rules import exit_codes
+from ftrun.core.rules.idle import Thresholds
+from ftrun.core.rules.liveness import Limits, time_awake
+from ftrun.core.rules.saved_files import advanced, remembered
+
+BACKOFF_LIMIT: Final = 60.0  # s
+HOUR: Final = 3600.0
+
+
+class Policy(NamedTuple):
+    """Durations in seconds.  `max_restarts` None: no limit.  `stop_grace` None: wait for ever."""
+
+    restart_on: frozenset[str] = frozenset({"hang", "fault"})
+    max_restarts: int | None = 3
+    stable_after: float | None = HOUR
+    backoff: float = 1.0
+    files: bool = False  # checkpoint files are watched: they are what progress is judged by
+    work: Thresholds = Thresholds()
+    limits: Limits = Limits(hang=HOUR, start=HOUR, start_given=False, section=HOUR, automatic=HOUR)
+    grace: float = 10.0
+    stop_grace: float | None = None
+    kill_timeout: float = 60.0  # what SIGKILL has not ended by then cannot be killed
+    device_timeout: float | None = None  # for devices to be free after a kill; None: nobody sees to that
+    heal_timeout: float = 300.0
+    limit_fails: bool = False  # the hang limit ends the job as failed, instead of rescheduling it
+    hangs_stand: bool = False  # a hang is reported and ends nothing: the platform does not restart upon suspension
+    min_devices: int | None = None  # so many have to be left where one that does not heal is taken out
+    unconditional: bool = False  # the limit of failures hands the command's own code to the outer scheduler
+    asks_platform: bool = False  # it permits, or does not, the first start too
+    checks_devices: bool = False  # the first start waits for a look at them
+    node: str = ""
+    phase: str = ""  # of several that run in sequence: each has a past of its own
+    job: str = ""  # what the platform calls this training job, or the user (--group-job)
+    shared: bool = False  # other ftruns of this job may have a verdict already
+    group: bool = False  # one of several: starts and verdicts are for all of them
+    peer_timeout: float = SILENCE  # of another member that count as its loss
+    evidence_timeout: float = 30.0
+
+
+LIMIT: Final[dict[Cause, exit_codes.Verdict]] = {
+    "hang": exit_codes.HANG_LIMIT,
+    "fault": exit_codes.NODE_FAULT,
+    "failure": exit_codes.FAILURE_LIMIT,
+}
+
+
+def exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
+    """Whether the next trouble of this cause escalates."""
+    return policy.max_restarts is not None and ledger.count(cause) >= policy.max_restarts
+
+
+def wait(ledger: Ledger, cause: Cause, policy: Policy) -> float:
+    """Seconds before the restart: none after a hang or a fault; after failures in a row it doubles, to a minute."""
+    if cause != "failure":
+        return 0.0
+    return min(policy.backoff * float(1 << min(max(ledger.failure - 1, 0), 30)), BACKOFF_LIMIT)
+
+
+def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> str | None:
+    """What this attempt has achieved beyond all earlier ones: `checkpoint`, `step`, `save`, `stable` or None.
+
+    Where checkpoints are reported only a newer one counts: a job that dies between two checkpoints, at ever later
+    steps, gets nowhere (Cerebras judges restarts so).  Otherwise steps count, and what the program saves by itself
+    (`saving.advanced`): a resumed program whose optimizer has no step count begins with step 0 again.
+    """
+    newest = attempt.checkpoint
+    if policy.files or newest is not None or ledger.best_checkpoint is not None:
+        beyond = newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint)
+        return "checkpoint" if beyond else None
+    if _beyond(attempt.step, ledger.best_step):
+        return "step"
+    if not attempt.progressed and advanced(attempt):
+        return "save"
+    if ledger.best_step is not None:
+        return None
+    # Silence is no stability: where a program beats, or has to, only the time up to its last movement counts.
+    judged = attempt.ranks or policy.limits.start_given
+    until = now if attempt.idle.since is None else min(now, attempt.idle.since)
+    if judged:
+        until = max((r.moved_at for r in attempt.ranks if r.moved_at), default=attempt.spawned_at)
+    ran = time_awake(attempt.spawned_at, until, attempt.aways)
+    return "stable" if policy.stable_after is not None and ran >= policy.stable_after else None
+
+
+def credited(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger:
+    """The ledger with what this attempt reached; progress starts every count anew."""
+    newest = attempt.checkpoint
+    if progressed is not None:
+        ledger = ledger._replace(hang=0, fault=0, failure=0, reached=True)
+    if _beyond(attempt.step, ledger.best_step):
+        ledger = ledger._replace(best_step=attempt.step)
+    if newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint):
+        path = newest.checkpoint_path or ledger.last_checkpoint  # the last of which anyone knows where it is
+        ledger = ledger._replace(best_checkpoint=newest.checkpoint_step, last_checkpoint=path)
+    if attempt.step is not None:
+        ledger = ledger._replace(last_step=attempt.step)
+    return ledger._replace(last_section=attempt.section, saved=remembered(ledger.saved, attempt.ranks))
+
+
+def _beyond(value: int | None, best: int | None) -> bool:
+    return value is not None and (best is None or value > best)

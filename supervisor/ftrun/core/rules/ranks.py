@@ -1,0 +1,82 @@
+"""Which process speaks for a rank, and which of those without one are judged each by itself."""
+
+from collections.abc import Iterable, Sequence
+
+from ftrun.core.machine.values import Rank, unranked
+
+
+def one_each(claimed: Iterable[Rank]) -> tuple[Rank, ...]:
+    """One view a rank, the lowest first, where several processes claimed the same; then those without a rank.
+
+    A launcher that called a hook once, or a data worker that beats, must neither hide the process that trains nor be
+    waited for in its place: those that step come before those that only beat, and of equals the last that moved.
+    Where the one that stepped has died, another stands in for it and begins when that one ended.  What any of them
+    reported (a checkpoint, files, the word that no restart helps) is kept.
+
+    Where nothing told several processes a rank and at least two of them step (Hogwild, `multiprocessing.spawn`), each
+    of those is a view of its own, numbered by `unranked`, since one that hangs must not be hidden by the others.  Left
+    out is the one that started another of them: after a step of its own it may wait for them.  It is judged only when
+    all of them are gone, as the one that stands in for them.
+    """
+    by_rank: dict[int, list[Rank]] = {}
+    for rank in claimed:
+        by_rank.setdefault(rank.rank, []).append(rank)
+    found = [view for number in sorted(by_rank) for view in _of_one(by_rank[number])]
+    return tuple(sorted(found, key=lambda view: (view.rank < 0, abs(view.rank))))
+
+
+def _of_one(views: list[Rank]) -> list[Rank]:
+    apart = [] if any(view.ranked for view in views) else _workers(views)
+    if len(apart) < 2:
+        return [_one(views)]
+    others = [view for view in views if view not in apart]
+    each = [view._replace(rank=unranked(view.pid)) for view in apart]
+    if not others:
+        return each
+    if any(view.present or view.done for view in apart):
+        return [_reported(each[0], [each[0], *others]), *each[1:]]
+    return [_begun(_speaker(others), views), *each]
+
+
+def _workers(views: Sequence[Rank]) -> list[Rank]:
+    """Those that stepped, without those from which another one of them descends."""
+    stepped = [view for view in views if view.step is not None]
+    parents = {pid for view in stepped for pid in view.parents}
+    return sorted((view for view in stepped if view.pid not in parents), key=lambda view: view.pid)
+
+
+def _one(views: list[Rank]) -> Rank:
+    if len(views) == 1:
+        return views[0]
+    return _reported(_begun(_speaker(views), views), views)
+
+
+def _speaker(views: list[Rank]) -> Rank:
+    return max(views, key=_weight)
+
+
+def _begun(speaker: Rank, views: list[Rank]) -> Rank:
+    """It begins when the last of those ended that have moved after it: until then it may have waited for them.  A data
+    worker that beats is none of those for one that steps."""
+    last = max(view.moved_at or 0.0 for view in views if speaker.step is None or view.step is not None)
+    if (speaker.moved_at or 0.0) < last and not speaker.done:
+        return speaker._replace(claimed_at=max(speaker.claimed_at, last), moved_at=None)
+    return speaker
+
+
+def _reported(speaker: Rank, views: list[Rank]) -> Rank:
+    """With what any of them reported."""
+    fatal = next((v.fatal for v in views if v.fatal is not None), None)
+    saved = max(views, key=lambda v: -1 if v.checkpoint_step is None else v.checkpoint_step)
+    return speaker._replace(
+        fatal=fatal,
+        checkpoint_step=saved.checkpoint_step,
+        checkpoint_path=saved.checkpoint_path,
+        saved=tuple(file for view in views for file in view.saved),
+        resumed=tuple(file for view in views for file in view.resumed),
+    )
+
+
+def _weight(view: Rank) -> tuple[bool, bool, float]:
+    trains = view.step is not None and (view.present or view.done)
+    return trains, view.present and not view.done, view.moved_at or view.claimed_at

@@ -1,0 +1,118 @@
+"""Says when a checkpoint was saved: `python -m ftrun.helpers.checkpoint_watcher GLOB...`, started by PID 1.
+
+stdin and stdout are one stream socket.  What it says is in messages/checkpoints.py: `Ready` once what exists is known,
+which is not progress; then `Saved`, and `Problem`, each at most once.  It ends with 0 when stdin ends or nobody reads
+any more, with 1 after a problem that it did not expect.  It may block on a dead disk: nobody waits for it.  Memory:
+about 250 bytes for each match that exists, 400 while it is listed, at most 200,000 of them; 2 KiB for each folder that
+the globs lead through, at most 16,384.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ftrun.helpers.checkpoint_watcher.folders import Folders
+from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
+from ftrun.helpers.checkpoint_watcher.matches import Matches
+from ftrun.helpers.lines import write
+from ftrun.host.inotify import Inotify
+from ftrun.messages.checkpoints import EVENTS, Event, Saved
+from ftrun.messages.helpers import Problem, Ready
+
+MODE: Final = "WATCH_MODE"  # "list": do without inotify, for tests
+BATCH: Final = 0.1  # s: events that come all the time wake us, and PID 1, at most 10 times a second
+AT_ONCE: Final = 1000  # of more that are saved in one instant only the last are told: one is as good
+
+
+def main(argv: Sequence[str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; we end with PID 1
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease (disk.busy)
+    try:
+        _run(argv)
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    except Exception as error:
+        try:
+            _say(Problem(f"checkpoints are not seen: {error!r}"))
+        except OSError:
+            pass
+        return 1
+    return 0
+
+
+def _run(globs: Sequence[str]) -> None:
+    os.set_blocking(1, True)
+    parsed = Globs([parse(glob, "" if glob.startswith("/") else os.getcwd()) for glob in globs])
+    notify = None
+    if os.environ.get(MODE) != "list":
+        try:
+            notify = Inotify()
+        except OSError as error:
+            what = f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead"
+            _say(Problem(what))
+    mounts = _mounts()  # before the first look: what changes from now on is told
+    matches = Matches(parsed)
+    folders = Folders(parsed, matches, notify)
+    _tell(matches, folders)
+    _say(Ready())
+
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    if notify is not None:
+        poll.register(notify.fd, select.POLLIN)
+    if mounts is not None:
+        poll.register(mounts, select.POLLPRI)
+    while True:
+        ready = dict(poll.poll(_until(matches.due(), folders.due())))
+        if 0 in ready and not os.read(0, 65536):
+            return
+        if mounts is not None and mounts in ready:
+            poll.unregister(mounts)  # until the next round: mounts may come all the time
+            folders.remounted()
+        events = notify.read() if notify is not None and notify.fd in ready else []
+        for event in events:
+            folders.on(event)
+        matches.look()
+        due = folders.due()
+        if due is not None and due <= time.monotonic():
+            folders.round()
+            if mounts is not None:
+                poll.register(mounts, select.POLLPRI)
+        _tell(matches, folders)
+        if events:
+            time.sleep(BATCH)
+
+
+def _mounts() -> int | None:
+    """POLLPRI is raised after each mount and unmount (proc(5))."""
+    try:
+        return os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _until(*times: float | None) -> float | None:
+    """Milliseconds from now; None: for ever."""
+    due = min((at for at in times if at is not None), default=None)
+    return None if due is None else max(0.0, (due - time.monotonic()) * 1000 + 1)
+
+
+def _tell(matches: Matches, folders: Folders) -> None:
+    for what in folders.problems:
+        _say(Problem(what))
+    for saved in matches.saved[-AT_ONCE:]:
+        _say(Saved(*saved))
+    folders.problems.clear()
+    matches.saved.clear()
+
+
+def _say(message: Event) -> None:
+    write(EVENTS.dump(message))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

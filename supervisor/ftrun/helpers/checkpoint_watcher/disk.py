@@ -1,0 +1,156 @@
+"""What the file system says.  Every call may block for as long as the disk does not answer."""
+
+import ctypes
+import errno
+import fcntl
+import itertools
+import os
+import stat as st
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from ftrun.helpers.checkpoint_watcher.waits import Look
+
+# File systems that only this machine changes, so that inotify tells everything: linux/magic.h, and the file systems
+# that coreutils' `stat.c` marks "local".  Any other (NFS, SMB, Lustre, GPFS, BeeGFS, CephFS, FUSE with virtiofs, 9p,
+# AFS, GlusterFS, ... and what is unknown) is also listed from time to time.  overlayfs is a container's root: whatever
+# is done in the container goes through it.
+LOCAL: Final = frozenset(
+    {
+        0xEF53,  # ext2, ext3, ext4
+        0x58465342,  # xfs
+        0x9123683E,  # btrfs
+        0x01021994,  # tmpfs
+        0x858458F6,  # ramfs
+        0x958458F6,  # hugetlbfs
+        0x794C7630,  # overlayfs
+        0xF2F52010,  # f2fs
+        0x2FC12FC1,  # zfs
+        0xCA451A4E,  # bcachefs
+        0x3153464A,  # jfs
+        0x52654973,  # reiserfs
+        0x4D44,  # vfat
+        0x2011BAB0,  # exfat
+        0x5346544E,  # ntfs
+        0x73717368,  # squashfs
+        0xE0F5E1E2,  # erofs
+        0x9660,  # iso9660
+        0x9FA0,  # proc
+        0x62656572,  # sysfs
+        0x1CD1,  # devpts
+        0x63677270,  # cgroup2
+    }
+)
+GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # there is certainly nothing
+WALK: Final = 10_000  # entries of a folder that are looked at
+
+_AT_FDCWD: Final = -100
+_AT_SYMLINK_NOFOLLOW: Final = 0x100
+_AT_STATX_FORCE_SYNC: Final = 0x2000
+_STATX_BASIC_STATS: Final = 0x7FF
+_libc = ctypes.CDLL(None, use_errno=True)
+_statx = getattr(_libc, "statx", None)
+
+
+class Stat(NamedTuple):
+    dev: int
+    ino: int
+    mode: int
+    size: int
+    mtime_ns: int
+
+    @property
+    def folder(self) -> bool:
+        return st.S_ISDIR(self.mode)
+
+    @property
+    def link(self) -> bool:
+        return st.S_ISLNK(self.mode)
+
+
+def stat(path: str, follow: bool = True, fresh: bool = False) -> Stat:
+    """`fresh`: ask the server, for an NFS client otherwise believes what it knew up to a minute ago (acdirmax in
+    nfs(5)).  OSError."""
+    if fresh and _statx is not None:
+        # statx(2): where nothing is cached it is what stat is; a sandbox may forbid it.
+        flags = _AT_STATX_FORCE_SYNC | (0 if follow else _AT_SYMLINK_NOFOLLOW)
+        buffer = ctypes.create_string_buffer(256)
+        if _statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BASIC_STATS, buffer) == 0:
+            mode, ino, size, seconds, nanoseconds, major, minor = struct.unpack("=28xH2xQQ64xqI12xII", buffer.raw[:144])
+            return Stat(os.makedev(major, minor), ino, mode, size, seconds * 10**9 + nanoseconds)
+    found = os.stat(path, follow_symlinks=follow)
+    return Stat(found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns)
+
+
+def local(path: str) -> bool:
+    """Whether inotify sees every change there; False where that is not known."""
+    buffer = ctypes.create_string_buffer(256)  # struct statfs: f_type is the first word (statfs(2))
+    if _libc.statfs(os.fsencode(path), buffer):
+        return False
+    return ctypes.c_ulong.from_buffer(buffer).value & 0xFFFFFFFF in LOCAL
+
+
+def look(path: str, fresh: bool = False, walk: bool = True) -> Look | None:
+    """None where there is nothing that can be a checkpoint.  A link is what it leads to; one that leads nowhere is a
+    match as any other.  `walk`: look at all that is in a folder.  OSError where the disk cannot say."""
+    link = None
+    try:
+        found = stat(path, follow=False, fresh=fresh)
+        if found.link:
+            link = found
+            found = stat(path, fresh=fresh)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
+        return Look(link.ino, link.mtime_ns) if link else None
+    if found.folder:
+        return Look(found.ino, _walk(path) if walk else 0, folder=True)
+    return Look(found.ino, hash((found.size, found.mtime_ns))) if st.S_ISREG(found.mode) else None
+
+
+def busy(path: str, folder: bool) -> bool:
+    """Whether anybody on this machine has it, or anything in it, open for writing.  False where nobody can say: a file
+    of somebody else, a network disk."""
+    if folder:
+        return any(entry.is_file(follow_symlinks=False) and busy(entry.path, False) for entry in _below(path))
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # fcntl(2): a read lease is refused while a writer has it open.  Who opens it in this instant waits for the
+        # close below, and we would get a SIGIO.
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        return False
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(fd)
+
+
+def _walk(path: str) -> int:
+    """One number for the names, inodes, sizes and times of all below."""
+    total = 0
+    for entry in _below(path):
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        total ^= hash((entry.path, found.st_ino, found.st_size, found.st_mtime_ns))
+    return total
+
+
+def _below(path: str) -> Iterator["os.DirEntry[str]"]:
+    """At most WALK entries."""
+    left, todo = WALK, [path]
+    while todo and left:
+        try:
+            with os.scandir(todo.pop()) as entries:
+                for entry in itertools.islice(entries, left):
+                    left -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+                    yield entry
+        except OSError:
+            continue

@@ -1,0 +1,170 @@
+"""torch's flight recorder: which rank has not come to which collective.
+
+A process with `TORCH_WORKER_SERVER_SOCKET` answers HTTP on that Unix socket, from a thread of its own without the GIL
+(torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp): `POST /handler/fr_trace_json` for gloo and CPU,
+`dump_nccl_trace_json` for NCCL; a handler that a build has not is a 404.  A server that hooks start within a process,
+whose environment cannot show it, listens on `$FTRUN_BEAT_DIR/torch-<pid>.sock`.
+
+It records only under `TORCH_FR_BUFFER_SIZE` (earlier `TORCH_NCCL_TRACE_BUFFER_SIZE`).  The lagging rank has the lower
+`collective_seq_id`; an entry's `state` stays `scheduled` under gloo and says nothing.
+"""
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from ftrun.helpers.evidence.threads import Task
+from ftrun.host import procfs
+
+HANDLERS: Final = ("fr_trace_json", "dump_nccl_trace_json")
+ANSWER: Final = 2.0  # s; it takes 1 ms
+SIZE: Final = 16 << 20  # bytes of an answer
+SOCKETS: Final = 64
+DEFAULT: Final = "default_pg"  # the group that all ranks are in
+
+
+class Collective(NamedTuple):
+    """The last one that a rank has entered; number 0: none yet.  `open`: it has not left it."""
+
+    number: int
+    name: str
+    sizes: str
+    open: bool
+
+
+class Answer(NamedTuple):
+    """Of one process.  `last`: by group.  `waiting`: point-to-point calls that it has not left."""
+
+    pid: int
+    last: dict[str, Collective]
+    waiting: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
+    """By rank.  `ranks` has the rank of a pid; where it has not, RANK in the environment tells.
+
+    A data worker has the same socket in its environment as the process that answers on it: each is asked once.
+    """
+    asked: dict[str, tuple[int | None, Task[Answer]]] = {}
+    for pid in pids:
+        pairs = (entry.partition(b"=") for entry in (procfs.environment(pid) or b"").split(b"\0"))
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+        path = _path(pid, environment)
+        if path is not None and path not in asked and len(asked) < SOCKETS:
+            told = environment.get("RANK", "")
+            rank = ranks.get(pid, int(told) if told.isdecimal() else None)
+            asked[path] = rank, Task(partial(ask, path))
+    found = {}
+    until = time.monotonic() + 2 * ANSWER
+    for path, (rank, task) in asked.items():
+        task.wait(until - time.monotonic())
+        answer = task.value or Answer(0, {}, problem=f"{path}: {task.problem or 'no answer'}")
+        number = ranks.get(answer.pid, rank)
+        if number is not None:
+            found[number] = answer
+    return found
+
+
+def _path(pid: int, environment: Mapping[str, str]) -> str | None:
+    """Where the worker server of this process, or of the one that it stems from, listens."""
+    if given := environment.get("TORCH_WORKER_SERVER_SOCKET"):
+        return os.path.join(f"/proc/{pid}/cwd", given)
+    own = f"{environment.get('FTRUN_BEAT_DIR', '/nowhere')}/torch-{pid}.sock"
+    return own if os.path.exists(own) else None
+
+
+def ask(path: str) -> Answer:
+    """What the process that listens there has recorded; OSError or ValueError if it does not answer in ANSWER s."""
+    owner, problem, content = 0, None, []
+    for handler in HANDLERS:
+        owner, status, body = _post(path, handler)
+        if status == 200:
+            content.append(_parsed(body))
+        elif status != 404:
+            problem = f"{handler}: HTTP {status}"
+    if not content and problem is None:
+        problem = "this torch has no flight recorder for a handler"
+    answers = [read(owner, found) for found in content]
+    last = {group: at for answer in answers for group, at in answer.last.items()}
+    return Answer(owner, last, tuple(w for answer in answers for w in answer.waiting), problem)
+
+
+def read(pid: int, found: dict[str, Any]) -> Answer:
+    """What one dump says; ValueError if it is none."""
+    last: dict[str, Collective] = {}
+    waiting = []
+    try:
+        for entry in found.get("entries", ()):
+            name, sizes = str(entry["profiling_name"]), json.dumps(entry.get("input_sizes"))
+            if entry["is_p2p"]:
+                waiting += [f"{name} {sizes}"] if not entry["retired"] else []
+                continue
+            group = str(entry["process_group"][1] or entry["process_group"][0])
+            number = int(entry["collective_seq_id"])
+            if group not in last or number >= last[group].number:
+                last[group] = Collective(number, name, sizes, not entry["retired"])
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a flight recorder's dump: {error!r}") from None
+    if not last and "pg_status" in found:
+        last[DEFAULT] = Collective(0, "none", "", False)
+    return Answer(pid, last, tuple(waiting[-8:]))
+
+
+def laggards(answers: Mapping[int, Answer]) -> list[str]:
+    """Who has not come to what, a sentence a group; a rank that waits in a call which is not the others' is named."""
+    found = []
+    for group in sorted({group for answer in answers.values() for group in answer.last}):
+        at = {rank: answer.last[group] for rank, answer in sorted(answers.items()) if group in answer.last}
+        ahead = max(collective.number for collective in at.values())
+        leader = next(collective for collective in at.values() if collective.number == ahead)
+        late = {rank: c for rank, c in at.items() if c.number < ahead}
+        there = [rank for rank, c in at.items() if c.number == ahead and c.open]
+        if late and there:
+            stuck = ", ".join(f"rank {rank} (last in {c.number}, {c.name})" for rank, c in late.items())
+            found.append(
+                f"{stuck} has not come to collective {ahead}, {leader.name} of {group}, in which "
+                f"{_ranks(there)} wait{'s' if len(there) == 1 else ''}"
+            )
+        elif len({(at[rank].name, at[rank].sizes) for rank in there}) > 1:
+            calls = "; ".join(f"rank {rank} in {at[rank].name} {at[rank].sizes}" for rank in there)
+            found.append(f"collective {ahead} of {group} is not the same for all: {calls}")
+    return found
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _post(path: str, handler: str) -> tuple[int, int, bytes]:
+    """The pid that listens, the HTTP status and the body.  HTTP/1.0: the answer is whole when the connection ends."""
+    until = time.monotonic() + ANSWER / len(HANDLERS)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(until - time.monotonic())
+        connection.connect(path)
+        size = struct.calcsize("3i")
+        owner = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0]
+        connection.sendall(f"POST /handler/{handler} HTTP/1.0\r\nHost: ftrun\r\nContent-Length: 0\r\n\r\n".encode())
+        content = bytearray()
+        while len(content) < SIZE:
+            connection.settimeout(max(0.001, until - time.monotonic()))
+            if not (chunk := connection.recv(1 << 16)):
+                break
+            content += chunk
+    head, _, body = bytes(content).partition(b"\r\n\r\n")
+    words = head.split(None, 2)
+    if len(words) < 2 or not words[1].isdigit():
+        raise ValueError("not an HTTP answer")
+    return owner, int(words[1]), body

@@ -1,0 +1,111 @@
+"""A folder that several state stores write to, perhaps on a network disk: whole files, one writer at a time."""
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ftrun.helpers.state_store.history import ForeignHistory
+from ftrun.host import bounded_read
+
+LOCK: Final = "history.lock"
+PATIENCE: Final = 10.0  # s for the lock: whoever holds it may be stopped, or stuck on the disk
+TURN: Final = 0.01  # s between tries
+ASIDE: Final = 99  # files that are set aside; the last is written over
+
+
+class Folder:
+    """`problem` is told what a person has to know.  OSError of any method: the disk does not do it."""
+
+    def __init__(self, path: str, problem: Callable[[str], None]) -> None:
+        self.path, self._problem = path, problem
+        self._alone = False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One at a time, where the disk lets us; the folder is made if it is not there."""
+        fd = None
+        try:
+            os.makedirs(self.path, 0o755, exist_ok=True)
+            fd = self._open(LOCK, os.O_RDWR | os.O_CREAT)
+            self._alone = self._lock(fd)
+        except OSError as error:  # what is there can be read all the same
+            self._without(str(error.strerror))
+        try:
+            yield
+        finally:
+            self._alone = False
+            if fd is not None:
+                os.close(fd)
+
+    def _lock(self, fd: int) -> bool:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+            if time.monotonic() >= until:
+                self._without("somebody holds it all the time")
+                return False
+            time.sleep(TURN)
+
+    def _without(self, why: str) -> None:
+        self._problem(f"{self.path}/{LOCK}: {why}; it goes on without a lock")
+
+    def read(self, name: str, limit: int) -> bytes | None:
+        """None where there is no such file.  Foreign if it is not one of ours: a link, a pipe, larger than `limit`."""
+        try:
+            fd = self._open(name, os.O_RDONLY)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
+                raise ForeignHistory("it is no regular file") from None
+            raise
+        try:
+            return bounded_read.read(fd, limit)
+        except ValueError as error:
+            raise ForeignHistory(str(error)) from None
+
+    def write(self, name: str, content: bytes) -> None:
+        """The old content or the new one, whatever happens; on disk when this returns."""
+        # Only with the lock is the name ours alone; the same one again, so that a kill leaves at most one behind.
+        fresh = f"{name}.new" if self._alone else f"{name}.new-{os.urandom(6).hex()}"
+        try:
+            os.unlink(f"{self.path}/{fresh}")
+        except FileNotFoundError:
+            pass
+        fd = self._open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            try:
+                rest = content
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(f"{self.path}/{fresh}", f"{self.path}/{name}")
+        except OSError:
+            os.unlink(f"{self.path}/{fresh}")
+            raise
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def set_aside(self, name: str, why: object) -> None:
+        names = (f"{name}.corrupt-{n}" for n in range(1, ASIDE))
+        free = next((n for n in names if not os.path.lexists(f"{self.path}/{n}")), f"{name}.corrupt-{ASIDE}")
+        os.rename(f"{self.path}/{name}", f"{self.path}/{free}")
+        self._problem(f"{self.path}/{name} is not ours ({why}); kept as {free}, it starts anew")
+
+    def _open(self, name: str, flags: int) -> int:
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        return os.open(f"{self.path}/{name}", flags, 0o644)

@@ -1,0 +1,97 @@
+"""A slot of the beat file (`ftrun_hooks/layout.py`) as a value: for its owner, and for who looks on."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ftrun.core.machine.values import Rank, SavedFile, Section
+from ftrun.host import procfs
+from ftrun_hooks import layout as at
+
+NS: Final = 1e9
+MOST: Final = 1 << 63  # that a step may be (messages/records.py)
+Times = Sequence[tuple[float, float]]  # beginnings and ends, in seconds
+
+
+def write_plan(words: memoryview, deadline: float | None, times: Times | None) -> None:
+    """Into the header: the next look, and the last times in which nobody was judged; None: those that are there."""
+    words[at.H_NEXT_LOOK] = at.NO_LOOK if deadline is None else int(deadline * NS)
+    if times is None:
+        return
+    last = [(int(since * NS), int(until * NS)) for since, until in times[-at.FREEZES :]]
+    for number, pair in enumerate([*last, *[(0, 0)] * (at.FREEZES - len(last))]):
+        word = at.H_FREEZES + 2 * number
+        if (words[word], words[word + 1]) != pair:
+            words[word + 1] = 0  # a reader in between sees none
+            words[word], words[word + 1] = pair
+
+
+def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: Callable[[str], str | None]) -> Rank:
+    """What the words of a slot say.  `credit` was read before them: a beat moves MOVED_AT, then clears the credit.
+    `text` gives the content of a file of the beat folder, if there is any."""
+    number, flags = row[at.RANK], row[at.FLAGS]
+    told = text(at.SAVED) if row[at.SAVED_AT] else None
+    return Rank(
+        rank=number,
+        pid=row[at.PID],
+        claimed_at=row[at.CLAIMED_AT] / NS,
+        alive_at=max(row[at.ALIVE_AT], row[at.MOVED_AT]) / NS or None,
+        moved_at=row[at.MOVED_AT] / NS if row[at.MOVED_AT] else None,
+        step=_step(row[at.STEP]),
+        credit=max(credit, row[at.CREDIT]) / NS,
+        done=bool(flags & at.DONE),
+        fatal=(text(at.FAIL) or "it said so") if flags & at.FATAL else None,
+        checkpoint_step=_step(row[at.CHECKPOINT_STEP]),
+        checkpoint_path=text(at.CHECKPOINT) if row[at.CHECKPOINT_STEP] else None,
+        sections=open_now,
+        broken=_name(row[at.BROKEN_NAME :]) if row[at.BROKEN_AT] > row[at.MOVED_AT] else None,
+        intervals=row[at.INTERVALS],
+        usual=row[at.USUAL] / NS,
+        longest=row[at.LONGEST] / NS,
+        slowest_start=row[at.SLOWEST_START] / NS,
+        saved=_files(told, "S") if told else (),
+        resumed=_files(told, "L") if told else (),
+        ranked=not row[at.UNRANKED],
+        parents=tuple(filter(None, row[at.PARENTS : at.PARENTS + at.PARENTS_KEPT])),
+    )
+
+
+def sections(row: Sequence[int]) -> tuple[Section, ...]:
+    """Those that are open, the outermost first."""
+    found = []
+    for level in range(min(row[at.DEPTH], at.SECTIONS)):
+        entry = row[at.SECTION_TABLE + level * at.SECTION_WORDS : at.SECTION_TABLE + (level + 1) * at.SECTION_WORDS]
+        flags = entry[at.S_TIMEOUT]
+        seconds = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
+        side, automatic = bool(flags & at.SIDE), bool(flags & at.AUTOMATIC)
+        timeout, longest = (None, seconds) if automatic else (seconds, None)
+        found.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic, longest))
+    return tuple(found)
+
+
+def _files(text: str, kind: str) -> tuple[SavedFile, ...]:
+    """Those of a kind in `saved-<rank>`, the newest last."""
+    lines = [line.split(" ", 2) for line in text.split("\n")]
+    return tuple(SavedFile(line[2], line[1]) for line in reversed(lines) if len(line) == 3 and line[0] == kind)
+
+
+def timely(row: Sequence[int], now: float) -> bool:
+    """Whether it holds no time to come: what does was not written by us."""
+    return max(row[at.CLAIMED_AT], row[at.ALIVE_AT], row[at.MOVED_AT]) <= (now + 60) * NS
+
+
+def lives(pid: int, start: int) -> bool:
+    """Whether the process that claimed a slot is still there."""
+    process = procfs.stat(pid)
+    return process is not None and process.start == start and not process.ended
+
+
+def _step(word: int) -> int | None:
+    """None also for what no program has reached: it would be kept as the best."""
+    return word - 1 if 0 < word <= MOST else None
+
+
+def _name(words: Sequence[int]) -> str:
+    """A name at the beginning of these words."""
+    content = b"".join(word.to_bytes(at.WORD, sys.byteorder) for word in words[: at.NAME_BYTES // at.WORD])
+    return content.partition(b"\0")[0].decode("utf-8", "replace")

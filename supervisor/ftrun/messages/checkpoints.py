@@ -1,0 +1,19 @@
+"""What the helper `watch` says to PID 1: which checkpoint files were saved."""
+
+from typing import Final, NamedTuple
+
+from ftrun.messages.codec import Protocol
+from ftrun.messages.helpers import Problem, Ready
+
+
+class Saved(NamedTuple):
+    """A checkpoint was seen complete at `mono`, of time.monotonic().  `renamed`: it was renamed into place, and not
+    closed by a writer, who may have died."""
+
+    path: str
+    mono: float
+    renamed: bool
+
+
+Event = Ready | Saved | Problem
+EVENTS: Final[Protocol[Event]] = Protocol("event", Ready, Saved, Problem)

@@ -1,0 +1,16 @@
+"""What the helper `metrics` says to PID 1."""
+
+from typing import Final, NamedTuple
+
+from ftrun.messages.codec import Protocol
+from ftrun.messages.helpers import Problem
+
+
+class Listening(NamedTuple):
+    """`address` is HOST:PORT, with the port that it got."""
+
+    address: str
+
+
+Event = Listening | Problem
+EVENTS: Final[Protocol[Event]] = Protocol("event", Listening, Problem)

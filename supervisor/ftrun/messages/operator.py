@@ -1,0 +1,85 @@
+"""Messages of the control channel: one JSON object each way (docs/reference/control.md has them for other clients)."""
+
+import json
+from typing import Any, Final, NamedTuple
+
+from ftrun.messages import objects
+
+SCHEMA: Final = 1
+SOCKET: Final = "ftctl.sock"
+RECORDS: Final = "records.sock"
+ORDERS: Final = ("restart", "stop", "pause", "resume")
+PING: Final = "ping"
+LIMIT: Final = 4096  # bytes of a request
+HANDSHAKE: Final = 2000  # ms that a client has to say what it is
+TEXT: Final = 100  # characters of a name in it
+LONGEST: Final = 366 * 86400.0  # s
+
+
+class RequestRefused(ValueError):
+    """One line: what is wrong with a request.  `id`: of the question, as far as it could be read."""
+
+    def __init__(self, why: str, id: str = "") -> None:
+        super().__init__(why)
+        self.id = id
+
+
+class Request(NamedTuple):
+    """`by`: who asks, in their own words.  `lasting`: of a pause, in s; None: until it is resumed.  `until`: of
+    CLOCK_MONOTONIC, when whoever asked will have given up; None: they wait."""
+
+    id: str
+    verb: str
+    by: str = ""
+    lasting: float | None = None
+    until: float | None = None
+
+
+class Reply(NamedTuple):
+    id: str
+    ok: bool
+    why: str
+
+
+def dump_request(request: Request) -> bytes:
+    return json.dumps({"schema": SCHEMA, **request._asdict()}).encode("ascii")
+
+
+def load_request(content: bytes) -> Request:
+    """Refused for whatever is none; nothing else is raised, whatever the bytes."""
+    found = _object(content)
+    id, verb, by, lasting, until = (found.get(name) for name in ("id", "verb", "by", "lasting", "until"))
+    id = id if isinstance(id, str) and len(id) <= TEXT else ""
+    if type(found.get("schema")) is not int or found["schema"] != SCHEMA:
+        raise RequestRefused(f"schema {found.get('schema')!r} is not spoken here, but {SCHEMA}"[:TEXT], id)
+    if not isinstance(found.get("id"), str) or len(found["id"]) > TEXT:
+        raise RequestRefused(f"`id` is no text of up to {TEXT} characters", id)
+    if verb not in (*ORDERS, PING):
+        raise RequestRefused(f"no such verb: {verb!r}"[:TEXT], id)
+    if by is not None and not isinstance(by, str):
+        raise RequestRefused("`by` is no text", id)
+    if lasting is not None and (type(lasting) not in (int, float) or not 0 < lasting <= LONGEST):
+        raise RequestRefused("`lasting` is no number of seconds", id)
+    if until is not None and (type(until) not in (int, float) or not 0 <= until <= 1e12):
+        raise RequestRefused("`until` is no time", id)
+    times = (None if time is None else float(time) for time in (lasting, until))
+    return Request(id, str(verb), (by or "")[:TEXT], *times)
+
+
+def dump_reply(reply: Reply, **more: object) -> bytes:
+    return json.dumps({"schema": SCHEMA, **reply._asdict(), **more}).encode("ascii")
+
+
+def load_reply(content: bytes) -> Reply:
+    """Refused for whatever is none."""
+    found = _object(content)
+    if not isinstance(found.get("id"), str) or not isinstance(found.get("ok"), bool):
+        raise RequestRefused("the answer is none")
+    return Reply(found["id"], found["ok"], str(found.get("why") or "")[:1000])
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        return objects.load(content, LIMIT)
+    except ValueError as why:
+        raise RequestRefused(str(why)) from None

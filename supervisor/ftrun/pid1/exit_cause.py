@@ -1,0 +1,60 @@
+"""Why the command failed: from what its processes left, what the kernel counted and what helpers know."""
+
+from ftrun.core.machine.events import CommandExited
+from ftrun.core.machine.states import Phase
+from ftrun.core.machine.values import Attempt
+from ftrun.host import cgroup
+from ftrun.pid1.clients.registry import Clients
+
+
+class ExitCause:
+    """One at a time, of the attempt that was spawned last."""
+
+    def __init__(self, beat_dir: str, clients: Clients) -> None:
+        self._beat_dir, self._clients = beat_dir, clients
+        self._exited: CommandExited | None = None
+        self._pid = 0
+        self._since = 0.0
+        self._oom_kills: int | None = None  # when it began
+
+    def spawning(self, now: float) -> None:
+        self._since = now
+
+    def spawned(self) -> None:
+        self._oom_kills = cgroup.oom_kills()
+
+    def begin(self, exited: CommandExited, pid: int) -> None:
+        self._exited, self._pid = exited, pid
+        self._clients.ask_tail()
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self._exited is None else self._clients.speaking(self._exited.now)
+
+    def due(self, now: float, phase: Phase) -> CommandExited | None:
+        """The event, with all that is known, when all have spoken that may know the cause, or have had their time."""
+        exited = self._exited
+        if exited is None or now < self._clients.speaking(exited.now):
+            return None
+        from ftrun.core.rules import first_death
+        from ftrun.core.rules.crash_causes import CommandFailure, first_cause, symptom
+        from ftrun.host import tracebacks
+
+        self._exited = None
+        attempt = getattr(phase, "attempt", None) or Attempt(0)
+        beaten = any(rank.moved_at is not None or rank.alive_at is not None for rank in attempt.ranks)
+        found = tracebacks.read(self._beat_dir, self._since)
+        cause, death, also = first_cause(found, exited.now), None, ""
+        if cause is not None and symptom(cause.chain):
+            left = {one.pid for one in found if not one.children}  # a launcher's own exception tells of its children
+            told = max((one for one in found if one.children), key=lambda one: one.at, default=None)
+            if told is not None:
+                death = first_death.first(told.children, left)
+            else:
+                also = first_death.also(((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left)
+        counted, before = cgroup.oom_kills(), self._oom_kills
+        kills = None if counted is None or before is None else counted - before
+        ending = CommandFailure(
+            exited.code, exited.signal, beaten, cause, self._clients.tail, kills, self._pid, exited.now
+        )
+        return exited._replace(ending=ending._replace(death=death, also=also))

@@ -1,0 +1,70 @@
+"""The start of the command: the fork, the report whether it was executed, and what PID 1 does once it works."""
+
+import gc
+import os
+import select
+import time
+from collections.abc import Sequence
+
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.values import Ledger
+from ftrun.core.rules import exit_codes
+from ftrun.host import beat_folders, oom, spawn
+from ftrun.host.job_control import JobControl
+from ftrun.host.output_pipes import OutputPipes
+from ftrun.pid1.bootstrap import Setup
+
+
+class Launcher:
+    """`report` can be read once the child that is being started was executed, or failed to be; else it is None."""
+
+    def __init__(
+        self, command: Sequence[str], setup: Setup, control: JobControl, poll: select.poll, capture: OutputPipes
+    ) -> None:
+        self._command, self._setup, self._control, self._poll = command, setup, control, poll
+        self._capture = capture
+        self.report: int | None = None
+
+    def start(self, ledger: Ledger) -> ev.SpawnFailed | None:
+        """Fork; does not wait for the exec.  The event, where there is no process to be had."""
+        setup, environment = self._setup, self._setup.environment(ledger)
+        try:
+            child = spawn.spawn(
+                setup.command(self._command, ledger),
+                environment,
+                setup.signals.inherited,
+                self._control.offer(),
+                os.getpid() != 1,
+                self._capture.streams,
+            )
+        except (OSError, ValueError) as error:  # no more processes or memory; a NUL in a word
+            why = f"cannot start a process: {error}"
+            setup.console.say(why)
+            return ev.SpawnFailed(time.monotonic(), exit_codes.INTERNAL.code, why)
+        setup.tree.command, self.report = child
+        self._poll.register(child.report, select.POLLIN)
+        return None
+
+    def reported(self) -> bool:
+        """Whether there is a report that has not been read yet."""
+        return self.report is not None and bool(select.select([self.report], [], [], 0)[0])
+
+    def outcome(self, now: float) -> ev.CommandSpawned | ev.SpawnFailed:
+        """What the report says, which can be read; it is closed, and what is opened next may get its number."""
+        assert self.report is not None
+        said = os.read(self.report, 16)
+        self._poll.unregister(self.report)
+        os.close(self.report)
+        self.report = None
+        if not said:
+            return ev.CommandSpawned(now, self._setup.tree.command or 0)
+        code, why = spawn.explain(self._command[0], int(said))
+        self._setup.console.say(why, level=0, severity="error")
+        return ev.SpawnFailed(now, code, why)
+
+
+def after_exec(beat_folder: str) -> None:
+    """What there is time for once the command works."""
+    gc.collect()  # empties CPython's free lists, which grow with each tuple() of a generator, to 2,000 a size
+    oom.spare_ourselves()
+    beat_folders.remove_stale(beat_folder)

@@ -1,0 +1,127 @@
+"""`state.json`: what the next ftrun of this run dir goes on with, and what is read beside us."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ftrun import __version__
+from ftrun.config.option_table import Settings
+from ftrun.core.machine.notices import GivenNotices, Notices, notices
+from ftrun.core.machine.states import Done, Job
+from ftrun.core.rules.policy import Policy
+from ftrun.core.text import redaction
+from ftrun.host import leftovers, procfs
+from ftrun.host.console import Console
+from ftrun.host.journal import Journal
+from ftrun.host.tree import Tree
+from ftrun.messages import records, state
+
+PAUSE: Final = 0.2  # s between two saves for figures alone
+TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
+
+
+class StateFile:
+    """Saves what has changed: a phase at once, figures that follow each other fast a moment later, at `due`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        tree: Tree,
+        beat_dir: str,
+        settings: Settings,
+        policy: Policy,
+        command: Sequence[str],
+        console: Console,
+        run_dir: str,
+    ) -> None:
+        self._journal, self._tree, self._beat_dir = journal, tree, beat_dir
+        self._run = _run(settings, policy, command)
+        self._policy, self._console, self._run_dir = policy, console, run_dir
+        self._notices = Notices(GivenNotices())
+        self._group = leftovers.Recorder()
+        self._saved: Job | None = None
+        self._saved_at = 0.0
+        self._at: tuple[object, ...] = ()  # the phase, and since when
+        self._since = 0.0
+        self._save_due: float | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When `follow` has something to do."""
+        return min((at for at in (self._save_due, self._notices.due) if at is not None), default=None)
+
+    def follow(self, job: Job, now: float) -> None:
+        """To be called with each new `job`, before anything that others can see is done about it: what led to it is
+        written by then."""
+        self._notices = notices(job, self._policy, self._notices.told, self._run_dir, now)
+        for line in self._notices.lines:
+            self._journal.log(line)
+            self._console.say(line, severity="info")
+        self._journal.flush()
+        if job is self._saved and self._save_due is None:
+            return
+        before, self._save_due = self._saved, None
+        if before is not None and _shape(before) == _shape(job):
+            if before.ledger == job.ledger:
+                return
+            if now < self._saved_at + PAUSE:
+                self._save_due = self._saved_at + PAUSE
+                return
+        self.save(job, False)
+
+    def save(self, job: Job, durable: bool) -> None:
+        """`durable`: it is on disk when this returns."""
+        self._saved, self._saved_at, self._save_due = job, time.monotonic(), None
+        at = type(job.phase), getattr(job.phase, "stage", None)
+        if at != self._at:
+            self._at, self._since = at, self._saved_at
+        process = procfs.stat(self._tree.command) if self._tree.command else None
+        more: dict[str, object] = {
+            "beat_dir": self._beat_dir,
+            "pid": process.pid if process else None,
+            "pid_start": process.start if process else None,
+            "group": self._group.follow(process, self._saved_at),
+            "ended": isinstance(job.phase, Done),
+            "succeeded": isinstance(job.phase, Done) and job.phase.code == 0,
+            "run": self._run,
+            "now": state.dump(job) | {"since": self._since},
+        }
+        self._journal.save(job.ledger, more, durable)
+
+
+def _shape(job: Job) -> tuple[object, ...]:
+    """What is shown of it at once: all but the figures."""
+    phase, ledger = job.phase, job.ledger
+    attempt = getattr(phase, "attempt", None)
+    counts = ledger.start_cnt, ledger.hang, ledger.fault, ledger.failure
+    saved = ledger.best_checkpoint, ledger.last_checkpoint  # where the next ftrun resumes, if this one is killed
+    facts: tuple[object, ...] = ()
+    if attempt is not None:
+        idle = attempt.idle
+        facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.raised
+        facts += idle.since, idle.raised, idle.accelerator
+    return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
+
+
+def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str, Any]:
+    """What does not change while this ftrun runs."""
+    me, now = procfs.stat(os.getpid()), time.time_ns()
+    boot = procfs.read("/proc/sys/kernel/random/boot_id") or b""
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "pid_start": me.start if me else None,
+        "boot": boot.decode("ascii", "replace").strip(),
+        "began": records.timestamp(now, time.gmtime(now // 1_000_000_000)),
+        "mono": time.monotonic(),
+        "command": redaction.command(command),
+        "part": policy.phase,
+        "limits": policy.limits._asdict(),
+        "sources": {name: settings[name].source for name in TIMEOUTS},
+        "max_restarts": policy.max_restarts,
+        "restart_on": sorted(policy.restart_on),
+        "grace": policy.grace,
+        "stop_grace": policy.stop_grace,
+        "log_dir": bool(settings["log-dir"].value),
+    }

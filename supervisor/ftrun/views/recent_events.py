@@ -1,0 +1,106 @@
+"""What the records say of the past: the last trouble, the end, and what else only they know."""
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ftrun.core.machine.values import Finding
+from ftrun.core.rules import hang_rules
+from ftrun.views import record_tail, validated
+from ftrun.views.record_tail import Record
+from ftrun.views.snapshot import Problem
+
+TOLD: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
+BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command past us
+ACTING: Final = ("user", "minor", "minor+user", "major", "critical")
+_PHASES: Final = {
+    "started": "launching",
+    "spawned": "starting",
+    "first_beat": "running",
+    "suspect": "suspect",
+    "cleared": "running",
+    "stopping": "stopping",
+    "healing": "healing",
+    "restart": "launching",
+    "ended": "done",
+}
+
+
+def last(recent: list[Record], event: str) -> Record:
+    """Empty where there is none."""
+    return next((record for record in reversed(recent) if record["event"] == event), {})
+
+
+def ended(recent: list[Record]) -> Record | None:
+    """The end, unless another ftrun has begun after it."""
+    found = next((record for record in reversed(recent) if record["event"] in ("ended", "started")), None)
+    return found if found is not None and found["event"] == "ended" else None
+
+
+def phase(recent: list[Record]) -> str:
+    """As far as the records tell."""
+    return next((told for record in reversed(recent) if (told := _PHASES.get(record["event"]))), "launching")
+
+
+def reason(recent: list[Record]) -> str:
+    """Why the last start among these was made; empty where there is none."""
+    found = next((record for record in reversed(recent) if record["event"] in ("started", "restart")), {})
+    return validated.text(found.get("reason")) or ""
+
+
+def restarts(recent: list[Record]) -> dict[str, int]:
+    """How many there are among these, by reason."""
+    found: dict[str, int] = {}
+    for record in recent:
+        if record["event"] == "restart":
+            reason = str(record.get("reason"))
+            found[reason] = found.get(reason, 0) + 1
+    return found
+
+
+def last_problem(run_dir: str, recent: list[Record], further: bool) -> Problem | None:
+    """The last one; `further`: there was one, maybe long ago."""
+    found = _trouble(reversed(recent))
+    if found is None and further:
+        found = _trouble(record_tail.back(f"{run_dir}/events.jsonl", TOLD))
+    if found is None:
+        return None
+    cause = {"exited": "failure", "escalated": str(found.get("cause"))}.get(found["event"]) or str(found["event"])
+    number = validated.whole(found.get("attempt")) or 0
+    report = f"{run_dir}/reports/attempt-{number}/report.md"
+    there = report if os.path.exists(report) else None
+    return Problem(str(found.get("time") or ""), number, cause, _why(found), there)
+
+
+def _trouble(newest_first: Iterable[Record]) -> Record | None:
+    """An end that was asked for is none: what led to it is."""
+    failed: Record | None = None
+    for record in newest_first:
+        event = record["event"]
+        if event == "stopping":
+            failed = None
+        elif failed is not None:
+            if event == "spawned":
+                break
+        elif event == "exited" and (record.get("code") or record.get("signal", BY_TERMINAL[0]) not in BY_TERMINAL):
+            failed = record
+        elif event in ("hang", "escalated") or (event == "fault" and record.get("severity") in ACTING):
+            return record
+    return failed
+
+
+def _why(found: Record) -> str:
+    if found["event"] == "hang":
+        return _hang(found)
+    if found["event"] == "fault":
+        return f"device {found.get('device')} reported {found.get('code')}: {found.get('why') or found.get('severity')}"
+    ending = f"signal {found['signal']}" if found.get("signal") else f"exit code {found.get('code')}"
+    return str(found.get("why") or f"the command ended with {ending}")
+
+
+def _hang(found: Record) -> str:
+    known: dict[str, Any] = {name: found[name] for name in Finding._fields if name in found}
+    try:
+        return hang_rules.sentence(Finding(**known)) + (f", at {found['why']}" if found.get("why") else "")
+    except (TypeError, ValueError, KeyError, OverflowError):
+        return "a hang"

@@ -1,0 +1,220 @@
+"""A run as it stands, from the files of its run dir alone: ftrun may live or be gone, a file be torn or missing."""
+
+import json
+import os
+import time
+from datetime import datetime
+from itertools import repeat
+from typing import Any
+
+from ftrun.core.accounting.totals import figures
+from ftrun.core.machine.values import CAUSES, TOUCH, Ledger, Rank
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.text.sentences import several
+from ftrun.host import procfs
+from ftrun.views import beatfile, live_verdict, liveness, recent_events, record_tail, state, steps, validated
+from ftrun.views.beatfile import Beaten
+from ftrun.views.live_verdict import LiveVerdict
+from ftrun.views.next_action import next_action
+from ftrun.views.record_tail import Record
+from ftrun.views.rundir import check
+from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.views.state import State
+
+JUDGING = ("starting", "running", "suspect")
+LOOKS = 2.0  # s; what ftrun has seen is on disk by then
+
+
+def look(run_dir: str, now: float | None = None) -> Snapshot:
+    """How it stands; `now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  A few milliseconds, and bounded reads."""
+    check(run_dir)
+    now = time.monotonic() if now is None else now
+    recent, found = record_tail.telling(f"{run_dir}/events.jsonl"), state.load(run_dir)
+    problems = [problem for problem in (found.problem, _stale(run_dir)) if problem is not None]
+    try:
+        return _whole(run_dir, now, recent, found, problems)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        problems.append(f"{run_dir}/state.json is not understood: {error!r}")
+        return _whole(run_dir, now, recent, State(found.ledger), problems)
+
+
+def _stale(run_dir: str) -> str | None:
+    """Why nothing new can be read there, if so."""
+    try:
+        disk = os.statvfs(run_dir)
+    except OSError:
+        return None
+    if disk.f_blocks and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail):
+        return f"the disk of {run_dir} is full: what is shown may be older than what has happened since"
+    return None
+
+
+def _whole(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
+    ledger, run, standing = found.ledger or Ledger(), found.part("run"), found.part("now")
+    began, ended = recent_events.last(recent, "started"), recent_events.ended(recent)
+    lives = ended is None and liveness.lives(run_dir, run)
+    phase = str(standing.get("phase") or recent_events.phase(recent)).replace("pending", "waiting")
+    newest: Record = recent[-1] if recent else {}
+    clock = now
+    if not lives or not liveness.same_boot(run):  # on another node there is another clock: it is as at its last word
+        now = max(validated.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
+    if not lives:
+        phase = "cut off" if ended is None else "done"
+    shown = Snapshot(
+        run_dir=run_dir,
+        alive=lives,
+        phase=phase,
+        attempt=ledger.start_cnt or validated.whole(newest.get("attempt")) or 0,
+        reason=recent_events.reason(recent) if found.ledger is None else ledger.reason,
+        command=validated.texts(run.get("command") or began.get("command")) or (),
+        version=run.get("version") or validated.text(began.get("version")) or "",
+        pid=found.rest.get("pid"),
+        part=run.get("part") or validated.text(began.get("phase")) or "",
+        schedule_cnt=None if found.ledger is None else ledger.schedule_cnt,
+        began=run.get("began") or validated.text(began.get("time")),
+        restarts=recent_events.restarts(recent),
+        step=ledger.last_step,
+        best_step=ledger.best_step,
+        checkpoint=ledger.last_checkpoint,
+        checkpoint_step=ledger.best_checkpoint,
+        checkpoint_age=_checkpoint_age(recent),
+        devices=_devices(run_dir, now),
+        trouble=recent_events.last_problem(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
+    )
+    if lives and (since := validated.number(standing.get("since"))) is not None:
+        shown = shown._replace(since=max(0.0, now - since))
+    if found.ledger is not None:
+        shown = _budgets(_accounted(shown, ledger, run, now), ledger, run)
+    if ended is not None:
+        verdict, why = (validated.text(ended.get(name)) for name in ("verdict", "why"))
+        shown = shown._replace(verdict=verdict, exit_code=validated.whole(ended.get("exit_code")), why=why)
+    if standing.get("attempt") is not None:
+        shown = _attempt(shown, now, clock, found, problems)
+    else:
+        at, what = next_action(standing, phase, None, (), now)
+        shown = shown._replace(deadline=at, next=what, **_paused(standing, now))
+    return shown._replace(problems=tuple(problems), group=_group(standing, ledger) if lives else None)
+
+
+def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
+    """With what is known of the attempt under way: its ranks, and how they are judged.  `now` is the end of one that is
+    gone."""
+    ledger, run, standing = found.ledger or Ledger(), found.part("run"), found.part("now")
+    spawned_at, beaten = float(standing["attempt"]["spawned_at"]), Beaten()
+    if shown.phase != "done" and liveness.same_boot(run):
+        beaten = beatfile.read(
+            str(found.rest.get("beat_dir")), clock, spawned_at, liveness.here(run) or not shown.alive
+        )
+        problems += [beaten.problem] if beaten.problem and shown.alive else []
+        if not shown.alive:
+            beaten = Beaten(_until(beaten.ranks, now, problems))
+    attempt, seen = live_verdict.attempt(standing["attempt"], beaten.ranks), steps.samples(shown.run_dir, shown.attempt)
+    stops = [float(at) for at in ((standing.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
+    whole = (
+        LiveVerdict(attempt, Limits(**run["limits"]), ledger.learned, min([now, *stops])) if "limits" in run else None
+    )
+    judging = whole if shown.phase in JUDGING else None
+    limits = live_verdict.limits(whole, run.get("sources") or {}) if whole is not None else ()
+    firsts = repeat(None) if judging is None else judging.first_of_each()
+    ranks = tuple(
+        live_verdict.rank_now(rank, first, now, steps.pace_of(rank, seen))
+        for rank, first in zip(beaten.ranks, firsts, strict=False)
+    )
+    at, what = next_action(standing, shown.phase, judging, limits, now)
+    return shown._replace(
+        up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
+        first_beat=attempt.first_beat,
+        step=shown.step if attempt.step is None else attempt.step,
+        step_time=steps.pace(beaten.ranks, seen),
+        checkpoint_age=shown.checkpoint_age if beaten.saved_at is None else max(0.0, now - beaten.saved_at),
+        ranks=ranks,
+        slowest=min(
+            (r for r in ranks if r.step is not None and r.state not in ("done", "gone")), key=_step, default=None
+        ),
+        stalest=min((r for r in ranks if r.limit is not None), key=_left, default=None),
+        limits=limits,
+        deadline=at,
+        next=what,
+        **_paused(standing, now),
+    )
+
+
+def _until(ranks: tuple[Rank, ...], end: float, problems: list[str]) -> tuple[Rank, ...]:
+    """As they were at the end of an ftrun that is gone; none where they ran on after it, nobody knows from where."""
+    left = sum(rank.present and not rank.done and rank.rank != TOUCH for rank in ranks)
+    if left:
+        problems.append(
+            f"{several(left, 'rank')} still run{'s' * (left == 1)}, unsupervised: the rest is as it was when ftrun died"
+        )
+    newest = max((at for rank in ranks for at in (rank.alive_at, rank.moved_at) if at is not None), default=end)
+    return ranks if newest <= end + LOOKS else ()
+
+
+def _step(rank: RankNow) -> int:
+    return rank.step or 0
+
+
+def _left(rank: RankNow) -> float:
+    return (rank.limit or 0.0) - (rank.age or 0.0)
+
+
+def _paused(standing: dict[str, Any], now: float) -> dict[str, Any]:
+    paused = standing.get("paused")
+    if paused is None:
+        return {}
+    until = paused["until"]
+    resumes = None if until is None else max(0.0, float(until) - now)
+    return {"paused": max(0.0, now - float(paused["since"])), "resumes": resumes}
+
+
+def _group(standing: dict[str, Any], ledger: Ledger) -> str | None:
+    order = standing.get("group")
+    if order is None:
+        return None
+    stands = {"run": "at work", "stop": "ended everywhere, to start again", "end": "ending", "wait": "gathering"}
+    why = f": {order['why']}" if order["why"] and order["what"] != "run" else ""
+    return f"epoch {ledger.epoch}, {stands.get(order['what'], order['what'])}{why}"
+
+
+def _accounted(shown: Snapshot, ledger: Ledger, run: dict[str, Any], now: float) -> Snapshot:
+    found = figures(ledger.account, now if shown.alive and liveness.same_boot(run) else None)
+    lost = {why: seconds for why, seconds in found.lost.items() if seconds}
+    return shown._replace(wall=found.wall, lost=lost, goodput=found.goodput, restarts=found.restarts)
+
+
+def _budgets(shown: Snapshot, ledger: Ledger, run: dict[str, Any]) -> Snapshot:
+    """After the end they are those of whoever begins anew."""
+    if shown.phase == "done":
+        return shown
+    counts: dict[str, int] = {cause: ledger.count(cause) for cause in CAUSES}
+    if "restart_on" not in run:
+        return shown._replace(counts=counts)
+    most = run.get("max_restarts")
+    left = {cause: None if most is None else max(0, int(most) - count) for cause, count in counts.items()}
+    return shown._replace(counts=counts, left=left | {cause: 0 for cause in counts if cause not in run["restart_on"]})
+
+
+def _checkpoint_age(recent: list[Record]) -> float | None:
+    """By the wall clock: it may be of an earlier boot."""
+    saved = [record for record in recent if record["event"] == "progress" and record.get("by") == "checkpoint"]
+    try:
+        return max(0.0, time.time() - datetime.fromisoformat(str(saved[-1].get("time"))).timestamp()) if saved else None
+    except ValueError:
+        return None
+
+
+def _devices(run_dir: str, now: float) -> tuple[DeviceNow, ...]:
+    try:
+        found = json.loads(procfs.read(f"{run_dir}/devices.json", state.LIMIT) or b"{}")
+        age = max(0.0, now - (validated.number(found.get("mono")) or now))
+        return tuple(_device(one)._replace(age=age) for one in found.get("devices", ()))
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return ()
+
+
+def _device(one: dict[str, Any]) -> DeviceNow:
+    used, total = (validated.whole(one.get(name)) for name in ("memory_used", "memory_total"))
+    util, power = (validated.number(one.get(name)) for name in ("util", "power"))
+    health, recovery = (validated.text(one.get(name)) for name in ("health", "recovery"))
+    found = DeviceNow(str(one["id"]), validated.text(one.get("name")) or "", util, used, total, power)
+    return found._replace(index=validated.whole(one.get("index")), health=health, recovery=recovery)

@@ -1,0 +1,173 @@
+"""Hangs: each function never returns, or only when somebody from outside lets it go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from itertools import count
+from typing import NoReturn
+
+from ftrun.workload.context import Cannot, Setting, die_with, say
+from ftrun.workload.training import BEGINNING, Plain, newest
+
+STORM = 30
+STORM_PAUSE = 0.05  # seconds that a process of the storm lives
+STORM_LASTS = 600  # seconds: one that nobody ends must not eat the machine
+CHAT_PAUSE = 0.25
+NAP = 0.01
+CLONE = {"x86_64": 56, "aarch64": 220}
+CLONE_VFORK = 0x4000
+
+
+def sleep(setting: Setting) -> NoReturn:
+    while True:
+        time.sleep(10**6)  # one that ends within the start timeout may be a pause that was meant
+
+
+def spin(setting: Setting) -> NoReturn:
+    while True:
+        pass
+
+
+def busy(setting: Setting) -> None:
+    """A retry loop: seen twice, its stack has moved."""
+
+    def arrived(attempt: int) -> bool:
+        return attempt < 0
+
+    def back_off(attempt: int) -> int:
+        return (attempt * 2 + 1) % 1009
+
+    attempt = 0
+    while not arrived(attempt):
+        attempt = back_off(attempt)
+
+
+def stop(setting: Setting) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def deadlock(setting: Setting) -> None:
+    from threading import Lock
+
+    lock = Lock()
+    with lock, lock:
+        pass
+
+
+def chatty(setting: Setting) -> None:
+    """A side thread goes on to log, and to beat."""
+    from threading import Thread
+
+    def keep_alive() -> None:
+        for number in count(1):
+            say(f"still waiting, {number}")
+            setting.beat()
+            time.sleep(CHAT_PAUSE)
+
+    Thread(target=keep_alive, daemon=True).start()
+    deadlock(setting)
+
+
+def gil(setting: Setting) -> NoReturn:
+    """C code that blocks and keeps the GIL, so that the side thread waits for it for ever."""
+    from ctypes import PyDLL
+    from threading import Thread
+
+    def nap() -> NoReturn:
+        while True:
+            time.sleep(NAP)
+
+    pause = PyDLL(None).pause
+    Thread(target=nap, daemon=True).start()
+    while True:
+        pause()
+
+
+def pipe(setting: Setting) -> NoReturn:
+    _unread, full = os.pipe()
+    while True:
+        os.write(full, bytes(65536))
+
+
+def flock(setting: Setting) -> None:
+    """On the folder of the checkpoints, which another one has locked."""
+    from fcntl import LOCK_EX
+    from fcntl import flock as lock
+
+    for _ in range(2):  # each time another open file, and so another owner of the lock
+        lock(os.open(setting.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), LOCK_EX)
+
+
+def netread(setting: Setting) -> None:
+    """Of a server that takes the connection and never answers."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
+        connection.recv(1)
+
+
+def native(setting: Setting) -> NoReturn:
+    """This process, with its pid and its output, becomes a program in which there is no Python to look at."""
+    try:
+        os.execvp("sleep", ["sleep", str(10**9)])
+    except OSError as error:
+        raise Cannot(f"the program sleep cannot be executed: {error.strerror}") from None
+
+
+def nfs_like(setting: Setting) -> None:
+    """State D, as on a dead NFS server: a vfork child that never executes.  Unlike there, SIGKILL works.
+
+    Not vfork(3), whose child would go on in our memory: the parent would be lost if only the child were killed.
+    """
+    from ctypes import PyDLL  # keeps the GIL: the child has no other thread to give it back
+    from platform import machine
+
+    libc, us = PyDLL(None), os.getpid()
+    if machine() not in CLONE:
+        raise Cannot(f"the number of clone(2) on {machine()} machines is not known")
+    child = libc.syscall(CLONE[machine()], CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0)
+    if child < 0:
+        raise Cannot("clone(2) is not permitted here")
+    if child == 0:
+        die_with(us)
+        while True:
+            libc.pause()
+    os.waitpid(child, 0)
+
+
+def rank_stays_away(setting: Setting) -> None:
+    """The second rank never comes to the collective in which the first one waits."""
+    from ftrun.workload.with_torch import is_peer
+
+    if is_peer():
+        deadlock(setting)
+
+
+def train_untold(setting: Setting) -> None:
+    """For ever, and in Python alone: an optimizer would beat by itself."""
+    begun = newest(setting.folder) or BEGINNING
+    for _ in Plain(begun).epoch(range(begun.step, sys.maxsize)):
+        time.sleep(setting.step_time)
+
+
+def fork_storm(setting: Setting) -> NoReturn:
+    over = time.monotonic() + STORM_LASTS
+    for _ in range(STORM):
+        if os.fork() == 0:
+            _fork_until(over)
+    sleep(setting)
+
+
+def _fork_until(over: float) -> NoReturn:
+    """No process for long, and never more than one at a time."""
+    while time.monotonic() < over:
+        time.sleep(STORM_PAUSE)
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError:  # no room for another one just now
+            pass
+    os._exit(0)

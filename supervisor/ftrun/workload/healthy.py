@@ -1,0 +1,102 @@
+"""What looks like a hang and is none: each takes as many seconds as its argument says, and the training goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+from tempfile import TemporaryFile
+from typing import IO
+
+from ftrun.workload.context import Setting, compute, die_with, paced
+
+PIECE = 512 << 10
+PACE = 0.125  # seconds a piece, so that some MB a second go through
+MOST = 64 << 20  # of a file
+JOBS, JOB = 2, 0.2  # compilers at a time, and the seconds that each of them computes
+
+
+def slow_step(setting: Setting) -> None:
+    """One step of very many small parts, each of which computes for a third of its time."""
+    for _ in paced(setting.value, setting.step_time):
+        compute(setting.step_time / 2)
+
+
+def long_checkpoint(setting: Setting) -> None:
+    """Of no name, so that nothing is left of it."""
+    with setting.section("checkpoint"), TemporaryFile(dir=setting.folder) as file:
+        size = min(int(setting.value / PACE + 1) * PIECE, MOST)
+        disk = SlowDisk(file, setting.value * PIECE / size)
+        if setting.torch:
+            from ftrun.workload import with_torch
+
+            with_torch.save(disk, size)
+        else:
+            disk.write(bytes(size))
+
+
+class SlowDisk:
+    """A file that takes `pace` seconds for each PIECE, which is on disk then."""
+
+    def __init__(self, file: IO[bytes], pace: float) -> None:
+        self.file, self.pace = file, pace
+
+    def write(self, data: bytes) -> int:
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
+            self.file.write(piece)
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            time.sleep(self.pace * len(piece) / PIECE)
+        return len(data)
+
+    def flush(self) -> None:
+        """There is nothing that waits."""
+
+
+def long_compile(setting: Setting) -> None:
+    """`torch.compile` with a real optimizer, else as make(1) does it: by children that come and go."""
+    with setting.section("compile"):
+        if setting.torch:
+            from ftrun.workload import with_torch
+
+            for _ in paced(setting.value, 0):
+                with_torch.compile_once()
+        else:
+            for _ in paced(setting.value, 0):
+                _compile()
+
+
+def _compile() -> None:
+    us, children = os.getpid(), []
+    for _ in range(JOBS):
+        child = os.fork()
+        if child == 0:
+            try:
+                die_with(us)
+                compute(JOB)
+                with TemporaryFile() as compiled:
+                    compiled.write(bytes(PIECE))
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def long_eval(setting: Setting) -> None:
+    with setting.section("evaluation"):
+        compute(setting.value)
+
+
+def quiet_sleep(setting: Setting) -> None:
+    with setting.section("pause"):
+        time.sleep(setting.value)
+
+
+def first_batch(setting: Setting) -> None:
+    with setting.section("first batch"), TemporaryFile(buffering=0) as data:
+        data.write(bytes(PIECE))
+        for _ in paced(setting.value, PACE):
+            data.seek(0)
+            while data.read(65536):
+                pass

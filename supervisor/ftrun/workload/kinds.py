@@ -1,0 +1,142 @@
+"""The kinds that `fthang` knows: the one table of them, and how their words are read."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from ftrun.workload import crashes, hangs, healthy
+from ftrun.workload.context import Setting
+from ftrun_hooks._duration import nanoseconds
+
+DURATION = "6s"  # more than a hang timeout of a few seconds
+
+Begin = Callable[[Setting], None]
+
+
+class When(Enum):
+    START = "before the first step"
+    STEP = "after a step"
+    EPOCH = "after a step that ends an epoch"
+
+
+class Kind(NamedTuple):
+    """`usage` is its name and what follows it; `line` is what it says when it `begins`, with its name and `value`."""
+
+    usage: str
+    words: str
+    begin: Begin
+    line: str = "hanging: {name}"
+    when: When = When.STEP
+    torch: bool = False  # PyTorch trains, whatever the mode
+    mute: bool = False  # the steps after it only compute: no log, no checkpoint, no sleep
+
+    @property
+    def name(self) -> str:
+        return self.usage.split()[0]
+
+
+class Plan(NamedTuple):
+    """A kind and what its argument says."""
+
+    kind: Kind
+    value: float = 0
+
+    @property
+    def line(self) -> str:
+        return self.kind.line.format(name=self.kind.name, value=self.value)
+
+
+def _healthy(name: str, words: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> Kind:
+    return Kind(f"{name} [DURATION]", words, begin, "{name} for {value:g} s", when, mute=mute)
+
+
+def _nothing(setting: Setting) -> None:
+    """The training itself does what the kind says."""
+
+
+TROUBLE = (
+    Kind("sleep", "the main thread sleeps for ever", hangs.sleep),
+    Kind("deadlock", "it waits for a lock that it holds", hangs.deadlock),
+    Kind("gil", "C code blocks and keeps the GIL: no thread runs", hangs.gil),
+    Kind("native", "a program without Python sleeps for ever", hangs.native),
+    Kind("collective", "two ranks; one never comes to the all_reduce (PyTorch)", hangs.rank_stays_away, torch=True),
+    Kind("dataloader", "a worker never returns with its batch (PyTorch)", _nothing, torch=True),
+    Kind("pipe", "a write into a pipe that nobody reads", hangs.pipe),
+    Kind("flock", "a file lock that another one holds", hangs.flock),
+    Kind("netread", "a read from a server that never answers", hangs.netread),
+    Kind("nfs-like", "state D, as on a dead file server", hangs.nfs_like),
+    Kind("stop", "stopped by SIGSTOP", hangs.stop),
+    Kind("spin", "an endless loop", hangs.spin),
+    Kind("busy", "an endless loop that calls functions: its stack moves", hangs.busy),
+    Kind("chatty", "deadlock, while a side thread logs and beats", hangs.chatty),
+    Kind("nobeat", "trains on for ever and never beats", hangs.train_untold, when=When.START),
+    Kind("forkstorm", "processes that fork and end, without end", hangs.fork_storm),
+    Kind("crash CODE", "ends with the exit code", crashes.crash, "crashing: exit code {value}"),
+    Kind("signal NAME", "dies of the signal", crashes.die, "killing itself: {value.name}"),
+    Kind("orphans N", "leaves so many behind and trains on", crashes.orphans, "left behind: {value} orphans"),
+    Kind("daemon", "leaves a daemon behind and trains on", crashes.daemon, "left behind: a daemon"),
+)
+HEALTHY = (
+    Kind("none", "trains, and that is all", _nothing, ""),
+    _healthy("slow-step", "one step of many small parts", healthy.slow_step),
+    _healthy("long-checkpoint", "writes some MB a second, each to the disk", healthy.long_checkpoint),
+    _healthy("long-compile", "torch.compile; without --torch, children that compute and write", healthy.long_compile),
+    _healthy("long-eval", "computes, between two epochs", healthy.long_eval, When.EPOCH),
+    _healthy("quiet-sleep", "a planned pause between two epochs", healthy.quiet_sleep, When.EPOCH),
+    _healthy("first-batch", "reads some MB a second before the first step", healthy.first_batch, When.START),
+    _healthy("paused-io", "the rest of the steps only compute: no log, no checkpoint", _nothing, mute=True),
+)
+KINDS = {kind.name: kind for kind in TROUBLE + HEALTHY}
+
+
+def plan(name: str, argument: str | None) -> Plan:
+    """ValueError, in one line, for an unknown kind or an argument that does not fit."""
+    if name not in KINDS:
+        raise ValueError(f"unknown kind {name!r}{_near(name, KINDS)}; see fthang --help")
+    kind = KINDS[name]
+    wanted = kind.usage.partition(" ")[2]
+    if argument is None and wanted == "[DURATION]":
+        argument = DURATION
+    if (argument is None) == bool(wanted):
+        raise ValueError(f"{name} takes {'an' if wanted else 'no'} argument: fthang {kind.usage}")
+    return Plan(kind, READ[wanted](argument) if argument is not None else 0)
+
+
+def _code(text: str) -> int:
+    return _number(text, "an exit code", 0, 255)
+
+
+def _count(text: str) -> int:
+    return _number(text, "a number of orphans", 1, 10_000)
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _number(text: str, what: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 9) or not least <= int(text) <= most:
+        raise ValueError(f"not {what} from {least} to {most}: {text!r}")
+    return int(text)
+
+
+def _signal(text: str) -> signal.Signals:
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    try:
+        return signal.Signals(int(text)) if text.isascii() and text.isdigit() else signal.Signals[name]
+    except (KeyError, ValueError):
+        raise ValueError(f"not a signal: {text!r}{_near(name, signal.Signals.__members__)}") from None
+
+
+def seconds(text: str) -> float:
+    """ValueError for what is no duration."""
+    return nanoseconds(text) / 1e9
+
+
+READ: dict[str, Callable[[str], float]] = {"CODE": _code, "NAME": _signal, "N": _count, "[DURATION]": seconds}

@@ -1,0 +1,57 @@
+"""One start of the training, with the trouble in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import ftrun_hooks as ft
+from ftrun.workload.context import Setting, compute, say
+from ftrun.workload.kinds import Plan, When
+from ftrun.workload.training import Checkpoint, Plain, Training, save
+
+
+def train(plan: Plan, setting: Setting, begun: Checkpoint, troubled: bool) -> Checkpoint:
+    """On from `begun`, and the state at the end; where `troubled`, the trouble comes once on the way."""
+    kind, ahead, mute, state = plan.kind, troubled, False, begun
+    begins = max(setting.after, begun.step + 1)  # the step after which it does, unless at the start
+    training = _training(plan, setting, begun, begins if troubled else None)
+    epoch_end = begins if troubled and kind.when is When.EPOCH else setting.steps
+    for when, state in _moments(training, begun, epoch_end, setting.steps):
+        if when is When.STEP:
+            if mute:
+                compute(setting.value / (setting.steps - begins))
+            else:
+                time.sleep(setting.step_time)
+                say(f"step {state.step} loss {state.loss:.6f}")
+            setting.beat(state.step)
+            due = state.step == setting.steps or (state.step % setting.save_every == 0 and not mute)
+            # A start that is bound for trouble saves nothing beyond `after`: each such start ends where the first did.
+            if due and training.leads and not (ahead and state.step > setting.after):
+                path = save(setting.folder, state)
+                if setting.hooks:
+                    ft.checkpoint(state.step, path)
+        if ahead and when is kind.when and (when is When.START or state.step >= begins):
+            say(plan.line)
+            kind.begin(setting)
+            ahead, mute = False, kind.mute
+    return state
+
+
+def _training(plan: Plan, setting: Setting, begun: Checkpoint, trouble: int | None) -> Training:
+    if not (setting.torch or plan.kind.torch):
+        return Plain(begun)
+    from ftrun.workload import with_torch
+
+    return with_torch.training(plan.kind.name, begun, trouble)
+
+
+def _moments(training: Training, begun: Checkpoint, epoch_end: int, steps: int) -> Iterator[tuple[When, Checkpoint]]:
+    """The start, then each step, and each end of an epoch: one epoch ends at `epoch_end`, one at the last step."""
+    state = begun
+    yield When.START, begun
+    for end in sorted({min(epoch_end, steps), steps}):
+        for done in training.epoch(range(state.step + 1, end + 1)):
+            state = done
+            yield When.STEP, state
+        yield When.EPOCH, state

@@ -1,0 +1,149 @@
+"""The same training with PyTorch: a real loader and a real optimizer, which ftrun's automatic beats see."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from threading import Lock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.utils.data import DataLoader, Dataset
+
+from ftrun.workload.context import die_with
+from ftrun.workload.training import POINTS, RATE, Checkpoint
+
+PEER = "FTHANG_PEER"  # in the environment of the second rank: the first one's pid, and the port where it waits
+NEVER = timedelta(days=365)
+
+Batch = tuple[int, Tensor, Tensor]
+
+
+class Batches(Dataset[Batch]):
+    """The batch of each step.  From step `stuck` on, to read one takes the lock."""
+
+    def __init__(self, steps: range, stuck: int | None, lock: Lock) -> None:
+        self.steps, self.stuck, self.lock = steps, stuck, lock
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, index: int) -> Batch:
+        step = self.steps[index]
+        if self.stuck is not None and step >= self.stuck:
+            with self.lock:
+                pass
+        x, y = torch.tensor(POINTS, dtype=torch.float64).unbind(1)
+        return step, x, y
+
+
+def training(kind: str, begun: Checkpoint, trouble: int | None) -> Torch:
+    """For this kind of trouble after step `trouble`."""
+    if kind == "collective":
+        return Ranks(begun)
+    if kind == "dataloader":
+        return Torch(begun, workers=1, stuck=None if trouble is None else trouble + 1)
+    return Torch(begun)
+
+
+class Torch:
+    """SGD, with batches from so many `workers`: with any, the batch of step `stuck` never comes."""
+
+    leads = True
+
+    def __init__(self, begun: Checkpoint, workers: int = 0, stuck: int | None = None) -> None:
+        torch.set_num_threads(1)
+        self.weights = torch.tensor(begun.weights, dtype=torch.float64, requires_grad=True)
+        # A group that counts the steps, as those of apex do, tells a resumed optimizer from a new one.
+        self.optimizer = torch.optim.SGD([{"params": [self.weights], "step": begun.step}], lr=RATE)
+        self.workers, self.stuck = workers, stuck
+
+    def epoch(self, steps: range) -> Iterator[Checkpoint]:
+        for step, x, y in self._batches(steps):
+            errors = self.weights[0] * x + self.weights[1] - y
+            self.optimizer.zero_grad()
+            (errors.square().mean() / 2).backward()  # type: ignore[no-untyped-call]
+            self._exchange()
+            self.optimizer.param_groups[0]["step"] = step
+            self.optimizer.step()
+            slope, offset = self.weights.tolist()
+            yield Checkpoint(step, (slope, offset), errors.square().mean().item())
+
+    def _batches(self, steps: range) -> Iterator[Batch]:
+        held = Lock()
+        loader = DataLoader(
+            Batches(steps, self.stuck, held),
+            batch_size=None,
+            num_workers=self.workers,
+            multiprocessing_context="fork" if self.workers else None,
+            worker_init_fn=partial(_begin_worker, os.getpid()),
+        )
+        with held:  # the classic: a worker that is forked now has it held for ever
+            return iter(loader)
+
+    def _exchange(self) -> None:
+        """Between the gradients and the step."""
+
+
+class Ranks(Torch):
+    """This process and a copy of it, which dies with it, train together: each step averages their gradients (gloo)."""
+
+    def __init__(self, begun: Checkpoint) -> None:
+        super().__init__(begun)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it asks for the host's own name, which may be unknown
+        self.peer: subprocess.Popen[bytes] | None = None
+        first, port = map(int, os.environ.get(PEER, "0 0").split())
+        self.leads = not first
+        if first:
+            die_with(first)
+        store = TCPStore("127.0.0.1", port, 2, is_master=not first, wait_for_workers=False)
+        if not first:
+            environment = {**os.environ, PEER: f"{os.getpid()} {store.port}", "RANK": "1"}
+            again = [sys.executable, *sys.orig_argv[1:]]
+            self.peer = subprocess.Popen(again, env=environment, stdout=subprocess.DEVNULL)
+        dist.init_process_group("gloo", store=store, rank=1 if first else 0, world_size=2, timeout=NEVER)
+
+    def epoch(self, steps: range) -> Iterator[Checkpoint]:
+        yield from super().epoch(steps)
+        dist.destroy_process_group()
+        if self.peer is not None:
+            self.peer.wait()
+
+    def _exchange(self) -> None:
+        assert self.weights.grad is not None
+        dist.all_reduce(self.weights.grad)
+        self.weights.grad /= 2
+
+
+def is_peer() -> bool:
+    return PEER in os.environ
+
+
+def _begin_worker(parent: int, number: int) -> None:
+    die_with(parent)
+
+
+def save(file: object, size: int) -> None:
+    """`torch.save` of so many bytes."""
+    torch.save(torch.zeros(size, dtype=torch.uint8), file)  # type: ignore[arg-type]
+
+
+def compile_once() -> None:
+    """`torch.compile` of a fresh function, by a backend that needs no C compiler and leaves no cache on disk."""
+    torch.compiler.reset()
+    torch.compile(_fresh(), backend="aot_eager")(torch.ones(64, 8, requires_grad=True))
+
+
+def _fresh() -> Callable[[Tensor], Tensor]:
+    def layers(x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = (x * x).sin() + x.mean()
+        return x
+
+    return layers

@@ -1,0 +1,75 @@
+"""An adversary plays against the coordinator of a group: see `coordinator_world`."""
+
+import os
+
+import pytest
+
+from core.coordinator_world import PATIENT, SILENCE, World
+
+SEEDS = 20 if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else 40
+LONG = 1000
+KINDS = {
+    "falls": "ffhd",
+    "losses": "dmc",
+    "forgets": "xxfhd",
+    "everything": "ffhhddmcxzl",
+    "ends": "eeeefdx",
+}
+
+
+def play(seed: int, kinds: str) -> World:
+    world = World(seed, size=1 + seed % 6, bad=[0.0, 0.1, 0.5][seed % 3])
+    dice = world.dice
+    at = 8.0
+    for _ in range(dice.randrange(1, 12)):
+        at += dice.choice([0.0, 0.1, 1.0, 5.0, 20.0, 60.0])
+        world.run(at)
+        world.strike(kinds)
+    world.run(at + dice.choice([0.0, 1.0, 30.0]))
+    world.heal()
+    world.run(world.now + 2 * (2 * world.wait + world.drain + PATIENT + SILENCE))
+    wrong = world.settled()
+    assert wrong is None, wrong
+    codes = {(end.code, end.why) for end in world.verdicts}
+    assert len(codes) <= 1, codes
+    return world
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_no_two_epochs_at_work_and_nobody_waits_for_ever(kinds: str) -> None:
+    for seed in range(SEEDS):
+        play(seed, kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_the_same_for_long(kinds: str) -> None:
+    for seed in range(SEEDS, LONG):
+        play(seed, kinds)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_healthy_group_is_not_disturbed_by_its_network(seed: int) -> None:
+    world = World(seed, size=5, bad=0.5)
+    world.run(300.0)
+    assert world.settled() is None
+    assert [order.what for order in world.ordered] == ["run"] or {o.epoch for o in world.ordered} == {1}
+    assert {body.epoch for body in world.bodies} == {1}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_coordinator_that_forgets_disturbs_nobody(seed: int) -> None:
+    world = World(seed, size=5, bad=0.3)
+    world.run(60.0)
+    for _ in range(5):
+        world.forget()
+        world.run(world.now + 40.0)
+    assert {(body.epoch, body.state) for body in world.bodies} == {(1, "running")}
+
+
+def test_the_world_is_bad_enough() -> None:
+    """Restarts, verdicts, losses and forgotten epochs do come about in it."""
+    worlds = [play(seed, KINDS["everything"]) for seed in range(40)]
+    assert max(world.started for world in worlds) >= 4
+    assert {end.code for world in worlds for end in world.verdicts} >= {93, 195, 197}
+    assert any(world.session for world in worlds)

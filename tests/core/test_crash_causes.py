@@ -1,0 +1,537 @@
+"""Which of many tracebacks is the first cause, and what a restart can cure."""
+
+import importlib
+import importlib.util
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftrun.core.rules import crash_causes, first_death
+from ftrun.core.rules.crash_causes import (
+    RULES,
+    CommandFailure,
+    ExceptionRecord,
+    Rule,
+    Traceback,
+    diagnose,
+    first_cause,
+    last_printed,
+)
+from ftrun.core.text import sentences
+
+ELASTIC = "torch.distributed.elastic.multiprocessing"
+
+
+def thrown(line: str, *bases: str, more: str = "", own: str = "") -> ExceptionRecord:
+    """As Python prints it, and the classes below its own."""
+    name, _, message = line.partition(": ")
+    known = crash_causes._bases(name)
+    return ExceptionRecord((name, *bases, *known[1:]), message, more, "", own)
+
+
+def died(
+    pid: int, line: str, *bases: str, at: float = 100.0, started: float = 1.0, parent: int = 1, rank: int | None = None
+) -> Traceback:
+    parents = {1: (1,), 10: (10, 1), 20: (20, 10, 1)}[parent]
+    return Traceback(pid, thrown(line, *bases), parents, started, at, rank, "train.py" if parent > 1 else f"{pid}.py")
+
+
+AGENT = died(10, f"{ELASTIC}.errors.ChildFailedError: train.py FAILED", at=120.0)
+BAD = died(13, "ValueError: bad batch", at=100.0, started=50.0, parent=10, rank=3)
+RESET = died(11, "RuntimeError: [1]:5: Connection closed by peer", at=100.5, started=50.0, parent=10, rank=1)
+
+# --- the first cause --------------------------------------------------------------------------------------------------
+
+STORIES: dict[str, tuple[list[Traceback], Traceback | None]] = {
+    "nobody": ([], None),
+    "one": ([BAD], BAD),
+    "one that is a symptom": ([RESET], RESET),
+    "a rank, then its peer, then the launcher": ([BAD, RESET, AGENT], BAD),
+    "the same where the launcher says nothing": ([BAD, RESET], BAD),
+    "the peer's words say nothing": ([BAD, RESET._replace(thrown=thrown("RuntimeError: strange"))], BAD),
+    "the symptom came first": ([RESET._replace(at=99.0), BAD, AGENT], BAD),
+    "only symptoms: the first of the ranks": ([RESET, RESET._replace(pid=12, rank=2, at=101.0), AGENT], RESET),
+    "an attempt of the launcher before": (
+        [died(31, "ImportError: no", at=40.0, started=2.0, parent=10, rank=3), BAD, RESET, AGENT],
+        BAD,
+    ),
+    "what was tried and ended before": ([died(5, "ImportError: flash_attn", at=0.5, started=0.1), AGENT], AGENT),
+    "just before, with a clock that ticks": (
+        [died(5, "ImportError: x", at=2.0, parent=10), died(6, "KeyError: 1", at=9.0, started=1.995, parent=10)],
+        died(6, "KeyError: 1", at=9.0, started=1.995, parent=10),
+    ),
+    "another program beside it": ([died(5, "ImportError: tensorboard"), died(6, "OSError: disk", at=101.0)], 6),  # type: ignore[dict-item]
+    "a child that it let fail": ([died(21, "ImportError: x", parent=20), died(20, "OSError: disk", at=101.0)], 20),  # type: ignore[dict-item]
+    "a worker's worker": (
+        [
+            died(21, "MemoryError", at=90.0, started=60.0, parent=20, rank=0),
+            died(20, "RuntimeError: DataLoader worker (pid(s) 21) exited unexpectedly", at=91.0, parent=10, rank=0),
+            RESET,
+            AGENT,
+        ],
+        21,  # type: ignore[dict-item]
+    ),
+    "said to come from a symptom": (
+        [
+            BAD,
+            AGENT._replace(thrown=thrown("RuntimeError: failed"), root=AGENT.thrown, said=True),
+        ],
+        BAD,
+    ),
+    "started when nobody knows": ([BAD, RESET._replace(started=0.0)], BAD),
+    "a circle of parents": (
+        [AGENT._replace(parents=(13,)), BAD._replace(parents=(10,), thrown=AGENT.thrown)],
+        13,  # type: ignore[dict-item]
+    ),
+    "shows one, goes on, dies of another": ([BAD._replace(thrown=thrown("KeyError: 1"), at=60.0), BAD], BAD),
+}
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
+def test_the_first_cause(story: tuple[list[Traceback], Traceback | int | None]) -> None:
+    found, wanted = story
+    for order in (found, found[::-1]):
+        cause = first_cause(order)
+        assert (cause.pid if cause else None) == (wanted.pid if isinstance(wanted, Traceback) else wanted)
+        if isinstance(wanted, Traceback):
+            assert cause == wanted
+
+
+def test_what_was_long_before_the_end_is_no_cause_of_it() -> None:
+    assert first_cause([BAD], ended=BAD.at + 100) == BAD
+    assert first_cause([BAD], ended=BAD.at + 1000) is None
+
+
+NAMES = st.sampled_from(
+    [
+        "ValueError",
+        "ImportError",
+        "ConnectionResetError",
+        f"{ELASTIC}.errors.ChildFailedError",
+        "subprocess.CalledProcessError",
+        "",
+    ]
+)
+PIDS = st.integers(1, 6)
+TRACEBACKS = st.builds(
+    Traceback,
+    PIDS,
+    st.builds(
+        ExceptionRecord, st.tuples(NAMES, st.just("Exception")), st.sampled_from(["", "Connection closed by peer", "x"])
+    ),
+    parents=st.lists(PIDS, max_size=3).map(tuple),
+    started=st.sampled_from([0.0, 1.0, 2.0, 3.0, float("inf")]),
+    at=st.sampled_from([0.0, 1.5, 2.5, 3.5]),
+    rank=st.none() | st.integers(0, 2),
+    program=st.sampled_from(["", "-c", "train.py"]),
+)
+
+
+@given(st.lists(TRACEBACKS, max_size=9), st.randoms())
+def test_whatever_was_left_one_is_named_and_their_order_does_not_matter(found: list[Traceback], chance: object) -> None:
+    cause = first_cause(found)
+    assert (cause is None) == (not found)
+    assert cause is None or cause in found
+    mixed = found[:]
+    chance.shuffle(mixed)  # type: ignore[attr-defined]
+    assert first_cause(mixed) == cause
+
+
+@given(TRACEBACKS)
+def test_a_single_one_is_it(only: Traceback) -> None:
+    assert first_cause([only]) == only
+
+
+@given(st.lists(TRACEBACKS, min_size=2, max_size=9))
+def test_what_ended_before_the_last_began_is_never_the_cause_of_one_that_is_none_of_a_child(
+    found: list[Traceback],
+) -> None:
+    last = max(found, key=lambda t: (t.at, t.pid, t.thrown))
+    cause = first_cause(found)
+    assert cause is not None
+    if not crash_causes.symptom(last.chain) and last.started > 0:
+        assert cause.pid == last.pid or cause.at >= last.started
+
+
+SYMPTOMS = [
+    AGENT.thrown,
+    thrown(f"{ELASTIC}.api.SignalException: Process 7 got signal: 15"),
+    thrown("torch.multiprocessing.spawn.ProcessExitedException: x", "torch.multiprocessing.spawn.ProcessException"),
+    thrown("subprocess.CalledProcessError: Command returned 1"),
+    thrown("concurrent.futures.process.BrokenProcessPool: x", "concurrent.futures._base.BrokenExecutor"),
+    thrown("RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. "),
+    thrown("RuntimeError: DataLoader worker (pid(s) 7, 8) exited unexpectedly"),
+    thrown("torch.distributed.DistBackendError: NCCL error in: x.cpp", "torch.distributed.DistError", "RuntimeError"),
+    thrown("BrokenPipeError: [Errno 32] Broken pipe"),
+    thrown("EOFError"),
+    thrown("RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5"),
+    thrown("RuntimeError: Connection reset by peer"),
+    thrown("RuntimeError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL"),
+    thrown("RuntimeError: NCCL communicator was aborted on rank 1"),
+    thrown("RuntimeError: EI0002: [PID: 7] notify wait timed out"),
+    thrown("ImportError: sys.meta_path is None, Python is likely shutting down"),
+    thrown("RuntimeError: cannot schedule new futures after shutdown"),
+]
+NO_SYMPTOMS = [
+    thrown("ValueError: bad batch"),
+    thrown("EOFError: Ran out of input"),
+    thrown("RuntimeError: CUDA error: an illegal memory access was encountered"),
+    thrown("TimeoutError: the loss did not fall"),
+    thrown("AssertionError"),
+]
+
+
+@pytest.mark.parametrize("line", SYMPTOMS, ids=lambda t: t.line[:40])
+def test_a_symptom(line: ExceptionRecord) -> None:
+    assert crash_causes.symptom((line,))
+
+
+@pytest.mark.parametrize("line", NO_SYMPTOMS, ids=lambda t: t.line[:40])
+def test_no_symptom(line: ExceptionRecord) -> None:
+    assert not crash_causes.symptom((line,))
+
+
+# --- the judgement ----------------------------------------------------------------------------------------------------
+
+
+def by(
+    line: str, *bases: str, more: str = "", root: ExceptionRecord | None = None, said: bool = True
+) -> CommandFailure:
+    cause = Traceback(7, thrown(line, *bases, more=more), root=root, said=said)
+    return CommandFailure(1, cause=cause)
+
+
+INDUCTOR = ("torch._dynamo.exc.BackendCompilerFailed", "torch._dynamo.exc.TorchDynamoException", "RuntimeError")
+XLA = "jaxlib.xla_extension.XlaRuntimeError"
+CHILD = by(f"{ELASTIC}.errors.ChildFailedError: train.py FAILED")
+
+# Each rule in the order of the table: what it holds for, what looks like it and is another's.
+EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
+    (
+        "kernel-memory",
+        [
+            CommandFailure(signal=9, oom_kills=2),
+            CommandFailure(137, oom_kills=1),
+            CommandFailure(1, oom_kills=1),
+            CHILD._replace(oom_kills=1),
+        ],
+        [CommandFailure(signal=9, oom_kills=0), by("ValueError: x")._replace(oom_kills=1), CommandFailure(signal=9)],
+    ),
+    (
+        "memory",
+        [by("torch.OutOfMemoryError: CUDA out of memory", "RuntimeError"), by("MemoryError")],
+        [by("OSError: x")],
+    ),
+    (
+        "memory",
+        [
+            by("RuntimeError: NPU out of memory. Tried to allocate"),
+            by("torch.AcceleratorError: CUDA error: out of memory"),
+        ],
+        [by("RuntimeError: out of range"), by("ValueError: out of memory")],
+    ),
+    ("memory", [by(f"{XLA}: RESOURCE_EXHAUSTED: Out of memory")], [by(f"{XLA}: INTERNAL: RESOURCE_EXHAUSTED")]),
+    (
+        "machine",
+        [by("ImportError: [Errno 116] Stale file handle: 'x.py'"), by("OSError: [Errno 28] No space left on device")],
+        [by("ImportError: libgomp.so.1: cannot allocate memory in static TLS block"), by("ValueError: no space left")],
+    ),
+    (
+        "machine",
+        [by("torch._inductor.exc.InductorError: OSError", *INDUCTOR, root=thrown("FileNotFoundError: tmp"))],
+        [
+            by(
+                "torch._inductor.exc.InductorError: OSError", *INDUCTOR, root=thrown("FileNotFoundError: x"), said=False
+            ),
+            by("ImportError: x", root=thrown("OSError: libx.so: cannot open shared object file")),
+        ],
+    ),
+    ("shutdown", [by("ImportError: sys.meta_path is None, Python is likely shutting down")], [by("ImportError: None")]),
+    (
+        "syntax",
+        [by("IndentationError: unexpected indent"), by("RuntimeError: config", root=thrown("SyntaxError: bad"))],
+        [by("ValueError: SyntaxError"), by("RuntimeError: x", root=thrown("SyntaxError: bad"), said=False)],
+    ),
+    (
+        "import",
+        [by("ModuleNotFoundError: No module named 'flash_attn'")],
+        [by("ValueError: bad", root=thrown("ImportError: flash_attn"), said=False)],
+    ),
+    (
+        "compile",
+        [
+            by("torch._inductor.exc.InductorError: LoweringException: x", *INDUCTOR),
+            by("torch._dynamo.exc.Unsupported: graph break", "torch._dynamo.exc.TorchDynamoException", "RuntimeError"),
+            by("triton.compiler.errors.CompilationError: at 3:8", "triton.errors.TritonError"),
+            by("torch.jit.frontend.UnsupportedNodeError: x", "torch.jit.frontend.FrontendError"),
+        ],
+        [by("torch.jit.Error: x"), by("tritonclient.utils.InferenceServerException: x")],
+    ),
+    (
+        "compile",
+        [by(f"{XLA}: UNIMPLEMENTED: no such op"), by(f"{XLA}: INTERNAL: ptxas exited with non-zero error code 255")],
+        [
+            by(f"{XLA}: INTERNAL: Core halted unexpectedly: no compiler metadata was provided"),
+            by(f"{XLA}: UNAVAILABLE: connection lost"),
+        ],
+    ),
+    (
+        "compile",
+        [
+            by("RuntimeError: Error building extension 'fused_adam'"),
+            by(
+                "RuntimeError: The Inner error is reported as above.",
+                more="E40021: Failed to compile Op [trans_Cast_2,]",
+            ),
+        ],
+        [by("RuntimeError: E99999: Inner Error!"), by("ValueError: Error building extension")],
+    ),
+    (
+        "assertion",
+        [by("AssertionError"), by("AssertionError: x")._replace(beaten=True)],
+        [by("RuntimeError: AssertionError")],
+    ),
+    (
+        "configuration",
+        [
+            by("omegaconf.errors.MissingMandatoryValue: x", "omegaconf.errors.OmegaConfBaseException"),
+            by("pydantic_core._pydantic_core.ValidationError: 1 validation error for Config", "ValueError"),
+        ],
+        [by("yaml.scanner.ScannerError: x", "yaml.error.YAMLError")._replace(beaten=True), by("ValueError: --lr")],
+    ),
+    ("usage", [CommandFailure(2)], [CommandFailure(2, beaten=True), CommandFailure(1), CommandFailure(signal=2)]),
+    ("command", [CommandFailure(127), CommandFailure(126)], [CommandFailure(127, beaten=True), CommandFailure(125)]),
+    (
+        "import",
+        [CommandFailure(127, tail=("./train: error while loading shared libraries: libnccl.so.2: x",), beaten=True)],
+        [CommandFailure(1, tail=("./train: error while loading shared libraries: libnccl.so.2: x",))],
+    ),
+    (
+        "import",
+        [CommandFailure(1, tail=("/usr/bin/python3.11: No module named train",))],
+        [CommandFailure(1, tail=("step 3: No module named train",))],
+    ),
+    (
+        "assertion",
+        [CommandFailure(signal=6, tail=("train: step.c:9: step: Assertion `loss > 0' failed.",))],
+        [CommandFailure(1, tail=("train: step.c:9: step: Assertion `loss > 0' failed.",)), CommandFailure(signal=6)],
+    ),
+    (
+        "killed",
+        [CommandFailure(signal=9), CommandFailure(137), CommandFailure(247)],
+        [CommandFailure(signal=15), CommandFailure(1)],
+    ),
+]
+
+
+def test_every_rule_has_its_examples() -> None:
+    assert [name for name, _, _ in EXAMPLES] == [rule.name for rule in RULES]
+
+
+@pytest.mark.parametrize(("rule", "example"), list(zip(RULES, EXAMPLES, strict=True)), ids=lambda x: x[0])
+def test_a_rule(rule: Rule, example: tuple[str, list[CommandFailure], list[CommandFailure]]) -> None:
+    _, those, others = example
+    for ending in those:
+        found = diagnose(ending)
+        assert (found.rule, found.recoverable) == (rule.name, rule.recoverable), ending
+        assert rule.why.split("{", maxsplit=1)[0] in found.why
+        holding = next(r for r in RULES if crash_causes._holds(r, ending, crash_causes.diagnose_chain(ending)))
+        assert holding is rule
+    for ending in others:
+        holding_other = next(
+            (r for r in RULES if crash_causes._holds(r, ending, crash_causes.diagnose_chain(ending))), None
+        )
+        assert holding_other is not rule, ending
+
+
+def test_words_name_rank_line_and_place_and_what_it_came_from() -> None:
+    cause = BAD._replace(thrown=thrown("ValueError: bad batch", own="train.py:88 in step"))
+    assert diagnose(CommandFailure(1, cause=cause)) == (
+        True,
+        "rank 3: ValueError: bad batch (train.py:88 in step)",
+        "unknown",
+        "ValueError: bad batch",
+    )
+    cause = cause._replace(root=thrown("AssertionError", own="data.py:3 in read"), said=True)
+    assert diagnose(CommandFailure(1, cause=cause)).why == (
+        "rank 3: ValueError: bad batch (train.py:88 in step), from AssertionError (data.py:3 in read); "
+        "a failed assertion fails again"
+    )
+    assert diagnose(CommandFailure(signal=9, oom_kills=2)).why == (
+        "signal 9 (SIGKILL) ended the command; the kernel killed 2 of its processes for memory"
+    )
+    assert diagnose(CommandFailure(5)) == (True, "the command exited with 5", "unknown", None)
+
+
+def test_a_traceback_that_does_not_explain_the_end_decides_nothing() -> None:
+    probe = Traceback(7, thrown("ImportError: flash_attn"), program="-c")
+    assert diagnose(CommandFailure(1, cause=probe)).recoverable
+    assert not diagnose(CommandFailure(1, cause=probe, pid=7)).recoverable  # it was the command
+    crash = probe._replace(program="train.py")
+    found = diagnose(CommandFailure(signal=11, cause=crash))
+    assert found.recoverable
+    assert found.why == "signal 11 (SIGSEGV) ended the command; before that, ImportError: flash_attn"
+    assert not diagnose(CommandFailure(signal=6, cause=crash, pid=7)).recoverable  # it crashed on its way out
+    assert diagnose(CommandFailure(2, cause=crash)).rule == "usage"
+
+
+TRACE = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    assert loss > 0")
+TAILS: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "nothing": ((), None),
+    "at the end": ((*TRACE, "AssertionError: loss"), "AssertionError: loss"),
+    "with marks below": ((*TRACE, "           ^^^^^^^^", "AssertionError"), "AssertionError"),
+    "in colour": ((*TRACE, "\x1b[1;35mAssertionError\x1b[0m: \x1b[35mloss\x1b[0m"), "AssertionError: loss"),
+    "of a rank": (tuple(f"[rank1]: {line}" for line in (*TRACE, "AssertionError")), "AssertionError"),
+    "of a rank by torchrun": (tuple(f"[default1]:{line}" for line in (*TRACE, "AssertionError")), "AssertionError"),
+    "of both": (tuple(f"[trainer1]:[rank1]: {line}" for line in (*TRACE, "AssertionError")), "AssertionError"),
+    "between another's lines": (
+        (*(line for own in TRACE for line in (f"[rank1]: {own}", "[rank0]: step 3")), "[rank1]: AssertionError"),
+        "AssertionError",
+    ),
+    "of a script that is none": (
+        ('  File "t.py", line 2', "    def", "       ^", "SyntaxError: bad"),
+        "SyntaxError: bad",
+    ),
+    "advice below": ((*TRACE, "ValueError: x", "", "Set HYDRA_FULL_ERROR=1 for all of it."), "ValueError: x"),
+    "the last of two": ((*TRACE, "ImportError: a", "", "During handling:", "", *TRACE, "KeyError: 1"), "KeyError: 1"),
+    "deep": ((*TRACE, "  [Previous line repeated 990 more times]", "RecursionError: deep"), "RecursionError: deep"),
+    "and went on": ((*TRACE, "ImportError: a", *["step"] * 12), None),
+    "no traceback": (("epoch 1", "AssertionError: not one"), None),
+    "only talk of one": (("    see", "AssertionError: here"), None),
+    "cut off": (TRACE, None),
+}
+
+
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
+def test_what_was_printed_last(tail: tuple[tuple[str, ...], str | None]) -> None:
+    lines, wanted = tail
+    found = last_printed(lines)
+    assert (found.line if found else None) == wanted
+
+
+def test_what_was_printed_is_judged_by_the_same_rules() -> None:
+    tail = (*TRACE, "ModuleNotFoundError: No module named 'apex'")
+    assert diagnose(CommandFailure(1, tail=tail)) == (
+        False,
+        "the command exited with 1, after ModuleNotFoundError: No module named 'apex'; a restart installs nothing",
+        "import",
+        "ModuleNotFoundError: No module named 'apex'",
+    )
+
+
+@given(
+    st.builds(
+        CommandFailure,
+        st.none() | st.integers(-1, 300),
+        st.none() | st.integers(1, 64),
+        st.booleans(),
+        st.none() | TRACEBACKS,
+        st.lists(st.text() | st.sampled_from([*TRACE, "AssertionError: x", "[rank1]: x"]), max_size=20).map(tuple),
+        st.none() | st.integers(0, 3),
+    )
+)
+def test_every_ending_is_judged(ending: CommandFailure) -> None:
+    found = diagnose(ending)
+    assert found.why
+    assert found.rule in {rule.name for rule in RULES} | {"unknown"}
+
+
+# --- the names --------------------------------------------------------------------------------------------------------
+
+ACTUAL = {
+    "torch._inductor.exc:InductorError": "compile",
+    "torch._inductor.exc:CppCompileError": "compile",
+    "torch._dynamo.exc:Unsupported": "compile",
+    "torch._dynamo.exc:FailOnRecompileLimitHit": "compile",
+    "torch.jit.frontend:NotSupportedError": "compile",
+    "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode": "compile",
+    "torch:OutOfMemoryError": "memory",
+    "pydantic:ValidationError": "configuration",
+    "yaml:YAMLError": "configuration",
+    "tomllib:TOMLDecodeError": "configuration",
+    "argparse:ArgumentError": "configuration",
+    "lightning.fabric.utilities.exceptions:MisconfigurationException": "configuration",
+    "pytorch_lightning.utilities.exceptions:MisconfigurationException": "configuration",
+    f"{ELASTIC}.errors:ChildFailedError": "symptom",
+    f"{ELASTIC}.api:SignalException": "symptom",
+    "torch.multiprocessing.spawn:ProcessRaisedException": "symptom",
+    "torch.distributed:DistBackendError": "symptom",
+    "torch.distributed.elastic.rendezvous.api:RendezvousTimeoutError": "symptom",
+    "concurrent.futures.process:BrokenProcessPool": "symptom",
+    "subprocess:CalledProcessError": "symptom",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "wanted"), ACTUAL.items())
+def test_what_libraries_raise_has_the_names_of_the_rules(name: str, wanted: str) -> None:
+    module, _, kind = name.partition(":")
+    if importlib.util.find_spec(module.split(".")[0]) is None:
+        pytest.skip(f"no {module} here")
+    found = getattr(importlib.import_module(module), kind)
+    kinds = tuple(
+        (base.__module__ + "." if base.__module__ != "builtins" else "") + base.__qualname__
+        for base in found.__mro__
+        if base is not object
+    )
+    raised = ExceptionRecord(kinds, "x")
+    if wanted == "symptom":
+        assert crash_causes.symptom((raised,))
+    else:
+        assert diagnose(CommandFailure(1, cause=Traceback(7, raised))).rule == wanted
+
+
+# --- a process that left no exception ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("children", "left", "first"),
+    [
+        ([(0, 10, 1), (1, 11, -11)], {10}, 11),
+        ([(0, 10, 1), (1, 11, 3)], {10}, 11),
+        ([(0, 10, 1), (1, 11, -9)], set(), 11),  # 1 may have been an exception that nobody could write down
+        ([(0, 10, 3), (1, 11, -6)], set(), 11),
+        ([(0, 10, 1), (1, 11, -15)], {10}, None),  # ended by the launcher
+        ([(0, 10, 1), (1, 11, 0)], {10}, None),
+        ([], {10}, None),
+    ],
+)
+def test_the_child_that_died_first_is_found(
+    children: list[tuple[int, int, int]], left: set[int], first: int | None
+) -> None:
+    found = first_death.first([first_death.Death(*one) for one in children], left)
+    assert (found and found.pid) == first
+
+
+def test_the_judgement_names_the_process_that_left_no_exception() -> None:
+    reset = Traceback(10, ExceptionRecord(("ConnectionResetError", "ConnectionError"), "by peer"), rank=0, at=5.0)
+    ending = CommandFailure(code=1, cause=reset, ended=6.0, death=first_death.Death(1, 11, -11))
+    judged = diagnose(ending)
+    assert judged.why == "rank 1: signal 11 (SIGSEGV) ended process 11, which left no exception"
+    assert judged.line is None, "it is not the same twice by what another process died of"
+    killed = diagnose(ending._replace(death=first_death.Death(1, 11, -9)))
+    assert (killed.recoverable, killed.rule) == (True, "killed")
+
+
+@pytest.mark.parametrize("ranks", [[(0, 10), (1, 11), (2, 12)], [(1, 11)], []])
+def test_one_of_several_ranks_that_left_nothing_is_not_guessed(ranks: list[tuple[int, int]]) -> None:
+    assert first_death.also(ranks, {10}) == ""
+
+
+@settings(max_examples=200, derandomize=True, database=None, deadline=None)
+@given(st.text("ab ([)]", max_size=80), st.integers(20, 60))
+def test_a_text_is_shortened_to_its_most(text: str, most: int) -> None:
+    found = sentences.short(text, most)
+    assert len(found) <= most
+    assert found == text or "..." in found
+    inside = sentences._brackets(text)
+    assert all(begun < ended for begun, ended in inside)
+
+
+def test_no_bracket_is_cut() -> None:
+    place = " (pair.cc:547 in some_function_with_a_name)"
+    text = "rank 0: RuntimeError: " + "a word " * 12 + place + " and what led to it was " + "another " * 8 + place
+    for most in range(90, len(text)):
+        found = sentences.short(text, most)
+        assert found.count("(") == found.count(")"), found

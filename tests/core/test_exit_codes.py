@@ -1,0 +1,44 @@
+"""The contract with the outer scheduler, number by number: a change here is a new CONTRACT_VERSION."""
+
+import pytest
+
+from ftrun.core.rules import exit_codes
+
+CONTRACT = {
+    "hang-limit": (195, "reschedule"),
+    "user-fault-limit": (196, "reschedule, do not isolate"),
+    "node-fault": (197, "isolate the node, reschedule"),
+    "failure-limit": (93, "fail"),
+    "non-recoverable": (94, "fail now"),
+    "internal": (125, "fail"),
+    "not-executable": (126, "fail"),
+    "not-found": (127, "fail"),
+    "usage": (2, "fail"),
+}
+
+
+def test_the_contract() -> None:
+    assert {v.name: (v.code, v.outer) for v in exit_codes.TABLE} == CONTRACT
+    assert exit_codes.CONTRACT_VERSION == 1
+
+
+def test_one_code_one_verdict() -> None:
+    assert len({v.code for v in exit_codes.TABLE}) == len({v.name for v in exit_codes.TABLE}) == len(exit_codes.TABLE)
+    assert not {exit_codes.SUCCEEDED, exit_codes.FAILED, exit_codes.STOPPED} & {v.name for v in exit_codes.TABLE}
+
+
+@pytest.mark.parametrize("verdict", exit_codes.TABLE, ids=lambda v: v.name)
+def test_what_is_rescheduled_is_retryable_and_the_rest_is_not(verdict: exit_codes.Verdict) -> None:
+    """Retryable for schedulers that take 128 and up for it, and above every 128 + signal."""
+    assert (192 < verdict.code < 200) == ("reschedule" in verdict.outer)
+    assert verdict.code < 128 or verdict.code > 128 + 64
+
+
+@pytest.mark.parametrize("code", range(256))
+def test_every_code_passes_through(code: int) -> None:
+    assert exit_codes.own(code, None) == code
+
+
+@pytest.mark.parametrize("signal", range(1, 65))
+def test_a_signal_is_128_and_its_number(signal: int) -> None:
+    assert exit_codes.own(None, signal) == 128 + signal

@@ -1,0 +1,211 @@
+"""What the codes of vendors mean, and the files that say so."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.accelerators.table import BY_NAME
+from ftrun.core.rules.fault_codes import SEVERITIES, UNKNOWN, FaultEntry, look_up, normal, parse
+from ftrun.helpers.probe import tables
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "faults"
+shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared facts are not here")
+LEVELS = {
+    "NotHandleFault": "warning",
+    "SubHealthFault": "warning",
+    "RestartRequest": "minor",
+    "RestartBusiness": "minor",
+    "FreeRestartNPU": "minor",
+    "RestartNPU": "major",
+    "PreSeparateNPU": "critical",
+    "SeparateNPU": "critical",
+}
+IMMEDIATE = {
+    "IGNORE": "warning",
+    "RESTART_APP": "minor",
+    "RESET_GPU": "major",
+    "RESTART_BM": "critical",
+    "RESTART_VM": "critical",
+    "CHECK_MECHANICALS": "critical",
+}
+BY_THE_PROGRAM = {"CHECK_APP/CUDA", "INVESTIGATE_SW", "WORKFLOW_XID_13", "WORKFLOW_XID_31"}
+WORKFLOWS = {45: "warning", 48: "major", 74: "major", 154: "warning"}
+
+
+def load(name: str) -> Any:
+    return json.loads((SHARED / name).read_text(encoding="utf-8"))
+
+
+# The format
+
+
+def test_a_table() -> None:
+    text = "# of a site\n0x80c98002 user  wrong   input # and why\n\n079 critical\nrecovery:reset major\n"
+    assert parse(text) == {
+        "80C98002": FaultEntry("user", "wrong input"),
+        "79": FaultEntry("critical", ""),
+        "recovery:reset": FaultEntry("major", ""),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("79 critical\n80 grave x", "line 2: 'grave' is none of warning, user,"),
+        ("79", "line 1: '' is none"),
+        ("\n79 major\n79 major again\n079 minor", "line 4: 79 is major already"),
+        ("79\x00critical", "line 1"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("0x80c98002", "80C98002"),
+        ("[0x80C98002]", "80C98002"),
+        (" 80C98002 ", "80C98002"),
+        ("[ 0x0000001d ]", "0000001D"),
+        ("079", "79"),
+        ("79", "79"),
+        ("000", "0"),
+        ("recovery:reset", "recovery:reset"),
+        ("lost", "lost"),
+        ("", ""),
+        ("0x", "0x"),
+        ("²", "²"),
+    ],
+)
+def test_one_form_of_a_code(code: str, expected: str) -> None:
+    assert normal(code) == expected
+
+
+def test_severities_have_the_names_of_modelarts_and_the_earlier_name_of_a_warning_still_holds() -> None:
+    text = "1 warning\n2 minor\n3 major\n4 critical\n5 ignore\n6 minor+user"
+    assert [entry.severity for entry in parse(text).values()] == [
+        *("warning", "minor", "major", "critical", "warning", "minor+user")
+    ]
+
+
+def test_a_code_is_found_in_any_form_and_others_are_unknown() -> None:
+    table = parse("80C98002 user x")
+    assert look_up(table, "[0x80c98002]") == FaultEntry("user", "x")
+    assert look_up(table, "80C98003") == UNKNOWN == FaultEntry("unknown", "not in the table")
+
+
+LINES = st.lists(
+    st.tuples(
+        st.sampled_from(["79", "079", "0x80C98002", "#", "", "lost", "\x85", " "]) | st.text(max_size=9),
+        st.sampled_from([*SEVERITIES, "grave", "#", ""]) | st.text(max_size=9),
+        st.text(max_size=9),
+    ).map(" ".join)
+).map("\n".join)
+
+
+@given(text=LINES | st.text())
+def test_any_text_is_a_table_or_a_value_error(text: str) -> None:
+    try:
+        found = parse(text)
+    except ValueError:
+        return
+    for code, entry in found.items():
+        assert normal(code) == code
+        assert entry.severity in SEVERITIES
+
+
+@given(code=st.text(alphabet="0123456789aAfFxX[] :z²٣") | st.text())
+def test_one_form_has_no_other(code: str) -> None:
+    assert normal(normal(code)) == normal(code)
+    assert normal(f" [{code}] ") == normal(code)
+
+
+# Our tables
+
+
+@pytest.mark.parametrize("vendor", ["ascend", "nvidia"])
+def test_every_entry_says_why_and_every_line_is_one(vendor: str) -> None:
+    lines = Path(BY_NAME[vendor].faults).read_text(encoding="utf-8").splitlines()
+    table = tables.ours(vendor)
+    assert all(entry.why for entry in table.values())
+    assert len(table) == sum(not line.startswith("#") and line != "" for line in lines)
+    assert "Source:" in "".join(lines[:4])
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize(
+    ("vendor", "code", "severity"),
+    [
+        ("ascend", "80C98002", "minor+user"),
+        ("ascend", "80CB8002", "minor+user"),
+        ("ascend", "80C98003", "minor"),  # User/Hardware
+        ("ascend", "A2301001", "minor"),  # the milder of two levels
+        ("ascend", "80E18402", "critical"),
+        ("nvidia", "13", "user"),
+        ("nvidia", "31", "user"),
+        ("nvidia", "43", "warning"),
+        ("nvidia", "45", "warning"),
+        ("nvidia", "48", "major"),
+        ("nvidia", "74", "major"),
+        ("nvidia", "79", "critical"),
+        ("nvidia", "94", "minor"),
+        ("nvidia", "145", "unknown"),
+        ("nvidia", "154", "warning"),
+        ("nvidia", "1", "unknown"),
+        ("nvidia", "recovery:none", "warning"),
+        ("nvidia", "recovery:reset", "major"),
+        ("nvidia", "recovery:reboot", "critical"),
+        ("nvidia", "recovery:drain", "minor"),
+        ("nvidia", "recovery:drain_reset", "major"),
+        ("nvidia", "recovery:9", "unknown"),
+        ("nvidia", "lost", "critical"),
+    ],
+)
+def test_what_is_what(vendor: str, code: str, severity: str) -> None:
+    assert look_up(tables.ours(vendor), code).severity == severity
+
+
+@shared
+def test_every_ascend_code_has_the_severity_of_its_level() -> None:
+    table = dict(tables.ours("ascend"))
+    causes = load("ascend-codes-joined.json")
+    levels: dict[str, set[str]] = {}
+    for name, codes in load("faultCode.json").items():
+        for code in codes:
+            levels.setdefault(code, set()).add(name.removesuffix("Codes"))
+    for code, names in levels.items():
+        expected = min((LEVELS[name] for name in names), key=SEVERITIES.index)
+        if causes.get(code, {}).get("class") == "User":
+            expected += "+user"
+        assert table.pop(code).severity == expected, code
+    for code, cause in causes.items():
+        assert set(cause["level"]) == levels.get(code, set())
+        if code not in levels and cause["component"] == "NPU":  # no chip reports those of servers and BMCs
+            assert table.pop(code).severity == "unknown"
+    assert table == {}
+
+
+@shared
+def test_no_sentence_of_the_sources_is_ours() -> None:
+    theirs = {cause["cause_en"].lower() for cause in load("ascend-codes-joined.json").values()}
+    assert not theirs & {entry.why.lower() for entry in tables.ours("ascend").values()}
+
+
+@shared
+def test_every_xid_has_the_severity_of_its_action() -> None:
+    table = {code: entry for code, entry in tables.ours("nvidia").items() if code.isdigit()}
+    for xid in load("nvidia-xid-catalog.json")["entries"]:
+        expected = WORKFLOWS.get(xid["code"], IMMEDIATE.get(xid["immediate"], "unknown"))
+        if xid["immediate"] == "RESTART_APP" and xid["investigatory"] in BY_THE_PROGRAM:
+            expected = "user"
+        if expected == "unknown" and xid["description"] == "Unused":
+            assert str(xid["code"]) not in table
+        else:
+            assert table.pop(str(xid["code"])).severity == expected, xid
+    assert table == {}

@@ -1,0 +1,98 @@
+"""The one place where a wall clock decides: 24 hours over boots, and schedules in a row."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.core.machine.history_merge import before
+from ftrun.core.rules.fault_history import DAY, KEPT, Clock, Occurrence, Schedule, age, in_vain, noted, times
+
+HOUR = 3600.0
+NOW = Clock(1e9, "this", 50 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("then", "seconds"),
+    [
+        (Clock(1e9 - HOUR, "this", 49 * HOUR), HOUR),
+        (Clock(5.0, "this", 49 * HOUR), HOUR),  # the wall clock was set forward since
+        (Clock(2e9, "this", 49 * HOUR), HOUR),  # back
+        (Clock(1e9 - HOUR, "other", 49 * HOUR), HOUR),
+        (Clock(1e9 - HOUR, "other", 0.0), HOUR),  # another boot's own clock says nothing
+        (Clock(1e9 + HOUR, "other", 1.0), 0.0),  # set back since: no fault is undone by that
+        (Clock(1e9 - HOUR), HOUR),  # a boot without a name
+        (Clock(1e9 - HOUR, "this", 51 * HOUR), 0.0),
+    ],
+)
+def test_how_long_ago(then: Clock, seconds: float) -> None:
+    assert age(then, NOW) == seconds
+
+
+def test_a_boot_without_a_name_is_not_the_same_as_another_without() -> None:
+    assert age(Clock(1e9 - HOUR, "", 5.0), Clock(1e9, "", 9.0)) == HOUR
+
+
+def fault(hours: float, node: str = "n", device: str = "gpu0", code: str = "46") -> Occurrence:
+    return Occurrence(node, device, code, "major", Clock(1e9 + hours * HOUR, "this", hours * HOUR))
+
+
+def test_the_same_code_on_the_same_chip_of_the_same_node_within_a_day() -> None:
+    others = [fault(1, node="m"), fault(1, device="gpu1"), fault(1, node="m", code="48")]
+    assert times([fault(0), fault(1), *others, fault(24)], fault(24)) == 3
+    assert times([fault(0), fault(1), fault(24.001)], fault(24.001)) == 2
+    assert times([], fault(3)) == 1
+    assert DAY == 24 * HOUR
+
+
+def test_another_code_on_that_chip_ends_the_row() -> None:
+    row = [fault(0), fault(1), fault(2, code="48"), fault(3), fault(4, code="48", device="gpu1"), fault(5)]
+    assert times(row, fault(5)) == 2
+    assert times([*row, fault(6)], fault(6)) == 3
+    assert times([fault(0), fault(1), fault(2, code="48")], fault(1)) == 2, "what came after it is not before it"
+
+
+def test_each_is_kept_once_as_it_was_heard_of_and_the_last_of_many() -> None:
+    assert noted([fault(2), fault(1)], [fault(1), fault(3)]) == (fault(2), fault(1), fault(3))
+    assert noted([fault(9)], [fault(1)]) == (fault(9), fault(1))
+    many = [fault(n) for n in range(KEPT + 5)]
+    assert noted(many[: KEPT // 2], many[KEPT // 2 :]) == tuple(many[5:])
+
+
+def schedule(number: int, *flags: str, step: int | None = None, key: str = "k") -> Schedule:
+    progressed, faulted, failed = (flag in flags for flag in ("progressed", "faulted", "failed"))
+    return Schedule(key, number, "n", 0.0, step, None, progressed, faulted, failed)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "row"),
+    [
+        ([], 0),
+        ([schedule(1, "failed"), schedule(2, "failed")], 2),
+        ([schedule(1, "failed", "progressed"), schedule(2, "failed"), schedule(3, "failed")], 3),
+        ([schedule(1, "failed"), schedule(2, "failed", "progressed"), schedule(3, "failed")], 2),
+        ([schedule(1, "failed"), schedule(2, "failed", "faulted"), schedule(3, "failed")], 1),
+        ([schedule(1, "failed"), schedule(2), schedule(3, "failed")], 2),  # stopped from outside, or never heard of
+    ],
+)
+def test_schedules_in_vain(schedules: list[Schedule], row: int) -> None:
+    assert in_vain(schedules) == row
+
+
+def test_tasks_of_a_job_share_a_schedule_and_what_one_reached_counts_for_all() -> None:
+    told = [schedule(1, "failed", step=3), schedule(1, "progressed", step=7), schedule(2, "failed"), schedule(3)]
+    (first, second) = before(told, 3)
+    assert (first.best_step, first.progressed, first.failed) == (7, True, True)
+    assert second == schedule(2, "failed")
+
+
+def test_another_job_that_used_the_folder_before_is_another_past() -> None:
+    told = [schedule(1, "progressed"), schedule(2, "failed"), schedule(3, "failed"), schedule(1, "failed")]
+    assert before(told, 2) == (schedule(1, "failed"),)
+    assert before(told, 1) == ()
+
+
+@given(st.lists(st.builds(schedule, st.integers(0, 9), st.sampled_from(["failed", "progressed", "faulted"]))))
+def test_the_past_is_before_this_schedule_and_in_order(told: list[Schedule]) -> None:
+    numbers = [one.number for one in before(told, 5)]
+    assert all(number < 5 for number in numbers)
+    assert numbers == sorted(set(numbers))

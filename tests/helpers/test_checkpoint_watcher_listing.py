@@ -1,0 +1,274 @@
+"""What looking for matches costs, and what it holds back.  No process, no waiting: time is made up."""
+
+import errno
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ftrun.helpers.checkpoint_watcher import disk, folder, folders, matches
+from ftrun.helpers.checkpoint_watcher.folders import Folders
+from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
+from ftrun.helpers.checkpoint_watcher.matches import Matches
+from ftrun.host.inotify import Inotify
+from support.watcher import put
+
+
+class Looking:
+    """Folders without inotify, a clock, and counts of what is asked of the file system."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now, self.listing_takes = 1000.0, 0.0
+        self.listed: list[str] = []
+        self.looked: list[str] = []
+        self.inodes: dict[str, int] = {}  # made up, as some file systems do
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        patch.setattr(folders, "time", clock)
+        patch.setattr(matches, "time", clock)
+        patch.setattr(folders, "os", SimpleNamespace(scandir=self._scandir))
+        self.away = "nothing"  # no path that begins with that can be looked at
+        stat, look = disk.stat, disk.look
+
+        def stat_there(path: str, *more: Any, **most: Any) -> disk.Stat:
+            if path.startswith(self.away):
+                raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+            return stat(path, *more, **most)
+
+        patch.setattr(disk, "stat", stat_there)
+
+        def count(path: str, **more: Any) -> Any:
+            self.looked.append(path)
+            return look(path, **more)
+
+        patch.setattr(disk, "look", count)
+
+    @contextmanager
+    def _scandir(self, path: str) -> Iterator[Iterator[Any]]:
+        self.listed.append(path)
+        self.now += self.listing_takes
+        with os.scandir(path) as entries:
+            yield iter([self._entry(entry) for entry in entries])
+
+    def _entry(self, entry: "os.DirEntry[str]") -> Any:
+        inode = self.inodes.get(entry.name, entry.inode())
+        return SimpleNamespace(
+            name=entry.name, path=entry.path, stat=entry.stat, is_dir=entry.is_dir, inode=lambda: inode
+        )
+
+    def start(self, *globs: str, notify: Inotify | None = None) -> None:
+        parsed = Globs([parse(glob, "") for glob in globs])
+        self.matches = Matches(parsed)
+        self.folders = Folders(parsed, self.matches, notify)
+        assert self.go_on(3) == []
+        self.listed.clear()
+        self.looked.clear()
+
+    def go_on(self, seconds: float) -> list[str]:
+        """The names of all that was saved meanwhile."""
+        until = self.now + seconds
+        while (due := self._due()) <= until:
+            self.now = max(self.now, due)
+            self.matches.look()
+            listing = self.folders.due()
+            if listing is not None and listing <= self.now:
+                self.folders.round()
+        self.now = until
+        saved = [os.path.basename(path) for path, _, _ in self.matches.saved]
+        self.matches.saved.clear()
+        return saved
+
+    def _due(self) -> float:
+        return min((at for at in (self.folders.due(), self.matches.due()) if at is not None), default=math.inf)
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Looking:
+    return Looking(monkeypatch)
+
+
+def test_a_folder_that_did_not_change_is_hardly_listed(looking: Looking, tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number}.pt").touch()
+    looking.start(f"{tmp_path}/*.pt")
+    assert looking.go_on(25) == []
+    assert looking.listed == []
+    looking.go_on(120)
+    assert len(looking.listed) == 4, "some object stores never change the time of a folder"
+    assert looking.looked == []
+
+
+def test_one_new_file_among_many_costs_two_listings_and_two_looks(looking: Looking, tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number}.pt").touch()
+    looking.start(f"{tmp_path}/*.pt")
+    looking.go_on(10)
+    put(tmp_path / "new.pt")
+    assert looking.go_on(2) == ["new.pt"]
+    assert looking.go_on(10) == []
+    assert len(looking.listed) == 2, "once more, for changes within one tick of the clock of the disk"
+    assert looking.looked == [str(tmp_path / "new.pt")] * 2
+
+
+def test_listing_takes_at_most_a_twentieth_of_the_time(looking: Looking, tmp_path: Path) -> None:
+    looking.start(f"{tmp_path}/*.pt")
+    looking.listing_takes = 10.0
+    for number in range(40):
+        put(tmp_path / f"{number}.pt")
+        looking.go_on(50)
+    assert 5 <= len(looking.listed) <= 1 + 2000 / (21 * 10)
+
+
+def test_only_names_that_can_fit_are_asked_for(looking: Looking, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    looking.start(f"{tmp_path}/a/b/last.pt")
+    looking.go_on(100)
+    assert looking.listed == []
+    put(tmp_path / "a" / "b" / "last.pt")
+    assert looking.go_on(2) == ["last.pt"]
+
+
+def test_inode_numbers_that_mean_nothing(looking: Looking, tmp_path: Path) -> None:
+    for name in ("a.pt", "b.pt"):
+        put(tmp_path / name)
+        looking.inodes[name] = 0xFFFFFFFF
+    looking.start(f"{tmp_path}/*.pt")
+    assert looking.go_on(100) == []
+    looking.inodes = {"a.pt": 1, "b.pt": 2}  # another at each listing: SMB without server inodes
+    assert looking.go_on(100) == []
+    put(tmp_path / "a.pt", "replaced")
+    assert looking.go_on(3) == ["a.pt"]
+
+
+@pytest.mark.parametrize("at_the_start", [True, False])
+@pytest.mark.parametrize("listens", [True, False])
+@pytest.mark.parametrize("name", ["*.pt", "old.pt", "old.p[t]"])
+def test_a_disk_that_is_away_for_a_while_brings_nothing_new(
+    looking: Looking, tmp_path: Path, at_the_start: bool, listens: bool, name: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    put(tmp_path / "out" / "old.pt")
+    looking.away = f"{tmp_path}/out" if at_the_start else "nothing"
+    looking.start(f"{tmp_path}/out/{name}", notify=Inotify() if listens else None)
+    assert looking.go_on(60) == []
+    looking.away = f"{tmp_path}/out"
+    looking.folders.remounted()
+    assert looking.go_on(60) == []
+    assert [what.split(": ")[1] for what in looking.folders.problems][:1] == [
+        "Transport endpoint is not connected; checkpoints there are not seen"
+    ]
+    looking.away = "nothing"
+    assert looking.go_on(60) == []
+    put(tmp_path / "out" / "old.pt", "replaced")
+    looking.folders.remounted()  # in place of the events that nobody reads here
+    assert looking.go_on(60) == ["old.pt"]
+
+
+def test_a_match_that_cannot_be_looked_at_is_looked_at_later(looking: Looking, tmp_path: Path) -> None:
+    notify = Inotify()
+    looking.start(f"{tmp_path}/*.pt", notify=notify)
+    ways: list[Callable[[Path], object]] = [Path.touch, put]
+    for number, make in enumerate(ways):
+        looking.away = f"{tmp_path}/{number}.pt"
+        make(tmp_path / f"{number}.pt")
+        for event in notify.read():
+            looking.folders.on(event)
+        assert looking.go_on(60) == []
+        looking.away = "nothing"
+        assert looking.go_on(5) == [f"{number}.pt"]
+    notify.close()
+
+
+def test_what_was_told_long_ago_is_not_told_again(
+    looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matches, "TOLD", 0)
+    notify = Inotify()
+    looking.start(f"{tmp_path}/*.pt", notify=notify)
+    put(tmp_path / "a.pt")
+    (tmp_path / "b.pt").touch()
+    for event in notify.read():
+        looking.folders.on(event)
+    assert sorted(looking.go_on(5)) == ["a.pt", "b.pt"]
+    looking.folders.remounted()
+    assert looking.go_on(5) == []
+    assert looking.folders.due() is None
+    assert looking.matches.due() is None
+    notify.close()
+
+
+def test_watches_are_left_to_others(looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = len(tmp_path.parts)
+    monkeypatch.setattr(folders, "WATCHES", needed + 1)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    notify = Inotify()
+    looking.start(f"{tmp_path}/*/*.pt", notify=notify)
+    (problem,) = looking.folders.problems
+    assert problem.endswith("the rest are listed")
+    for name in ("a", "b"):
+        put(tmp_path / name / f"{name}.pt")
+    for event in notify.read():
+        looking.folders.on(event)
+    assert sorted(looking.go_on(5)) == ["a.pt", "b.pt"]
+    notify.close()
+
+
+def test_memory_is_bounded(looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "FOLDERS", 20)
+    monkeypatch.setattr(folders, "MARKS", 50)
+    monkeypatch.setattr(folder, "MARKS", 50)
+    monkeypatch.setattr(matches, "WAITS", 5)
+    monkeypatch.setattr(matches, "TOLD", 5)
+    for number in range(60):
+        (tmp_path / f"{number}").mkdir()
+    looking.start(f"{tmp_path}/*/x", f"{tmp_path}/*.pt")
+    (problem,) = looking.folders.problems
+    assert problem.startswith("the globs lead through more than 20 folders")
+    for number in range(10):
+        (tmp_path / f"{number}.pt").touch()
+    assert len(looking.go_on(5)) == 5, "the others were let go"
+    for number in range(60):
+        (tmp_path / f"{number}.pt").touch()
+    looking.go_on(5)
+    assert looking.folders.problems[1] == "more than 50 matches: what is new is seen by inotify alone"
+    assert len(looking.folders.problems) == 2
+
+
+def test_a_folder_of_very_many_files_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "x").touch()
+    walked: list[object] = []
+
+    def count(words: object) -> int:
+        walked.append(words)
+        return 0
+
+    monkeypatch.setattr(disk, "hash", count, raising=False)
+    for limit, number in ((0, 0), (1, 1), (25, 25), (100, 40)):
+        monkeypatch.setattr(disk, "WALK", limit)
+        walked.clear()
+        assert disk.look(str(tmp_path)) is not None
+        assert len(walked) == number
+
+
+def test_fresh_is_the_same_where_nothing_is_cached(tmp_path: Path) -> None:
+    put(tmp_path / "a", "content")
+    (tmp_path / "link").symlink_to("a")
+    for path in (tmp_path, tmp_path / "a", tmp_path / "link", Path("/proc"), Path("/dev/null")):
+        for follow in (True, False):
+            found = os.stat(path, follow_symlinks=follow)
+            expected = (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns)
+            assert tuple(disk.stat(str(path), follow, fresh=True)) == expected
+    with pytest.raises(FileNotFoundError):
+        disk.stat(str(tmp_path / "none"), fresh=True)
+
+
+def test_what_is_local() -> None:
+    assert disk.local("/proc")
+    assert not disk.local("/none")

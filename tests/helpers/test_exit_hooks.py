@@ -1,0 +1,232 @@
+"""The end of the container: all is done, or goes on without being waited for."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.runs import MOUNTS, alive, need_mounts, wait_for
+from support.talker import Line, Talker
+
+
+@pytest.fixture
+def pids() -> Iterator[list[int]]:
+    """Those that a exit hooks left behind, and that are ended after the test."""
+    found: list[int] = []
+    yield found
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def exit_hooks(*commands: str, unmount: Sequence[str] = (), grace: float | None = None, **more: Any) -> Talker:
+    return Talker("exit_hooks", json.dumps({"commands": commands, "unmount": unmount, "grace": grace}), **more)
+
+
+def parted(process: Talker, pids: list[int] | None = None) -> Line:
+    line = process.event("parted")
+    if pids is not None:
+        pids += line["pids"]
+    assert process.ended() == 0
+    return {key: line[key] for key in ("late", "failed")}
+
+
+DONE: Line = {"late": [], "failed": []}
+
+
+def test_nothing_to_do_is_done() -> None:
+    with exit_hooks() as process:
+        assert parted(process) == DONE
+        assert process.lines == [{"event": "parted", "late": [], "failed": [], "pids": []}]
+
+
+def test_commands_come_one_after_another_and_speak_to_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    with exit_hooks("sleep 0.3; echo one; ps -o sid= $$", "echo two >&2; ps -o sid= $$", log=log) as process:
+        assert parted(process) == DONE
+    words = log.read_text().split()
+    assert words[::2] == ["one", "two"]
+    assert len({*words[1::2], str(os.getsid(0))}) == 3
+
+
+def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    with exit_hooks("exit 3", "kill -9 $$", f"touch {tmp_path}/done", grace=60) as process:
+        failed = [
+            {"what": "exit 3", "why": "it ended with 3"},
+            {"what": "kill -9 $$", "why": "it was ended by SIGKILL"},
+        ]
+        assert parted(process) == {"late": [], "failed": failed}
+    assert (tmp_path / "done").exists()
+
+
+def test_what_is_late_goes_on_without_being_waited_for(tmp_path: Path, pids: list[int]) -> None:
+    def until(name: str) -> str:
+        wait = f"while ! test -e {tmp_path}/go; do sleep 0.02; done"
+        return f"touch {tmp_path}/{name}-began; {wait}; touch {tmp_path}/{name}"
+
+    words = ["true", until("first"), until("second"), until("third")]
+    with exit_hooks(*words, grace=0.5) as process:
+        began = time.monotonic()
+        assert parted(process, pids) == {"late": words[1:], "failed": []}
+        assert 0.3 < time.monotonic() - began < 30
+    assert len(pids) == 3
+    wait_for((tmp_path / "third-began").exists, "the third was begun too")
+    (tmp_path / "go").touch()
+    for name in ("first", "second", "third"):
+        wait_for((tmp_path / name).exists, f"the {name} is done in the end")
+
+
+def test_no_grace_at_all_starts_all(tmp_path: Path, pids: list[int]) -> None:
+    words = [f"touch {tmp_path}/a; sleep 600", f"touch {tmp_path}/b; sleep 600"]
+    with exit_hooks(*words, grace=0) as process:
+        assert parted(process, pids)["late"] == words
+    for name in "ab":
+        wait_for((tmp_path / name).exists, "it was begun")
+    assert all(map(alive, pids))
+
+
+def test_when_stdin_ends_nobody_waits_any_more(tmp_path: Path) -> None:
+    go, done = tmp_path / "go", tmp_path / "done"
+    word = f"touch {tmp_path}/began; while ! test -e {go}; do sleep 0.02; done; touch {done}"
+    with exit_hooks(word, f"touch {tmp_path}/second") as process:
+        wait_for((tmp_path / "began").exists, "it was begun")
+        assert process.end() == 0
+    wait_for((tmp_path / "second").exists, "the next was begun")
+    go.touch()
+    wait_for(done.exists, "it goes on")
+
+
+def test_without_a_grace_it_waits(tmp_path: Path) -> None:
+    with exit_hooks(f"while ! test -e {tmp_path}/go; do sleep 0.02; done") as process:
+        assert process.read(0.5)
+        assert process.lines == []
+        (tmp_path / "go").touch()
+        assert parted(process) == DONE
+
+
+class Mounted:
+    """Two mounts in a namespace of their own; `process` parts in there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.busy, self.free = folder / "busy", folder / "free"
+        script = "".join(
+            f"mkdir {path}; mount -t tmpfs x {path}; echo x > {path}/x\n" for path in (self.busy, self.free)
+        )
+        self._inside = self._start([*MOUNTS, "sh", "-ec", f"{script}echo; exec sleep 600"])
+        self._prefix = ["nsenter", f"--target={self._inside.pid}", "--mount"]
+        self.holder = self._start([*self._prefix, "sh", "-c", f"exec 9< {self.busy}/x; echo; exec sleep 600"])
+
+    def _start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Once it has said a line."""
+        process = subprocess.Popen(words, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def process(self, *unmount: Path, grace: float | None, before: str = "", **environment: str) -> Talker:
+        paths = [str(path) for path in unmount]
+        return exit_hooks(
+            unmount=paths, grace=grace, prefix=self._prefix, before=before, environment=os.environ | environment
+        )
+
+    @property
+    def left(self) -> set[Path]:
+        lines = Path(f"/proc/{self._inside.pid}/mountinfo").read_text().splitlines()
+        return {Path(line.split()[4]) for line in lines} & {self.busy, self.free}
+
+    def close(self) -> None:
+        for process in (self.holder, self._inside):
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Mounted]:
+    need_mounts()
+    made = Mounted(tmp_path)
+    assert made.left == {made.busy, made.free}
+    yield made
+    made.close()
+
+
+def shorter(seconds: float) -> str:
+    return f"import ftrun.helpers.exit_hooks.__main__ as f; f.BUSY = {seconds}"
+
+
+def test_paths_are_unmounted(mounted: Mounted) -> None:
+    mounted.holder.kill()
+    mounted.holder.wait()
+    with mounted.process(mounted.free, mounted.busy, grace=None) as process:
+        assert parted(process) == DONE
+    assert mounted.left == set()
+
+
+def test_a_path_that_is_no_mount_point_fails_and_the_others_are_unmounted(mounted: Mounted, tmp_path: Path) -> None:
+    option = Path("--help")
+    with mounted.process(tmp_path, tmp_path / "none", option, mounted.free, grace=60) as process:
+        line = parted(process)
+    assert line["late"] == []
+    assert [failed["what"] for failed in line["failed"]] == [
+        f"umount {p}" for p in (tmp_path, tmp_path / "none", option)
+    ]
+    assert "not mounted" in line["failed"][0]["why"]
+    assert mounted.left == {mounted.busy}
+
+
+def test_a_busy_path_is_unmounted_once_it_is_free(mounted: Mounted) -> None:
+    with mounted.process(mounted.busy, grace=None, before=shorter(60)) as process:
+        assert process.read(0.6)
+        assert process.lines == []
+        mounted.holder.kill()
+        mounted.holder.wait()
+        assert parted(process) == DONE
+    assert mounted.left == {mounted.free}
+
+
+@pytest.mark.parametrize(("grace", "busy"), [(0.5, 60), (None, 0.5), (0, 60)])
+def test_a_path_that_stays_busy_is_unmounted_lazily(mounted: Mounted, grace: float | None, busy: float) -> None:
+    with mounted.process(mounted.busy, mounted.free, grace=grace, before=shorter(busy)) as process:
+        late = [mounted.busy, mounted.free] if grace is not None else [mounted.busy]
+        assert parted(process) == {"late": [f"umount {path}" for path in late], "failed": []}
+    assert mounted.left == set()
+    assert alive(mounted.holder.pid)
+
+
+def test_an_unmount_that_hangs_is_left_behind_and_done_lazily(
+    mounted: Mounted, tmp_path: Path, pids: list[int]
+) -> None:
+    fake = tmp_path / "bin" / "umount"
+    fake.parent.mkdir()
+    umount = shutil.which("umount")
+    fake.write_text(f'#!/bin/sh\ntest "$1" = -l && exec {umount} "$@"\nexec sleep 600\n')
+    fake.chmod(0o755)
+    path = f"{fake.parent}:{os.environ['PATH']}"
+    with mounted.process(mounted.free, mounted.busy, grace=0.5, PATH=path) as process:
+        late = [f"umount {mounted.free}", f"umount {mounted.busy}"]
+        assert parted(process, pids) == {"late": late, "failed": []}
+    assert mounted.left == set()
+    assert len(pids) == 1
+    assert alive(pids[0])
+
+
+def test_without_the_program_it_says_so(tmp_path: Path) -> None:
+    environment = os.environ | {"PATH": str(tmp_path)}
+    with exit_hooks(unmount=["/nowhere"], environment=environment) as process:
+        line = parted(process)
+    assert [failed["what"] for failed in line["failed"]] == ["umount /nowhere"]
+    assert "umount" in line["failed"][0]["why"]
+
+
+@pytest.mark.parametrize("word", ["", "[]", "{}", '{"commands": [1], "unmount": [], "grace": null}'])
+def test_a_word_that_is_none_is_a_problem(word: str) -> None:
+    with Talker("exit_hooks", word) as process:
+        assert "it failed" in process.event("problem")["what"]
+        assert process.ended() == 1

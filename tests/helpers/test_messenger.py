@@ -1,0 +1,241 @@
+"""The messenger, with real sockets: orders are passed on and answered; what is none harms nothing."""
+
+import contextlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from ftrun.messages import operator
+from support.beat_file import BeatDir
+from support.talker import DEADLINE, Talker
+
+SECOND = 1000  # ms
+
+
+class Messenger(Talker):
+    def __init__(self, run_dir: Path, beat_dir: Path, before: str = "") -> None:
+        self.run_dir, self.beat_dir = run_dir, beat_dir
+        super().__init__("messenger", str(run_dir), str(beat_dir), before=before)
+        self.context = zmq.Context()
+
+    def __exit__(self, *rest: object) -> None:
+        self.context.destroy(linger=0)
+        super().__exit__(*rest)
+
+    def client(self, kind: int = zmq.DEALER) -> "zmq.Socket[bytes]":
+        client: zmq.Socket[bytes] = self.context.socket(kind)
+        client.connect(f"ipc://{self.run_dir}/{operator.SOCKET}")
+        return client
+
+    def order(self, client: "zmq.Socket[bytes]", verb: str, **more: Any) -> None:
+        client.send(json.dumps({"schema": 1, "id": "q", "verb": verb, **more}).encode())
+
+    def record(self, event: str, **fields: Any) -> None:
+        with open(self.run_dir / "events.jsonl", "ab") as stream:
+            stream.write(json.dumps({"schema": 1, "event": event, **fields}).encode() + b"\n")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Path, Path]:
+    run_dir, beat_dir = tmp_path / "run", tmp_path / "beats"
+    run_dir.mkdir()
+    beat_dir.mkdir()
+    (run_dir / "events.jsonl").write_bytes(b'{"schema": 1, "event": "started"}\n')
+    return run_dir, beat_dir
+
+
+@pytest.fixture
+def messenger(place: tuple[Path, Path]) -> Iterator[Messenger]:
+    with Messenger(*place) as made:
+        yield made
+
+
+def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
+    assert client.poll(int(DEADLINE * SECOND)), "no answer"
+    found: dict[str, Any] = json.loads(client.recv_multipart()[-1])
+    return found
+
+
+def test_an_order_is_passed_on_and_answered_when_it_is_decided(messenger: Messenger) -> None:
+    client = messenger.client()
+    messenger.order(client, "pause", by="root", lasting=60)
+    asked = messenger.event("operator_order")
+    assert (asked["verb"], asked["by"], asked["lasting"]) == ("pause", "root", 60.0)
+    assert not client.poll(0), "it answers before anything is decided"
+    messenger.ask(ask="answer", id=asked["id"], ok=False, why="it is ending")
+    found = answer(client)
+    assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "it is ending", 1)
+
+
+def test_answers_find_those_who_asked(messenger: Messenger) -> None:
+    clients = [messenger.client() for _ in range(3)] + [messenger.client(zmq.REQ)]
+    for number, client in enumerate(clients):
+        client.send(json.dumps({"schema": 1, "id": str(number), "verb": "restart"}).encode())
+    asked = [messenger.event("operator_order")["id"] for _ in clients]
+    assert len(set(asked)) == len(clients)
+    for number in reversed(asked):
+        messenger.ask(ask="answer", id=number, ok=True, why="done")
+    assert [answer(client)["id"] for client in clients] == ["0", "1", "2", "3"]
+
+
+def test_sockets_are_for_this_user(messenger: Messenger) -> None:
+    answered(messenger)
+    for name in (operator.SOCKET, operator.RECORDS):
+        found = (messenger.run_dir / name).stat().st_mode
+        assert stat.S_ISSOCK(found)
+        assert stat.S_IMODE(found) == 0o600
+
+
+def answered(messenger: Messenger) -> None:
+    """It is there, and well."""
+    client = messenger.client()
+    messenger.order(client, "ping")
+    assert answer(client)["ok"]
+    client.close(linger=0)
+
+
+def test_garbage_half_messages_and_other_versions_harm_nothing(messenger: Messenger) -> None:
+    answered(messenger)
+    raw = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+    try:
+        for number, one in enumerate(raw):
+            one.connect(str(messenger.run_dir / operator.SOCKET))
+            # A ZMTP greeting that is cut off, one that goes on with nonsense, and no greeting at all.
+            one.sendall(
+                [b"\xff\0\0\0\0\0\0\0\1\x7f", b"\xff" * 10 + b"\3" + bytes(53) + b"\4\x26" * 50, b"GET /"][number % 3]
+            )
+        client = messenger.client()
+        for content in (b"", b"{", b"[1]", b"\xff" * 3000, b'{"schema": 9, "id": "old", "verb": "stop"}'):
+            client.send(content)
+            assert answer(client)["ok"] is False
+        client.send_multipart([b"a", b"b", b"c", b"d"])
+        assert answer(client)["ok"] is False
+        client.send(b"x" * 100_000)  # more than it reads: the connection is ended
+        answered(messenger)
+    finally:
+        for one in raw:
+            one.close()
+    assert not [line for line in messenger.lines if line["event"] == "operator_order"]
+
+
+def test_a_flood_of_orders_reaches_nobody_but_its_sender(messenger: Messenger) -> None:
+    flood, other = messenger.client(), messenger.client()
+    flood.sndhwm = 0
+    for _ in range(2000):
+        messenger.order(flood, "restart")
+    refused = 0
+    while refused < 1000:
+        assert flood.poll(int(DEADLINE * SECOND)), f"{refused} refused"
+        found = json.loads(flood.recv())
+        refused += found["why"] == "too many orders"
+    messenger.order(other, "ping")
+    assert answer(other)["ok"]
+    messenger.read(0.1)
+    assert len([line for line in messenger.lines if line["event"] == "operator_order"]) <= 16
+
+
+def test_who_goes_away_before_the_answer_is_not_missed(messenger: Messenger) -> None:
+    client = messenger.client()
+    messenger.order(client, "stop")
+    asked = messenger.event("operator_order")
+    client.close(linger=0)
+    messenger.ask(ask="answer", id=asked["id"], ok=True, why="done")
+    messenger.ask(ask="answer", id="never asked", ok=True, why="done")
+    answered(messenger)
+
+
+def test_who_gets_no_answer_is_told_so(place: tuple[Path, Path]) -> None:
+    before = "import ftrun.helpers.messenger.operator_channel as c; c.PATIENCE = 0.05"
+    with Messenger(*place, before=before) as messenger:
+        client = messenger.client()
+        messenger.order(client, "restart")
+        found = answer(client)
+        assert (found["ok"], found["why"]) == (False, "ftrun does not answer")
+
+
+def test_records_are_streamed_as_they_come(messenger: Messenger) -> None:
+    answered(messenger)
+    stream: zmq.Socket[bytes] = messenger.context.socket(zmq.SUB)
+    stream.connect(f"ipc://{messenger.run_dir}/{operator.RECORDS}")
+    stream.subscribe(b"hang")
+    found: list[list[bytes]] = []
+    number = 0
+    while not found:  # a subscription takes a moment to arrive
+        messenger.record("progress", step=number)
+        messenger.record("hang", step=number)
+        number += 1
+        if stream.poll(100):
+            found.append(stream.recv_multipart())
+    assert found[0][0] == b"hang"
+    assert json.loads(found[0][1])["event"] == "hang"
+
+
+def test_its_memory_has_a_limit(messenger: Messenger) -> None:
+    """What clients make it hold is not the job's."""
+    answered(messenger)
+    limits = Path(f"/proc/{messenger.process.pid}/limits").read_text().splitlines()
+    (data,) = [line.split()[3:5] for line in limits if line.startswith("Max data size")]
+    assert data == [str(96 << 20)] * 2
+
+
+def test_who_writes_to_the_stream_of_records_is_cut_off(messenger: Messenger) -> None:
+    answered(messenger)
+    client: zmq.Socket[bytes] = messenger.context.socket(zmq.XSUB)
+    watch = client.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    client.connect(f"ipc://{messenger.run_dir}/{operator.RECORDS}")
+    client.send(b"x" * (operator.LIMIT + 1))
+    assert watch.poll(int(DEADLINE * SECOND)), "it took it"
+
+
+def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
+    beats = BeatDir(place[0].parent / "shm")
+    before = "import ftrun.helpers.messenger.steps as s; s.OFTEN = 0.01"
+    with contextlib.closing(beats), Messenger(place[0], beats.folder, before) as messenger:
+        for rank, step in ((0, 7), (1, 5)):
+            beats.run(f"ft.beat({step})", RANK=str(rank)).check_returncode()
+        messenger.ask(ask="attempt", number=2)
+        path = messenger.run_dir / "steps.jsonl"
+        while not (path.exists() and path.read_bytes().endswith(b"\n")):
+            answered(messenger)
+        sample = json.loads(path.read_text().splitlines()[0])
+        assert (sample["attempt"], sample["low"], sample["high"], sample["ranks"]) == (2, 5, 7, 2)
+        os.truncate(messenger.beat_dir / "beats", 100)  # by the command
+        answered(messenger)
+        assert messenger.end() == 0
+
+
+def test_without_a_socket_it_says_so_and_goes_on(place: tuple[Path, Path]) -> None:
+    (place[0] / operator.SOCKET).mkdir()
+    with Messenger(*place) as messenger:
+        assert "no control channel" in messenger.event("problem")["what"]
+        assert messenger.end() == 0
+
+
+def test_a_long_path_and_a_socket_that_was_left(tmp_path: Path) -> None:
+    run_dir = tmp_path / ("d" * 120)
+    run_dir.mkdir()
+    (run_dir / "events.jsonl").touch()
+    here = os.open(run_dir, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(f"/proc/self/fd/{here}/{operator.SOCKET}")
+        with Messenger(run_dir, tmp_path) as messenger, messenger.context.socket(zmq.DEALER) as client:
+            path = f"/proc/self/fd/{here}/{operator.SOCKET}"
+            client.linger = 0
+            client.connect(f"ipc://{path}")  # again and again, until it is made anew
+            messenger.order(client, "ping")
+            assert answer(client)["ok"]
+    finally:
+        os.close(here)
+
+
+def test_it_ends_with_its_line(messenger: Messenger) -> None:
+    answered(messenger)
+    assert messenger.end() == 0

@@ -1,0 +1,731 @@
+"""Couriers of a group, as real processes on loopback, with CURVE; the test plays their PID 1s."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zmq
+
+from ftrun import __version__
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, State
+from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger import connections, keys
+from ftrun.helpers.messenger.member_link import secured
+from ftrun.messages import messenger, peers
+from ftrun.messages.codec import EXACT
+from support.beat_file import BeatDir
+from support.runs import wait_for
+from support.talker import DEADLINE, Talker
+
+FAST = "import ftrun.helpers.messenger.member_link as m; m.OFTEN = m.RETRY = 0.1"
+SILENCE = 15.0  # s; of another member that counts as its loss
+PAST = "import ftrun; ftrun.__version__ = '0.0.1'"
+
+
+class Node(Talker):
+    """A messenger with its PID 1, which says all that it says."""
+
+    def __init__(self, beats: Path, before: str, place: peers.MemberAddress, prefix: Sequence[str] = ()) -> None:
+        self.place, self.seq = place, 0
+        run_dir = beats.parent / f"run{place.rank}-{place.life}"
+        run_dir.mkdir(exist_ok=True)
+        (run_dir / "events.jsonl").touch()
+        super().__init__(
+            "messenger", str(run_dir), str(beats), json.dumps(place._asdict()), before=before, prefix=prefix
+        )
+
+    def report(self, state: State, epoch: int = 0, **more: Any) -> None:
+        self.seq += 1
+        place = self.place
+        said = Report(place.rank, place.life, self.seq, place.node, place.boot, epoch, state, **more)
+        self.ask(ask="report", report=EXACT.plain(said))
+
+    def ordered(self, what: str, epoch: int | None = None) -> GroupOrder:
+        line = self.event("ordered", lambda found: found["order"]["what"] == what
+                          and epoch in (None, found["order"]["epoch"]))  # fmt: skip
+        return EXACT.value(GroupOrder, line["order"])
+
+    def said(self, what: str) -> str:
+        """The problem that has these words in it."""
+        return str(self.event("problem", lambda line: what in line["what"])["what"])
+
+    def contact(self) -> None:
+        """It is well, and has been since now."""
+        self.read(0.0)
+        self._unseen = len(self.lines)
+        self.event("contact")
+
+
+class Group:
+    def __init__(self, folder: Path, size: int, stack: contextlib.ExitStack) -> None:
+        self.folder, self.size, self.stack = folder, size, stack
+        self.secret = folder / "secret"
+        self.secret.write_text("a secret of more than sixteen bytes\n")
+        self.port = free_port()
+
+    def node(self, rank: int, before: str = "", prefix: Sequence[str] = (), **more: Any) -> Node:
+        fields: dict[str, Any] = {
+            "size": self.size, "rank": rank, "endpoint": f"127.0.0.1:{self.port}", "secret": str(self.secret),
+            "wait": 60.0, "drain": 1.0, "heal": 1.0, "job": "job", "life": f"life{rank}", "node": f"node{rank}",
+            "boot": "boot", "silence": SILENCE,
+        }  # fmt: skip
+        beats = self.folder / f"beats{rank}"
+        return self.stack.enter_context(Node(beats, f"{before}\n{FAST}", peers.MemberAddress(**fields | more), prefix))
+
+    def nodes(self, before: str = "", **more: Any) -> list[Node]:
+        return [self.node(rank, before, **more) for rank in range(self.size)]
+
+    def running(self, before: str = "", **more: Any) -> list[Node]:
+        nodes = self.nodes(before, **more)
+        start(nodes)
+        return nodes
+
+    def stranger(self, secret: Path | None = None) -> "zmq.Socket[bytes]":
+        """Who knows the secret, and is no messenger."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.stack.callback(context.destroy, linger=0)
+        client = context.socket(zmq.DEALER)
+        place = peers.MemberAddress(2, 1, "", str(secret or self.secret), 1.0, 1.0, 1.0, "", "", "", "")
+        secured(client, place, False)
+        client.connect(f"tcp://127.0.0.1:{self.port}")
+        return client
+
+
+def start(nodes: list[Node]) -> None:
+    for node in nodes:
+        node.report("ready")
+    for node in nodes:
+        assert node.ordered("run").epoch == 1
+        node.report("running", 1)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[int], Group]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda size: Group(tmp_path, size, stack)
+
+
+def test_all_start_together_and_stop_together(make: Callable[[int], Group]) -> None:
+    nodes = make(3).running()
+    nodes[2].report(
+        "ending", 1, trouble=NodeFailure("failure", "it ended with 1"), end=GroupEnd(1, "command-failed", "so")
+    )
+    for node in nodes[:2]:
+        order = node.ordered("stop", 1)
+        assert (order.node, "it ended with 1" in order.why) == ("node2", True)
+        node.report("ready", 1)
+    for node in nodes:
+        order = node.ordered("end")
+        assert order.end is not None
+        assert (order.end.code, order.end.node) == (1, "node2")
+
+
+def test_nothing_starts_before_all_are_there(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    late = group.node(1)  # minutes, in life
+    late.report("ready")
+    late.read(0.5)
+    assert not late.lines
+    first = group.node(0)
+    first.report("ready")
+    assert first.ordered("run").epoch == late.ordered("run").epoch == 1
+
+
+def test_who_stopped_first_is_found_over_all_nodes(make: Callable[[int], Group]) -> None:
+    group = make(3)
+    for rank, step in ((0, 9), (1, 9), (2, 5)):
+        with contextlib.closing(BeatDir(group.folder / f"beats{rank}")) as beats:
+            beats.run(f"import os; ft.beat({step}); os._exit(0)", RANK=str(rank)).check_returncode()
+    nodes = group.running()
+    for node in nodes[1:]:
+        for _ in range(2):  # a heartbeat with a pulse of this epoch
+            node.contact()
+    nodes[1].report("stopping", 1, trouble=NodeFailure("hang", "rank 1 is silent", rank=1, step=9))
+    for node in (nodes[0], nodes[2]):
+        node.ordered("stop")
+        node.report("ready", 1)
+    nodes[1].report("ready", 1, trouble=NodeFailure("hang", "rank 1 is silent", rank=1, step=9))
+    order = nodes[0].ordered("run", 2)
+    assert (order.cause, order.node, order.rank, order.step) == ("hang", "node2", 2, 5)
+
+
+def test_who_is_killed_is_missed_at_once_and_taken_back(
+    make: Callable[[int], Group],
+) -> None:
+    group = make(3)
+    nodes = group.running()
+    nodes[1].process.kill()
+    order = nodes[2].ordered("stop", 1)
+    assert "member 1 (node1) is lost: its connection was closed" in order.why
+    assert "member 1 (node1) is lost" in nodes[0].event("noted", lambda line: "is lost" in line["what"])["what"]
+    for node in (nodes[0], nodes[2]):
+        node.report("ready", 1)
+    back = group.node(1, life="another")
+    back.report("ready")
+    back.ordered("stop")
+    back.report("ready", 1)
+    for node in (nodes[0], nodes[2], back):
+        assert node.ordered("run").epoch == 2
+
+
+def test_who_dies_without_its_messenger_is_missed_now(make: Callable[[int], Group]) -> None:
+    nodes = make(3).running()
+    began = time.monotonic()
+    assert nodes[1].end() == 0
+    assert "member 1 (node1) is lost: its ftrun has died" in nodes[2].ordered("stop", 1).why
+    print(f"a killed ftrun: {time.monotonic() - began:.2f} s")
+
+
+def test_a_new_messenger_of_the_same_ftrun_disturbs_nobody(make: Callable[[int], Group]) -> None:
+    group = make(3)
+    nodes = group.running()
+    nodes[1].process.kill()
+    again = group.node(1)
+    again.seq = nodes[1].seq - 1
+    again.report("running", 1)
+    assert again.ordered("run").epoch == 1
+    for node in (nodes[0], nodes[2], again):
+        node.contact()
+        assert not [line for line in node.lines if line["event"] == "ordered" and line["order"]["what"] == "stop"]
+
+
+@pytest.mark.parametrize("silence", [2.0, pytest.param(SILENCE, marks=pytest.mark.slow)])
+def test_who_is_frozen_is_lost_and_knows_it(make: Callable[[int], Group], silence: float) -> None:
+    """The connection stays."""
+    group = make(2)
+    nodes = group.running(silence=silence)
+    began = time.monotonic()
+    nodes[1].process.send_signal(signal.SIGSTOP)
+    order = nodes[0].ordered("stop", 1)
+    took = time.monotonic() - began
+    print(f"a frozen peer: {took:.2f} s")
+    assert silence - 1.5 < took
+    assert "nothing was heard of it for " in order.why
+    nodes[1].process.send_signal(signal.SIGCONT)
+    assert nodes[1].ordered("stop").epoch == 1
+
+
+def test_a_frozen_rank_0_is_lost_to_its_members_and_blames_nobody(make: Callable[[int], Group]) -> None:
+    nodes = make(2).running(silence=2.0)
+    nodes[1].contact()
+    nodes[0].process.send_signal(signal.SIGSTOP)
+    assert "nothing was heard of rank 0 (127.0.0.1:" in nodes[1].event("cut")["why"]
+    nodes[0].process.send_signal(signal.SIGCONT)
+    nodes[1].contact()
+    nodes[0].contact()
+    assert len([line for line in nodes[1].lines if line["event"] == "cut"]) == 1
+    assert not nodes[0].problems
+
+
+def test_a_rank_0_that_forgot_everything_learns_it_from_its_members(make: Callable[[int], Group]) -> None:
+    group = make(3)
+    nodes = group.running()
+    nodes[0].process.kill()
+    again = group.node(0)
+    again.report("running", 1)
+    assert again.ordered("run").epoch == 1
+    for node in nodes[1:]:
+        node.contact()
+        assert not [line for line in node.lines if line["event"] == "cut"]
+
+
+def test_who_never_hears_of_rank_0_is_cut_off_in_the_end(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    for endpoint in (f"127.0.0.1:{group.port}", "rank0.nowhere.invalid:29470"):  # a name may resolve later
+        node = group.node(1, endpoint=endpoint, wait=1.0)
+        node.report("ready")
+        assert node.event("cut")["why"] == f"rank 0 ({endpoint}) was not reached within 1s"
+        assert not node.problems
+
+
+OWN_HOSTS = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
+
+
+def test_rank_0_comes_late_and_comes_back_elsewhere_by_the_same_name(make: Callable[[int], Group]) -> None:
+    """Its machine is gone without a word: the connection to it stays open."""
+    group = make(2)
+    hosts = group.folder / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    if subprocess.run([*OWN_HOSTS, hosts, "true"], capture_output=True).returncode:
+        pytest.skip("no right to have an own /etc/hosts")
+    hurry = "import ftrun.helpers.messenger.member_link as m; m.ANSWER = 2.0"
+    member = group.node(1, hurry, [*OWN_HOSTS, str(hosts)], endpoint=f"rank0.test:{group.port}")
+    member.report("ready")
+    first = group.node(0)
+    first.report("ready")
+    member.read(0.5)
+    assert not member.lines
+    hosts.write_text("127.0.0.1 localhost rank0.test\n")
+    assert member.ordered("run").epoch == 1
+    member.report("running", 1)
+    member.contact()
+    first.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    second = group.node(0, endpoint=f"127.0.0.2:{group.port}", life="second")
+    hosts.write_text("127.0.0.1 localhost\n127.0.0.2 rank0.test\n")
+    second.report("ready")
+    assert second.ordered("stop").epoch == 1
+    took = time.monotonic() - began
+    print(f"another address: {took:.1f} s")
+    assert took < SILENCE
+    member.ordered("stop")
+    assert not member.problems
+
+
+def test_another_secret_is_told_at_both_ends_and_gets_nothing(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    nodes = group.running()
+    other = group.folder / "other"
+    other.write_text("not the secret that the others have")
+    wrong = group.node(1, life="wrong", secret=str(other))
+    wrong.report("ready")
+    assert "has another secret than this node" in wrong.said("127.0.0.1")
+    nodes[0].said("127.0.0.1 is refused: it has another secret than this group")
+    nodes[1].contact()
+    assert {line["event"] for line in wrong.lines} == {"problem"}
+    assert len(wrong.problems) == 1
+    # Its connection was closed before it was looked at.
+    nameless = "an unknown address is refused: it has another secret than this group"
+    assert len([what for what in nodes[0].problems if what != nameless]) == 1
+
+
+def test_a_server_without_a_secret_is_told_from_one_with_another(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    group.node(0, secret=None).report("ready")
+    with_one = group.node(1, wait=3.0)
+    with_one.report("ready")
+    assert "has no secret, and this node has one" in with_one.said("rank 0")
+    assert "has no secret, and this node has one" in with_one.event("cut")["why"]
+    group.port = free_port()
+    group.node(0, life="zero").report("ready")
+    without = group.node(1, secret=None)
+    without.report("ready")
+    assert "has a secret, and this node has none" in without.said("rank 0")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_never_fits_is_refused_for_good(make: Callable[[int], Group], begun: bool) -> None:
+    """It disturbs nobody who is in the group."""
+    group = make(2)
+    nodes = [group.node(0)]
+    nodes[0].report("ready")
+    if begun:
+        nodes.append(group.node(1))
+        start(nodes)
+    for number, (before, size) in enumerate((("", 5), (PAST, 2))):
+        odd = group.node(1, before, life=f"odd{number}", size=size)
+        odd.report("ready")
+        assert odd.event("refused")["misfit"] is True
+    for node in nodes:
+        node.contact()
+    assert not [line for node in nodes for line in node.lines if line.get("order", {}).get("what") in ("stop", "end")]
+
+
+def test_a_running_group_that_lacks_a_member_refuses_nobody_for_good(make: Callable[[int], Group]) -> None:
+    """It waits for one: when none comes all are scheduled again, and may fit together then."""
+    group = make(3)
+    nodes = group.running()
+    nodes[1].process.kill()
+    nodes[2].ordered("stop", 1)
+    odd = group.node(1, PAST, life="odd")
+    odd.report("ready")
+    assert odd.event("refused")["misfit"] is False
+
+
+def test_a_group_that_ends_refuses_nobody_for_good(make: Callable[[int], Group]) -> None:
+    """It may be of an earlier schedule, and the one that it does not fit of the next."""
+    group = make(2)
+    nodes = group.running()
+    nodes[0].report("leaving", 1)
+    odd = group.node(1, life="odd", size=5)
+    odd.report("ready")
+    assert odd.event("refused")["misfit"] is False
+
+
+HASTE = "import ftrun.helpers.messenger.handshakes as g; g.CERTAIN = 0.5"
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_another_secret_is_final_when_rank_0_has_refused_every_handshake_for_long(
+    make: Callable[[int], Group], other: bool
+) -> None:
+    """Or a node with a secret, and a rank 0 that has none.  Who has the secret is not disturbed."""
+    group = make(2)
+    known = str(group.secret) if other else None
+    zero = group.node(0, secret=known)
+    zero.report("ready")
+    wrong = group.folder / "wrong"
+    wrong.write_text("not the secret that the others have")
+    odd = group.node(1, HASTE, life="odd", secret=str(wrong))
+    odd.report("ready")
+    refused = odd.event("refused")
+    assert refused["misfit"] is True
+    what = f"has another secret than this node, or another server listens there: {wrong}"
+    assert refused["why"].startswith(f"it {what if other else 'has no secret, and this node has one'} (it has refused")
+    odd.report("left", end=GroupEnd(2, "usage", "it does not fit", cut=True))
+    odd.event("left")  # nobody has to hear that
+    nodes = [zero, group.node(1, secret=known)]
+    nodes[1].report("ready")
+    assert nodes[0].ordered("run").epoch == nodes[1].ordered("run").epoch == 1
+
+
+def test_a_secret_that_is_replaced_before_the_group_was_joined_counts(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    zero = group.node(0)
+    zero.report("ready")
+    mine = group.folder / "mine"
+    mine.write_text("not the secret that the others have")
+    late = group.node(1, secret=str(mine))
+    late.report("ready")
+    late.said("has another secret than this node")
+    mine.with_suffix(".new").write_bytes(group.secret.read_bytes())
+    mine.with_suffix(".new").rename(mine)  # as platforms replace it
+    assert late.ordered("run").epoch == 1
+    assert not [line for line in late.lines if line["event"] == "refused"]
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+def test_a_line_that_loses_the_handshake_is_not_taken_for_another_secret(make: Callable[[int], Group]) -> None:
+    """What listens greets as rank 0 does, and answers nothing more; then it ends each connection without a greeting."""
+    group = make(2)
+    open_ones: list[socket.socket] = []
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", group.port))
+        listener.listen()
+        listener.settimeout(DEADLINE)
+        member = group.node(1, f"{HASTE}; import ftrun.helpers.messenger.member_link as m; m.HANDSHAKE = 200")
+        member.report("ready")
+        while not member.problems:
+            open_ones.append(listener.accept()[0])
+            open_ones[-1].sendall(GREETING)
+            member.read(0.0)
+        assert member.problems == [f"rank 0 at 127.0.0.1:{group.port} accepts a connection, and then does not answer"]
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            listener.accept()[0].close()
+    for one in open_ones:
+        one.close()
+    member.read(0.0)
+    assert not [line for line in member.lines if line["event"] == "refused"]
+
+
+STEPPING = """
+import itertools, time
+for step in itertools.count(1):
+    ft.beat(step)
+    time.sleep(0.02)
+"""
+
+
+def test_a_silent_member_is_waited_for_while_the_training_moves(make: Callable[[int], Group]) -> None:
+    """It may have lost this network only.  Where nothing moves any more, it counts as lost."""
+    group = make(2)
+    silence = 1.5
+    nodes = group.running(silence=silence)
+    nodes[1].contact()
+    with contextlib.closing(BeatDir(group.folder / "beats0")) as beats, beats.start(STEPPING, RANK="0") as command:
+        try:
+            wait_for(lambda: beats.slot()["step"] > 0, "its first step")
+            nodes[1].process.send_signal(signal.SIGSTOP)
+            time.sleep(2 * silence)  # that nothing follows cannot be waited for
+            nodes[0].read(0.0)
+            assert not [line for line in nodes[0].lines if line.get("order", {}).get("what") == "stop"]
+        finally:
+            command.kill()
+        assert "nothing was heard of it for" in nodes[0].ordered("stop", 1).why
+
+
+def test_who_is_not_of_this_group_is_refused_at_both_ends(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    nodes = group.running()
+    odd: dict[str, Node] = {}
+    for why, before, more in (
+        ("it is of the job another, and rank 0 of the job job", "", {"job": "another"}),
+        ("it is of a job without a name, and rank 0 of the job job", "", {"job": ""}),
+        ("it is in a group of 5, and rank 0 in one of 2", "", {"size": 5}),
+        ("member 1 is there already, on node1", "", {}),
+        ("it is ftrun 0.0.1, and rank 0 is ftrun", PAST, {}),
+    ):
+        odd[why] = group.node(1, before, life=f"odd{len(odd)}", node=f"odd{len(odd)}", **more)
+        odd[why].report("ready")
+    for number, (why, node) in enumerate(odd.items()):
+        assert why in node.event("refused")["why"]
+        assert f"member 1 (odd{number}) is refused: " in group_said(nodes[0], why)
+    nodes[1].contact()
+    for node in odd.values():
+        node.read(0.2)
+        assert [line["event"] for line in node.lines] == ["refused"]
+    assert len(nodes[0].problems) == len(odd)
+
+
+def group_said(node: Node, what: str) -> str:
+    """As `said`, in any order."""
+    node._unseen = 0
+    return node.said(what)
+
+
+def test_garbage_and_floods_disturb_nobody(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    nodes = group.running()
+    raw = [socket.create_connection(("127.0.0.1", group.port)) for _ in range(9)]
+    for number, one in enumerate(raw):
+        one.sendall([b"\xff\0\0\0\0\0\0\0\1\x7f", b"\xff" * 10 + b"\3" + bytes(53) + b"\4\x26" * 50, b"GET /" * 99,
+                     b""][number % 4])  # fmt: skip
+    client = group.stranger()
+    for frames in (
+        [b""],
+        [b"{"] * 4,
+        [b"[1]", b"", b"", b""],
+        [b"\xff" * 9000] * 4,
+        [b"x"] * 99,
+        [b"", b"", b"", b"9" * 99],
+    ):
+        client.send_multipart(frames)
+        assert client.poll(int(DEADLINE * 1000)), frames
+        assert client.recv_multipart()[0] == peers.REFUSED
+    client.send(b"x" * (peers.LIMIT + 1))  # more than it reads: the connection is ended
+    hello = peers.dump_hello(peers.Hello(__version__, "job", 2, 1, "life1", "node1"))
+    flood = group.stranger()
+    flood.sndhwm = 0
+    for _ in range(10_000):
+        flood.send_multipart([hello, b"{", b"{", b"1"])
+    for node in nodes:
+        node.contact()
+        node.contact()
+    for one in raw:
+        one.close()
+    assert not [line for node in nodes for line in node.lines if line["event"] in ("cut", "refused")]
+    assert all(node.process.poll() is None for node in nodes)
+    assert len(nodes[0].problems) < 10
+
+
+def test_a_secret_that_is_none_is_one_line_and_is_tried_again(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    good = group.secret.read_bytes()
+    group.secret.write_bytes(b"short")
+    nodes = group.nodes()
+    for node in nodes:
+        assert "it has 5 bytes; a secret has 16 to 65,536" in node.said("--group-secret-file")
+        node.read(0.3)
+    (group.folder / "good").write_bytes(good)
+    (group.folder / "good").rename(group.secret)  # never half of it
+    start(nodes)
+    assert [len(node.problems) for node in nodes] == [1, 1]
+
+
+def test_secrets_that_are_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, content in (("empty", b""), ("white", b" \n"), ("long", b"x" * 70_000), ("good", b" x" * 16 + b"\n")):
+        (tmp_path / name).write_bytes(content)
+    for name, why in (("none", "No such file"), ("pipe", "no regular file"), ("empty", "it is empty"),
+                      (".", "directory"), ("white", "it is empty"), ("long", "and more")):  # fmt: skip
+        with pytest.raises(keys.Unusable, match=why):
+            keys.read(str(tmp_path / name))
+    assert keys.read(str(tmp_path / "good")) == (b" x" * 16).strip()
+
+
+def test_without_a_secret_only_within_this_machine(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    for rank in (0, 1):
+        node = group.node(rank, secret=None, endpoint=f"0.0.0.0:{group.port}", life="far")
+        assert "without a secret" in node.said("loopback")
+    start([group.node(rank, secret=None, endpoint=f"localhost:{group.port}") for rank in (0, 1)])
+
+
+def test_a_port_that_is_taken_is_told_once_and_tried_again(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", group.port))
+        other.listen()
+        nodes = group.nodes()
+        assert "Address already in use" in nodes[0].said("no node can join")
+        nodes[0].read(0.5)  # it tries again meanwhile
+    start(nodes)
+    assert len(nodes[0].problems) == 1
+
+
+def test_the_last_word_is_heard(make: Callable[[int], Group]) -> None:
+    nodes = make(2).running()
+    end = GroupEnd(0, "succeeded", "", asked=False)
+    for node in nodes:
+        node.report("done", 1, end=end)
+    for node in nodes:
+        assert node.ordered("end").end == GroupEnd(0, "succeeded", "all members have ended well")
+    nodes[0].report("left", 1, end=end)
+    nodes[0].contact()
+    assert not [line for line in nodes[0].lines if line["event"] == "left"], "it has to tell the others"
+    nodes[1].report("left", 1, end=end)
+    nodes[1].event("left")
+    assert nodes[1].end() == 0
+    nodes[0].event("left")
+    assert nodes[0].end() == 0
+    assert not nodes[1].problems
+
+
+def ended(nodes: list[Node]) -> GroupEnd:
+    """All have the order, and their commands ended well."""
+    end = GroupEnd(0, "succeeded", "", asked=False)
+    for node in nodes:
+        node.report("done", 1, end=end)
+    for node in nodes:
+        node.ordered("end")
+    return end
+
+
+def test_rank_0_does_not_wait_for_ever_for_the_others(make: Callable[[int], Group]) -> None:
+    nodes = make(2).running("import ftrun.helpers.messenger.coordinator_link as h; h.LEAVING = 1.0")
+    nodes[0].report("left", 1, end=GroupEnd(143, "stopped", "", asked=True))
+    nodes[0].event("left")
+    assert nodes[1].ordered("end").end is not None
+
+
+def test_who_is_told_that_all_have_left_may_be_killed_at_once(make: Callable[[int], Group]) -> None:
+    nodes = make(4).running("import ftrun.helpers.messenger.member_link as m; m.LEAVING = 50.0")
+    end = ended(nodes)
+    began = time.monotonic()
+    for node in nodes:
+        node.report("left", 1, end=end)
+    nodes[0].event("left")
+    nodes[0].process.kill()
+    for node in nodes[1:]:
+        node.event("left")
+    took = time.monotonic() - began
+    print(f"all have left: {took:.2f} s")
+    assert took < 30
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_without_rank_0_nobody_waits_to_leave_when_all_is_over(make: Callable[[int], Group], frozen: bool) -> None:
+    nodes = make(2).running("import ftrun.helpers.messenger.member_link as m; m.LEAVING = 1.0")
+    end = ended(nodes)
+    nodes[0].process.send_signal(signal.SIGSTOP if frozen else signal.SIGKILL)
+    nodes[1].report("left", 1, end=end)
+    nodes[1].event("left")
+    assert [line["event"] for line in nodes[1].lines].count("left") == 1
+    assert not nodes[1].problems
+
+
+def test_a_rank_0_that_was_there_is_not_suspected_of_another_secret(make: Callable[[int], Group]) -> None:
+    """A proxy before it takes every connection, and ends it."""
+    group = make(2)
+    nodes = group.running()
+    nodes[0].process.kill()
+    nodes[0].process.wait()
+    with socket.socket() as proxy:
+        proxy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        proxy.bind(("127.0.0.1", group.port))
+        proxy.listen()
+        for _ in range(6):
+            proxy.accept()[0].close()
+    nodes[1].read(0.2)
+    assert not nodes[1].problems
+
+
+def limits(node: Node, name: str) -> list[str]:
+    lines = Path(f"/proc/{node.process.pid}/limits").read_text().splitlines()
+    return next(line.split()[-3:-1] for line in lines if line.startswith(name))
+
+
+def test_limits_grow_with_the_group_and_a_shortfall_is_named(make: Callable[[int], Group]) -> None:
+    group = make(300)
+    before = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1000))"
+    node = group.node(0, before)
+    node.report("ready")
+    node.contact()
+    assert limits(node, "Max open files") == ["728", "1000"]
+    assert limits(node, "Max data size") == [str((96 << 20) + 300 * (128 << 10))] * 2
+    assert not node.problems
+    node.process.kill()
+    short = group.node(0, before.replace("1000", "200"))
+    assert "needs 364 open files for a group of 300, and may have 200" in short.said("open files")
+    assert limits(short, "Max open files")[0] == "200"
+
+
+FEW = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 80))"
+
+
+@pytest.mark.parametrize("before", [FEW, ""])
+def test_strangers_keep_nobody_out(make: Callable[[int], Group], before: str) -> None:
+    """Rank 0's own descriptors are kept, it does not spin, and who speaks is not cut off."""
+    group = make(2)
+    nodes = [group.node(0, before)]
+    nodes[0].report("ready")
+    nodes[0].contact()
+    raw = [socket.create_connection(("127.0.0.1", group.port)) for _ in range(200)]
+    assert "no room for more" in nodes[0].said("connections")
+    nodes.append(group.node(1))
+    start(nodes)
+    for _ in range(3):
+        raw += [socket.create_connection(("127.0.0.1", group.port)) for _ in range(100)]
+        for node in nodes:
+            node.contact()
+    again = group.node(1, life="again")
+    again.report("ready")
+    assert "is there already" in again.event("refused")["why"]
+    assert not [line for node in nodes for line in node.lines if line["event"] == "cut" or "lost" in str(line)]
+    spent = used(nodes[0])
+    nodes[0].read(0.5)
+    assert used(nodes[0]) - spent < 0.25
+    for one in raw:
+        one.close()
+
+
+def used(node: Node) -> float:
+    fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_only_the_connection_that_is_meant_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another's by the time."""
+    with contextlib.ExitStack() as stack:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(context.destroy, linger=0)
+        monkeypatch.setattr(connections, "room", lambda size, lines: 1)
+        ours = connections.Connections(context.socket(zmq.ROUTER), 2, Lines(messenger.EVENTS))
+        monkeypatch.setattr(ours, "_lines", SimpleNamespace(problem=lambda what: None))
+        pairs = [socket.socketpair() for _ in range(3)]
+        for pair in pairs:
+            stack.enter_context(pair[0])
+            stack.enter_context(pair[1])
+        inodes = [os.fstat(pair[0].fileno()).st_ino for pair in pairs]
+        spoken, meant, later = (pair[0].fileno() for pair in pairs)
+        ours.open = {
+            spoken: connections.Connection("a", inodes[0]),
+            later: connections.Connection("b", inodes[1]),  # another has its number
+            meant: connections.Connection("c", inodes[1]),
+        }
+        for _ in range(2):
+            ours.make_room({spoken})
+        pairs[1][1].settimeout(DEADLINE)
+        assert pairs[1][1].recv(1) == b""
+        for pair in (pairs[0], pairs[2]):
+            pair[0].send(b"x")
+            assert pair[1].recv(1) == b"x"
+        os.close(ours._pin)
+
+
+def test_a_member_is_small(make: Callable[[int], Group]) -> None:
+    node = make(2).running()[1]
+    node.contact()
+    status = Path(f"/proc/{node.process.pid}/status").read_text().split()
+    used = int(status[status.index("VmRSS:") + 1]) / 1024
+    print(f"a member: {used:.1f} MiB")
+    assert used < 25

@@ -1,0 +1,513 @@
+"""What outlives the pod: no ask is lost, whoever else writes, is killed, or fills the disk."""
+
+import fcntl
+import json
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.helpers.state_store import history
+from support.runs import MOUNTS, need_mounts, wait_for
+from support.talker import Talker
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+DAY = 24 * 3600.0
+Entry = dict[str, Any]
+
+
+def fault(number: int = 0, **other: Any) -> Entry:
+    made = {"node": "n1", "device": "npu-0", "code": f"C{number}", "severity": "major", "wall": time.time()}
+    return made | {"boot": BOOT, "mono": float(number), "job": ""} | other
+
+
+def schedule(key: str = "job/1", **other: Any) -> Entry:
+    made = {"key": key, "count": 1, "node": "n1", "wall": 1.5, "best_step": None, "best_checkpoint": None}
+    return made | {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": ""} | other
+
+
+def verdict(schedule_cnt: int = 1, **other: Any) -> Entry:
+    made = {"schema": 1, "verdict": "node-fault", "exit_code": 197, "node": "n1", "device": None, "why": "it is broken"}
+    return made | {"schedule_cnt": schedule_cnt, "time": datetime.now(UTC).isoformat()} | other
+
+
+def put(folder: Path, *faults: object, schedules: object = (), **other: Any) -> Path:
+    path = folder / "history.json"
+    path.write_text(json.dumps({"schema": 1, "faults": faults, "schedules": schedules} | other))
+    return path
+
+
+def kept(folder: Path) -> Entry:
+    found: Entry = json.loads((folder / "history.json").read_bytes())
+    return found
+
+
+def codes(entries: Entry) -> list[str]:
+    return [entry["code"] for entry in entries["faults"]]
+
+
+def _history(state_store: Talker) -> Entry:
+    line = state_store.event("history")
+    return {name: line[name] for name in ("faults", "schedules")}
+
+
+def keep(state_store: Talker, *faults: object, schedule: object = None) -> Entry:
+    state_store.ask(ask="keep", faults=faults, schedule=schedule)
+    return _history(state_store)
+
+
+def start(folder: Path, **more: Any) -> tuple[Talker, Entry]:
+    state_store = Talker("state_store", str(folder), **more)
+    return state_store, _history(state_store)
+
+
+NONE: Entry = {"faults": [], "schedules": []}
+
+
+def test_it_makes_a_folder_that_the_scheduler_can_read_and_says_what_is_known(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    state_store, known = start(folder)
+    with state_store:
+        assert known == NONE
+        assert not (folder / "history.json").exists()
+        assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o755, 0o755]
+        assert keep(state_store, fault(1), schedule=schedule()) == {"faults": [kept(folder)["faults"][0]]} | {
+            "schedules": [schedule()]
+        }
+        assert (folder / "history.json").stat().st_mode & 0o777 == 0o644
+        assert state_store.end() == 0
+        assert state_store.problems == []
+    assert sorted(os.listdir(folder)) == ["history.json", "history.lock"]
+    again, known = start(folder)
+    with again:
+        assert codes(known) == ["C1"]
+        assert known["schedules"] == [schedule()]
+
+
+def test_a_fault_is_kept_once_and_a_schedule_joined_with_what_was_known_of_it(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store:
+        seen = fault(1)
+        keep(state_store, seen, schedule=schedule(best_step=7, faulted=True))
+        keep(state_store, seen, fault(2), seen, schedule=schedule("job/2", count=2))
+        known = keep(state_store, schedule=schedule(best_step=3, best_checkpoint=2, progressed=True, node="n2"))
+    assert codes(known) == ["C1", "C2"]
+    joined = schedule(best_step=7, best_checkpoint=2, progressed=True, faulted=True, node="n2")
+    assert known["schedules"] == [joined, schedule("job/2", count=2)]
+
+
+def test_what_others_wrote_stays(tmp_path: Path) -> None:
+    other = fault(9, node="n2", boot="another boot", note={"by": "a later version"})
+    put(tmp_path, other, schedules=[schedule("else/1", colour="red")], later=[1, {"x": None}])
+    state_store, known = start(tmp_path)
+    with state_store:
+        del other["note"]
+        assert known == {"faults": [other], "schedules": [schedule("else/1")]}
+        keep(state_store, fault(1), schedule=schedule("else/1"))
+        assert state_store.problems == []
+    found = kept(tmp_path)
+    assert found["later"] == [1, {"x": None}]
+    assert found["faults"][0] == other | {"note": {"by": "a later version"}}
+    assert found["schedules"] == [schedule("else/1", colour="red")]
+
+
+def test_faults_of_two_days_or_of_this_boot_are_told_and_older_ones_kept(tmp_path: Path) -> None:
+    """Whoever sets the clock forward for an hour takes nothing from the others."""
+    now = time.time()
+    ages = {"old": fault(boot="b", wall=now - 3 * DAY), "old here": fault(wall=now - 300 * DAY), "new": fault(boot="b")}
+    ages |= {"ahead": fault(boot="b", wall=now + 9 * DAY)}
+    put(tmp_path, *[entry | {"code": code} for code, entry in ages.items()])
+    state_store, known = start(tmp_path)
+    with state_store:
+        assert codes(known) == ["old here", "new", "ahead"]
+        keep(state_store, fault(1))
+    assert codes(kept(tmp_path)) == [*ages, "C1"]
+
+
+def test_no_more_is_told_than_pid_1_takes_and_the_last_are(tmp_path: Path) -> None:
+    put(tmp_path, *[fault(n) for n in range(1500)], schedules=[schedule(f"job/{n}") for n in range(90)])
+    state_store, known = start(tmp_path)
+    with state_store:
+        assert codes(known) == [f"C{n}" for n in range(1244, 1500)]
+        assert [one["key"] for one in known["schedules"]] == [f"job/{n}" for n in range(26, 90)]
+        long = [fault(n, device="x" * 1500) for n in range(100)]
+        for at in range(0, 100, 20):
+            known = keep(state_store, *long[at : at + 20])
+        assert 10 < len(known["faults"]) < 40
+        assert known["faults"][-1]["code"] == "C99"
+        assert max(len(json.dumps(line)) for line in state_store.lines) < 65536
+
+
+def test_a_storm_on_one_device_does_not_push_out_what_is_known_of_others(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store:
+        keep(state_store, fault(1, node="n7"))
+        for at in range(0, 2000, 100):
+            known = keep(state_store, *[fault(n, code="S") for n in range(at, at + 100)])
+    assert [entry["node"] for entry in known["faults"]].count("n7") == 1
+    assert [entry["mono"] for entry in known["faults"][1:]] == [float(n) for n in range(1992, 2000)]
+
+
+def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
+    def many(name: str) -> None:
+        state_store, _ = start(tmp_path)
+        with state_store:
+            for number in range(200):
+                keep(
+                    state_store, fault(number, node=name), schedule=schedule(f"{name}/{number % 20}", best_step=number)
+                )
+            assert state_store.problems == []
+            assert state_store.end() == 0
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(many, name) for name in ("a", "b")]:
+            done.result()
+    found = kept(tmp_path)
+    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(200)}
+    steps = {one["key"]: one["best_step"] for one in found["schedules"]}
+    assert steps == {f"{name}/{number}": 180 + number for name in "ab" for number in range(20)}
+    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
+
+
+# Killed before the `left`th call to the system; and a disk that takes only part of what is written at a time.
+DIES = """
+import os, signal
+left = {left}
+def mortal(call):
+    def counted(*given, **more):
+        global left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*given, **more)
+    return counted
+write = os.write
+os.write = lambda fd, content: write(fd, content[: len(content) // 3 + 99] if fd > 2 else content)
+for name in ("open", "write", "fsync", "rename", "unlink"):
+    setattr(os, name, mortal(getattr(os, name)))
+"""
+
+
+def test_a_kill_before_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    outcomes = set()
+    for left in range(1, 200):
+        folder = tmp_path / str(left)
+        folder.mkdir()
+        put(folder, fault(1))
+        with Talker("state_store", str(folder), before=DIES.format(left=left)) as state_store:
+            state_store.ask(ask="keep", faults=[fault(2)], schedule=None)
+            code = state_store.end()
+        outcomes.add(tuple(codes(kept(folder))))
+        again, known = start(folder)
+        with again:
+            assert again.problems == []
+            assert codes(known) == codes(kept(folder))
+            keep(again, fault(3))
+        assert sorted(os.listdir(folder)) == ["history.json", "history.lock"]
+        if code == 0:
+            break
+    assert code == 0
+    assert outcomes == {("C1",), ("C1", "C2")}
+
+
+def test_a_kill_at_any_instant_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    put(tmp_path, *[fault(-n, more="x" * 1500) for n in range(800)])
+    told = last = 800
+    grew = 0
+    for turn in range(500):  # on a slow machine many a state store is killed before it has begun
+        if turn >= 25 and grew > 2:
+            break
+        state_store, _known = start(tmp_path)
+        with state_store:
+            assert state_store.problems == []
+            last, before = len(kept(tmp_path)["faults"]), last
+            assert before <= last <= told
+            grew += last > before
+            for told in range(last + 1, last + 6):
+                state_store.ask(ask="keep", faults=[fault(told)], schedule=None)
+            assert state_store.read(chance.uniform(0, 0.05))
+            state_store.process.kill()
+    assert grew > 2
+    assert len(os.listdir(tmp_path)) <= 3
+    state_store, _known = start(tmp_path)
+    with state_store:
+        keep(state_store, fault(99))
+    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"schema": 1, "faults": [',
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"[" * 100_000,
+        b'{"schema": true, "faults": [], "schedules": []}',
+        b'{"schema": 2, "faults": [], "schedules": []}',
+        b'{"schema": 1, "faults": {}, "schedules": []}',
+        b'{"schema": 1, "faults": []}',
+        b" " * (9 << 20),
+    ],
+)
+def test_a_file_that_is_not_ours_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "history.json").write_bytes(content)
+    (tmp_path / "history.json.corrupt-1").write_text("an earlier one")
+    state_store, known = start(tmp_path)
+    with state_store:
+        assert known == NONE
+        assert len(state_store.problems) == 1
+        assert "history.json.corrupt-2" in state_store.problems[0]
+        keep(state_store, fault(1))
+    assert (tmp_path / "history.json.corrupt-2").read_bytes() == content
+    assert (tmp_path / "history.json.corrupt-1").read_text() == "an earlier one"
+    assert codes(kept(tmp_path)) == ["C1"]
+
+
+def test_what_was_known_survives_a_file_that_others_broke(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store:
+        keep(state_store, fault(1))
+        (tmp_path / "history.json").write_text("broken")
+        assert codes(keep(state_store, fault(2))) == ["C1", "C2"]
+        os.unlink(tmp_path / "history.json")
+        keep(state_store)
+    assert codes(kept(tmp_path)) == ["C1", "C2"]
+
+
+@pytest.mark.parametrize("name", [*history.FAULT, "object", "length"])
+def test_a_bad_entry_is_dropped_and_the_others_stay(tmp_path: Path, name: str) -> None:
+    bad: dict[str, object] = {"object": 3, "length": fault(7) | {"more": "x" * 5000}}
+    missing = {key: value for key, value in fault(7).items() if key != name}
+    typed = fault(7) | {name: [1] if name in ("wall", "mono") else True}
+    put(tmp_path, fault(1), *([bad[name]] if name in bad else [missing, typed]), fault(2))
+    state_store, known = start(tmp_path)
+    with state_store:
+        assert codes(known) == ["C1", "C2"]
+        assert len(state_store.problems) == 1
+        assert "faults[1]" in state_store.problems[0]
+        keep(state_store, fault(3))
+    assert codes(kept(tmp_path)) == ["C1", "C2", "C3"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 1.5}, {"best_step": "7"}, {"progressed": 1}, {"wall": float("nan")}, {"count": True}, {"key": None}],
+)
+def test_a_bad_schedule_is_dropped(tmp_path: Path, wrong: Entry) -> None:
+    put(tmp_path, schedules=[schedule("a"), schedule("b") | wrong, schedule("c")])
+    state_store, known = start(tmp_path)
+    with state_store:
+        assert [one["key"] for one in known["schedules"]] == ["a", "c"]
+        assert "schedules[1]" in state_store.problems[0]
+        state_store.ask(ask="keep", faults=[], schedule=schedule("d") | wrong)
+        assert (
+            "malformed request" in state_store.event("problem", lambda line: "schedules[1]" not in line["what"])["what"]
+        )
+        assert keep(state_store)["schedules"] == known["schedules"]
+
+
+@pytest.mark.parametrize("name", ["history.json", "verdict.json"])
+def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    put(tmp_path, fault(8)).rename(elsewhere)
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    makes: list[Callable[[Path], None]] = [os.mkfifo, lambda path: path.symlink_to(elsewhere), os.mkdir]
+    for number, make in enumerate(makes, 1):
+        make(folder / name)
+        state_store, known = start(folder)
+        with state_store:
+            assert "C8" not in codes(known)
+            assert codes(keep(state_store, fault(number)))[-1] == f"C{number}"
+            state_store.ask(ask="tell_verdict", verdict=verdict())
+            assert state_store.event("told")["verdict"]["exit_code"] == 197
+            assert any(f"{name}.corrupt-{number}" in what for what in state_store.problems)
+        assert (folder / name).is_file()
+        assert not (folder / name).is_symlink()
+        (folder / name).unlink()
+    assert codes(json.loads(elsewhere.read_bytes())) == ["C8"]
+
+
+def test_a_link_or_a_pipe_where_it_writes_first_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "history.json.new").symlink_to(tmp_path / "target")
+    state_store, _ = start(tmp_path)
+    with state_store:
+        keep(state_store, fault(1))
+        os.mkfifo(tmp_path / "history.json.new")
+        keep(state_store, fault(2))
+    assert (tmp_path / "target").read_text() == "precious"
+    assert codes(kept(tmp_path)) == ["C1", "C2"]
+
+
+def test_where_nothing_can_be_written_it_says_so_once_and_answers_from_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    state_store, known = start(tmp_path / "file" / "state")
+    with state_store:
+        assert known == NONE
+        keep(state_store, fault(1), schedule=schedule(best_step=1))
+        assert codes(keep(state_store, fault(2))) == ["C1", "C2"]
+        state_store.ask(ask="tell_verdict", verdict=verdict())
+        assert state_store.event("told")["verdict"]["exit_code"] == 197
+        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
+        assert state_store.event("shared")["verdict"] is None
+        assert sum("history.json cannot be written" in what for what in state_store.problems) == 1
+        (tmp_path / "file").unlink()  # the disk is back: what could not be written then is now
+        keep(state_store, fault(3))
+    assert codes(kept(tmp_path / "file" / "state")) == ["C1", "C2", "C3"]
+    assert kept(tmp_path / "file" / "state")["schedules"] == [schedule(best_step=1)]
+
+
+def test_what_cannot_be_written_to_can_be_read(tmp_path: Path) -> None:
+    need_mounts()
+    put(tmp_path, fault(1))
+    read_only = f"mount --bind {tmp_path} {tmp_path}; mount -o remount,ro,bind {tmp_path}"
+    state_store, known = start(tmp_path, prefix=[*MOUNTS, "sh", "-ec", f'{read_only}\nexec "$@"', "sh"])
+    with state_store:
+        assert codes(known) == ["C1"]
+        assert codes(keep(state_store, fault(2))) == ["C1", "C2"]
+        assert codes(keep(state_store)) == ["C1", "C2"]
+        assert len(state_store.problems) == 2  # of the lock, and of the file
+        assert all("Read-only" in what for what in state_store.problems)
+    assert codes(kept(tmp_path)) == ["C1"]
+
+
+def fill_up(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        deque(iter(lambda: file.write(b"x" * 4096), 0))
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    need_mounts()
+    fill = f"mount -t tmpfs -o size=64k x {tmp_path}; echo hello > {tmp_path}/full"
+    prefix = [*MOUNTS, "sh", "-ec", f'{fill}\nexec "$@"', "sh"]
+    state_store, _ = start(tmp_path, prefix=prefix)
+    with state_store:
+        keep(state_store, fault(1))
+        root = Path(f"/proc/{state_store.process.pid}/root{tmp_path}")
+        fill_up(root / "full")
+        assert codes(keep(state_store, *[fault(n) for n in range(2, 60)]))[:2] == ["C1", "C2"]
+        assert "No space left" in state_store.problems[0]
+        assert codes(kept(root)) == ["C1"]
+        assert "history.json.new" not in os.listdir(root)
+        (root / "full").unlink()
+        keep(state_store)
+        assert len(codes(kept(root))) == 59
+
+
+def test_a_lock_that_somebody_holds_for_ever_is_not_waited_for_so_long(tmp_path: Path) -> None:
+    with open(tmp_path / "history.lock", "wb") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        patience = "import ftrun.helpers.state_store.shared_folder as folder; folder.PATIENCE = 0.2"
+        state_store, _ = start(tmp_path, before=patience)
+        with state_store:
+            keep(state_store, fault(1))
+            assert len(state_store.problems) == 1
+            assert "without a lock" in state_store.problems[0]
+    assert codes(kept(tmp_path)) == ["C1"]
+    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
+
+
+def test_it_waits_for_the_lock_of_another(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store, open(tmp_path / "history.lock", "r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        state_store.ask(ask="keep", faults=[fault(1)], schedule=None)
+        assert state_store.read(0.3)
+        assert not (tmp_path / "history.json").exists()
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+        state_store.event("history")
+        assert codes(kept(tmp_path)) == ["C1"]
+        assert state_store.problems == []
+
+
+def test_when_stdin_ends_it_finishes_what_it_was_asked(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store:
+        for number in range(30):
+            state_store.ask(ask="keep", faults=[fault(number)], schedule=None)
+        assert state_store.end() == 0
+        assert sum(line["event"] == "history" for line in state_store.lines) == 31
+    assert len(kept(tmp_path)["faults"]) == 30
+
+
+def test_the_first_verdict_of_a_schedule_stands(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    other, _ = start(tmp_path)
+    with state_store, other:
+        first = verdict()
+        state_store.ask(ask="tell_verdict", verdict=first)
+        assert state_store.event("told")["verdict"] == first
+        other.ask(ask="tell_verdict", verdict=verdict(exit_code=195))
+        assert other.event("told")["verdict"] == first
+        other.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
+        assert other.event("shared")["verdict"] == first
+        assert json.loads((tmp_path / "verdict.json").read_bytes()) == first
+        second = verdict(2, exit_code=93)
+        other.ask(ask="tell_verdict", verdict=second)
+        assert other.event("told")["verdict"] == second
+        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
+        assert state_store.event("shared")["verdict"] is None
+        state_store.ask(ask="get_verdict", schedule_cnt=2, since=0)
+        assert state_store.event("shared")["verdict"] == second
+
+
+def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store:
+        state_store.ask(ask="tell_verdict", verdict=verdict(time="2020-01-01T00:00:00Z"))
+        state_store.event("told")
+        state_store.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
+        assert state_store.event("shared")["verdict"] is None
+        mine = verdict(exit_code=93)
+        state_store.ask(ask="tell_verdict", verdict=mine, since=time.time() - 60)
+        assert state_store.event("told")["verdict"] == mine
+
+
+@pytest.mark.parametrize("name", ["schema", "verdict", "exit_code", "node", "why", "schedule_cnt", "time"])
+def test_half_a_verdict_is_none(tmp_path: Path, name: str) -> None:
+    half = {key: value for key, value in verdict().items() if key != name}
+    (tmp_path / "verdict.json").write_text(json.dumps(half))
+    state_store, _ = start(tmp_path)
+    with state_store:
+        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
+        assert state_store.event("shared")["verdict"] is None
+        state_store.ask(ask="tell_verdict", verdict=half)
+        assert f"`{name}` is missing" in state_store.event("problem")["what"]
+        state_store.ask(ask="tell_verdict", verdict=verdict())
+        state_store.event("told")
+    assert (tmp_path / "verdict.json.corrupt-1").exists()
+
+
+def test_requests_that_are_none_change_nothing(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store:
+        bad = ["nonsense", "[]", '{"ask": 1}', '{"ask": "tea"}', '{"ask": "keep"}', "[" * 5000]
+        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "tell_verdict", "verdict": 1}']
+        bad += ['{"ask": "get_verdict", "schedule_cnt": 1, "since": "x"}']
+        bad += ['{"ask": "keep", "faults": [1], "schedule": 2}']
+        state_store.write("\n".join([*bad, *bad, ""]).encode())
+        assert codes(keep(state_store, fault(1))) == ["C1"]
+        assert 6 <= len(state_store.problems) <= len(bad) + 1
+
+
+def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
+    state_store, _ = start(tmp_path)
+    with state_store:
+        assert state_store.process.stdout is not None
+        state_store.process.stdout.close()
+        state_store.process.stdout = None
+        state_store.ask(ask="keep", faults=[fault(1)], schedule=None)
+        wait_for(lambda: state_store.process.poll() is not None, "it ends")
+        assert state_store.process.returncode == 0
+    assert codes(kept(tmp_path)) == ["C1"]

@@ -1,0 +1,372 @@
+"""Captured output from end to end: a real command, real pipes, the real helper, and PID 1's part of it."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.host import output_pipes
+from support.runs import MOUNTS, alive, end_process, need_mounts, wait_for
+
+CAPTURING = (sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "capturing.py"))
+PIPEFUL = 65536
+COUNT = """
+import os
+for first in range(0, {size}, 1 << 16):
+    left = b"".join(n.to_bytes(8, "big") for n in range(first, first + (1 << 16), 8))
+    while left: left = left[os.write(1, left):]
+"""
+SAME = """
+import sys
+for n in range(20000):
+    stream = (sys.stdout, sys.stderr)[n % 2]
+    stream.write(f"{n}\\n")
+    stream.flush()
+"""
+MODES = """
+import fcntl, json, os, sys
+def mode(n):
+    try: return fcntl.fcntl(n, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    except OSError: return "closed"
+open(sys.argv[1], "w").write(json.dumps([mode(n) for n in range(3)]))
+"""
+
+
+class Captured:
+    """One that was started, and what is known of its helper."""
+
+    def __init__(self, folder: Path, words: Sequence[str], attempts: int, **more: Any) -> None:
+        self.folder = folder
+        prefix = more.pop("prefix", ())
+        self.process = subprocess.Popen([*prefix, *CAPTURING, str(folder), str(attempts), *words], **more)
+
+    def wait(self) -> int:
+        return self.process.wait(90)
+
+    @property
+    def helper(self) -> int:
+        def pid() -> int:
+            try:
+                return int((self.folder / "pid").read_text() or 0)
+            except FileNotFoundError:
+                return 0
+
+        return int(wait_for(pid, "the helper"))
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "said").read_text().splitlines()]
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.said if line["event"] == event]
+
+    @property
+    def log(self) -> bytes:
+        return (self.folder / "output.log").read_bytes()
+
+
+Start = Callable[..., Captured]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Nothing is left, but for what a test kills."""
+    made = []
+
+    def start(*words: str, attempts: int = 1, **more: Any) -> Captured:
+        made.append(Captured(tmp_path, words, attempts, **more))
+        return made[-1]
+
+    yield start
+    for run in made:
+        run.process.kill()
+        run.process.wait()
+        assert (tmp_path / "log").read_text() == ""
+        if (tmp_path / "pid").exists():
+            wait_for(lambda: not alive(run.helper), "the end of the helper")  # noqa: B023
+
+
+def python(code: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", code, *words]
+
+
+def until_end(fd: int) -> bytes:
+    """All that comes, from a pipe whose other end is somebody else's."""
+    found = bytearray()
+    while content := os.read(fd, 1 << 20):
+        found += content
+    os.close(fd)
+    return bytes(found)
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "append"])
+def test_a_hundred_mebibytes_on_both_streams(start: Start, tmp_path: Path, kind: str) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(os.urandom(100 << 20))
+    words = ["sh", "-c", f"cat {data} & cat {data} >&2; wait"]
+    files = [tmp_path / "out", tmp_path / "err"]
+    if kind == "pipe":
+        readers = [subprocess.Popen(["sh", "-c", f"cat > {path}"], stdin=subprocess.PIPE) for path in files]
+        run = start(*words, stdout=readers[0].stdin, stderr=readers[1].stdin)
+        for reader in readers:
+            assert reader.stdin is not None
+            reader.stdin.close()
+        assert [reader.wait(90) for reader in readers] == [0, 0]
+    else:
+        streams = [path.open("ab" if kind == "append" else "wb") for path in files]
+        run = start(*words, stdout=streams[0], stderr=streams[1])
+        for stream in streams:
+            stream.close()
+    assert run.wait() == 0
+    assert [subprocess.run(["cmp", data, path], check=False).returncode for path in files] == [0, 0]
+    assert run.named("finished") == [{"event": "finished", "well": True}]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_two_streams_that_are_one_file_keep_their_order(start: Start, tmp_path: Path, kind: str) -> None:
+    end, target = os.pipe() if kind == "pipe" else (-1, os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT))
+    run = start(*python(SAME), stdout=target, stderr=target)
+    os.close(target)
+    seen = until_end(end) if kind == "pipe" else b""
+    assert run.wait() == 0
+    seen = seen or (tmp_path / "out").read_bytes()
+    assert seen == run.log == b"".join(b"%d\n" % n for n in range(20000))
+
+
+def test_what_is_written_beside_the_command_is_not_overwritten(start: Start, tmp_path: Path) -> None:
+    """As ftrun's own lines are, which go through the same open file."""
+    target = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+    run = start(*python(COUNT.format(size=16 << 20)), stdout=target)
+    written = 0
+    while run.process.poll() is None:
+        written += os.write(target, b"[ftrun] a line of ours\n")
+    os.close(target)
+    seen = (tmp_path / "out").read_bytes()
+    assert len(seen) == written + (16 << 20)
+    assert seen.count(b"[ftrun] a line of ours\n") == written // 23
+    assert seen.replace(b"[ftrun] a line of ours\n", b"") == b"".join(
+        n.to_bytes(8, "big") for n in range(0, 16 << 20, 8)
+    )
+
+
+def test_attempts_are_told_apart(start: Start, tmp_path: Path) -> None:
+    code = "import os, sys; n = len(os.listdir('.')); open(str(n), 'w'); sys.exit(f'failed {n}')"
+    with (tmp_path / "err").open("wb") as err:
+        (tmp_path / "cwd").mkdir()
+        run = start(*python(code), attempts=3, stdout=err, stderr=err, cwd=tmp_path / "cwd")
+    assert run.wait() == 1
+    assert [line["lines"] for line in run.named("tail")] == [["failed 0"], ["failed 1"], ["failed 2"]]
+    assert (tmp_path / "err").read_text() == "failed 0\nfailed 1\nfailed 2\n"
+    assert run.log == b"failed 0\n--- attempt 2 ---\nfailed 1\n--- attempt 3 ---\nfailed 2\n"
+
+
+def test_a_command_that_ends_before_the_helper_runs_is_heard(start: Start, tmp_path: Path) -> None:
+    end, target = os.pipe()
+    run = start("sh", "-c", "echo usage: it; exit 2", stdout=target)
+    os.close(target)
+    assert until_end(end) == b"usage: it\n"
+    assert run.wait() == 2
+    assert run.named("tail")[0]["lines"] == ["usage: it"]
+
+
+# --- what is captured -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_has_its_streams_and_nothing_else_of_ours(start: Start, tmp_path: Path) -> None:
+    code = "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1], os.get_blocking(1)); os.set_blocking(1, False)"
+    end, target = os.pipe()
+    run = start(*python(code), attempts=2, stdout=target, stdin=subprocess.DEVNULL)
+    os.close(target)
+    assert until_end(end) == b"['0', '1', '2'] True\n" * 2
+    assert run.wait() == 0
+
+
+def test_a_terminal_is_left_alone(start: Start, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    end, target = os.pipe()
+    run = start(
+        *python("import os; print([os.isatty(n) for n in (0, 1, 2)])"), stdin=slave, stdout=target, stderr=slave
+    )
+    os.close(target)
+    assert until_end(end) == b"[True, False, True]\n"
+    assert run.wait() == 0
+    os.close(slave)
+    os.close(master)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&-", "<&- 2>&-", "<&-", "</dev/null 1</dev/null"])
+def test_a_stream_that_is_closed_stays_closed(start: Start, tmp_path: Path, closed: str) -> None:
+    """And what we open in its place is not taken for it."""
+    shell, null, told = ["sh", "-c", f'exec "$@" {closed}', "sh"], subprocess.DEVNULL, tmp_path / "told"
+    words = python(MODES, str(told))
+    subprocess.run([*shell, *words], check=True, stdin=null, stdout=null, stderr=null)
+    bare = json.loads(told.read_text())
+    run = start(*words, prefix=shell, stdin=null, stdout=null, stderr=null)
+    assert run.wait() == 0
+    assert json.loads(told.read_text()) == bare
+
+
+# --- whatever becomes of the helper -----------------------------------------------------------------------------------
+
+
+def kill_again_and_again(run: Captured, out: Path) -> None:
+    """While it passes on, at any moment of that."""
+    killed = before = 0
+    while run.process.poll() is None and killed < 5:
+        if out.stat().st_size > before:
+            pid = run.helper
+            end_process(pid)  # all may be passed on by now
+            killed += 1
+            wait_for(lambda: run.process.poll() is not None or run.helper != pid, "another one")  # noqa: B023
+            before = out.stat().st_size
+    assert killed > 2
+
+
+def test_a_helper_that_is_killed_loses_and_doubles_nothing_of_a_pipe(start: Start, tmp_path: Path) -> None:
+    size = 64 << 20
+    out = tmp_path / "out"
+    out.touch()
+    reader = subprocess.Popen(["sh", "-c", f"cat > {out}"], stdin=subprocess.PIPE)
+    run = start(*python(COUNT.format(size=size)), stdout=reader.stdin)
+    assert reader.stdin is not None
+    reader.stdin.close()
+    kill_again_and_again(run, tmp_path / "out")
+    assert run.wait() == 0
+    assert reader.wait(90) == 0
+    assert out.read_bytes() == b"".join(n.to_bytes(8, "big") for n in range(0, size, 8))
+
+
+def test_a_helper_that_is_killed_loses_nothing_of_a_file(start: Start, tmp_path: Path) -> None:
+    """A pipeful may come twice."""
+    size = 64 << 20
+    with (tmp_path / "out").open("ab") as out:
+        run = start(*python(COUNT.format(size=size)), stdout=out)
+    kill_again_and_again(run, tmp_path / "out")
+    assert run.wait() == 0
+    seen, data = (tmp_path / "out").read_bytes(), b"".join(n.to_bytes(8, "big") for n in range(0, size, 8))
+    at = to = 0
+    while to < size:  # as far as it goes, then back to where it was taken up again
+        piece = seen[at : at + PIPEFUL]  # the last one may be shorter
+        if piece and piece == data[to : to + PIPEFUL]:
+            at, to = at + len(piece), to + len(piece)
+            continue
+        while seen[at : at + 1] == data[to : to + 1]:
+            at, to = at + 1, to + 1
+        again = data.index(seen[at : at + 16], max(0, to - PIPEFUL), to + 16)
+        assert to - PIPEFUL <= again < to
+        to = again
+    assert at == len(seen)
+
+
+def test_what_was_written_comes_out_though_pid_1_is_killed(start: Start, tmp_path: Path) -> None:
+    end, target = os.pipe()
+    run = start(
+        *python(f"import os, time; os.write(1, b'x' * 1000); open('{tmp_path}/go', 'w'); time.sleep(3600)"),
+        stdout=target,
+    )
+    os.close(target)
+    helper = run.helper
+    os.kill(helper, signal.SIGSTOP)
+    wait_for((tmp_path / "go").exists, "it is written")
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    os.kill(helper, signal.SIGCONT)
+    assert until_end(end) == b"x" * 1000
+    wait_for(lambda: not alive(helper), "its end")
+
+
+# --- readers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_leaves_ends_the_command_as_without_us(start: Start, tmp_path: Path) -> None:
+    end, target = os.pipe()
+    run = start("sh", "-c", "while echo y; do :; done", attempts=2, stdout=target)
+    os.close(target)
+    assert os.read(end, 2) == b"y\n"
+    os.close(end)
+    assert run.wait() == 128 + signal.SIGPIPE
+    assert [line["stream"] for line in run.named("broken")][:1] == [1]
+    assert run.named("finished")[0]["well"]
+
+
+def test_a_reader_that_comes_back_late_gets_what_the_command_left(start: Start, tmp_path: Path) -> None:
+    end, target = os.pipe()
+    run = start(
+        *python(f"import os; os.write(1, b'x' * {PIPEFUL}); os.write(1, b'y' * 1000)"),
+        stdout=target,
+        env=os.environ | {"CAPTURING_EXIT_HOOKS": "0.3"},
+    )
+    os.close(target)
+    assert run.wait() == 0
+    assert run.named("finished")[0]["well"] is False
+    assert until_end(end) == b"x" * PIPEFUL + b"y" * 1000
+
+
+def test_a_reader_that_stops_holds_the_command_up(start: Start, tmp_path: Path) -> None:
+    end, target = os.pipe()
+    written = tmp_path / "written"
+    code = f"import os\nfor n in range(64): os.write(1, b'x' * {PIPEFUL}); open('{written}', 'w').write(str(n + 1))"
+    run = start(*python(code), stdout=target)
+    os.close(target)
+    wait_for(lambda: written.exists() and written.read_text() == "2", "our pipe and that of the reader are full")
+    assert select.select([end], [], [], 0)[0]
+    assert until_end(end) == b"x" * (64 * PIPEFUL)
+    assert run.wait() == 0
+    assert written.read_text() == "64"
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_log_disk_costs_the_log(start: Start, tmp_path: Path) -> None:
+    """And when there is room again the log goes on, and says what is missing."""
+    need_mounts()
+    disk, log, kept = tmp_path / "disk", tmp_path / "output.log", tmp_path / "kept"
+    disk.mkdir()
+    log.touch()
+    mount = f'mount -t tmpfs -o size=64k none {disk}; touch {disk}/file; mount --bind {disk}/file {log}; exec "$@"'
+    code = f"""{COUNT.format(size=8 << 20)}
+import time
+while os.stat("{log}").st_size < 1 << 16: time.sleep(0.01)
+seen = b""
+while b"the end" not in seen:
+    os.truncate("{log}", 0)
+    os.write(1, b"the end\\n")
+    time.sleep(0.1)
+    seen = open("{log}", "rb").read()
+open("{kept}", "wb").write(seen)
+"""
+    end, target = os.pipe()
+    run = start(*python(code), prefix=(*MOUNTS, "sh", "-ec", mount, "sh"), stdout=target)
+    os.close(target)
+    seen = until_end(end)
+    assert run.wait() == 0
+    assert seen.rstrip(b"the end\n") == b"".join(n.to_bytes(8, "big") for n in range(0, 8 << 20, 8)).rstrip(
+        b"the end\n"
+    )
+    assert b" bytes are missing here: " in kept.read_bytes()
+    (problem,) = run.named("problem")
+    assert "output.log cannot be written (No space left on device)" in problem["what"]
+
+
+def test_what_it_opens_it_closes(tmp_path: Path) -> None:
+    """In this process, whose streams are whatever pytest has."""
+    before = len(os.listdir("/proc/self/fd"))
+    captured = output_pipes.OutputPipes()
+    captured.end()
+    captured.close()
+    assert captured.streams == {}
+    assert list(captured.passed) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert output_pipes.OutputPipes(()).streams == {}

@@ -1,0 +1,192 @@
+"""The platform's words, as the downward API writes them: what each of them does, and what none of them can do."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.config.annotations import STRATEGIES, Annotations, read
+from ftrun.config.option_table import BY_NAME
+
+RETRY, UNCONDITIONAL = "fault-tolerance/job-retry-num", "fault-tolerance/job-unconditional-retry"
+HANG, POD = "fault-tolerance/hang-retry", "fault-tolerance/pod-retry-num"
+TIMES, STRATEGY = "fault-retry-times", "recover-strategy"
+JOBSET = "jobset.sigs.k8s.io/restart-attempt"
+
+
+def words(**more: str) -> Annotations:
+    return read("file", "\n".join(f"{key}={json.dumps(value)}" for key, value in more.items()))
+
+
+EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "nothing": ({}, {}),
+    "retries of the job": ({RETRY: "8"}, {"restart-on": "fault"}),
+    "the fewest": ({RETRY: "1"}, {"restart-on": "fault"}),
+    "the most": ({RETRY: "128"}, {"restart-on": "fault"}),
+    "hangs too": ({RETRY: "8", HANG: "true"}, {"restart-on": "hang,fault"}),
+    "no hangs": ({RETRY: "8", HANG: "false"}, {"restart-on": "fault"}),
+    "unconditional": ({RETRY: "8", UNCONDITIONAL: "True"}, {"restart-on": "fault", "unconditional-retry": "on"}),
+    "not unconditional": ({RETRY: "8", UNCONDITIONAL: "false"}, {"restart-on": "fault"}),
+    "retries of the pod": ({RETRY: "8", POD: "3"}, {"restart-on": "fault"}),
+    "MindCluster's retries": ({TIMES: "3"}, {"unconditional-retry": "on"}),
+    "none of MindCluster's": ({TIMES: "0"}, {}),
+    "in place": ({STRATEGY: "recover-in-place, retry"}, {"restart-on": "failure"}),
+    "elsewhere": ({STRATEGY: "recover,exit"}, {}),
+    "all of it": (
+        {RETRY: "8", HANG: "true", UNCONDITIONAL: "true", POD: "3", STRATEGY: "recover-in-place"},
+        {"restart-on": "hang,fault,failure", "unconditional-retry": "on"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EFFECTS.values(), ids=EFFECTS.keys())
+def test_what_each_of_them_does(case: tuple[dict[str, str], dict[str, str]]) -> None:
+    said, does = case
+    found = words(**said)
+    assert dict(found.texts) == does
+    assert found.problems == ()
+    assert dict(found.relayed) == {key: said[key] for key in (RETRY, POD, TIMES, STRATEGY) if key in said}
+
+
+WRONG = [
+    *[(RETRY, text) for text in ("abc", "0", "129", "-1", "3.5", "", "1e2", "²", "٣", "9" * 5000)],
+    *[(key, text) for key in (HANG, UNCONDITIONAL) for text in ("maybe", "1", "")],
+    *[(POD, text) for text in ("-1", "many")],
+    (TIMES, "often"),
+    *[(STRATEGY, text) for text in ("", " , ", "recover-in-place,magic")],
+    *[(JOBSET, text) for text in ("", "none", "-1")],
+]
+
+
+@pytest.mark.parametrize(("key", "text"), WRONG, ids=range(len(WRONG)))
+def test_what_is_no_such_value_is_told_and_as_if_it_were_not_there(key: str, text: str) -> None:
+    found = words(**{key: text})
+    (problem,) = found.problems
+    assert problem.startswith(f"{key} is ")
+    assert "as if it were not there" in problem
+    assert found == Annotations("file", problems=found.problems)
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20])
+def test_a_problem_is_a_line_that_a_person_can_read(size: int) -> None:
+    found = read("file", f'{HANG}="{"x" * size}"\n{"y" * size}\n{RETRY}="a\\nb\\u001b"')
+    assert len(found.problems) == 3
+    assert all(len(problem) < 400 and problem.isprintable() for problem in found.problems)
+
+
+def test_a_file_of_another_kind_is_one_problem() -> None:
+    assert read("file", "one\ntwo\nthree").problems == ("'one' is no annotation, nor are 2 others",)
+    assert read("file", "one").problems == ("'one' is no annotation",)
+
+
+def test_what_needs_the_retries_of_the_job_is_told_where_they_are_missing() -> None:
+    found = words(**{HANG: "true"})
+    assert dict(found.texts) == {"restart-on": "hang"}
+    assert found.problems == (f"{RETRY} is missing: the platform does not restart this job",)
+
+
+QUOTED = {
+    f'{RETRY}="8"\n': "8",
+    f"{RETRY}=8": "8",
+    f'  {RETRY}="8"\r\n': "8",
+    f'{RETRY}="3"\n{RETRY}="8"': "8",
+    f'other="a\\"b\\nc=d"\n{RETRY}="8"': "8",
+    f'# a comment\n\nother="\\x00\\a\\U0001f600"\n{RETRY}="8"\nempty=""': "8",
+    f'{RETRY}="\\u0038"': "8",
+}
+
+
+@pytest.mark.parametrize("content", QUOTED)
+def test_a_value_is_quoted_as_go_does_it_or_not_at_all(content: str) -> None:
+    found = read("file", content)
+    assert dict(found.relayed) == {RETRY: QUOTED[content]}
+    assert found.problems == ()
+
+
+SOURCES = Path(__file__).resolve().parents[3] / "shared" / "seeds"
+JOB = {"kind": "job", "metadata": {"annotations": {RETRY: "8", UNCONDITIONAL: "true", HANG: "true", POD: "3"}}}
+
+
+def test_the_json_of_the_sources() -> None:
+    """As a job is created with on ModelArts; numbers and truths may be unquoted."""
+    found = read("file", json.dumps(JOB, indent=4))
+    assert (found.problems, found.hangs_stand) == ((), False)
+    assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
+    assert dict(found.relayed) == {RETRY: "8", POD: "3"}
+    unquoted = {"metadata": {"labels": {TIMES: 3}, "annotations": {RETRY: 8, HANG: True}}}
+    found = read("file", json.dumps(unquoted))
+    assert (found.problems, dict(found.relayed)) == ((), {RETRY: "8", TIMES: "3"})
+    assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
+    assert read("file", json.dumps(JOB["metadata"])).texts == read("file", json.dumps(JOB)).texts
+    assert dict(read("file", json.dumps({RETRY: "8"})).texts) == {"restart-on": "fault"}
+
+
+@pytest.mark.skipif(not SOURCES.is_dir(), reason="the sources are not here")
+def test_each_json_in_the_sources_themselves() -> None:
+    texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
+    jobs = [text[m.start() :] for text in texts for m in re.finditer(r'\{\s*"kind"', text)]
+    found = [text[: json.JSONDecoder().raw_decode(text)[1]] for text in jobs]
+    assert len(found) == 3
+    for text in found:
+        job = read("file", text)
+        assert job.problems == ()
+        assert dict(job.relayed)[RETRY] in ("3", "8")
+
+
+NO_JOB = ["{", '{"kind": "job"}', '{"metadata": {}}', '{"metadata": 7}', '{"metadata": {"annotations": []}}', "{}{"]
+
+
+@pytest.mark.parametrize("content", NO_JOB)
+def test_json_that_is_no_job_is_one_problem(content: str) -> None:
+    found = read("file", content)
+    assert len(found.problems) == 1
+    assert found == Annotations("file", problems=found.problems)
+
+
+@pytest.mark.parametrize(
+    ("said", "stand"),
+    [({RETRY: "3"}, True), ({RETRY: "3", HANG: "false"}, True), ({RETRY: "3", HANG: "true"}, False), ({}, False)],
+)
+def test_without_restart_upon_suspension_hangs_stand(said: dict[str, str], stand: bool) -> None:
+    assert words(**said).hangs_stand is stand
+
+
+def test_what_identifies_the_job() -> None:
+    uid, group = "batch.kubernetes.io/controller-uid", "scheduling.k8s.io/group-name"
+    assert words(**{uid: "u", group: "train-4f"}).job == "train-4f"
+    assert words(**{uid: "u"}).job == "u"
+    assert words(**{RETRY: "3"}).job == ""
+
+
+def test_keys_of_others_are_none_of_our_business() -> None:
+    content = 'kubernetes.io/config.seen="2026-11-21T10:00:00Z"\nfault-tolerance/unheard-of="1"\n=\nx='
+    assert read("file", content) == Annotations("file")
+
+
+@pytest.mark.parametrize(
+    ("said", "attempts"),
+    [
+        ({}, None),
+        ({JOBSET: "0"}, 0),
+        ({JOBSET: "2"}, 2),
+        ({"volcano.sh/job-retry-count": "3"}, 3),
+        ({JOBSET: "1", "volcano.sh/job-retry-count": "3"}, 1),
+        ({JOBSET: "x", "volcano.sh/job-retry-count": "3"}, 3),
+    ],
+)
+def test_how_often_the_scheduler_started_it_again(said: dict[str, str], attempts: int | None) -> None:
+    assert words(**said).attempts == attempts
+
+
+KEYS = st.sampled_from([RETRY, UNCONDITIONAL, HANG, POD, TIMES, STRATEGY, JOBSET]) | st.text(max_size=8)
+VALUES = st.sampled_from(['"8"', '"true"', '"', '""', "\\", *STRATEGIES]) | st.text(max_size=8)
+
+
+@given(st.text() | st.lists(st.tuples(KEYS, VALUES)).map(lambda pairs: "\n".join("=".join(pair) for pair in pairs)))
+def test_whatever_a_file_holds_it_is_read_and_what_it_says_is_valid(content: str) -> None:
+    found = read("file", content)
+    for name, text in found.texts:
+        BY_NAME[name].read(text)

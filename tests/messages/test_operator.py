@@ -1,0 +1,76 @@
+"""Control messages: what is none is refused in one line, whatever the bytes."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.messages import operator
+from ftrun.messages.operator import Reply, Request, RequestRefused
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def test_there_and_back() -> None:
+    request = Request("7", "pause", "root, process 1", 60.0)
+    assert operator.load_request(operator.dump_request(request)) == request
+    reply = Reply("7", False, "it is ending")
+    assert operator.load_reply(operator.dump_reply(reply, version="9")) == reply
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"schema": 2}, "schema 2 is not spoken here, but 1"),
+        ({"schema": None}, "schema None"),
+        ({"verb": "reboot"}, "no such verb: 'reboot'"),
+        ({"verb": ["stop"]}, "no such verb"),
+        ({"by": 5}, "`by` is no text"),
+        ({"lasting": 0}, "`lasting` is no number of seconds"),
+        ({"lasting": True}, "`lasting` is no number of seconds"),
+        ({"lasting": "1m"}, "`lasting` is no number of seconds"),
+        ({"lasting": 1e300}, "`lasting` is no number of seconds"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong: dict[str, Any], why: str) -> None:
+    request = {"schema": 1, "id": "7", "verb": "stop", "by": "", "lasting": None} | wrong
+    with pytest.raises(RequestRefused, match=why) as refused:
+        operator.load_request(json.dumps(request).encode())
+    assert refused.value.id == "7", "the asker can tell which of its questions this is about"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"1", b"{", b"[" * 4000, b"x" * 5000, b'{"schema": NaN}'])
+def test_garbage_is_refused(content: bytes) -> None:
+    with pytest.raises(RequestRefused):
+        operator.load_request(content)
+    with pytest.raises(RequestRefused):
+        operator.load_reply(content)
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_nothing_else_is_raised(content: bytes) -> None:
+    for load in (operator.load_request, operator.load_reply):
+        why = ""
+        try:
+            load(content)
+        except RequestRefused as refused:
+            why = str(refused)
+        assert "\n" not in why
+        assert len(why) <= 200
+
+
+@given(st.fixed_dictionaries({"schema": st.just(1), "id": JSON, "verb": JSON, "by": JSON, "lasting": JSON}))
+def test_fields_of_any_kind(fields: dict[str, Any]) -> None:
+    try:
+        request = operator.load_request(json.dumps(fields).encode())
+    except RequestRefused:
+        return
+    assert request.verb in (*operator.ORDERS, operator.PING)
+    assert len(request.by) <= operator.TEXT
+    assert len(request.id) <= operator.TEXT

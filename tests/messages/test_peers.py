@@ -1,0 +1,125 @@
+"""What messengers say to each other: it comes back as it was, and whatever is none is refused in one line."""
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Report, State
+from ftrun.core.machine.values import Reason
+from ftrun.messages import peers
+from ftrun.messages.codec import EXACT, LARGEST, Malformed
+
+texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40)
+numbers = st.integers(0, LARGEST)
+seconds = st.floats(0, 1e9)
+counts = st.tuples(numbers, numbers, numbers)
+reasons = st.sampled_from(get_args(Reason))
+maybe = st.none() | numbers
+paused = st.none() | seconds | st.just(float("inf"))
+ends = st.none() | st.builds(
+    GroupEnd, numbers, texts, texts, st.none() | texts, st.none() | texts, st.booleans(), st.booleans()
+)
+troubles = st.none() | st.builds(NodeFailure, reasons, texts, seconds, maybe, maybe, st.booleans())
+reports = st.builds(
+    Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), troubles, ends, counts,
+    st.booleans(), st.booleans(), paused, numbers,
+)  # fmt: skip
+orders = st.builds(
+    GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,
+    maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends,
+)  # fmt: skip
+LOADS = (peers.load_report, peers.load_order, peers.load_pulse, peers.load_ack, peers.load_time)
+HELLO = peers.Hello("1.0", "job", 4, 3, "life", "node")
+REPORT = Report(3, "life", 7, "node", "boot", 2, "running")
+
+
+@given(reports, orders)
+def test_it_comes_back_as_it_was(report: Report, order: GroupOrder) -> None:
+    assert peers.load_report(peers.dump(report)) == report == EXACT.load(Report, EXACT.dump(report))
+    assert peers.load_order(peers.dump(order)) == order == EXACT.load(GroupOrder, EXACT.dump(order))
+
+
+def test_the_small_ones_too() -> None:
+    assert peers.load_hello(peers.dump_hello(HELLO), "1.0") == HELLO
+    place = peers.MemberAddress(4, 3, "h:1", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
+    assert peers.load_place(json.dumps(place._asdict())) == place
+    assert peers.load_pulse(peers.dump_pulse(None)) is None
+    assert peers.load_pulse(peers.dump_pulse(Pulse(1, None, 2.5))) == Pulse(1, None, 2.5)
+    assert peers.load_time(peers.dump_time(12345.678901)) == 12345.678901
+    assert peers.load_ack(b"12") == 12
+
+
+@given(st.binary(max_size=300))
+def test_bytes_that_are_none(content: bytes) -> None:
+    for load in LOADS:
+        _refused(load, content)
+    _refused(lambda found: peers.load_hello(found, "1.0"), content)
+    assert peers.load_why(content).isprintable()
+
+
+json_values: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(Report._fields), json_values, st.booleans())
+def test_a_field_that_is_none(name: str, value: Any, without: bool) -> None:
+    fields = EXACT.plain(REPORT)
+    if without:
+        del fields[name]
+    else:
+        fields[name] = value
+    _refused(peers.load_report, json.dumps(fields).encode())
+
+
+def _refused(load: Any, content: bytes) -> None:
+    """If it is not taken."""
+    said = "taken"
+    try:
+        load(content)
+    except Malformed as why:
+        said = str(why)
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"rank": True}, "`rank`: not an integer"),
+        ({"rank": 1 << 60}, "`rank`: not an integer"),
+        ({"state": "mad"}, "`state`: none of ready, running"),
+        ({"trouble": {"cause": "hang"}}, "`trouble`: `why` is missing"),
+        ({"trouble": {"cause": "hang", "why": "", "age": float("nan")}}, "`trouble`: `age`: not a number"),
+        ({"counts": [1, 2]}, "`counts`: not 3 values"),
+        ({"more": 1}, "unknown field 'more'"),
+    ],
+)
+def test_it_is_said_what_is_wrong(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(Malformed, match=why):
+        peers.load_report(json.dumps(EXACT.plain(REPORT) | change).encode())
+
+
+def test_another_version_is_asked_nothing_else() -> None:
+    for content in ({"schema": 9}, {"schema": 1, "version": "2.0\n\x1b[31m"}, {"schema": 1, "version": ["x"]}):
+        with pytest.raises(Malformed, match=r"rank 0 is ftrun 1\.0") as why:
+            peers.load_hello(json.dumps(content).encode(), "1.0")
+        assert str(why.value).isprintable()
+
+
+@given(st.text(max_size=20), st.sampled_from("\ud800\x00\x1b\U0001f600a"))
+def test_whatever_a_person_writes_fits(some: str, char: str) -> None:
+    text = (some + char) * 2000
+    worst = REPORT._replace(
+        node=text, boot=text, life=text, trouble=NodeFailure("failure", text), end=GroupEnd(1, text, text, text, text)
+    )
+    content = peers.dump(worst)
+    found = peers.load_report(content)
+    assert len(content) <= peers.LIMIT
+    assert found.trouble is not None
+    assert found.trouble.why.isprintable()
+    assert len(found.trouble.why) <= peers.TEXT

@@ -1,0 +1,169 @@
+"""A training on fake devices that fall ill, under an ftrun that looks at them often."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from support.device.nvml import BUSY, RECOVERY, FakeNvml, uuid
+from support.runs import HOUSE, Run, Runs, python, wait_for
+
+NODE = "n7"
+PATCHED = """
+import sys
+sys.path[:0] = [{paths}]
+from ftrun.pid1.clients import platform, probe
+probe.PERIOD, platform.LOOK = 0.2, 0.1
+from ftrun.cli.run import main
+main()
+"""
+PATHS = ", ".join(repr(str(HOUSE / folder)) for folder in ("supervisor", "hooks"))
+SOON = (sys.executable, "-c", PATCHED.format(paths=PATHS))  # ftrun, with a probe that looks five times a second
+QUICK = ("--no-auto-beat", "--grace", "off", "--backoff", "10ms", "--node-name", NODE)
+NVIDIA = ("--probe", "nvidia", *QUICK)
+RESET, REBOOT, NONE = {RECOVERY: 1}, {RECOVERY: 2}, {RECOVERY: 0}  # what the driver asks for
+
+# Trains until the file `end` is there, whose number is its exit code, or `end-<n>` for its nth start.  `still-<n>` ends
+# its steps, `deaf` makes it ignore SIGTERM, with `on` each start gets further than all before.  A line a start goes to
+# `starts`.
+TRAINS = """
+import json, os, signal, time
+if os.path.exists("deaf"): signal.signal(signal.SIGTERM, signal.SIG_IGN)
+n = ft.attempt().start_cnt
+told = {"n": n, "reason": ft.attempt().reason, "argv": sys.argv[1:], "env": dict(os.environ)}
+with open("starts", "a") as f: f.write(json.dumps(told) + "\\n")
+step = 1000 * n if os.path.exists("on") else 0
+while True:
+    for name in ("end", f"end-{n}"):
+        if os.path.exists(name): os._exit(int(open(name).read() or 0))
+    if not os.path.exists(f"still-{n}"):
+        step += 1
+        ft.beat(step)
+    time.sleep(0.02)
+"""
+
+
+class Rig:
+    """GPUs, and the ftruns whose commands use them."""
+
+    def __init__(self, runs: Runs, devices: int = 1) -> None:
+        self.runs, self.folder = runs, runs.folder
+        self.gpus = FakeNvml(runs.folder, devices)
+        for index in range(devices):
+            self.gpus.set(index, **BUSY)
+        runs.environment |= self.gpus.environment()
+
+    def start(self, *options: str, words: tuple[str, ...] = (), heard: bool = True, **more: Any) -> Run:
+        """Whose training moves, and whose probe listens."""
+        run = self.runs.start(*NVIDIA, *options, *python(TRAINS, *words), program=SOON, **more)
+        if heard:
+            self.hears(run)
+        return run
+
+    def hears(self, run: Run) -> None:
+        """Its probe has told which devices there are, and listens for Xids; its training has begun, and moves."""
+        wait_for(lambda: moves(run) or self._over(run), "that the training moves")
+        for _ in range(2):  # the first may come before the first look
+            before = len(told(run, "43"))
+
+            def heard(before: int = before) -> bool:
+                assert not self._over(run), run.told()
+                self.gpus.xid(0, 43)
+                until = time.monotonic() + 0.5
+                while time.monotonic() < until and len(told(run, "43")) == before:
+                    time.sleep(0.01)
+                return len(told(run, "43")) > before
+
+            wait_for(heard, f"that the probe listens: {run.order}")
+
+    def _over(self, run: Run) -> bool:
+        return run.process.poll() is not None
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """What each start of the training was told."""
+        path = self.folder / "starts"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def end(self, code: int = 0, start: int | None = None) -> None:
+        """Of the training, with this code; `start`: of that one only."""
+        self.put("end" if start is None else f"end-{start}", str(code))
+
+    def put(self, name: str, text: str = "") -> Path:
+        """A file of the training's folder, whole from the first."""
+        beside = self.folder / f".{name}"
+        beside.write_text(text)
+        return beside.replace(self.folder / name)
+
+    def reset(self, *ranks: dict[str, Any], **fields: Any) -> Path:
+        """MindCluster's word."""
+        return self.put("reset.json", json.dumps({"RankList": ranks, "UpdateTime": 7, "RetryTime": 0} | fields))
+
+
+def moves(run: Run) -> bool:
+    """Whether its last start has come to a beat."""
+    order = run.order
+    return "first_beat" in order[len(order) - 1 - order[::-1].index("spawned") :] if "spawned" in order else False
+
+
+def told(run: Run, *codes: str) -> list[dict[str, Any]]:
+    """The faults with these codes that are on record."""
+    return [record for record in run.named("fault") if record["code"] in codes]
+
+
+def faulted(run: Run, code: str, number: int = 1) -> dict[str, Any]:
+    """The `number`th record of this fault, once it is written."""
+
+    def look() -> list[dict[str, Any]]:
+        found = told(run, code)
+        assert len(found) >= number or run.process.poll() is None, f"ended without fault {code}: {run.told()}"
+        return found if len(found) >= number else []
+
+    found: list[dict[str, Any]] = wait_for(look, f"fault {code} x{number}: {run.order}")
+    return found[number - 1]
+
+
+def rank(number: int = 0, status: str = "unrecovered", codes: str = "", logic: int | None = None) -> dict[str, Any]:
+    """An entry of MindCluster's list."""
+    logic = number if logic is None else logic
+    return {"RankId": number, "LogicId": logic, "Status": status, "ErrorCode": [], "ErrorCodeHex": codes}
+
+
+def kill_helper(run: Run, name: str) -> None:
+    os.kill(wait_for(lambda: run.helper(name), f"the helper {name}"), signal.SIGKILL)
+
+
+def remembers(run: Run, folder: Path) -> None:
+    """It has read the history in this folder: it has added to it since."""
+
+    def known() -> bool:
+        try:
+            schedules = json.loads((folder / "history.json").read_bytes())["schedules"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return any(f"-{run.pid}-" in schedule["key"] for schedule in schedules)
+
+    wait_for(known, "that it remembers")
+
+
+JOB = "7f-job"  # of all in one state dir
+
+
+def history(folder: Path, *ages: float, code: str = "46", node: str = NODE, boot: str = "earlier") -> None:
+    """As if faults of the first GPU had come so many seconds ago by today's clock."""
+    at = [{"wall": time.time() - age, "mono": 5000.0 + n} for n, age in enumerate(ages)]
+    fault = {"node": node, "device": uuid(0), "code": code, "severity": "major", "boot": boot, "job": JOB}
+    folder.mkdir(exist_ok=True)
+    (folder / "history.json").write_text(
+        json.dumps({"schema": 1, "faults": [fault | one for one in at], "schedules": []})
+    )
+
+
+def reasons(run: Run) -> list[str]:
+    return [record["reason"] for record in run.named("restart")]

@@ -1,0 +1,44 @@
+"""A report's Markdown as text."""
+
+from ftrun.helpers.evidence.markdown import block, code, plain, table
+from ftrun.views.markdown import lines
+
+
+def shown(markdown: str) -> str:
+    return "\n".join(lines(markdown))
+
+
+def test_what_the_report_marks_up_is_read_back() -> None:
+    for text in ("a_b*c", "`ticks` and | pipes", "<b>&#x", "\\", "``", "*", "a[1](2)", " spaces "):
+        assert shown(code(text)) == text
+        assert shown(plain(text)).strip() == text.strip()
+
+
+def test_tables_are_columns() -> None:
+    rows = [["1", code("a|b"), plain("x_y")], ["1000", code("c"), ""]]
+    assert shown(table(["rank", "program", "state"], rows)).split("\n") == [
+        "rank  program  state",
+        "1     a|b      x_y",
+        "1000  c",
+    ]
+
+
+def test_blocks_are_kept_as_they_are() -> None:
+    assert shown(block("| no | table |\n```\n# no title\n  `x`")) == (
+        "    | no | table |\n    ```\n    # no title\n      `x`"
+    )
+
+
+def test_titles_and_sentences() -> None:
+    assert shown("**Rank 3 stopped**\n\n## The suspect\n\n* a thing") == (
+        "Rank 3 stopped\n\nThe suspect\n-----------\n\n* a thing"
+    )
+
+
+def test_nothing_acts_on_a_terminal() -> None:
+    assert shown("a\x1b[2Jb") == "a\\x1b[2Jb"
+
+
+def test_a_report_that_was_cut_off_is_shown_as_far_as_it_goes() -> None:
+    assert shown("## Title\n\n```text\nfirst\n| a") == "Title\n-----\n\n    first\n    | a"
+    assert shown("| a | b |\n| --- |") == "a  b"

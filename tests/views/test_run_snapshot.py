@@ -1,0 +1,467 @@
+"""What is seen of a run by its files alone, as values."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
+from ftrun.core.machine.values import LearnedTimeouts
+from ftrun.core.text import sentences
+from ftrun.views.run_snapshot import look
+from ftrun.views.rundir import NoRunDir
+from ftrun.views.snapshot import Snapshot
+from ftrun.views.summary import lines
+from ftrun_hooks import layout as at
+from support.made_run import NS, MadeRun
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[MadeRun]:
+    made = MadeRun(tmp_path / "run")
+    made.record("started", ago=60, reason="first", start_cnt=1)
+    made.record("spawned", ago=50, pid=1)
+    made.record("first_beat", ago=40, rank=0, step=0)
+    yield made
+    made.close()
+
+
+def seen(run: MadeRun) -> Snapshot:
+    return look(run.write(), run.now)
+
+
+def test_a_run_that_moves(run: MadeRun) -> None:
+    run.rank(0, moved=2, step=9)
+    run.rank(1, moved=30, step=8)
+    run.samples([(40, 0, 0), (30, 2, 3)])
+    found = seen(run)
+    assert (found.alive, found.phase, found.attempt, found.reason) == (True, "running", 1, "first")
+    assert (found.pid, found.command, found.version) == (os.getpid(), ("train",), "0.1.0")
+    assert [rank.state for rank in found.ranks] == ["moving", "moving"]
+    assert found.slowest == found.stalest == found.ranks[1]
+    assert (found.ranks[1].rule, found.ranks[1].limit) == ("step", 100.0)
+    assert found.ranks[1].age == pytest.approx(30, abs=0.01)
+    assert found.up == pytest.approx(50, abs=0.01)
+    assert found.step == 9
+    assert found.step_time == pytest.approx(38 / 9, abs=0.01), "since the first sample of the last minute"
+    assert found.deadline == pytest.approx(70, abs=0.01)
+    assert found.next == "rank 1 is a suspect in 70s: 30s without a step of 100s (option)"
+    assert found.left == {"hang": 3, "fault": 3, "failure": 0}
+    assert found.problems == ()
+
+
+def test_for_how_long_it_is_in_its_phase(run: MadeRun) -> None:
+    run.rank(0, moved=2)
+    run.standing["since"] = run.now - 33
+    assert seen(run).since == pytest.approx(33)
+    run.gone()
+    assert seen(run).since is None, "nobody knows what it would be in now"
+
+
+def test_one_of_a_group_says_how_that_stands(run: MadeRun) -> None:
+    run.rank(0, moved=2)
+    run.ledger = run.ledger._replace(epoch=3)
+    run.standing["group"] = {"what": "run", "why": "rank 1 fell"}
+    assert seen(run).group == "epoch 3, at work"
+    run.standing |= {"phase": "pending", "attempt": None, "deadline": None}
+    run.standing["group"] = {"what": "stop", "why": "rank 1 (node-b) is lost"}
+    found = seen(run)
+    assert found.group == "epoch 3, ended everywhere, to start again: rank 1 (node-b) is lost"
+    assert found.next == "the next start, once all members of the group can"
+
+
+def test_one_that_is_done_or_gone_is_not_waited_for(run: MadeRun) -> None:
+    run.rank(0, moved=90, FLAGS=at.DONE)
+    run.rank(1, moved=90, START_TICKS=1)
+    run.rank(2, moved=3)
+    found = seen(run)
+    assert [rank.state for rank in found.ranks] == ["done", "gone", "moving"]
+    assert found.stalest == found.slowest == found.ranks[2]
+
+
+def test_one_that_has_not_moved_yet_is_starting(run: MadeRun) -> None:
+    run.rank(0, moved=None, step=None)
+    run.standing["phase"] = "starting"
+    found = seen(run)
+    assert found.ranks[0].state == "starting"
+    assert found.next == "rank 0 is a suspect in 59m 10s: 50s without a first beat of 60m (default)"
+
+
+def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
+    run.rank(0, moved=150, step=9)
+    run.section(0, "checkpoint", began=120, timeout=600)
+    found = seen(run)
+    assert (found.ranks[0].state, found.ranks[0].section) == ("section", "checkpoint")
+    assert found.next == "rank 0 is a suspect in 8m: 2m in section 'checkpoint' of 10m"
+
+
+def test_where_nothing_beats_nothing_is_judged(run: MadeRun) -> None:
+    run.standing["phase"] = "starting"
+    found = seen(run)
+    assert found.ranks == ()
+    assert found.next == sentences.UNWATCHED
+    assert found.limits[1].seconds is None, "what is not armed is not listed as if it were"
+    assert found.limits[1].source.startswith("until the command's hooks are loaded; then 60m")
+
+
+def test_a_start_limit_that_was_given_holds_from_the_spawn(run: MadeRun) -> None:
+    run.limits = run.limits._replace(start=60.0, start_given=True)
+    run.run["sources"]["start-timeout"] = "environment"
+    run.standing["phase"] = "starting"
+    assert seen(run).next == "the command is a suspect in 10s: 50s without a first beat of 60s (environment)"
+
+
+def test_the_idle_rule_is_seen(run: MadeRun) -> None:
+    run.attempt |= {"idle_since": run.now - 45, "accelerator": True}
+    why = "default, since the job uses an accelerator"
+    assert seen(run).next == f"the command is a suspect in 29m 15s: 45s without any work of 30m ({why})"
+
+
+def test_a_learned_limit_says_why(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=3600.0, auto=True)
+    run.ledger = run.ledger._replace(learned=LearnedTimeouts(50.0, 5.0, 8.0, 300, 4.0))
+    run.rank(0, moved=10, INTERVALS=300, USUAL=5 * NS, LONGEST=8 * NS)
+    found = seen(run)
+    hang = found.limits[0]
+    assert (hang.name, hang.seconds) == ("hang", 50.0)
+    assert hang.source.startswith("learned: 10 times 5s, within which 99 of 100 silences are")
+    assert "(learned: 10 times 5s" in str(found.next)
+
+
+def test_before_it_is_learned_a_provisional_limit_holds(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=3600.0, auto=True)
+    run.run["sources"]["hang-timeout"] = "default"
+    run.rank(0, moved=10)
+    hang = seen(run).limits[0]
+    assert hang.seconds == 300.0
+    assert hang.source.startswith("provisional: 5 times the time from the start to the last step; at least 5m")
+    run.limits = run.limits._replace(start=200.0)
+    assert seen(run).limits[0] == ("hang", 200.0, "default: as the start timeout, until it is learned")
+
+
+def test_a_later_start_shows_the_limit_that_holds_for_it(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=3600.0, start=3600.0, start_given=False, auto=True)
+    run.standing["phase"] = "starting"
+    run.attempt |= {"first_beat": 5.5, "start_raised": 0.0, "moved": False}
+    found = seen(run)
+    assert (found.limits[1].name, found.limits[1].seconds) == ("start", 300.0)
+    assert "learned: 5 times the slowest start so far, 5.5s" in found.limits[1].source
+    assert "the command is a suspect in" in str(found.next)
+    assert found.first_beat == 5.5
+
+
+def test_paused_ages_stand_still(run: MadeRun) -> None:
+    run.rank(0, moved=95)
+    run.standing["paused"] = {"since": run.now - 60, "until": run.now + 1200}
+    found = seen(run)
+    assert found.paused == pytest.approx(60)
+    assert found.resumes == pytest.approx(1200)
+    assert found.next == "paused: no verdicts; resumes in 20m"
+    assert found.ranks[0].age == pytest.approx(35, abs=0.01)
+
+
+COMING = [
+    ({"phase": "pending", "want": {"want": "again"}}, 8, "restart in 8s (backoff)"),
+    ({"phase": "stopping", "stage": "term"}, 4, "SIGKILL in 4s"),
+    ({"phase": "stopping", "stage": "kill"}, 50, "what SIGKILL does not end makes this node unusable in 50s (197)"),
+    ({"phase": "stopping", "stage": "asked"}, None, "asked to end from outside; waits for the command to do so"),
+    ({"phase": "healing"}, 180, "healing given up in 3m, with 197"),
+    ({"phase": "healing", "held": "hands off"}, 180, "waits for the platform: hands off; given up in 3m"),
+    (
+        {"phase": "suspect", "finding": {"rank": 3}},
+        28,
+        "the verdict on rank 3: evidence is being taken; in 28s at the latest",
+    ),
+    ({"phase": "launching"}, None, "the command is being executed"),
+]
+
+
+@pytest.mark.parametrize(("standing", "left", "words"), COMING, ids=range(len(COMING)))
+def test_what_comes_next_in_words(run: MadeRun, standing: dict[str, object], left: float | None, words: str) -> None:
+    run.standing |= standing | {"deadline": None if left is None else run.now + left}
+    found = seen(run)
+    assert found.next == words
+    assert found.deadline == (None if left is None else pytest.approx(left, abs=0.01))
+
+
+def test_between_two_attempts_there_is_no_attempt(run: MadeRun) -> None:
+    run.standing |= {"phase": "pending", "want": {"want": "again"}, "deadline": run.now + 8, "attempt": None}
+    found = seen(run)
+    assert (found.phase, found.ranks, found.step) == ("waiting", (), 7)
+
+
+def test_checkpoints_have_an_age(run: MadeRun) -> None:
+    run.record("progress", ago=25, by="checkpoint", step=5, checkpoint="/c/5")
+    run.record("progress", ago=20, by="step", step=6)
+    run.ledger = run.ledger._replace(last_checkpoint="/c/5", best_checkpoint=5)
+    found = seen(run)
+    assert (found.checkpoint, found.checkpoint_step) == ("/c/5", 5)
+    assert found.checkpoint_age == pytest.approx(25, abs=5)
+    run.rank(0, CHECKPOINT_AT=int((run.now - 3) * NS), CHECKPOINT_STEP=6)
+    assert seen(run).checkpoint_age == pytest.approx(3, abs=0.01), "as the rank says, where one does"
+
+
+def test_what_was_lost_is_told(run: MadeRun) -> None:
+    account = Account(
+        wall=100.0, kept=60.0, lost=LostTime(hang=30.0), restarts=RestartCounts(hang=2), open=10.0, begun=True
+    )
+    account = account._replace(at=run.now - 5)
+    run.ledger = run.ledger._replace(account=account)
+    found = seen(run)
+    assert found.wall == pytest.approx(105, abs=0.01)
+    assert found.goodput == pytest.approx(75 / 105, abs=0.01)
+    assert found.lost == {"hang": 30.0}
+    assert found.restarts["hang"] == 2
+
+
+def test_the_last_trouble_and_its_report(run: MadeRun) -> None:
+    report = run.folder / "reports" / "attempt-1" / "report.md"
+    report.parent.mkdir(parents=True)
+    report.touch()
+    run.record("hang", ago=9, rule="step", rank=3, age=41.0, limit=38.0, step=812, why="collectives.py:88 all_reduce")
+    run.record("stopping", ago=9, by="SIGTERM")
+    run.record("exited", ago=8, signal=15)
+    run.record("restart", 2, ago=8, reason="hang", start_cnt=2, consecutive=1)
+    found = seen(run).trouble
+    assert found is not None
+    assert (found.cause, found.attempt, found.report) == ("hang", 1, str(report))
+    assert found.why == "rank 3 stopped at step 812, 41s ago (limit 38s), at collectives.py:88 all_reduce"
+
+
+def test_an_end_of_its_own_is_trouble(run: MadeRun) -> None:
+    run.record("exited", code=3, why="ValueError: no")
+    run.record("stopping", by="SIGTERM")
+    found = seen(run).trouble
+    assert found is not None
+    assert (found.cause, found.why, found.report) == ("failure", "ValueError: no", None)
+
+
+def test_an_end_that_was_asked_for_is_none(run: MadeRun) -> None:
+    run.record("stopping", by="outside", signal=15)
+    run.record("problem", what="something else")
+    run.record("exited", signal=15)
+    assert seen(run).trouble is None
+
+
+def test_a_fault_that_does_nothing_is_none(run: MadeRun) -> None:
+    run.record("fault", device="GPU-1", code="13", severity="warning")
+    assert seen(run).trouble is None
+    run.record("fault", device="GPU-1", code="79", severity="critical", why="fell off the bus")
+    found = seen(run).trouble
+    assert found is not None
+    assert (found.cause, found.why) == ("fault", "device GPU-1 reported 79: fell off the bus")
+
+
+def test_a_trouble_of_long_ago_is_found(run: MadeRun) -> None:
+    run.ledger = run.ledger._replace(start_cnt=2)
+    run.record("hang", ago=9, rule="step", rank=3, age=41.0, limit=38.0, step=812)
+    run.record("spawned", 2)
+    for number in range(20_000):
+        run.record("progress", 2, by="step", step=number)
+    found = seen(run).trouble
+    assert found is not None
+    assert found.cause == "hang"
+    assert sum(map(len, run.lines)) > 2 << 20
+
+
+def test_the_end(run: MadeRun) -> None:
+    run.record("ended", verdict="hang-limit", exit_code=195, why="again and again")
+    run.standing |= {"phase": "done", "attempt": None}
+    found = seen(run)
+    assert (found.alive, found.phase, found.verdict, found.exit_code) == (False, "done", "hang-limit", 195)
+    assert found.why == "again and again"
+    assert found.next is None
+    assert (found.counts, found.left) == ({}, {}), "they are of whoever begins anew"
+
+
+def test_one_that_began_again_on_this_run_dir_is_not_over(run: MadeRun) -> None:
+    run.record("ended", verdict="hang-limit", exit_code=195, why="again and again")
+    run.record("started", 2, reason="failure", start_cnt=2)
+    found = seen(run)
+    assert (found.alive, found.phase, found.verdict) == (True, "running", None)
+
+
+def test_killed_without_a_verdict(run: MadeRun) -> None:
+    run.rank(0, moved=2, START_TICKS=1)
+    run.gone()
+    run.ledger = run.ledger._replace(account=Account(wall=59.0, at=run.now - 1))
+    found = seen(run)
+    assert (found.alive, found.phase, found.problems) == (False, "cut off", ())
+    assert (found.ranks[0].state, found.ranks[0].age) == ("gone", None), "nobody judges"
+    assert found.ranks[0].moved == pytest.approx(1, abs=0.01), "as it was at the end"
+
+
+def test_ranks_that_outlive_ftrun_are_no_part_of_the_run(run: MadeRun) -> None:
+    run.record("progress", ago=25, by="checkpoint", step=5, checkpoint="/c/5")
+    run.ledger = run.ledger._replace(last_checkpoint="/c/5", best_checkpoint=5, account=Account(at=run.now - 24))
+    run.rank(0, moved=0.5, step=95, CHECKPOINT_AT=int((run.now - 3) * NS), CHECKPOINT_STEP=90)
+    run.gone()
+    found = seen(run)
+    assert (found.phase, found.step, found.checkpoint_step, found.ranks) == ("cut off", 7, 5, ())
+    assert found.checkpoint_age == pytest.approx(25, abs=5)
+    assert found.problems == ("1 rank still runs, unsupervised: the rest is as it was when ftrun died",)
+
+
+def test_another_boot_has_another_clock(run: MadeRun) -> None:
+    run.rank(0, moved=2)
+    run.run["boot"] = "another"
+    found = seen(run)
+    assert (found.alive, found.phase, found.ranks) == (False, "cut off", ())
+
+
+def test_devices_as_the_probe_said(run: MadeRun) -> None:
+    path = Path(run.write())
+    device = {"vendor": "nvidia", "id": "GPU-1", "index": 0, "name": "H100", "util": 97.0, "memory_used": 5}
+    device |= {"power": 650.5, "health": "GPU is lost", "recovery": "reboot"}
+    (path / "devices.json").write_text(json.dumps({"mono": run.now - 4, "devices": [device]}))
+    (found,) = look(str(path), run.now).devices
+    assert found[:6] == ("GPU-1", "H100", 97.0, 5, None, 650.5)
+    assert found.age == pytest.approx(4, abs=0.01)
+    assert (found.index, found.health, found.recovery) == (0, "GPU is lost", "reboot")
+    (path / "devices.json").write_text('{"mono": "x", "devices": 7}')
+    assert look(str(path), run.now).devices == ()
+
+
+# --- bytes that are torn, missing or not ours -------------------------------------------------------------------------
+
+
+def test_no_state_leaves_the_records(run: MadeRun) -> None:
+    path = Path(run.write())
+    (path / "state.json").unlink()
+    found = look(str(path), run.now)
+    assert (found.phase, found.attempt, found.alive) == ("cut off", 1, False)
+    (problem,) = found.problems
+    assert "state.json cannot be read" in problem
+
+
+def test_no_state_makes_no_zeros(run: MadeRun) -> None:
+    path = Path(run.write())
+    (path / "state.json").write_bytes(b"torn")
+    found = look(str(path), run.now)
+    assert (found.restarts, found.counts, found.left, found.wall, found.schedule_cnt) == ({}, {}, {}, None, None)
+    assert not any(line.startswith(("restarts", "goodput")) for line in lines(found))
+    for number in (2, 3):
+        run.record("restart", number, reason="hang", start_cnt=number)
+    run.write()
+    (path / "state.json").unlink()
+    found = look(str(path), run.now)
+    assert (found.attempt, found.reason, found.restarts) == (3, "hang", {"hang": 2})
+    assert "restarts    2 after a hang" in lines(found)
+
+
+BROKEN = [b"", b"{", b"null", b'{"schema": 2}', b"\0" * 512, b"[" * 100_000, b'{"schema": 1, "start_cnt": -1}']
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_a_state_that_is_none_is_a_problem_and_no_error(run: MadeRun, content: bytes) -> None:
+    path = Path(run.write())
+    (path / "state.json").write_bytes(content)
+    (problem,) = look(str(path), run.now).problems
+    assert "state.json" in problem
+    assert "\n" not in problem
+
+
+def test_a_truncated_state_is_a_problem_at_any_length(run: MadeRun) -> None:
+    run.rank(0)
+    path = Path(run.write())
+    whole = (path / "state.json").read_bytes()
+    for length in range(0, len(whole.rstrip()), 97):
+        (path / "state.json").write_bytes(whole[:length])
+        assert len(look(str(path), run.now).problems) == 1
+
+
+ODD: list[dict[str, object]] = [
+    {"attempt": {"number": "x"}},
+    {"attempt": 7},
+    {"paused": {"since": None}},
+    {"deadline": "soon", "phase": "healing"},
+    {"attempt": {"spawned_at": 1, "idle_since": None}},
+]
+
+
+@pytest.mark.parametrize("standing", ODD, ids=range(len(ODD)))
+def test_a_state_of_another_make_is_a_problem_and_no_error(run: MadeRun, standing: dict[str, object]) -> None:
+    run.standing |= standing
+    found = seen(run)
+    assert "not understood" in found.problems[0]
+    assert found.step == 7, "the ledger is"
+
+
+def test_unknown_limits_are_a_problem_and_no_error(run: MadeRun) -> None:
+    path = run.write()
+    run.write_state(
+        {**run.rest, "run": run.run | {"limits": {"new": 1}}, "now": run.standing | {"attempt": run.attempt}}
+    )
+    assert "not understood" in look(path, run.now).problems[0]
+
+
+def test_a_beat_folder_that_vanished_is_a_problem(run: MadeRun) -> None:
+    run.write()
+    run.close()
+    found = look(str(run.folder), run.now)
+    assert found.alive
+    assert "no beats to be read" in found.problems[0]
+
+
+def test_a_beat_file_that_was_cut_off_is_a_problem(run: MadeRun) -> None:
+    run.write()
+    os.truncate(run.beats / at.BEATS, 100)
+    assert "cut off" in look(str(run.folder), run.now).problems[0]
+
+
+def test_torn_and_endless_records_are_passed_over(run: MadeRun) -> None:
+    run.lines.insert(1, b"\xff\xfe not ours\n")
+    run.lines.insert(2, b'{"event": 7}\n')
+    run.lines.insert(3, b"[" * 100_000 + b"\n")
+    run.record("hang", rule="step", rank=0, age=2.0, limit=1.0)
+    run.lines.append(b"x" * (10 << 20) + b"\n")
+    run.record("problem", what="the last")
+    run.lines.append(b'{"schema": 1, "ti')
+    found = seen(run)
+    assert found.alive
+    assert found.problems == ()
+
+
+def test_an_empty_file_of_records_is_a_beginning(run: MadeRun) -> None:
+    run.lines = []
+    run.standing |= {"phase": "pending", "attempt": None}
+    assert seen(run).phase == "waiting"
+
+
+def test_no_run_dir(tmp_path: Path) -> None:
+    with pytest.raises(NoRunDir, match="there is no such folder"):
+        look(str(tmp_path / "none"))
+    with pytest.raises(NoRunDir, match=r"there is no events\.jsonl in it"):
+        look(str(tmp_path))
+
+
+def test_it_is_cheap(run: MadeRun) -> None:
+    for rank in range(1024):
+        run.rank(rank)
+    for number in range(20_000):
+        run.record("progress", by="checkpoint", step=number, checkpoint=f"/c/{number}")
+    path = run.write()
+    costs = []
+    for _ in range(5):
+        began = time.process_time()
+        look(path)
+        costs.append(time.process_time() - began)
+    assert min(costs) < 0.1, "five times what it takes"
+
+
+def test_a_full_disk_is_told_since_nothing_new_gets_there(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.record("started", reason="first", start_cnt=1)
+    path = run.write()
+    assert not [what for what in look(path).problems if "is full" in what]
+    full = os.statvfs_result((4096, 4096, 1000, 0, 0, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    assert [what for what in look(path).problems if "is full" in what]
+
+
+def test_events_that_are_no_file_make_no_run_dir(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(NoRunDir, match="is no file"):
+        look(str(tmp_path))
