@@ -221,19 +221,28 @@ def _types(record: str, field: str) -> str:
 
 @cache
 def named() -> dict[str, set[str]]:
-    """Every record that the code writes, by its syntax, with the fields that stand in the same call, or in the same
-    loop of a function that makes `Told`."""
+    """Every record that the code writes, by its syntax, with the fields that stand in the same call, or for a record
+    that the client of a helper writes in the same case or function."""
     found: dict[str, set[str]] = {}
     for path in sorted((HOUSE / "supervisor" / "ftrun").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and _writes(node.func):
+        for scope, node in _scoped(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            if _writes(node.func):
                 for name in _strings(node.args[:1]):
                     found.setdefault(name, set()).update(_pairs(node.args[1:]))
-            elif isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns) == "list[Told]":
-                for loop in (one for one in node.body if isinstance(one, ast.For)):
-                    for name in _strings([one.elts[0] for one in _tuples([loop]) if len(one.elts) == 3]):
-                        found.setdefault(name, set()).update(_pairs([loop]))
+            elif ast.unparse(node.func) == "self.context.records.append" and isinstance(node.args[0], ast.Tuple):
+                for name in _strings(node.args[0].elts[:1]):
+                    found.setdefault(name, set()).update(_pairs([scope]))
     return found
+
+
+def _scoped(node: ast.AST, scope: ast.AST | None = None) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Each node below this one, after the innermost case or function that it stands in."""
+    scope = node if scope is None or isinstance(node, ast.match_case | ast.FunctionDef) else scope
+    for inner in ast.iter_child_nodes(node):
+        yield scope, inner
+        yield from _scoped(inner, scope)
 
 
 def _writes(called: ast.expr) -> bool:

@@ -110,7 +110,7 @@ def test_a_device_that_the_command_does_not_use_is_none_of_its_concern(four: Rig
 @pytest.mark.parametrize("scope", ["-", 0])
 def test_a_driver_that_does_not_answer_is_no_fault(four: Rig, scope: str | int) -> None:
     four.gpus.set(scope, blocks="*")
-    soon = "import ftrun.core.machine.starting\nftrun.core.beginning.CHECK = 0.5\nfrom ftrun.cli"
+    soon = "import ftrun.core.machine.starting\nftrun.core.machine.starting.CHECK = 0.5\nfrom ftrun.cli"
     quick = SOON[2].replace("from ftrun.cli", soon)
     four.end()
     run = four.runs.start("--probe", "nvidia", *QUICK, *python(TRAINS), program=(*SOON[:2], quick))

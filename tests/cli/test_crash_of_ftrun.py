@@ -193,7 +193,7 @@ import sys
 sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
 import ftrun.pid1.loop
 def decide(job, event, policy, whole=ftrun.pid1.loop.decide):
-    if type(event).__name__ == 'Looked': raise RuntimeError('planted\\nbug')
+    if type(event).__name__ == 'BeatsRead': raise RuntimeError('planted\\nbug')
     return whole(job, event, policy)
 ftrun.pid1.loop.decide = decide
 from ftrun.cli.run import main

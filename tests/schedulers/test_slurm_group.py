@@ -15,7 +15,8 @@ SAYS = (
 SECRET = "0123456789abcdef"
 WHO = (
     "import os; from ftrun.config import option_table, group_config; os.environ.pop('FTRUN_BEAT_DIR', None);"
-    "group, note = group_config.ours(option_table.settings({}, os.environ)); print(group or note or 'alone', flush=True)"
+    "group, note = group_config.ours(option_table.settings({}, os.environ));"
+    " print(group or note or 'alone', flush=True)"
 )
 
 

@@ -1,7 +1,7 @@
 """Does what is to be done at the end of the container: `python -m ftrun.helpers.exit_hooks JSON`, started by PID 1.
 
-The one word is a `Work` (messages/exit_hooks.py): the commands are run one after another by `sh -c`, each in a session of
-its own with its output on stderr, then the paths are unmounted by `umount`.  `Parted` is the last that it says.  It
+The one word is a `Work` (messages/exit_hooks.py): the commands are run one after another by `sh -c`, each in a session
+of its own with its output on stderr, then the paths are unmounted by `umount`.  `Parted` is the last that it says.  It
 comes when all is done, or after the grace, or when stdin ends: what is `late` then goes on without being waited
 for.  The command that runs is left to itself, the others are started beside it, and the paths are unmounted lazily
 (`umount -l`: gone from the tree of files at once, for good with their last user); `pids` are the processes that go

@@ -1,9 +1,10 @@
 """Everything pyzmq: `python -m ftrun.helpers.messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after the command.
 
 In the run dir: `ftctl.sock`, the control channel (channel.py); `records.sock`, a stream of the records (stream.py);
-and `steps.jsonl`, how far training was when (steps.py).  stdin and stdout are one stream socket; messages/messenger.py has
-what is said on it.  With GROUP (a `messages.peers.Place` in JSON) it also speaks with the other nodes (hub.py at rank 0,
-member.py).  It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
+and `steps.jsonl`, how far training was when (steps.py).  stdin and stdout are one stream socket; messages/messenger.py
+has
+what is said on it.  With GROUP (a `messages.peers.Place` in JSON) it also speaks with the other nodes (hub.py at rank
+0, member.py).  It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Shows the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
 
 ADDRESS is HOST:PORT, PATH a file for node_exporter's textfile collector, written each PERIOD s and when stdin has
-ended; either may be empty.  What it says is in messages/metrics.py.  An address that cannot be had is tried again.  It ends
+ended; either may be empty.  What it says is in messages/metrics.py.  An address that cannot be had is tried again.  It
+ends
 with 0 when stdin ends, when nobody reads any more, or when prometheus-client is not installed; with 1 after a problem
 that it did not expect.
 """

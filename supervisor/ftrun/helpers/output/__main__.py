@@ -1,7 +1,8 @@
 """Passes on what the command writes, and keeps a copy of it: `output LOG STREAM...`, started by PID 1.
 
 For each STREAM (1 or 2, the command's number of it) there are two descriptors, from 3 on: the pipe that the command
-writes to, and where that would have gone without us.  What it is asked, and says, is in messages/output.py; `Tail` comes
+writes to, and where that would have gone without us.  What it is asked, and says, is in messages/output.py; `Tail`
+comes
 once all that was written is seen, or after `PATIENCE`; a line in the log says where an attempt begins.  It ends with 0
 when its stdin and all pipes have, and all is passed on and in the log (which it waits for at most `LOG_PATIENCE`), and
 not before: also when PID 1 has died.

@@ -2,7 +2,8 @@
 
 PATH is `reset.json` (reset.py), looked at every PERIOD seconds; TABLE a site's file of fault codes
 (core/rules/fault_codes.py).
-What it says is in messages/platform.py: `Platform` at first, and each time anything of it changes; `Ready` after the first
+What it says is in messages/platform.py: `Platform` at first, and each time anything of it changes; `Ready` after the
+first
 look; `Problem`, each at most once.  The faults are one for each code of each rank of this container (ranks.py; of all
 ranks, where nothing says which are), with the status `fault`, `unrecovered` or `failed`.  `fault` without a code has
 the code "reset.json"; so have the other states, where no rank of this container has a code.  The platform wants the

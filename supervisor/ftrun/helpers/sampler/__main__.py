@@ -1,6 +1,7 @@
 """Says each period what the command's tree does: `main([PERIOD])`, in seconds.
 
-`Tree` on stdin names the tree, each time the command was started (messages/sampler.py); a new one is answered by `Begun`,
+`Tree` on stdin names the tree, each time the command was started (messages/sampler.py); a new one is answered by
+`Begun`,
 so that it is never silent for longer than a period or an attempt.  In here and not in PID 1, because `/proc/<pid>/io`
 waits for a lock that a process stuck in exec may hold.
 """
