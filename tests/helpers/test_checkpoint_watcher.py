@@ -308,9 +308,7 @@ def test_folders_behind_links(start: Start, tmp_path: Path) -> None:
     (tmp_path / "fresh").rename(link)
     (tmp_path / "data" / "late").mkdir()
     numbers = itertools.count()
-    for (
-        watcher
-    ) in both.all:  # a file of the first instant may be taken for one that was there before the folder was seen
+    for watcher in both.all:  # a file of the first instant may be taken for an old one
         while not any("/dangling/c" in path for path in watcher.paths):
             put(tmp_path / "data" / "late" / f"c{next(numbers)}.pt")
             assert watcher.read(0.5)
