@@ -31,7 +31,7 @@ def test_the_second_start_goes_on_with_training(
 ) -> None:
     kept = tmp_path / "checkpoints"
     run = runs.run(*options, "--", *EXAMPLE, "--dir", str(kept), *trouble, PYTHONPATH=str(HOUSE / "hooks"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [(record["reason"], record["start_cnt"]) for record in run.named("restart")] == [(reason, 2)]
     second = run.stdout[run.stdout.index("start 2") :].splitlines()
     assert [line.partition(": loss")[0] for line in second] == [

@@ -11,17 +11,17 @@ import pytest
 from ftrun.workload.kinds import KINDS
 from support.matrix import (
     AUTO,
+    FAILING,
+    FALSE_ALARMS,
     HOOKS,
     NOTHING,
     PAGE,
-    TROUBLED,
-    UNTOLD,
     WELL,
     Cell,
     Measured,
     Seen,
-    meet_all,
     page,
+    run_all,
     wrong,
 )
 
@@ -34,19 +34,19 @@ WORKING += [Cell("long-eval", NOTHING), Cell("first-batch", NOTHING)]
 
 @pytest.fixture(scope="module")
 def met(tmp_path_factory: pytest.TempPathFactory) -> Mapping[Cell, Seen]:
-    return dict(meet_all(HANGING + WORKING, tmp_path_factory.mktemp("matrix")))
+    return dict(run_all(HANGING + WORKING, tmp_path_factory.mktemp("matrix")))
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("cell", HANGING, ids=str)
 def test_a_hang_is_found_and_restarted(met: Mapping[Cell, Seen], cell: Cell) -> None:
-    assert wrong(cell, met[cell]) is None, met[cell].told
+    assert wrong(cell, met[cell]) is None, met[cell].log
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("cell", WORKING, ids=str)
 def test_what_only_looks_like_one_is_left_alone(met: Mapping[Cell, Seen], cell: Cell) -> None:
-    assert wrong(cell, met[cell]) is None, met[cell].told
+    assert wrong(cell, met[cell]) is None, met[cell].log
 
 
 @pytest.mark.slow
@@ -57,13 +57,13 @@ def test_all_of_them(tmp_path: Path) -> None:
     measured: Measured = {}
     mistakes = []
     for number in range(REPEATS):
-        cells = TROUBLED + WELL if number % 10 == 0 else [cell for cell in WELL if cell not in UNTOLD]
-        for cell, seen in meet_all(cells, tmp_path / f"{number}"):
+        cells = FAILING + WELL if number % 10 == 0 else [cell for cell in WELL if cell not in FALSE_ALARMS]
+        for cell, seen in run_all(cells, tmp_path / f"{number}"):
             measured.setdefault(cell, []).append(seen)
             why = wrong(cell, seen)
             print(number, cell, why or "as it should be", seen[2:6])
             if why:
-                mistakes.append(f"{cell}: {why}\n{seen.told}")
+                mistakes.append(f"{cell}: {why}\n{seen.log}")
         PAGE.write_text(page(measured))
     assert not mistakes, "\n\n".join(mistakes)
 

@@ -68,7 +68,7 @@ def nodes(folder: Path, how: str) -> Iterator[list[Run]]:
 def test_an_upload_of_one_node_ends_no_other(tmp_path: Path) -> None:
     with nodes(tmp_path, "uploads") as both:
         for run in both:
-            assert run.wait() == 0, run.told()
+            assert run.wait() == 0, run.log()
             assert not run.named("hang")
     (cleared, *_) = both[0].named("cleared")
     assert "1 of which run on other nodes" in cleared["why"]
@@ -76,7 +76,7 @@ def test_an_upload_of_one_node_ends_no_other(tmp_path: Path) -> None:
 
 def test_a_hang_is_found_on_its_own_node(tmp_path: Path) -> None:
     with nodes(tmp_path, "hangs") as (waits, hangs):
-        assert hangs.wait() == 195, hangs.told()
+        assert hangs.wait() == 195, hangs.log()
         (found,) = hangs.named("hang")
         assert found["rank"] == 1
         waits.wait()  # it loses its connection with the other rank

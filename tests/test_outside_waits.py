@@ -289,7 +289,7 @@ def meet(name: str, folder: Path, port: int, seconds: float, program: Sequence[s
         finally:
             runs.end()
     wrong = run.named("hang", "restart")
-    return ("" if ended == 0 and not wrong else f"{name}: exit code {ended}, {wrong}\n{run.told()}"), run
+    return ("" if ended == 0 and not wrong else f"{name}: exit code {ended}, {wrong}\n{run.log()}"), run
 
 
 def _fuse() -> str:

@@ -31,7 +31,7 @@ for step in range(110): ft.beat((ft.attempt().last_step or 0) + step)
 def test_a_limit_is_learned_and_remembered(runs: Runs) -> None:
     hang = "print('stopped', flush=True)\nif first: time.sleep(10**6)\nos._exit(0)"
     run = runs.run("--grace", "off", *python(STEPS + hang), program=SOON)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     (learned,) = run.named("learned")
     assert (learned["limit"], learned["steps"], learned["attempt"]) == (1.0, 100, 1)
     assert "99 of 100 silences are within" in learned["why"]
@@ -48,7 +48,7 @@ def test_what_works_is_not_ended_by_a_learned_limit(runs: Runs) -> None:
     """Evaluation without a word about it looks like a hang, but for the processor that it burns."""
     busy = "until = time.monotonic() + 3.5\nwhile time.monotonic() < until: pass\nos._exit(0)"
     run = runs.run(*python(STEPS + busy), program=SOON)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("hang", "restart") == []
     whys = [record["why"] for record in run.named("cleared")]
     assert whys
@@ -59,7 +59,7 @@ def test_what_works_no_longer_is_found_at_the_next_look(runs: Runs) -> None:
     code = "until = time.monotonic() + 1.2 * first\nwhile time.monotonic() < until: pass\n"
     code += "if first: time.sleep(10**6)\nos._exit(0)"
     run = runs.run("--grace", "off", *python(STEPS + code), program=SOON)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     (found,) = run.named("hang")
     assert found["limit"] > 1.0 or not run.named("cleared")
 
@@ -67,7 +67,7 @@ def test_what_works_no_longer_is_found_at_the_next_look(runs: Runs) -> None:
 def test_a_stop_after_a_few_steps_is_found_by_a_provisional_limit(runs: Runs) -> None:
     code = "import time\nfor step in range(28): ft.beat(step)\nif not ft.attempt().is_restart: time.sleep(10**6)"
     run = runs.run("--grace", "off", *python(code), program=SOON)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     (found,) = run.named("hang")
     assert (found["rule"], found["step"], found["learned"]) == ("step", 27, True)
     assert 1.0 <= found["limit"] < 60.0
@@ -78,7 +78,7 @@ def test_a_later_start_that_never_beats_is_found_by_the_earlier_one(runs: Runs) 
     code = "import os, time\nif os.environ['MA_PROC_START_CNT'] == '2': time.sleep(10**6)\n"
     code += "ft.beat(1)\nos._exit(0 if os.environ['MA_PROC_START_CNT'] == '3' else 7)"
     run = runs.run("--restart-on", "hang,failure", "--backoff", "1ms", "--grace", "off", *python(code), program=SOON)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [record["reason"] for record in run.named("restart")] == ["failure", "hang"]
     (found,) = run.named("hang")
     assert (found["rule"], found["attempt"], found["learned"]) == ("start", 2, True)
@@ -88,7 +88,7 @@ def test_a_later_start_that_never_beats_is_found_by_the_earlier_one(runs: Runs) 
 
 def test_a_given_limit_is_not_learned(runs: Runs) -> None:
     run = runs.run("--hang-timeout", "30s", *python(STEPS + "os._exit(0)"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("learned") == []
     assert run.state["learned"] is None
 
@@ -111,7 +111,7 @@ def test_a_freeze_teaches_no_limit(runs: Runs) -> None:
     wait_for(lambda: run.named("learned"), "a learned limit")
     learned = wait_for(lambda: run.state["learned"], "it in the state")["intervals"]
     wait_for(lambda: run.state["learned"]["intervals"] >= learned + 100, "steps after the freeze")
-    assert max(run.state["learned"]["longest"], run.state["learned"]["slowest_start"]) < frozen, run.told()
+    assert max(run.state["learned"]["longest"], run.state["learned"]["slowest_start"]) < frozen, run.log()
     assert not run.named("hang")
     run.process.send_signal(signal.SIGTERM)
     run.wait()

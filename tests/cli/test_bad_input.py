@@ -173,7 +173,7 @@ def test_a_full_run_dir_at_the_start(runs: Runs) -> None:
     full = runs.folder / "full"
     script = f"mkdir {full}; mount -t tmpfs -o size=4k tmpfs {full}; head -c 4096 /dev/zero > {full}/zeros"
     run = runs.run("sh", "-c", "echo ran; exit 3", prefix=runs.mounted(script), run_dir=full / "run")
-    assert run.wait() == 3, run.told()
+    assert run.wait() == 3, run.log()
     assert run.stdout == "ran\n"
     assert run.stderr.count("\n") == 1
     assert "No space left on device" in run.stderr
@@ -194,7 +194,7 @@ def test_a_run_dir_that_is_spoiled_while_the_job_runs(runs: Runs, kind: str) -> 
     options = ("--restart-on", "failure", "--backoff", "1ms", "--max-restarts", "1")
     run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mkdir run; mount -t tmpfs -o size=64k tmpfs run"))
     assert run.wait() == 93, "the second failure is one too many"
-    assert run.stdout.splitlines() == ["start 1", "start 2"], run.told()
+    assert run.stdout.splitlines() == ["start 1", "start 2"], run.log()
     assert "Traceback" not in run.stderr
     assert runs.verdict["exit_code"] == 93
     assert run.stderr.count("cannot be written") <= 1

@@ -33,7 +33,7 @@ def ascend(runs: Runs, *options: str, run_dir: Path | None = None, **more: str) 
 
 
 def refused(run: Run, device: str, code: str) -> None:
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert told(run, code)[-1]["severity"] == "critical"
     assert not run.named("spawned", "started")
     assert device in run.named("ended")[0]["why"]
@@ -66,13 +66,13 @@ def test_the_next_schedule_on_a_chip_at_fault_ends_with_197_again(
     first.until("first_beat")
     wait_for(lambda: chips.calls.count("info -t usages -i 1") > 1, "two looks")
     chips.set(1, codes=[code], health=health)
-    assert first.wait() == 197, first.told()
+    assert first.wait() == 197, first.log()
     second = ascend(runs, *options, run_dir=runs.folder / "run-2", MA_SCHEDULE_CNT="2")
     refused(second, "1-0", code[0])
     assert why in second.named("ended")[0]["why"]
     elsewhere = ascend(runs, *options, run_dir=runs.folder / "run-3", ASCEND_RT_VISIBLE_DEVICES="0")
     (runs.folder / "end").write_text("0")
-    assert elsewhere.wait() == 0, elsewhere.told()  # a job that does not use the chip
+    assert elsewhere.wait() == 0, elsewhere.log()  # a job that does not use the chip
 
 
 @pytest.mark.parametrize("check", ["on", "off"])
@@ -82,7 +82,7 @@ def test_what_is_not_critical_or_not_to_be_looked_at_kills_nothing(four: Rig, ch
     run = four.start("--check-devices", check)
     assert told(run, "recovery:reset", "recovery:reboot")[0]["severity"] == "warning"
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(four.starts) == 1
 
 
@@ -91,7 +91,7 @@ def test_the_first_start_does_without_it_where_that_is_permitted(four: Rig) -> N
     four.gpus.set(3, lost=True)
     run = four.start("--min-devices", "2", words=("{devices}",))
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     (start,) = four.starts
     assert start["env"]["CUDA_VISIBLE_DEVICES"] == f"{uuid(0)},{uuid(2)}"
     assert start["argv"] == ["2"]
@@ -103,7 +103,7 @@ def test_a_device_that_the_command_does_not_use_is_none_of_its_concern(four: Rig
     four.gpus.set(2, **REBOOT)
     run = four.start(CUDA_VISIBLE_DEVICES="0,1")
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert not told(run, "recovery:reboot")
 
 
@@ -114,7 +114,7 @@ def test_a_driver_that_does_not_answer_is_no_fault(four: Rig, scope: str | int) 
     quick = SOON[2].replace("from ftrun.cli", soon)
     four.end()
     run = four.runs.start("--probe", "nvidia", *QUICK, *python(TRAINS), program=(*SOON[:2], quick))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(four.starts) == 1
 
 
@@ -123,7 +123,7 @@ def test_a_stop_during_the_look_is_a_stop(four: Rig) -> None:
     run = four.start(heard=False)
     wait_for(lambda: four.gpus.blocked, "that it looks")
     run.process.terminate()
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert not four.starts
 
 
@@ -151,7 +151,7 @@ def test_min_devices_without_a_device_is_refused(runs: Runs, environment: dict[s
 def test_min_devices_where_only_the_probe_can_know_is_told_and_kills_nothing(runs: Runs) -> None:
     runs.environment.pop("CUDA_VISIBLE_DEVICES", None)
     run = runs.run("--probe", "nvidia", "--min-devices", "1", "sleep", "1")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     (line,) = [line for line in run.stderr.splitlines() if "--min-devices" in line]
     assert line.startswith("[ftrun] probe: --min-devices 1 has no effect, no device is seen (no NVIDIA driver")
     assert line.endswith("the command is not touched")

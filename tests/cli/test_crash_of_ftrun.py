@@ -41,7 +41,7 @@ def test_the_command_dies_with_a_killed_ftrun_and_the_rest_before_the_next_start
     stranger.until("spawned")
     code = f"from support.runs import alive; print('left' if alive({daemon}) else 'gone', ft.attempt())"
     run = runs.run(*python(code), PYTHONPATH=str(HOUSE / "tests"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.stdout.startswith("gone"), "it was ended before the start"
     assert "start_cnt=2" in run.stdout
     assert not Path(beats).exists()
@@ -57,7 +57,7 @@ def test_counts_survive_a_killed_ftrun(runs: Runs) -> None:
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     second = runs.run(*hang, *python(code))
-    assert second.wait() == 195, second.told()
+    assert second.wait() == 195, second.log()
     assert [r["start_cnt"] for r in second.named("started", "restart")] == [1, 2, 3, 4, 5]
     assert second.named("restart")[-1]["consecutive"] == 3
     assert runs.verdict["start_cnt"] == 5
@@ -101,7 +101,7 @@ def test_a_corrupt_state_is_kept_aside_and_the_job_runs(runs: Runs, content: byt
     runs.run_dir.mkdir()
     (runs.run_dir / "state.json").write_bytes(content)
     run = runs.run("sh", "-c", "echo start $MA_PROC_START_CNT")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.stdout == "start 1\n"
     assert run.stderr.count("\n") == 1
     assert "is corrupt" in run.stderr
@@ -122,7 +122,7 @@ def test_a_state_that_is_no_file_stops_nothing(runs: Runs, kind: str) -> None:
     else:
         state.symlink_to("/nonexistent" if kind == "dangling" else "/dev/zero")
     run = runs.run("true")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert "Traceback" not in run.stderr
     assert run.stderr.count("\n") <= 1
     assert run.order[-1] == "ended"
@@ -203,7 +203,7 @@ main()
 
 def test_a_failure_of_our_own_ends_the_tree_cleanly_with_125(runs: Runs) -> None:
     run = runs.run("--grace", "300ms", *FTHANG, "none", program=(sys.executable, "-c", FAILING))
-    assert run.wait() == 125, run.told()
+    assert run.wait() == 125, run.log()
     (problem,) = run.named("problem")
     assert "RuntimeError: planted" in problem["traceback"]
     assert "RuntimeError: planted" in (run.run_dir / "run.log").read_text()

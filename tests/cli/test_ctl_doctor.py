@@ -85,7 +85,7 @@ def test_beside_a_running_ftrun_it_is_about_that_one(runs: Runs) -> None:
 def test_where_ftrun_is_pid_1(runs: Runs) -> None:
     need_pid1()
     run = runs.start(*FTCTL, "doctor", "--json", prefix=PID1)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     found = {one["name"]: one for one in json.loads(run.stdout)["findings"]}
     assert (found["PID 1"]["state"], found["PID 1"]["found"]) == ("ok", "ftrun is PID 1")
     assert "subreaper" not in found

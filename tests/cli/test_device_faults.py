@@ -66,7 +66,7 @@ def test_a_fault_that_is_no_reason_to_kill_is_only_written_down(rig: Rig, code: 
     assert faulted(run, code)["severity"] == severity
     rig.hears(run)  # it still trains
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(rig.starts) == 1
     assert not run.named("hang", "healing", "restart")
 
@@ -83,7 +83,7 @@ def test_a_command_that_fails_of_a_users_fault_is_started_again_and_the_third_ti
         rig.end(1, start=start)
         if start < 3:
             run.until("spawned", start + 1)
-    assert run.wait() == 196, run.told()
+    assert run.wait() == 196, run.log()
     assert reasons(run) == ["fault", "fault"]
     assert not run.named("healing"), "there is nothing to heal"
     assert rig.runs.verdict["verdict"] == "user-fault-limit"
@@ -97,7 +97,7 @@ def test_a_hang_after_a_users_fault_is_its_fault(rig: Rig) -> None:
     rig.put("still-1")
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert reasons(run) == ["fault"]
     assert run.named("hang")
 
@@ -105,7 +105,7 @@ def test_a_hang_after_a_users_fault_is_its_fault(rig: Rig) -> None:
 def test_a_failure_without_a_fault_is_none_of_a_device(rig: Rig) -> None:
     run = rig.start()
     rig.end(7)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert not run.named("restart")
 
 
@@ -126,7 +126,7 @@ def test_the_same_fault_a_third_time_ends_with_197_though_training_got_on_in_bet
     run = rig.start("--state-dir", str(state))
     fires(rig, run, 46, 109, 46, 46)  # another code in between ends the row
     rig.gpus.xid(0, 46)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert reasons(run) == ["fault"] * 4
     assert {r["consecutive"] for r in run.named("restart")} == {1}
     assert "time in 24 hours" in rig.runs.verdict["message"]
@@ -142,7 +142,7 @@ def test_one_fault_that_fires_again_and_again_is_one(rig: Rig) -> None:
     run.until("spawned", 2)
     rig.hears(run)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("healing")) == 1
 
 
@@ -156,13 +156,13 @@ def test_faults_are_counted_over_restarts_of(rig: Rig, state: Path, again: str) 
         before, heard = len(run.named("spawned")), len(told(run, "46"))
         rig.gpus.xid(0, 46)
         if number == 3:
-            assert run.wait() == 197, run.told()
+            assert run.wait() == 197, run.log()
             assert "time in 24 hours" in rig.runs.verdict["message"]
             return
         faulted(run, "46", heard + 1)
         run.until("spawned", before + 1)  # what is decided is on disk then
         os.kill(run.pid, signal.SIGTERM if number == 1 else signal.SIGKILL)
-        assert run.wait() in (143, 137), run.told()
+        assert run.wait() in (143, 137), run.log()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_faults_of_an_earlier_boot_count_by_the_clock(
     rig.gpus.xid(0, 46)
     wait_for(lambda: run.named("escalated", "restart"), "what it comes to")
     rig.end()
-    assert run.wait() == code, run.told()
+    assert run.wait() == code, run.log()
 
 
 def test_within_a_boot_no_clock_makes_a_fault_undone(rig: Rig, state: Path) -> None:
@@ -200,7 +200,7 @@ def test_within_a_boot_no_clock_makes_a_fault_undone(rig: Rig, state: Path) -> N
     remembers(run, state)
     rig.hears(run)
     rig.gpus.xid(0, 46)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_faults_of_others_in_the_same_folder_are_none_of_ours(
     rig.gpus.xid(0, 46)
     run.until("spawned", 2)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_verdict_names_the_device_that_it_is_about_and_none_of_another_node(four: Rig, state: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_verdict_names_the_device_that_it_is_about_and_none_of_another_node(fo
     remembers(run, state)
     four.hears(run)
     four.gpus.xid(2, 79)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert (kept(state)["node"], kept(state)["device"]) == (NODE, uuid(2))
 
 
@@ -239,7 +239,7 @@ def test_a_history_that_is_none_is_kept_aside_and_the_job_goes_on(rig: Rig, stat
     remembers(run, state)
     rig.hears(run)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (state / "history.json.corrupt-1").read_text() == content
     assert any(record["helper"] == "state_store" for record in run.named("problem"))
 
@@ -252,7 +252,7 @@ def test_a_killed_state_store_loses_no_fault(rig: Rig, state: Path) -> None:
     fires(rig, run, 46)
     wait_for(lambda: run.helper("state_store"), "the state store again")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [fault["code"] for fault in json.loads((state / "history.json").read_bytes())["faults"]] == ["46"]
 
 
@@ -266,7 +266,7 @@ def test_a_critical_fault_ends_with_197_at_once(rig: Rig, state: Path, what: str
         rig.gpus.xid(0, 79)
     else:
         rig.gpus.set(0, **(REBOOT if what == "recovery:reboot" else {"lost": True}))
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert faulted(run, what)["severity"] == "critical"
     assert not run.named("healing", "restart")
     assert not (rig.folder / "healed").exists()
@@ -296,7 +296,7 @@ def test_a_job_that_can_do_without_goes_on_without_the_device(four: Rig, given: 
     run.until("spawned", 2)
     wait_for(lambda: len(four.starts) == 2, "the second start")
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     first, second = four.starts
     assert first["env"].get("CUDA_VISIBLE_DEVICES") == given
     assert second["env"]["CUDA_VISIBLE_DEVICES"] == left
@@ -313,7 +313,7 @@ def test_a_device_that_nobody_could_name_is_not_among_those_left(four: Rig) -> N
     run.until("spawned", 2)
     wait_for(lambda: len(four.starts) == 2, "the second start")
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     left = four.starts[1]["env"]["CUDA_VISIBLE_DEVICES"].split(",")
     assert set(left) <= set(ALL)
     assert four.starts[1]["argv"] == [str(len(left))]
@@ -325,7 +325,7 @@ def test_below_the_floor_it_ends_with_197(four: Rig) -> None:
     run.until("spawned", 2)
     four.hears(run)
     four.gpus.xid(2, 79)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert len(run.named("spawned")) == 2
     assert uuid(2) in four.runs.verdict["message"]
 
@@ -336,7 +336,7 @@ def test_a_device_that_does_not_heal_is_done_without(four: Rig) -> None:
     run.until("spawned", 2)
     wait_for(lambda: len(four.starts) == 2, "the second start")
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert uuid(1) not in four.starts[1]["env"]["CUDA_VISIBLE_DEVICES"]
 
 
@@ -350,7 +350,7 @@ def test_what_a_removed_device_reports_disturbs_nobody_any_more(four: Rig) -> No
     four.gpus.xid(1, 46)
     four.hears(run)
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("spawned")) == 2
     assert len(run.named("removed")) == 1
 
@@ -363,7 +363,7 @@ def test_a_device_that_falls_off_and_says_it_in_many_ways_is_removed_once(four: 
     run.until("spawned", 2)
     four.hears(run)
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("removed")) == 1
     assert len(run.named("spawned")) == 2
 
@@ -374,7 +374,7 @@ def test_memory_of_a_removed_device_is_not_waited_for(four: Rig) -> None:
     four.gpus.xid(1, 79)
     run.until("spawned", 2)
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_killed_ftrun_still_knows_what_it_has_removed(four: Rig) -> None:
@@ -393,7 +393,7 @@ def test_a_killed_ftrun_still_knows_what_it_has_removed(four: Rig) -> None:
         assert four.starts[-1]["env"]["CUDA_VISIBLE_DEVICES"] == visible
         assert four.starts[-1]["argv"] == [str(visible.count(",") + 1)]
     four.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [record["device"] for record in run.named("returned")] == [uuid(1)]
 
 
@@ -409,7 +409,7 @@ def test_a_sites_table_wins_over_ours(rig: Rig) -> None:
     rig.gpus.xid(0, 999)
     run.until("spawned", 2)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [record["code"] for record in run.named("healing")] == ["999"]
 
 
@@ -458,7 +458,7 @@ def test_a_fault_of_a_chip_that_the_user_induced_is_recovered_in_place_and_the_t
         run.until("healing", number)
         rig.chips.set(codes=[], health="OK")
         run.until("spawned", number + 1)
-    assert run.wait() == 196, run.told()
+    assert run.wait() == 196, run.log()
     assert reasons(run) == ["fault"] * 2
 
 
@@ -474,7 +474,7 @@ def test_a_chip_that_heals_is_waited_for_until_its_code_is_gone(runs: Runs) -> N
     rig.chips.set(codes=[], health="OK")
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_chip_that_does_not_heal_is_done_without(runs: Runs) -> None:
@@ -484,7 +484,7 @@ def test_a_chip_that_does_not_heal_is_done_without(runs: Runs) -> None:
     run.until("spawned", 2)
     wait_for(lambda: len(rig.starts) == 2, "the second start")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert rig.starts[1]["env"]["ASCEND_RT_VISIBLE_DEVICES"] == "1"
     assert rig.starts[1]["argv"] == ["1"]
 
@@ -514,7 +514,7 @@ def test_a_device_that_was_taken_out_comes_back_when_it_is_well(runs: Runs, vend
     rig.end(1, start=3)
     wait_for(lambda: len(rig.starts) == 4, "the fourth start")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert looks == 3
     assert reasons(run) == ["fault", "failure", "failure"]
     assert [start["env"][variable] for start in rig.starts] == ["0,1", "1", "1", "0,1"]
@@ -537,7 +537,7 @@ def test_a_driver_that_fails_after_a_hang_isolates_no_node(rig: Rig, error: int)
     rig.put("still-1")
     run.until("spawned", 2)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert reasons(run) == ["hang"]
     assert any(uuid(0) in record["what"] and "nobody says" in record["what"] for record in run.named("problem"))
 
@@ -547,7 +547,7 @@ def test_a_lost_device_after_a_hang_isolates_the_node(rig: Rig) -> None:
     run = rig.start("--hang-timeout", "1s", "--device-timeout", "1s", "--fault-table", str(table))
     rig.gpus.set(0, lost=True)
     rig.put("still-1")
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert f"{uuid(0)} (GPU is lost)" in rig.runs.verdict["message"]
 
 
@@ -567,7 +567,7 @@ def test_a_tool_that_fails_after_a_hang_isolates_no_node(runs: Runs, script: str
     rig.put("still-1")
     run.until("spawned", 2)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert reasons(run) == ["hang"]
     assert any("nobody says" in record["what"] for record in run.named("problem"))
 
@@ -617,7 +617,7 @@ def test_a_fault_that_the_platform_reports_ends_the_tree_and_its_permission_star
     rig.reset(rank(status="recovered"))
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert reasons(run) == ["fault"]
 
 
@@ -628,7 +628,7 @@ def test_a_rank_without_a_code_ends_the_tree_as_well(runs: Runs) -> None:
     rig.reset()
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert told(run, "reset.json")[0]["device"] == "rank3"
 
 
@@ -640,7 +640,7 @@ def test_ranks_of_other_containers_are_none_of_ours(runs: Runs) -> None:
     rig.reset(rank(5, "fault"), rank(0, "recovered"))
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 @pytest.mark.parametrize("codes", ["80C98002", "80818200"], ids=["user", "warning"])
@@ -653,7 +653,7 @@ def test_a_hot_reset_ends_the_processes_whatever_the_table_says_of_the_code(runs
     rig.reset(rank(codes=codes, status="recovered"))
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_hot_reset_of_a_chip_beside_the_one_at_fault_ends_the_processes_too(runs: Runs) -> None:
@@ -663,7 +663,7 @@ def test_a_hot_reset_of_a_chip_beside_the_one_at_fault_ends_the_processes_too(ru
     rig.reset(rank(status="recovered"))
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_torn_file_changes_nothing(runs: Runs) -> None:
@@ -676,7 +676,7 @@ def test_a_torn_file_changes_nothing(runs: Runs) -> None:
     rig.reset()
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_file_that_vanishes_is_a_permission(runs: Runs) -> None:
@@ -686,7 +686,7 @@ def test_a_file_that_vanishes_is_a_permission(runs: Runs) -> None:
     (rig.folder / "reset.json").unlink()
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 @pytest.mark.parametrize("flushing", [False, True])
@@ -696,7 +696,7 @@ def test_a_platform_that_never_permits_a_start_ends_with_197(runs: Runs, flushin
     run.until("healing")
     if flushing:
         rig.reset(FaultFlushing=True)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert runs.verdict["verdict"] == "node-fault"
     assert len(run.named("spawned")) == 1
 
@@ -706,7 +706,7 @@ def test_flushing_alone_kills_nothing(runs: Runs) -> None:
     rig.reset(FaultFlushing=True)
     rig.put("on")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("spawned")) == 1
 
 
@@ -721,7 +721,7 @@ def test_the_platform_s_word_to_end_is_obeyed_and_ftrun_stays(runs: Runs) -> Non
     rig.reset()
     assert run.until("restart")["reason"] == "peer"
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("spawned")) == 2
 
 
@@ -743,7 +743,7 @@ def test_where_another_pod_was_scheduled_again_the_command_starts_with_it(runs: 
     rig.reset(RetryTime=7)
     run.until("first_beat", 3)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [r["why"].partition("(")[2] for r in run.named("platform")] == ["RetryTime 6)", "RetryTime 7)"]
     assert reasons(run) == ["peer", "peer"]
     assert [start["n"] for start in rig.starts] == [1, 2, 3]
@@ -757,7 +757,7 @@ def test_a_killed_platform_helper_knows_in_its_next_life_what_has_changed(runs: 
     (rig.folder / "reset.json").unlink()
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_killed_platform_helper_tells_no_fault_twice(runs: Runs) -> None:
@@ -770,7 +770,7 @@ def test_a_killed_platform_helper_tells_no_fault_twice(runs: Runs) -> None:
     rig.reset()
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(told(run, "DEADBEEF")) == 1
 
 
@@ -790,7 +790,7 @@ def test_a_chip_that_the_platform_gives_up_is_not_healed_any_longer(runs: Runs) 
     assert not [pid for pid in runs.living() if words(pid).startswith("sleep ")]
     wait_for(lambda: len(rig.starts) == 2, "the second start")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert rig.starts[1]["env"]["ASCEND_RT_VISIBLE_DEVICES"] == "1"
 
 
@@ -798,7 +798,7 @@ def test_a_driver_that_is_gone_over_a_healing_is_no_cure(rig: Rig) -> None:
     run = rig.start("--heal", "true", "--heal-timeout", "4s")
     rig.gpus.set("-", **{"error:nvmlInitWithFlags": NOT_LOADED})
     rig.gpus.xid(0, 46)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert len(run.named("spawned")) == 1
 
 
@@ -809,7 +809,7 @@ def test_the_first_start_waits_for_the_platform_too(runs: Runs) -> None:
     run.until("healing")
     assert not (runs.folder / "started").exists()
     rig.reset()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.order[:3] == ["healing", "started", "spawned"]
 
 
@@ -821,5 +821,5 @@ def test_without_a_probe_the_platform_s_fault_takes_a_device_out(runs: Runs) -> 
     run = runs.start(*options, *words, ASCEND_RT_VISIBLE_DEVICES="0,1,2")
     run.until("spawned")
     rig.reset(rank(codes="80818C00", logic=1))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (runs.folder / "seen").read_text() == "0,1,2 3\n0,2 2\n"

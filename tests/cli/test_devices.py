@@ -62,7 +62,7 @@ def test_the_restart_waits_until_memory_comes_back(runs: Runs) -> None:
     fake.set(0, memory_used=40 * GIB)
     fake.later(1.5, 0, memory_used=600 << 20)
     go(runs)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     first, second = run.named("exited")
     assert run.named("restart")[0]["mono"] - first["mono"] > 0.5
     assert second["attempt"] == 2
@@ -75,7 +75,7 @@ def test_memory_that_does_not_come_back_is_a_node_fault(runs: Runs) -> None:
     pid = run.named("spawned")[0]["pid"]
     fake.set(0, memory_used=40 * GIB, pids=[pid])
     go(runs)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     why = runs.verdict["message"]
     assert "GPU-0abcdef0" in why
     assert f"by {pid}" in why
@@ -94,7 +94,7 @@ def test_a_process_of_the_tree_that_holds_a_device_is_ended_first(runs: Runs) ->
     child = number_in(runs.folder / "child")
     fake.set(0, holders={child: 20 * GIB})
     go(runs)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert not state_of(child)
 
 
@@ -107,7 +107,7 @@ def test_a_probe_that_is_stuck_is_on_record_and_no_matter(runs: Runs) -> None:
     assert (said["helper"], said["what"].startswith("silent for")) == ("probe", True)
     wait_for(lambda: not state_of(stuck), "the end of it")
     go(runs)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [r["reason"] for r in run.named("restart")] == ["failure"]
 
 
@@ -119,7 +119,7 @@ def test_a_probe_that_is_stuck_while_devices_are_awaited(runs: Runs) -> None:
     fake.set("-", blocks="*")
     wait_for(lambda: fake.blocked, "a call that blocks")
     go(runs)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert any("nobody says" in record["what"] for record in run.named("problem"))
 
 
@@ -151,7 +151,7 @@ def test_a_fault_is_on_record_and_the_job_goes_on(runs: Runs) -> None:
     fault = run.until("fault", 3)
     assert (fault["code"], fault["device"]) == ("63", "GPU-0abcdef0-0000-4000-8000-000000000000")
     go(runs)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("restart", "hang") == []
 
 
@@ -165,7 +165,7 @@ def test_without_a_driver_the_probe_ends_and_that_is_told_to_whoever_asked(runs:
     if told:
         assert "no NVIDIA driver" in run.until("problem")["what"]
     go(runs)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("problem")) == told
 
 
@@ -225,7 +225,7 @@ def test_descriptors_do_not_leak_over_ten_restarts(runs: Runs) -> None:
     assert helpers(run.pid) == running
     wait_for(lambda: descriptors(run) == before, f"as many as {before}")
     (runs.folder / "go-12").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def descriptors(run: Run) -> int:

@@ -36,7 +36,7 @@ INCURABLE = {
 def test_what_no_restart_cures_ends_at_once_with_94(runs: Runs, rule: str) -> None:
     code, said = INCURABLE[rule]
     run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert "restart" not in run.order
     assert [found["rule"] for found in exits(run)] == [rule]
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("non-recoverable", 94)
@@ -46,7 +46,7 @@ def test_what_no_restart_cures_ends_at_once_with_94(runs: Runs, rule: str) -> No
 @pytest.mark.parametrize("rule", INCURABLE)
 def test_where_failures_are_not_restarted_the_commands_own_code_comes_through(runs: Runs, rule: str) -> None:
     run = runs.run(*program(runs, INCURABLE[rule][0]))
-    assert run.wait() == (2 if rule == "usage" else 1), run.told()
+    assert run.wait() == (2 if rule == "usage" else 1), run.log()
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", run.wait())
     assert "restart" not in run.order
     assert "[ftrun]" not in run.stderr
@@ -54,40 +54,40 @@ def test_where_failures_are_not_restarted_the_commands_own_code_comes_through(ru
 
 def test_the_status_2_after_beats_is_no_matter_of_usage(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, CURED + "ft.beat(1); sys.exit(2)"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [r["reason"] for r in run.named("restart")] == ["failure"]
 
 
 def test_an_assertion_fails_again_however_far_training_came(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, "ft.beat(7); assert False, 'loss is nan'"))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert "loss is nan" in runs.verdict["message"]
 
 
 def test_the_same_line_at_each_start_before_the_first_beat_uses_up_the_restarts(runs: Runs) -> None:
     """As tokens out of bounds of the vocabulary do (Cerebras): that alone is no proof of a permanent error."""
     run = runs.run(*FAILURE, *program(runs, "raise ValueError('no such data set')"))
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert [r["consecutive"] for r in run.named("restart")] == [1, 2, 3]
     assert "ValueError: no such data set" in runs.verdict["message"]
 
 
 def test_the_same_line_after_beats_is_tried_three_times(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, "ft.beat(1); raise ValueError('lost the data set')"))
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert [r["consecutive"] for r in run.named("restart")] == [1, 2, 3]
     assert "ValueError: lost the data set" in runs.verdict["message"]
 
 
 def test_another_line_at_each_start_is_tried_three_times(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, "raise ValueError(f'port {ft.attempt().start_cnt} is taken')"))
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert len(run.named("restart")) == 3
 
 
 def test_progress_starts_the_count_of_failures_anew(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, "n = ft.attempt().start_cnt; ft.beat(n); sys.exit(7 * (n < 7))"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert {r["consecutive"] for r in run.named("restart")} == {1}
 
 
@@ -95,14 +95,14 @@ def test_progress_starts_the_count_of_failures_anew(runs: Runs) -> None:
 def test_a_program_that_says_so_itself_is_not_restarted(runs: Runs, restart_on: str) -> None:
     code = "ft.beat(1); ft.fail('the loss is nan', recoverable=False); sys.exit(7)"
     run = runs.run("--restart-on", restart_on, *program(runs, code))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert runs.verdict["message"] == "the loss is nan"
     assert "restart" not in run.order
 
 
 def test_a_failure_that_is_called_recoverable_is_one_like_any_other(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, CURED + "ft.fail('a node is slow', recoverable=True); sys.exit(7)"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 # --- how it is known --------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_a_failure_that_is_called_recoverable_is_one_like_any_other(runs: Runs) 
 def test_a_shell_around_the_program_hides_nothing(runs: Runs, script: str) -> None:
     words = program(runs, "assert False, 'odd'")
     run = runs.run(*FAILURE, "sh", "-c", script.format(" ".join(words)))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert "AssertionError: odd (train.py:2 in <module>)" in runs.verdict["message"]
 
 
@@ -120,7 +120,7 @@ def test_an_optional_import_of_the_boot_script_is_not_what_the_training_died_of(
     optional = program(runs, "import no_such_module", "optional.py")
     words = program(runs, CURED + "ft.beat(1); raise RuntimeError('a broken connection')")
     run = runs.run(*FAILURE, "sh", "-c", f"{' '.join(optional)} || true; {' '.join(words)}")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("restart")) == 1
 
 
@@ -129,17 +129,17 @@ def test_an_optional_import_does_not_speak_for_a_program_that_is_not_python(runs
     optional = program(runs, "import no_such_module", "optional.py")
     script = f"[ $MA_PROC_START_CNT = 1 ] || exit 0; {' '.join(optional)} 2>/dev/null || true; sleep 5; {end}"
     run = runs.run(*FAILURE, "sh", "-c", script)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("restart")) == 1
 
 
 def test_without_hooks_a_failure_is_restarted_and_usage_is_not(runs: Runs) -> None:
     """Nobody tells of the import then: three starts too many, and no job that ends too early."""
     run = runs.run("--no-auto-beat", *FAILURE, *program(runs, "import no_such_module"))
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert len(run.named("restart")) == 3
     run = runs.run("--no-auto-beat", *FAILURE, *program(runs, "sys.exit(2)"), run_dir=runs.folder / "other")
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
 
 
 @pytest.mark.parametrize("said", ["train: model.cpp:7: main: Assertion `rows == 3' failed.", "no such luck"])
@@ -155,7 +155,7 @@ def test_where_the_output_is_kept_its_last_lines_tell_of_what_is_not_python(runs
 def test_a_program_with_an_excepthook_of_its_own_is_understood(runs: Runs) -> None:
     code = "sys.excepthook = lambda *_: print('mine')\nassert False, 'odd'"
     run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert run.stdout == "mine\n"
     assert "AssertionError: odd" in runs.verdict["message"]
 
@@ -176,7 +176,7 @@ if __name__ == '__main__':
     sys.exit(1)
 """
     run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert "rank 1: AssertionError: odd" in runs.verdict["message"]
     assert "ConnectionReset" not in runs.verdict["message"]
 
@@ -188,7 +188,7 @@ def test_of_two_ranks_under_torchrun_the_one_that_failed_is_named(runs: Runs) ->
     _, script = program(runs, code)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
     run = runs.run(*FAILURE, *torchrun, OMP_NUM_THREADS="1")
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert "rank 1: AssertionError: odd (train.py:3" in runs.verdict["message"]
     assert "ChildFailedError" not in runs.verdict["message"]
     assert "restart" not in run.order
@@ -197,7 +197,7 @@ def test_of_two_ranks_under_torchrun_the_one_that_failed_is_named(runs: Runs) ->
 def test_a_wild_message_is_one_line_that_fits(runs: Runs) -> None:
     code = "assert False, '\\x1b[31m\\u2028' + 'x' * 100_000 + '\\nsecond line'"
     run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 94, run.told()[-3000:]
+    assert run.wait() == 94, run.log()[-3000:]
     message = runs.verdict["message"]
     assert "AssertionError: " in message
     assert "second line" not in message
@@ -216,7 +216,7 @@ def test_with_unconditional_retry_the_limit_is_the_commands_own_code(
 ) -> None:
     words = program(runs, "ft.beat(1); sys.exit(7)")
     run = runs.run(*FAILURE, *words, FTRUN_UNCONDITIONAL_RETRY=option)
-    assert run.wait() == code, run.told()
+    assert run.wait() == code, run.log()
     assert len(run.named("restart")) == 3
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == (verdict, code)
     assert run.named("escalated")[0]["exit_code"] == code
@@ -224,7 +224,7 @@ def test_with_unconditional_retry_the_limit_is_the_commands_own_code(
 
 def test_unconditional_retry_does_not_make_usage_worth_a_retry(runs: Runs) -> None:
     run = runs.run(*FAILURE, "--unconditional-retry", *program(runs, "sys.exit(2)"))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def little_memory(runs: Runs) -> Iterator[list[str]]:
 def test_what_the_kernel_killed_for_memory_is_told_apart(runs: Runs, little_memory: list[str]) -> None:
     code = CURED + "ft.beat(1)\nblocks = []\nwhile True: blocks.append(b'x' * (16 << 20))\n"
     run = runs.run(*FAILURE, *program(runs, code), prefix=little_memory)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     killed, well = exits(run)
     assert killed == {"signal": 9, "rule": "kernel-memory", "oom_kills": 1}
     assert well == {"code": 0}
@@ -270,5 +270,5 @@ def test_what_the_kernel_killed_for_memory_is_told_apart(runs: Runs, little_memo
 def test_a_kill_that_is_not_for_memory_is_not_called_so(runs: Runs) -> None:
     code = CURED + "import os; ft.beat(1); os.kill(os.getpid(), 9)"
     run = runs.run(*FAILURE, *program(runs, code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert exits(run)[0] == {"signal": 9, "rule": "killed"}

@@ -72,7 +72,7 @@ def test_under_torchrun(runs: Runs, death: str) -> None:
     pytest.importorskip("torch")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = runs.run(*torchrun, program(runs, TORCHRUN, death), OMP_NUM_THREADS="1")
-    assert run.wait() == 1, run.told()
+    assert run.wait() == 1, run.log()
     assert DEATHS[death][1] in why(run)
     assert "reset by peer" not in why(run).lower()
 
@@ -84,14 +84,14 @@ def test_under_torchrun(runs: Runs, death: str) -> None:
 def test_under_the_spawn_of_torch(runs: Runs, death: str) -> None:
     pytest.importorskip("torch")
     run = runs.run(sys.executable, program(runs, RANK + SPAWN, death), OMP_NUM_THREADS="1")
-    assert run.wait() == 1, run.told()
+    assert run.wait() == 1, run.log()
     assert DEATHS[death][1] in why(run)
 
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_where_no_launcher_tells_the_rank_that_left_nothing_is_named_as_well(runs: Runs, death: str) -> None:
     run = runs.run(sys.executable, program(runs, PLAIN, death))
-    assert run.wait() == 1, run.told()
+    assert run.wait() == 1, run.log()
     assert "rank 0: ConnectionResetError: [Errno 104] Connection reset by peer (train.py:" in why(run)
     assert "; rank 1 (process " in why(run)
     assert ") left no exception" in why(run)

@@ -129,5 +129,5 @@ def test_accelerators_that_hold_still_everywhere_are_a_hang(pair: Pair, still: b
     command = LOGS.format(3600 if still else 4)
     both = [pair.start(rank, *options, code=command, **fake.environment()) for rank, fake in enumerate(fakes)]
     code = 195 if still else 0
-    assert [run.wait() for run in both] == [code, code], [run.told() for run in both]
+    assert [run.wait() for run in both] == [code, code], [run.log() for run in both]
     assert {record["rule"] for run in both for record in run.named("hang")} == ({"idle"} if still else set())

@@ -29,7 +29,7 @@ def test_a_fault_that_heals_ends_the_tree_within_a_second_and_training_goes_on(r
     rig.gpus.xid(0, code)
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     fault = faulted(run, str(code))
     ended = [r["mono"] for r in run.named("exited", "killed") if r["attempt"] == 1]
     assert ended
@@ -66,7 +66,7 @@ def test_the_command_for_healing_is_told_the_device_and_runs_alone_with_it(runs:
     rig.put("cured")
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (rig.folder / "healed").read_text() == f"{uuid(1)} 46 1 major\n"
 
 
@@ -77,13 +77,13 @@ def test_the_probe_comes_back_after_the_healing(rig: Rig) -> None:
     wait_for(lambda: run.helper("probe"), "the probe")
     rig.hears(run)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_command_for_healing_that_fails_ends_with_197(rig: Rig) -> None:
     run = rig.start("--heal", "exit 3")
     rig.gpus.xid(0, 46)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert verdict(rig) == ("node-fault", 197)
     assert f"device {uuid(0)} did not heal from 46 (it ended with 3)" in rig.runs.verdict["message"]
     assert len(run.named("spawned")) == 1
@@ -92,7 +92,7 @@ def test_a_command_for_healing_that_fails_ends_with_197(rig: Rig) -> None:
 def test_a_command_for_healing_that_hangs_ends_with_197_and_nothing_of_it_is_left(rig: Rig) -> None:
     run = rig.start("--heal", "touch healing; setsid sleep 3600 & sleep 3600; true", *SHORT)
     rig.gpus.xid(0, 46)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert (rig.folder / "healing").exists()
     assert "did not end within 1s" in rig.runs.verdict["message"]
     assert not rig.runs.living()
@@ -105,13 +105,13 @@ def test_what_a_command_for_healing_leaves_in_the_background_is_ended_before_the
     assert (rig.folder / "healing").exists()
     assert not carrying("FROM_HEALING=1")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_healing_that_does_not_cure_ends_with_197(rig: Rig) -> None:
     run = rig.start("--heal", "true", *SHORT)
     rig.gpus.set(0, **RESET)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert len(run.named("spawned")) == 1
     assert "did not heal from recovery:reset" in rig.runs.verdict["message"]
 
@@ -123,7 +123,7 @@ def test_without_a_command_a_restart_waits_until_the_driver_asks_for_nothing_any
     rig.gpus.later(1.0, 0, **NONE)
     again = run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert again["mono"] - healing["mono"] > 0.5
     assert len(told(run, "recovery:reset")) == 1
 
@@ -131,7 +131,7 @@ def test_without_a_command_a_restart_waits_until_the_driver_asks_for_nothing_any
 def test_what_nobody_clears_ends_with_197(rig: Rig) -> None:
     run = rig.start(*SHORT)
     rig.gpus.set(0, **RESET)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     ended, healing = run.named("ended")[0], run.named("healing")[0]
     assert 1.0 < ended["mono"] - healing["mono"] < 30
     assert verdict(rig) == ("node-fault", 197)
@@ -144,7 +144,7 @@ def test_memory_that_is_still_held_after_the_healing_ends_with_197(rig: Rig) -> 
     pid = run.named("spawned")[0]["pid"]
     rig.gpus.set(0, memory_used=40 * GIB, pids=[pid])
     rig.gpus.xid(0, 46)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert "devices are not free" in rig.runs.verdict["message"]
     assert f"by {pid}" in rig.runs.verdict["message"]
     assert len(run.named("spawned")) == 1
@@ -157,7 +157,7 @@ def test_two_sick_devices_are_healed_one_after_the_other(runs: Runs) -> None:
     rig.gpus.xid(1, 109)
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert sorted((rig.folder / "healed").read_text().split()) == ["0", "1"]
     assert len(run.named("spawned")) == 2
 
@@ -173,7 +173,7 @@ def test_a_fault_while_a_hang_is_killed_is_healed_before_the_restart(rig: Rig) -
     run.until("restart")
     assert (rig.folder / "healed").exists()
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert reasons(run) == ["hang"]
     assert len(run.named("healing")) == 1
 
@@ -186,7 +186,7 @@ def test_a_fault_while_a_restart_is_waited_for_is_healed_before_it(rig: Rig) -> 
     run.until("restart")
     assert (rig.folder / "healed").exists()
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert reasons(run) == ["failure"]
     assert len(run.named("spawned")) == 2
 
@@ -202,7 +202,7 @@ def hanging(rig: Rig, *options: str) -> Run:
 def test_a_stop_from_outside_ends_the_healing(rig: Rig) -> None:
     run = hanging(rig)
     os.kill(run.pid, signal.SIGTERM)
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert verdict(rig) == ("stopped", 143)
     wait_for(lambda: not rig.runs.living(), "that nothing of it is left")
 
@@ -214,7 +214,7 @@ def test_who_is_stopped_over_a_healing_for_anothers_verdict_ends_with_that(rig: 
     content |= {"schedule_cnt": 1, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     (state / "verdict.json").write_text(json.dumps(content))
     os.kill(run.pid, signal.SIGTERM)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert rig.runs.verdict["node"] == "n8"
     wait_for(lambda: not rig.runs.living(), "that nothing of it is left")
 
@@ -222,7 +222,7 @@ def test_who_is_stopped_over_a_healing_for_anothers_verdict_ends_with_that(rig: 
 def test_a_killed_healer_ends_with_197_and_leaves_nothing(rig: Rig) -> None:
     run = hanging(rig)
     kill_helper(run, "heal")
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert "the healer died" in rig.runs.verdict["message"]
     wait_for(lambda: not rig.runs.living(), "that nothing of it is left")
 
@@ -236,7 +236,7 @@ def test_a_killed_healer_leaves_nothing_beside_the_training_that_goes_on(runs: R
     sleeping = [pid for pid in rig.runs.living() if words(pid).startswith("sleep ")]
     assert not sleeping
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_device_that_is_lost_over_its_healing_is_not_healed_any_more(runs: Runs) -> None:
@@ -247,7 +247,7 @@ def test_a_device_that_is_lost_over_its_healing_is_not_healed_any_more(runs: Run
     rig.gpus.xid(0, 46)
     run.until("spawned", 2)
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("removed")
 
 
@@ -266,7 +266,7 @@ def test_a_probe_that_is_killed_while_it_is_waited_for_answers_in_its_next_life(
     rig.gpus.set(0, **NONE)
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_a_fault_that_came_while_there_was_no_probe_is_found_by_the_next(rig: Rig) -> None:
@@ -277,7 +277,7 @@ def test_a_fault_that_came_while_there_was_no_probe_is_found_by_the_next(rig: Ri
     rig.gpus.set(0, **NONE)
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 def test_what_the_driver_asked_for_before_us_is_no_fault_of_ours(rig: Rig) -> None:
@@ -285,7 +285,7 @@ def test_what_the_driver_asked_for_before_us_is_no_fault_of_ours(rig: Rig) -> No
     run = rig.start()
     assert told(run, "recovery:reset")[0]["severity"] == "warning"
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.named("spawned")) == 1
 
 
@@ -296,7 +296,7 @@ def test_what_the_driver_says_of_a_fault_is_healed_with_it(rig: Rig) -> None:
     rig.gpus.xid(0, 46)
     run.until("restart")
     rig.end()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (rig.folder / "healed").read_text() == "\n"
 
 
@@ -305,5 +305,5 @@ def test_a_reboot_that_is_asked_for_over_the_healing_ends_with_197(rig: Rig) -> 
     rig.gpus.set(0, **RESET)
     run.until("healing")
     rig.gpus.set(0, **REBOOT)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert "recovery:reboot" in rig.runs.verdict["message"]

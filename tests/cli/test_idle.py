@@ -136,7 +136,7 @@ def faked(runs: Runs) -> FakeNvml:
 )
 def test_what_does_nothing_is_found(runs: Runs, code: str) -> None:
     run = runs.run(*OPTIONS, sys.executable, "-c", code)
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     (found,) = run.named("hang")
     assert (found["rule"], found["limit"]) == ("idle", 1.0)
     assert found["age"] < 20
@@ -149,7 +149,7 @@ def test_what_works_is_not(runs: Runs) -> None:
     parts = [FOR.format(2, one) for one in work]
     code = f"import subprocess, sys\nfor part in {parts!r}: subprocess.run([sys.executable, '-c', part])"
     run = runs.run(*OPTIONS, sys.executable, "-c", code)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("hang") == []
 
 
@@ -157,7 +157,7 @@ def test_a_section_and_beats_hold_it_back(runs: Runs) -> None:
     code = "import os, time\nft.beat()\nwith ft.section('pause', timeout='1h'): time.sleep(2.5)\n"
     code += "for step in range(25): ft.beat(step); time.sleep(0.1)\nos._exit(0)"
     run = runs.run(*OPTIONS, *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("suspect", "hang") == []
 
 
@@ -174,7 +174,7 @@ def test_evidence_clears_it_and_it_is_found_later(runs: Runs) -> None:
         "time.sleep(3600)"
     )
     run = runs.run("-v", *OPTIONS, sys.executable, "-c", code)
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     (found,) = run.named("hang")
     cleared = run.named("cleared")
     if cleared:  # two looks may meet the same line
@@ -184,7 +184,7 @@ def test_evidence_clears_it_and_it_is_found_later(runs: Runs) -> None:
 
 def test_auto_asks_nothing_of_a_job_without_an_accelerator(runs: Runs) -> None:
     run = runs.run("--no-auto-beat", "--probe", "auto", "sleep", "3", program=MINUTE, MA_HANG_DETECT_TIME="1")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("suspect") == []
 
 
@@ -200,7 +200,7 @@ def test_auto_finds_a_job_whose_accelerators_stopped(runs: Runs, before: Any, la
     run.until("spawned")
     for key, value in later.items():
         fake.later(1.5, 0, **{key: value})
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     (found,) = run.named("hang")
     assert (found["rule"], found["limit"]) == ("idle", 1.0)
 
@@ -210,7 +210,7 @@ def test_auto_lets_busy_accelerators_alone(runs: Runs, use: Any) -> None:
     fake = faked(runs)
     fake.set(0, **use)
     run = runs.run(*AUTO, "sleep", "4", program=MINUTE, MA_HANG_DETECT_TIME="1")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("suspect") == []
 
 
@@ -220,7 +220,7 @@ def test_auto_lets_a_changing_utilisation_alone(runs: Runs) -> None:
     for number in range(60):
         fake.later(0.1 * number, 0, util=100 - 9 * (number % 3))
     run = runs.run(*AUTO, "sleep", "4", program=MINUTE, MA_HANG_DETECT_TIME="1")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("hang") == []
 
 
@@ -232,7 +232,7 @@ def test_devices_that_others_use_make_nobody_a_job_that_uses_one(runs: Runs) -> 
     run.until("spawned")
     for key, value in IDLE.items():
         fake.later(2.0, 0, **{key: value})
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("suspect") == []
 
 
@@ -248,7 +248,7 @@ def test_a_probe_that_is_stuck_is_no_proof_against_what_it_saw_last(runs: Runs) 
     run.until("spawned")
     fake.later(0.8, "-", blocks="*")
     wait_for(lambda: fake.blocked, "a call that blocks")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("hang") == []
 
 
@@ -260,5 +260,5 @@ def test_samples_do_not_put_off_the_look_at_the_ranks(runs: Runs) -> None:
         "print('out', flush=True)\ntime.sleep(3600 * (not ft.attempt().is_restart))\n"
     )
     run = runs.run("--hang-timeout", "8s", "--idle-timeout", "2s", "--grace", "off", *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [record["rule"] for record in run.named("hang")] == ["idle"]

@@ -102,7 +102,7 @@ def test_a_scrape_of_a_run_and_the_file_that_it_leaves(runs: Runs) -> None:
     wait_for(file.exists, "the file")
     helper = run.helper("metrics")
     (runs.folder / "go").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     wait_for(lambda: not state_of(helper), "the end of the helper")
     left = samples(file.read_text(), "run")
     assert left["ftrun_verdict_info"] == {"0 succeeded": 1}
@@ -126,7 +126,7 @@ def test_counters_go_on_over_restarts_and_over_a_killed_ftrun(runs: Runs) -> Non
     assert second["ftrun_restarts_total"]["hang"] >= 1
     assert second["ftrun_lost_seconds_total"]["hang"] >= 0.5
     (runs.folder / "go").touch()
-    assert again.wait() == 0, again.told()
+    assert again.wait() == 0, again.log()
 
 
 def test_an_address_in_use_and_a_missing_folder_are_told_and_the_job_goes_on(runs: Runs) -> None:
@@ -137,7 +137,7 @@ def test_an_address_in_use_and_a_missing_folder_are_told_and_the_job_goes_on(run
         run = runs.start("--metrics", wanted, "--metrics-file", "none/a.prom", *python(WAITING))
         wait_for(lambda: len(run.named("problem")) >= 2, "both problems")
         (runs.folder / "go").touch()
-        assert run.wait() == 0, run.told()
+        assert run.wait() == 0, run.log()
     assert sorted(record["what"] for record in run.named("problem")) == [
         f"--metrics {wanted}: Address already in use; it is tried again",
         "--metrics-file none/a.prom: No such file or directory",
@@ -154,7 +154,7 @@ def test_a_helper_that_is_killed_comes_again_and_one_that_is_stopped_holds_nobod
     assert second not in (0, first)
     os.kill(second, signal.SIGSTOP)
     (runs.folder / "go").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     wait_for(lambda: not state_of(second), "the end of the helper")
 
 
@@ -172,4 +172,4 @@ def test_nothing_of_it_is_in_the_supervisor(runs: Runs) -> None:
     loaded = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (run.pid, run.helper("metrics"))}
     assert ["_ssl" in maps for maps in loaded.values()] == [False, True], "which prometheus-client loads"
     (runs.folder / "go").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()

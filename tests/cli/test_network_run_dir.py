@@ -81,7 +81,7 @@ def same(runs: Runs, net: Disk) -> None:
 
 def test_all_is_there_at_the_end(runs: Runs, net: Disk) -> None:
     run = start(runs, *HANGS_ONCE)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     same(runs, net)
     assert (net.real / "run" / "reports" / "attempt-1" / "report.md").is_file()
     assert f"{runs.run_dir} is on a network disk (fuse" in run.stderr
@@ -93,7 +93,7 @@ def test_counts_and_records_go_on_when_the_local_folder_is_gone(runs: Runs, net:
     assert start(runs, "false").wait() == 1
     shutil.rmtree(local(runs))
     run = start(runs, "sh", "-c", "exit $MA_PROC_START_CNT")
-    assert run.wait() == 2, run.told()
+    assert run.wait() == 2, run.log()
     same(runs, net)
     assert names(net.real / "run" / "events.jsonl").count("started") == 2
     assert start(runs, "sh", "-c", "exit $MA_PROC_START_CNT").wait() == 3  # with the folder that is there
@@ -121,7 +121,7 @@ def test_dead_from_the_start_and_back_in_the_middle(runs: Runs, net: Disk) -> No
     real = net.real / "run"
     wait_for(lambda: list(real.glob("state.json.unread-*")) and (real / "state.json").exists(), "its state is copied")
     go(runs)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert (real / "events.jsonl").read_text() == earlier[0] + (local(runs) / "events.jsonl").read_text()
     assert (real / "state.json").read_bytes() == (local(runs) / "state.json").read_bytes()
     assert [p.read_bytes() for p in real.glob("state.json.unread-*")] == [earlier[1]]
@@ -168,7 +168,7 @@ def test_dead_in_the_middle_and_at_the_end(runs: Runs, net: Disk) -> None:
     assert ftctl(runs, "restart").stdout
     run.until("spawned", 2)
     go(runs)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert f"not all of this run is in {runs.run_dir}: it is whole in {local(runs)}" in run.stderr
     net.come_back()
     assert start(runs, "true").wait() == 0
@@ -180,7 +180,7 @@ def test_pid1_of_a_container_ends_with_a_dead_disk(runs: Runs, net: Disk) -> Non
     need_pid1()
     net.die()
     run = start(runs, "sh", "-c", "exit 7", prefix=PID1, first=DEAD, last=DEAD)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
 
 
 def test_a_stop_does_not_wait_for_the_disk(runs: Runs, net: Disk) -> None:
@@ -188,7 +188,7 @@ def test_a_stop_does_not_wait_for_the_disk(runs: Runs, net: Disk) -> None:
     run = runs.start("touch", "started", program=program(1000, DEAD))
     wait_for(local(runs).joinpath("run.log").exists, "it waits")
     run.process.send_signal(signal.SIGTERM)
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert not (runs.folder / "started").exists()
 
 
@@ -204,14 +204,14 @@ def test_a_stop_before_it_is_read_leaves_all_as_it_is(runs: Runs, net: Disk) -> 
     run = runs.start("touch", "started", program=program(1000, 60), TMPDIR=str(temp))
     wait_for(lambda: list(temp.glob("*/run.log")), "it waits")
     run.process.send_signal(signal.SIGTERM)
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert "stopped before it was read" in run.stderr
     net.come_back()
     assert {path.name: path.read_bytes() for path in real.iterdir()} == before
     run = runs.start(
         "sh", "-c", "exit $MA_PROC_START_CNT", program=program(), TMPDIR=str(temp)
     )  # on the node of the stop
-    assert run.wait() == 2, run.told()
+    assert run.wait() == 2, run.log()
     assert not list(real.glob("*.unread-*"))
 
 
@@ -222,7 +222,7 @@ def test_what_is_no_stop_reaches_the_command(runs: Runs, net: Disk) -> None:
     run.process.send_signal(signal.SIGUSR1)
     net.come_back()
     code = run.wait()
-    assert code in (7, 128 + signal.SIGUSR1), run.told()  # the shell may not have come to its trap
+    assert code in (7, 128 + signal.SIGUSR1), run.log()  # the shell may not have come to its trap
 
 
 def test_a_corrupt_state_is_kept_and_the_counts_begin_anew(runs: Runs, net: Disk) -> None:
@@ -267,7 +267,7 @@ def test_a_second_one_ends_nothing_of_the_first(runs: Runs, net: Disk, how: str)
     assert second.wait() == 2
     assert "another ftrun works in it" in second.stderr
     go(runs)
-    assert first.wait() == 7, first.told()
+    assert first.wait() == 7, first.log()
     shutil.rmtree(folder(str(link / "run")), ignore_errors=True)
 
 
@@ -342,7 +342,7 @@ def test_phases_that_are_done_are_not_done_again(runs: Runs, net: Disk) -> None:
     for attempt in (1, 2):
         temp.mkdir()
         run = runs.start("--config", str(config), program=program(), TMPDIR=str(temp))
-        assert run.wait() == (1 if attempt == 1 else 0), run.told()
+        assert run.wait() == (1 if attempt == 1 else 0), run.log()
         shutil.rmtree(temp)  # with the container
         assert (net.real / "run" / "phases.json").exists() == (attempt == 1)
         go(runs)
@@ -368,7 +368,7 @@ def test_phases_that_could_not_be_read(runs: Runs, net: Disk, stopped: bool) -> 
     if stopped:
         wait_for(lambda: list(temp.iterdir()), "it waits")
         run.process.send_signal(signal.SIGTERM)
-        assert run.wait() == 143, run.told()
+        assert run.wait() == 143, run.log()
         net.come_back()
         assert (real / "phases.json").read_bytes() == before
         assert not list(real.glob("*.unread-*"))
@@ -378,7 +378,7 @@ def test_phases_that_could_not_be_read(runs: Runs, net: Disk, stopped: bool) -> 
     else:
         wait_for(lambda: list(temp.glob("*/phases.json")), "it goes on without")
         net.come_back()
-        assert run.wait() == 1, run.told()
+        assert run.wait() == 1, run.log()
         assert f"{runs.run_dir}/phases.json is not read: it has not answered in time" in run.stderr
         (aside,) = real.glob("phases.json.unread-*")
         assert aside.name in run.stderr
@@ -392,7 +392,7 @@ def test_a_note_of_other_phases_is_kept_over_there(runs: Runs, net: Disk) -> Non
     config = runs.folder / "ftrun.toml"
     config.write_text(PHASES)
     run = runs.start("--config", str(config), program=program(), TMPDIR=str(runs.folder))
-    assert run.wait() == 1, run.told()
+    assert run.wait() == 1, run.log()
     (aside,) = (net.real / "run").glob("phases.json.other-*")
     assert f"kept as {aside.name}" in run.stderr
     assert aside.read_text() == "other"
@@ -400,7 +400,7 @@ def test_a_note_of_other_phases_is_kept_over_there(runs: Runs, net: Disk) -> Non
 
 def test_a_temp_folder_that_is_not_there_is_another_one(runs: Runs, net: Disk) -> None:
     run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", program=program(), TMPDIR=str(runs.folder / "none"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     path = Path(run.stdout.strip())
     assert path == Path("/tmp", local(runs).name)
     shutil.rmtree(path)
@@ -408,7 +408,7 @@ def test_a_temp_folder_that_is_not_there_is_another_one(runs: Runs, net: Disk) -
 
 def test_no_local_temp_folder_is_another_one(runs: Runs, net: Disk) -> None:
     run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", TMPDIR=str(net.view))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     path = run.stdout.strip()
     assert os.path.dirname(path) == "/tmp"
     shutil.rmtree(path)

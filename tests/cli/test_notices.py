@@ -98,7 +98,7 @@ def test_a_program_that_never_beats_is_told_so_once(runs: Runs) -> None:
 
 def test_a_program_that_beats_is_not_told_so(runs: Runs) -> None:
     run = runs.run(*python("import time\nfor n in range(15): ft.beat(n); time.sleep(0.1)"), program=PROGRAM)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert "watched: heartbeats" in run.stderr
     assert "cannot tell" not in run.stderr
 

@@ -30,7 +30,7 @@ def late(runs: Runs, left: Path, **more: Any) -> float:
     run = runs.start("--on-exit", LONG.format(left), "sh", "-c", "exit 7", **more)
     run.until("ended")
     since = time.monotonic()
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     return time.monotonic() - since
 
 
@@ -38,7 +38,7 @@ def late(runs: Runs, left: Path, **more: Any) -> float:
 def test_the_work_comes_last_whatever_the_end(runs: Runs, code: int) -> None:
     work = ["--on-exit", "echo one >> done", "--on-exit", "echo two >> done"]
     run = runs.run(*work, "sh", "-c", f"echo command >> done; exit {code}")
-    assert run.wait() == code, run.told()
+    assert run.wait() == code, run.log()
     assert (runs.folder / "done").read_text().split() == ["command", "one", "two"]
     assert not run.named("problem")
 
@@ -54,7 +54,7 @@ def test_the_verdict_is_told_before_the_work(runs: Runs) -> None:
     """Who is killed over it has lost nothing."""
     log, events = runs.folder / "termination-log", runs.run_dir / "events.jsonl"
     run = runs.run("--on-exit", f"cat {log} {events} > told", "sh", "-c", "exit 7")
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     told = (runs.folder / "told").read_text()
     assert told.startswith('{"schema": 1, "verdict": "failed", "exit_code": 7')
     assert '"event": "ended"' in told
@@ -64,19 +64,19 @@ def test_it_is_done_after_a_stop_from_outside(runs: Runs) -> None:
     run = runs.start("--on-exit", "echo end >> done", "sleep", "3600")
     run.until("spawned")
     run.process.terminate()
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert (runs.folder / "done").read_text() == "end\n"
 
 
 def test_it_is_done_after_a_verdict_of_ours(runs: Runs) -> None:
     run = runs.run("--restart-on", "failure", "--on-exit", "echo end >> done", "sh", "-c", "exit 2")
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert (runs.folder / "done").read_text() == "end\n"
 
 
 def test_work_that_fails_is_told_and_changes_no_code(runs: Runs) -> None:
     run = runs.run("--on-exit", "echo gone >&2; exit 3", "--on-exit", "touch done", "--unmount", "/nowhere", "true")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (runs.folder / "done").exists()
     said = [record["what"] for record in run.named("problem")]
     assert said[0] == "echo gone >&2; exit 3: it ended with 3"
@@ -94,7 +94,7 @@ def test_with_a_grace_nobody_waits_longer_for_it(runs: Runs, left: Path) -> None
 
 def test_the_other_work_is_begun_when_the_grace_is_over(runs: Runs, left: Path) -> None:
     run = runs.run("--on-exit", LONG.format(left), "--on-exit", "touch done", "true", **A_SECOND)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     wait_for((runs.folder / "done").exists, "the second command")
 
 
@@ -105,9 +105,9 @@ def test_without_a_grace_it_is_waited_for(runs: Runs, grace: str) -> None:
     )
     run.until("ended")
     time.sleep(1.5)  # longer than the grace would be, if it were one
-    assert run.process.poll() is None, run.told()
+    assert run.process.poll() is None, run.log()
     (runs.folder / "go").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (runs.folder / "done").exists()
 
 
@@ -117,7 +117,7 @@ def test_the_work_goes_on_if_ftrun_is_asked_to_stop_meanwhile(runs: Runs) -> Non
     wait_for((runs.folder / "begun").exists, "the work")
     run.process.terminate()
     (runs.folder / "go").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (runs.folder / "done").exists()
 
 
@@ -129,7 +129,7 @@ def test_a_mount_is_gone_at_the_end(runs: Runs) -> None:
     look = f"grep -c {disk} /proc/self/mountinfo > $0; true"
     work = ["--on-exit", f"sh -c '{look}' before", "--unmount", str(disk)]
     run = runs.run(*work, "sh", "-c", f"touch {disk}/data", prefix=prefix)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert (runs.folder / "before").read_text() == "1\n", "commands come first"
     assert not run.named("problem"), "umount would complain if it were not mounted"
     assert list(disk.iterdir()) == []
@@ -143,7 +143,7 @@ def test_a_busy_mount_is_detached_when_the_grace_is_over(runs: Runs, left: Path)
     script = f"mount -t tmpfs none {disk}\nprintf x > {disk}/x"
     options = ["--on-exit", stays, "--unmount", str(disk)]
     run = runs.run(*options, "true", prefix=runs.mounted(script), **A_SECOND)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     said = [record["what"] for record in run.named("problem")]
     assert any(what.startswith(f"umount {disk}: not done in time") for what in said), said
     pid = int(left.read_text())
@@ -156,6 +156,6 @@ def test_as_the_first_process_of_a_container_too(runs: Runs) -> None:
     need_pid1()
     work = ["--on-exit", "sleep 3600", "--on-exit", "touch done"]
     run = runs.run(*work, "sh", "-c", "exit 7", prefix=PID1, **A_SECOND)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     said = [record["what"].partition(":")[0] for record in run.named("problem")]
     assert said == ["sleep 3600", "touch done"]

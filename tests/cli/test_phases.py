@@ -54,7 +54,7 @@ def records(run_dir: Path, *events: str) -> list[Record]:
 
 def started(runs: Runs, run: Run, number: int) -> None:
     def look() -> bool:
-        assert run.process.poll() is None, run.told()
+        assert run.process.poll() is None, run.log()
         return len(seen(runs)) >= number
 
     wait_for(look, f"start {number}")
@@ -63,7 +63,7 @@ def started(runs: Runs, run: Run, number: int) -> None:
 def test_they_run_in_sequence_each_with_a_run_dir_of_its_own(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train", "echo trained"), phase("evaluate"))
     run = runs.run(*phases)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert seen(runs) == ["fetch 1", "train 1", "evaluate 1"]
     told = [line.split()[2] for line in (runs.folder / "seen").read_text().splitlines()]
     assert told == list(map(str, run_dirs(runs)))
@@ -83,7 +83,7 @@ def test_what_succeeded_as_a_whole_is_run_as_a_whole_once_more(runs: Runs) -> No
 
 def test_the_next_runs_only_if_the_earlier_succeeded(runs: Runs) -> None:
     run = runs.run(*config(runs, phase("fetch"), phase("train", "exit 7"), phase("evaluate")))
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert seen(runs) == ["fetch 1", "train 1"]
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", 7)
 
@@ -102,7 +102,7 @@ def test_a_killed_ftrun_goes_on_with_the_one_that_was_under_way(runs: Runs) -> N
     killed.process.kill()
     killed.wait()
     run = runs.run(*phases)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert seen(runs) == ["fetch 1", "train 1", "train 2"]
     assert [r["reason"] for r in records(run_dirs(runs)[1], "started")] == ["first", "failure"]
 
@@ -118,7 +118,7 @@ def test_a_new_schedule_goes_on_there_too_and_counts_its_starts_anew(runs: Runs)
 def test_each_has_restart_counts_of_its_own(runs: Runs) -> None:
     script = "exit $((N < 4))"
     run = runs.run(*FAILURE, *config(runs, phase("fetch", script), phase("train", script)))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert seen(runs) == [f"{name} {n}" for name in ("fetch", "train") for n in (1, 2, 3, 4)]
     assert [[r["consecutive"] for r in records(path, "restart")] for path in run_dirs(runs)] == [[1, 2, 3]] * 2
 
@@ -133,14 +133,14 @@ def test_its_own_options_come_after_those_given_and_before_those_of_the_file(
 ) -> None:
     file = {"restart-on": ["failure"], "backoff": "1ms", "max-restarts": 5}
     run = runs.run(*given, *config(runs, phase("train", "exit 7", **{"max-restarts": 1}), **file), **environment)
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert len(seen(runs)) == 1 + restarts
 
 
 def test_an_option_of_one_is_not_one_of_the_next(runs: Runs) -> None:
     phases = config(runs, phase("fetch", "true", **{"restart-on": "failure"}), phase("train", "exit 7"))
     run = runs.run(*phases)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert seen(runs) == ["fetch 1", "train 1"]
 
 
@@ -157,7 +157,7 @@ def test_a_stop_during_one_ends_them_all(runs: Runs, script: str) -> None:
     run = runs.start(*END, *config(runs, phase("train", script), phase("evaluate")))
     wait_for((runs.folder / "ready").exists, "the trap")
     run.process.terminate()
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert seen(runs) == ["train 1", "end 0"]
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("stopped", 143)
 
@@ -175,7 +175,7 @@ def test_the_last_one_ends_with_its_own_code_when_it_is_stopped(runs: Runs) -> N
     run = runs.start(*config(runs, phase("fetch"), phase("train", ENDS_WELL)))
     wait_for((runs.folder / "ready").exists, "the trap")
     run.process.terminate()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def test_a_stop_between_two_ends_them_all(runs: Runs) -> None:
         events = first / "events.jsonl"
         wait_for(lambda: events.exists() and b'"ended"' in events.read_bytes(), "the end of the first")
         run.process.terminate()
-        assert run.wait() == 143, run.told()
+        assert run.wait() == 143, run.log()
     assert seen(runs) == ["fetch 1", "end 0"]
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("stopped", 143)
     assert runs.run(*words).wait() == 0
@@ -210,13 +210,13 @@ def test_a_stop_between_two_ends_them_all(runs: Runs) -> None:
 def test_the_work_at_the_end_is_done_once_after_the_last(runs: Runs, code: int) -> None:
     phases = config(runs, phase("fetch"), phase("train", f"exit {code}"), **{"on-exit": "echo end 0 >> seen"})
     run = runs.run(*phases)
-    assert run.wait() == code, run.told()
+    assert run.wait() == code, run.log()
     assert seen(runs) == ["fetch 1", "train 1", "end 0"]
 
 
 def test_the_work_at_the_end_is_done_after_a_failure_of_the_first(runs: Runs) -> None:
     run = runs.run("--on-exit", "echo end 0 >> seen", *config(runs, phase("fetch", "exit 7"), phase("train")))
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert seen(runs) == ["fetch 1", "end 0"]
 
 
@@ -247,7 +247,7 @@ def test_what_is_wrong_with_any_of_them_is_told_before_the_first(
 ) -> None:
     phases, file, said = case
     run = runs.run(*config(runs, *phases, **file), *(["touch", "seen"] if not phases else []))
-    assert run.wait() == 2, run.told()
+    assert run.wait() == 2, run.log()
     assert said in run.stderr
     assert run.stderr.count("\n") == 1
     assert not (runs.folder / "seen").exists()
@@ -256,7 +256,7 @@ def test_what_is_wrong_with_any_of_them_is_told_before_the_first(
 
 def test_a_command_beside_phases_is_refused(runs: Runs) -> None:
     run = runs.run(*config(runs, WELL), "touch", "seen")
-    assert run.wait() == 2, run.told()
+    assert run.wait() == 2, run.log()
     assert "'touch' would never run" in run.stderr
     assert run.stderr.count("\n") == 1
     assert not (runs.folder / "seen").exists()
@@ -279,7 +279,7 @@ def test_a_note_that_is_not_of_these_phases_is_kept_aside_and_they_begin_anew(ru
     runs.run_dir.mkdir()
     (runs.run_dir / "phases.json").write_text(content)
     run = runs.run(*config(runs, phase("fetch"), phase("train")))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert seen(runs) == ["fetch 1", "train 1"]
     (aside,) = runs.run_dir.glob("phases.json.other-*")
     assert aside.read_text() == content
@@ -293,20 +293,20 @@ def test_a_run_dir_of_the_note_that_cannot_be_is_not_used(runs: Runs, where: str
     note = {"schema": 1, "phases": [{"name": "fetch", "run_dir": where, "succeeded": False}]}
     (runs.run_dir / "phases.json").write_text(json.dumps(note))
     run = runs.run(*config(runs, phase("fetch")))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert seen(runs) == ["fetch 1"]
 
 
 def test_a_note_that_cannot_be_written_stops_nothing(runs: Runs) -> None:
     run = runs.run(*config(runs, phase("fetch", "rm run/phases.json; mkdir run/phases.json"), phase("train")))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert seen(runs) == ["fetch 1", "train 1"]
     assert "phases.json: Is a directory" in run.stderr
 
 
 def test_a_folder_that_cannot_be_is_a_matter_of_usage(runs: Runs) -> None:
     run = runs.run("--state-dir", "/proc/nowhere", *config(runs, phase("fetch")))
-    assert run.wait() == 2, run.told()
+    assert run.wait() == 2, run.log()
     assert run.stderr.count("\n") == 1
     assert seen(runs) == []
 
@@ -315,7 +315,7 @@ def test_two_tasks_of_a_job_with_one_state_dir_do_not_disturb_each_other(runs: R
     script = 'touch "$SLURM_PROCID"; while ! [ -e 0 -a -e 1 ]; do sleep 0.05; done'
     words = ["--state-dir", str(runs.folder / "state"), *config(runs, phase("fetch", script), phase("train"))]
     both = [runs.start(*words, SLURM_PROCID=task) for task in "01"]
-    assert [run.wait() for run in both] == [0, 0], [run.told() for run in both]
+    assert [run.wait() for run in both] == [0, 0], [run.log() for run in both]
     assert sorted(line.split()[0] for line in seen(runs)) == ["fetch", "fetch", "train", "train"]
 
 
@@ -324,5 +324,5 @@ def test_signals_reach_the_second_as_they_reach_the_first(runs: Runs) -> None:
     run = runs.start(*config(runs, phase("fetch"), phase("train", script)))
     wait_for((runs.folder / "ready").exists, "the trap")
     os.kill(run.pid, signal.SIGUSR1)
-    assert run.wait() == 3, run.told()
+    assert run.wait() == 3, run.log()
     assert run.stdout == "caught\n"

@@ -41,7 +41,7 @@ def test_a_checkpoint_file_is_progress_and_is_told_to_the_next_start(runs: Runs)
     for number in range(1, 7):
         wait_for(partial(saved, run, f"step-{number}.ckpt"), f"step {number}")
         (runs.folder / f"next-{number}").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [r["consecutive"] for r in run.named("restart")] == [1] * 5, "each made progress"
     assert (runs.folder / "told-2").read_text().endswith("step-1.ckpt")
     assert run.state["last_checkpoint"].endswith("step-6.ckpt")
@@ -51,7 +51,7 @@ def test_without_a_new_file_steps_are_no_progress(runs: Runs) -> None:
     code = "n = ft.attempt().start_cnt\nfor step in range(9): ft.beat(100 * n + step)\nos._exit(1)\n"
     options = ("--restart-on", "failure", "--max-restarts", "2", "--backoff", "10ms")
     run = runs.run(*options, "--progress", "*.ckpt", *python(code))
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert [r["consecutive"] for r in run.named("restart")] == [1, 2]
 
 
@@ -67,7 +67,7 @@ def test_a_file_that_a_kill_cut_off_is_no_progress(runs: Runs) -> None:
     run = runs.start("--hang-timeout", "2s", "--grace", "off", "--progress", "*.ckpt", *python(SAVE + code))
     wait_for(partial(saved, run, "whole.ckpt"), "the whole one")
     (runs.folder / "seen").touch()
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert not saved(run, "torn.ckpt")
 
 

@@ -31,7 +31,7 @@ def only(run: Run, event: str) -> dict[str, object]:
 @pytest.mark.parametrize("kind", ["sleep", "spin", "stop", "deadlock"])
 def test_a_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> None:
     run = runs.run(*HANG, *FTHANG, *FAST, kind)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert f"hanging: {kind}" in run.stdout
     assert "start 2 (restart after hang): resumed at step 5" in run.stdout
     assert "finished at step 20" in run.stdout
@@ -46,13 +46,13 @@ def test_a_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) ->
 
 def test_after_the_limit_of_hangs_the_job_may_fail(runs: Runs) -> None:
     run = runs.run(*HANG, "--after-limit", "fail", "--max-restarts", "1", *FTHANG, *FAST, "--times", "9", "sleep")
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert only(run, "ended")["verdict"] == "failure-limit"
 
 
 def test_what_hangs_every_time_ends_with_195_after_three_restarts(runs: Runs) -> None:
     run = runs.run(*HANG, *FTHANG, *FAST, "--times", "9", "sleep")
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     assert len(run.named("hang")) == 4
     assert [(r["start_cnt"], r["consecutive"], r["attempt"]) for r in run.named("restart")] == [
         (2, 1, 2),
@@ -104,7 +104,7 @@ def test_records_are_written_before_they_are_acted_on(runs: Runs) -> None:
         "signal.signal(signal.SIGTERM, told); ft.beat(); time.sleep(3600)\n"
     )
     run = runs.run("--hang-timeout", "500ms", "--grace", "30s", *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     first, second, _ = (runs.folder / "told").read_text().split("---\n")
     names = [[json.loads(line)["event"] for line in part.splitlines()] for part in (first, second)]
     assert names[0][-3:] == ["suspect", "hang", "stopping"]
@@ -113,21 +113,21 @@ def test_records_are_written_before_they_are_acted_on(runs: Runs) -> None:
 
 def test_a_program_that_never_beats_is_judged_by_a_given_start_timeout(runs: Runs) -> None:
     run = runs.run("--start-timeout", "700ms", "--grace", "off", *FTHANG, *FAST, "--times", "9", "--no-hooks", "nobeat")
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     assert {(r["rule"], r["rank"], r["limit"]) for r in run.named("hang")} == {("start", None, 0.7)}
     assert "first_beat" not in run.order
 
 
 def test_a_command_without_hooks_is_never_judged(runs: Runs) -> None:
     run = runs.run("--hang-timeout", "200ms", "sleep", "1")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.order == ["started", "spawned", "exited", "stopping", "ended"]
 
 
 def test_failures_restart_only_where_listed(runs: Runs) -> None:
     options = ("--restart-on", "failure", "--backoff", "10ms", "--grace", "off")
     run = runs.run(*options, *FTHANG, *FAST, "--times", "9", "crash", "7")
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert [r["consecutive"] for r in run.named("restart")] == [1, 2, 3]
     assert [r["code"] for r in run.named("exited")] == [7] * 4
     assert runs.verdict["verdict"] == "failure-limit"
@@ -144,7 +144,7 @@ def test_a_failure_is_passed_on_by_default(runs: Runs) -> None:
 
 def test_an_error_that_no_restart_cures_ends_with_94(runs: Runs) -> None:
     run = runs.run("--restart-on", "failure", *python("ft.fail('no such data set'); sys.exit(1)"))
-    assert run.wait() == 94, run.told()
+    assert run.wait() == 94, run.log()
     assert runs.verdict["message"] == "no such data set"
     assert "restart" not in run.order
 
@@ -171,7 +171,7 @@ def test_one_rank_that_hangs_is_a_hang_of_the_job(runs: Runs) -> None:
     code = "rank(0, lambda: train(100 if again else 10**6))\n"
     code += "rank(1, lambda: (train(5), again or time.sleep(3600)))\nwait()"
     run = runs.run(*HANG, *python(RANKS + code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     found = only(run, "hang")
     assert (found["rank"], found["step"]) == (1, 4)
 
@@ -180,7 +180,7 @@ def test_who_said_done_or_is_gone_is_not_waited_for(runs: Runs) -> None:
     code = "rank(0, lambda: train(80, 0.025))\nrank(1, lambda: (train(5), ft.done(), time.sleep(2)))\n"
     code += "rank(2, lambda: train(3))\nwait()"
     run = runs.run("--hang-timeout", "1s", *python(RANKS + code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert "hang" not in run.order
 
 
@@ -193,7 +193,7 @@ if ft.attempt().is_restart: sys.exit(0)
 ft.beat(1); threading.Thread(target=keep_alive, daemon=True).start(); time.sleep(3600)
 """
     run = runs.run(*HANG, *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert only(run, "hang")["rule"] == "step"
 
 
@@ -207,7 +207,7 @@ with ft.section('evaluate', timeout='1s'):
         with ft.section('batch', timeout='1h'): ft.beat(); time.sleep(0.02)
 """
     run = runs.run("--grace", "off", *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     found = only(run, "hang")
     assert (found["rule"], found["section"], found["limit"]) == ("section", "evaluate", 1.0)
     assert (runs.folder / "last").read_text() == "'evaluate'", "the outermost one"
@@ -216,7 +216,7 @@ with ft.section('evaluate', timeout='1s'):
 def test_a_section_may_take_longer_than_a_step(runs: Runs) -> None:
     code = "import time; ft.beat(1)\nwith ft.section('checkpoint', timeout='1h'): time.sleep(2.5)\nft.beat(2)"
     run = runs.run(*HANG, *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert "suspect" not in run.order
 
 
@@ -230,7 +230,7 @@ def test_each_start_is_told_which_it_is(runs: Runs) -> None:
     )
     inner = {"FTRUN_RESTART_REASON": "peer", "FTRUN_LAST_STEP": "99", "FTRUN_BEAT_DIR": "/nowhere"}
     run = runs.run("--grace", "off", *python(code), **inner)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     first, second, third = seen(runs)
     assert [told["MA_PROC_START_CNT"] for told in (first, second, third)] == ["1", "2", "3"]
     assert {told["MA_SCHEDULE_CNT"] for told in (first, second, third)} == {"1"}
@@ -261,7 +261,7 @@ def test_the_schedule_count_comes_from_the_platform(runs: Runs, given: dict[str,
 def test_where_checkpoints_are_reported_later_steps_are_no_progress(runs: Runs) -> None:
     code = "s = ft.attempt().start_cnt; ft.checkpoint(1); ft.beat(100 * s); sys.exit(1)"
     run = runs.run("--restart-on", "failure", "--backoff", "1ms", *python(code))
-    assert run.wait() == 93, run.told()
+    assert run.wait() == 93, run.log()
     assert len(run.named("restart")) == 3
 
 
@@ -269,7 +269,7 @@ def test_where_checkpoints_are_reported_later_steps_are_no_progress(runs: Runs) 
 def test_progress_starts_the_count_anew(runs: Runs, report: str) -> None:
     code = f"s = ft.attempt().start_cnt; {report}; sys.exit(s < 7)"
     run = runs.run("--restart-on", "failure", "--backoff", "1ms", "--max-restarts", "1", *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [r["consecutive"] for r in run.named("restart")] == [1] * 6
 
 
@@ -290,8 +290,8 @@ def test_time_in_which_all_was_frozen_counts_for_nobody(runs: Runs) -> None:
     time.sleep(2.5)  # nothing to wait for but the time itself: longer than the hang timeout
     for pid in (command, run.pid):
         os.kill(pid, signal.SIGCONT)
-    assert run.wait() == 0, run.told()
-    assert not run.named("hang", "restart"), run.told()
+    assert run.wait() == 0, run.log()
+    assert not run.named("hang", "restart"), run.log()
     assert "finished at step 150" in run.stdout
 
 
@@ -301,7 +301,7 @@ def test_a_stopped_ftrun_disturbs_nothing(runs: Runs) -> None:
     os.kill(run.pid, signal.SIGSTOP)
     wait_for(lambda: "finished at step 150" in run.stdout, "training goes on")
     os.kill(run.pid, signal.SIGCONT)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert not run.named("suspect", "hang", "restart")
 
 
@@ -312,6 +312,6 @@ i=0; while [ $i -lt 15 ]; do touch $FTRUN_BEAT_DIR/touch; sleep 0.2; i=$((i+1));
 echo silent; exec sleep 3600
 """
     run = runs.run(*HANG, "sh", "-c", code)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert "silent" in run.stdout, "not while it was touched"
     assert only(run, "hang")["rank"] == -1

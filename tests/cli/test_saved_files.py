@@ -138,14 +138,14 @@ def test_a_resumed_program_that_saves_newer_state_makes_progress(
     runs: Runs, tmp_path: Path, name: str, save: str
 ) -> None:
     run = train(runs, tmp_path, name, save)
-    assert run.process.returncode == 0, run.told()
+    assert run.process.returncode == 0, run.log()
     assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
     assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]
 
 
 def test_a_program_that_starts_from_scratch_each_time_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
     run = train(runs, tmp_path, "snapshot.pt", resumes=False)
-    assert run.process.returncode == 93, run.told()
+    assert run.process.returncode == 93, run.log()
     assert [record["by"] for record in run.named("progress")] == ["step"]
 
 
@@ -157,7 +157,7 @@ def test_other_forms_of_files_and_other_ends(runs: Runs, tmp_path: Path, name: s
     words = [sys.executable, "-c", form + OTHER.replace("RESUMES", "True").replace("END", end), str(tmp_path)]
     limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
     run = runs.run("--restart-on", "hang,failure", *limits, *words)
-    assert run.process.returncode == 0, run.told()
+    assert run.process.returncode == 0, run.log()
     reason = "hang" if end == "hang" else "failure"
     assert [(record["reason"], record["consecutive"]) for record in run.named("restart")] == [(reason, 1)] * 2
     assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]
@@ -169,7 +169,7 @@ def test_one_that_starts_from_scratch_and_hangs_each_time_reaches_its_limit(runs
     limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
     pytest.importorskip("safetensors.torch")
     run = runs.run(*limits, sys.executable, "-c", code, str(tmp_path))
-    assert run.process.returncode == 195, run.told()
+    assert run.process.returncode == 195, run.log()
     assert [record["by"] for record in run.named("progress")] == ["step"]
 
 
@@ -180,6 +180,6 @@ def test_a_resumed_program_under_torchrun_makes_progress(runs: Runs, tmp_path: P
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     options = ["--restart-on", "failure", "--max-restarts", "1", "--backoff", "off"]
     run = runs.start(*options, sys.executable, *torchrun, str(tmp_path / "train.py"), str(tmp_path))
-    assert run.wait(240) == 0, run.told()
+    assert run.wait(240) == 0, run.log()
     assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
     assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]

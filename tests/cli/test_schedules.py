@@ -127,7 +127,7 @@ def test_a_device_fault_speaks_for_another_node_and_begins_a_new_row(runs: Runs,
     content = {"RankList": [rank], "UpdateTime": 1, "RetryTime": 0, "FaultFlushing": False, "GracefulExit": 0}
     reset.with_suffix(".new").write_text(json.dumps(content))
     reset.with_suffix(".new").rename(reset)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert codes(runs, *[(n, FAILS) for n in (4, 5, 6, 7)]) == [7, 7, 7, 93]
 
 
@@ -139,7 +139,7 @@ def test_a_container_that_is_started_again_is_the_same_schedule(runs: Runs) -> N
 def test_two_tasks_are_one_schedule(runs: Runs) -> None:
     for number, code in ((1, 7), (2, 7), (3, 7), (4, 93)):
         both = [schedule(runs, number, *FAILS, pod=task) for task in "ab"]
-        assert [run.wait() for run in both] == [code, code], [run.told() for run in both]
+        assert [run.wait() for run in both] == [code, code], [run.log() for run in both]
 
 
 def test_the_phases_of_a_job_have_rows_of_their_own(runs: Runs) -> None:
@@ -163,14 +163,14 @@ def test_a_history_that_is_none_costs_a_record_and_nothing_else(runs: Runs, cont
     state.mkdir()
     (state / "history.json").write_text(content)
     run = schedule(runs, 4, *FAILS)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert run.named("problem")
     assert len(json.loads((state / "history.json").read_text())["schedules"]) == 1
 
 
 def test_a_state_dir_that_cannot_be_written_stops_nothing(runs: Runs) -> None:
     run = schedule(runs, 1, "sh", "-c", "exit 7", state=Path("/proc/nowhere"))
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
 
 
 # --- the schedule's number --------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_the_number_is_what_the_platform_says(
 ) -> None:
     options = [] if annotation is None else annotations(runs, **{ATTEMPT: annotation})
     run = runs.run(*options, "sh", "-c", "echo $MA_SCHEDULE_CNT", **given)
-    assert run.stdout == told + "\n", run.told()
+    assert run.stdout == told + "\n", run.log()
     assert runs.verdict["schedule_cnt"] == int(told)
 
 
@@ -214,9 +214,9 @@ def test_a_task_that_is_stopped_for_the_verdict_of_another_ends_with_it(runs: Ru
     other = schedule(runs, 1, "--node-name", "other", "sleep", "3600")
     other.until("spawned")
     first = schedule(runs, 1, "--node-name", "first", *HANG, *python(HANGS))
-    assert first.wait() == 195, first.told()
+    assert first.wait() == 195, first.log()
     other.process.terminate()
-    assert other.wait() == 195, other.told()
+    assert other.wait() == 195, other.log()
     assert (runs.verdict["verdict"], runs.verdict["exit_code"], runs.verdict["node"]) == ("hang-limit", 195, "first")
     assert runs.verdict["message"].endswith("(on first)")
     assert other.records[-1]["event"] == "ended"
@@ -245,7 +245,7 @@ def stopped(runs: Runs, *words: str, before: Callable[[], None]) -> Run:
 
 def test_a_verdict_of_this_schedule_is_taken_over(runs: Runs) -> None:
     run = stopped(runs, before=lambda: verdict(runs))
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     assert (runs.verdict["verdict"], runs.verdict["node"], runs.verdict["message"]) == (
         "node-fault",
         "n1",
@@ -265,20 +265,20 @@ NOT_OURS = {
 @pytest.mark.parametrize("changed", NOT_OURS.values(), ids=NOT_OURS.keys())
 def test_a_verdict_that_is_not_of_this_schedule_is_not_taken(runs: Runs, changed: dict[str, Any]) -> None:
     run = stopped(runs, before=lambda: verdict(runs, **changed))
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert runs.verdict["verdict"] == "stopped"
 
 
 def test_a_stop_without_any_verdict_is_a_stop(runs: Runs) -> None:
     run = stopped(runs, before=lambda: None)
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
     assert not (runs.folder / "state" / "verdict.json").exists()
 
 
 def test_one_that_fails_by_itself_keeps_its_own_end(runs: Runs) -> None:
     verdict(runs)
     run = schedule(runs, 2, "sh", "-c", "exit 7")
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
 
 
 @pytest.mark.parametrize("words", [["sh", "-c", "exit 7"], ["true"], ["sh", "-c", "kill -9 $$"]])
@@ -310,7 +310,7 @@ QUICK = ("--hang-timeout", "300ms", "--grace", "off", "--backoff", "1ms", "--max
 
 def test_the_platform_says_that_a_hang_is_restarted(runs: Runs) -> None:
     run = runs.run(*QUICK, *annotations(runs, **{RETRY: "3", HANG_RETRY: "true"}), *python(HANGS))
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     assert len(run.named("restart")) == 1
 
 
@@ -321,26 +321,26 @@ def test_the_platform_says_that_a_hang_is_left_as_it_is(runs: Runs, said: dict[s
     assert (run.run_dir / "run.log").read_text().count("since fault-tolerance/hang-retry is not set") == 1
     assert not run.named("hang", "stopping")
     os.kill(run.pid, signal.SIGTERM)
-    assert run.wait() == 143, run.told()
+    assert run.wait() == 143, run.log()
 
 
 def test_the_user_s_own_word_on_restarts_wins_over_the_platform_s(runs: Runs) -> None:
     run = runs.run(*QUICK, "--restart-on", "fault", *annotations(runs, **{RETRY: "3"}), *python(HANGS))
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     assert not run.named("restart")
 
 
 def test_the_platforms_unconditional_retry_wants_the_commands_own_code(runs: Runs) -> None:
     said = {RETRY: "3", UNCONDITIONAL: "true", "recover-strategy": "recover-in-place"}
     run = runs.run(*QUICK, *annotations(runs, **said), *FAILS)
-    assert run.wait() == 7, run.told()
+    assert run.wait() == 7, run.log()
     assert len(run.named("restart")) == 1
 
 
 def test_what_is_for_others_is_written_down_as_it_came(runs: Runs) -> None:
     said = {RETRY: "3", POD: "2", "fault-retry-times": "4", "recover-strategy": "recover,dump"}
     run = runs.run(*annotations(runs, **said, unheard="of"), "true")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.named("started")[0]["annotations"] == said
     assert not run.named("problem")
     assert run.stderr == ""
@@ -349,7 +349,7 @@ def test_what_is_for_others_is_written_down_as_it_came(runs: Runs) -> None:
 @pytest.mark.parametrize(("key", "text"), [(RETRY, "abc"), (RETRY, "0"), (RETRY, "129"), (HANG_RETRY, "maybe")])
 def test_a_value_that_is_none_is_told_and_the_default_holds(runs: Runs, key: str, text: str) -> None:
     run = runs.run(*QUICK, *annotations(runs, **{key: text}), *python(HANGS))
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     assert len(run.named("restart")) == 1, "as by default"
     (problem,) = run.named("problem")
     assert f"{key} is {text!r}" in problem["what"]
@@ -372,7 +372,7 @@ def test_the_platform_comes_after_who_started_it_and_before_the_file(
     annotations(runs, **{RETRY: "3", HANG_RETRY: "true"})
     words = [*QUICK, "--config", str(runs.folder / "job.toml"), *options]
     run = runs.run(*words, *python(HANGS), **environment)
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     assert len(run.named("restart")) == restarts
 
 
@@ -384,7 +384,7 @@ def test_a_file_that_is_not_there_is_a_matter_of_usage(runs: Runs, kind: str) ->
     elif kind == "link":
         path.symlink_to("/nonexistent")
     run = runs.run("--annotations", str(path), "touch", "started")
-    assert run.wait() == 2, run.told()
+    assert run.wait() == 2, run.log()
     assert str(path) in run.stderr
     assert run.stderr.count("\n") == 1
     assert not (runs.folder / "started").exists()
@@ -405,7 +405,7 @@ def test_a_mad_file_stops_nothing(runs: Runs, kind: str) -> None:
         os.mkfifo(path)
     run = runs.start("--annotations", str(path), "true")
     wait_for(lambda: run.process.poll() is not None, f"its end: {kind}", 30)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert len(run.stderr) < 10_000
     assert all(len(record["what"]) < 1000 for record in run.named("problem"))
     assert len(run.named("problem")) < 20

@@ -20,7 +20,7 @@ def block(language: str) -> str:
 def test_from_a_shell(runs: Runs) -> None:
     script = "step() { i=$((i + 1)); sleep 0.1; [ $i -lt 4 ]; }\n" + block("sh").replace("make -s step", "step")
     run = runs.run(*QUICK, "sh", "-eu", "-c", script)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.until("first_beat")["rank"] == -1
 
 
@@ -29,6 +29,6 @@ def test_from_c(runs: Runs) -> None:
     (runs.folder / "train.c").write_text(block("c"))
     subprocess.run(["cc", "-Wall", "-Werror", "-o", "train", "train.c"], cwd=runs.folder, check=True)
     run = runs.run(*QUICK, "./train")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.until("first_beat")["rank"] == -1
     assert subprocess.run([runs.folder / "train"], check=False).returncode == 0, "outside ftrun it does nothing"

@@ -32,17 +32,17 @@ ft.beat(1)
 def test_one_that_hangs_among_others_that_step_is_found_and_named(runs: Runs) -> None:
     code = HOGWILD.format(uneven=False, hangs=True)
     run = runs.run("--hang-timeout", "2s", "--max-restarts", "0", *python(code))
-    assert run.process.returncode == 195, run.told()
+    assert run.process.returncode == 195, run.log()
     (hang,) = run.named("hang")
     assert (hang["rank"], hang["step"], hang["rule"]) == (-1 - hang["pid"], 5, "step")
-    assert f"process {hang['pid']} (no RANK) stopped at step 5" in run.told()
+    assert f"process {hang['pid']} (no RANK) stopped at step 5" in run.log()
     assert run.named("problem") == []
 
 
 def test_uneven_work_and_a_parent_that_joins_are_no_hang(runs: Runs) -> None:
     """The last child works for longer than the limit after the first has ended."""
     run = runs.run("--hang-timeout", "2s", "--max-restarts", "0", *python(HOGWILD.format(uneven=True, hangs=False)))
-    assert run.process.returncode == 0, run.told()
+    assert run.process.returncode == 0, run.log()
     assert run.named("suspect") + run.named("hang") + run.named("problem") == []
 
 
@@ -72,8 +72,8 @@ def test_one_of_torch_multiprocessing_that_hangs_is_found_and_named(runs: Runs, 
     pytest.importorskip("torch.multiprocessing")
     (tmp_path / "train.py").write_text(TORCH)
     run = runs.run("--hang-timeout", "4s", "--max-restarts", "0", sys.executable, str(tmp_path / "train.py"))
-    assert run.process.returncode == 195, run.told()
+    assert run.process.returncode == 195, run.log()
     (hang,) = run.named("hang")
     assert hang["rank"] == -1 - hang["pid"]
     assert "train.py:12 work" in hang["why"]
-    assert f"process {hang['pid']} (no RANK) stopped at step" in run.told()
+    assert f"process {hang['pid']} (no RANK) stopped at step" in run.log()

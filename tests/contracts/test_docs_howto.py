@@ -50,10 +50,10 @@ def test_torchrun(runs: Runs) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = ["--hang-timeout", "5s", "--progress", "checkpoint.pt"]
     run = runs.start(*options, *torchrun, "ddp.py", "--hang-at", "30", OMP_NUM_THREADS="1")
-    assert run.wait(LONG) == 0, run.told()
+    assert run.wait(LONG) == 0, run.log()
     shown = block("torchrun.md", "text")
     said = [line for line in shown.splitlines() if line.startswith("[ftrun]")]
-    assert says("\n".join(line for line in shown.splitlines() if line not in said), run.stdout), run.told()
+    assert says("\n".join(line for line in shown.splitlines() if line not in said), run.stdout), run.log()
     (told,) = (line for line in run.stderr.splitlines() if line.startswith("[ftrun]") and "stopped at" in line)
     assert says("\n".join(said), told)
     report = json.loads((run.run_dir / "reports" / "attempt-1" / "report.json").read_bytes())
@@ -65,7 +65,7 @@ def test_a_trainer_of_transformers(runs: Runs) -> None:
     need("torch", "transformers", "accelerate")
     (runs.folder / "train.py").write_text(block("transformers.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py", CUDA_VISIBLE_DEVICES="")
-    assert run.wait(LONG) == 0, run.told()
+    assert run.wait(LONG) == 0, run.log()
     assert kept(run) == ["checkpoint-10", "checkpoint-20"]
 
 
@@ -74,7 +74,7 @@ def test_a_trainer_of_lightning(runs: Runs) -> None:
     need("torch", "lightning")
     (runs.folder / "train.py").write_text(block("lightning.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py")
-    assert run.wait(LONG) == 0, run.told()
+    assert run.wait(LONG) == 0, run.log()
     first, second = kept(run)  # two files a step, a moment apart: either may be the one that is seen
     assert first in ("epoch=0-step=8.ckpt", "last.ckpt")
     assert second in ("epoch=1-step=16.ckpt", "last.ckpt")
@@ -87,7 +87,7 @@ def test_a_program_in_cpp(runs: Runs) -> None:
     build = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", "train", "train.cpp"]
     subprocess.run(build, cwd=runs.folder, check=True)
     run = runs.run("--hang-timeout", "2s", "--start-timeout", "60s", "--progress", "checkpoint", "./train")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     (hang,) = run.named("hang")
     assert (hang["rule"], hang["rank"]) == ("step", -1)
     assert (runs.folder / "checkpoint").read_text() == "20\n"
@@ -114,13 +114,13 @@ def test_two_terminals(runs: Runs) -> None:
         at = words.index("fthang")
         assert (name, words[:2]) == ("ftrun", ["--run-dir", f"node-{len(members)}"])
         members.append(runs.start(*words[2:at], *FTHANG, *words[at + 1 :], run_dir=runs.folder / words[1], **settings))
-    assert [member.wait() for member in members] == [0, 0], "\n".join(member.told() for member in members)
+    assert [member.wait() for member in members] == [0, 0], "\n".join(member.log() for member in members)
     for member, shown in zip(members, blocks("several-nodes.md", "text"), strict=True):
         # On a terminal stderr and stdout are one; what rank 0 says of the group is left out on the page.
         ours = [line for line in shown.splitlines() if line.startswith("[ftrun] ")]
         theirs = [line for line in shown.splitlines() if line not in ours]
-        assert says("\n…\n".join(["…", *ours]), member.stderr), member.told()
-        assert says("\n".join(theirs), member.stdout), member.told()
+        assert says("\n…\n".join(["…", *ours]), member.stderr), member.log()
+        assert says("\n".join(theirs), member.stdout), member.log()
 
 
 def test_the_image_has_the_form_with_brackets() -> None:

@@ -76,7 +76,7 @@ def test_every_variable_that_the_code_names_is_told() -> None:
 
 def test_a_run_leaves_the_files_that_are_told_and_records_as_told(runs: Runs) -> None:
     run = runs.run("--hang-timeout", "1s", *FTHANG, "sleep", "--steps", "12", "--after", "8")
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     left = [path for path in run.run_dir.rglob("*") if not path.is_dir() and "checkpoints" not in path.parts]
     names = [file.name for file in run_dir.FILES]
     assert [str(path) for path in left if not any(_fits(path, run.run_dir, name) for name in names)] == []

@@ -60,7 +60,7 @@ def test_the_probe_sees_it() -> None:
 def test_a_hang_is_found_by_the_idle_rule_and_leaves_nothing_on_it(runs: Runs) -> None:
     """Work on the device is no hang, though the program reads and writes nothing; silence after it is one."""
     run = runs.run("--no-auto-beat", "--idle-timeout", "5s", "--grace", "1s", sys.executable, "-c", TRAIN)
-    assert run.wait(300) == 0, run.told()
+    assert run.wait(300) == 0, run.log()
     (found,) = run.named("hang")
     assert found["rule"] == "idle"
     assert run.named("escalated") == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence import stacks
-from support.inquest import Job, a_job, ask, needs_spy, rank
+from support.evidence_job import Job, a_job, ask, needs_spy, rank
 from support.runs import state_of, wait_for
 
 pytestmark = needs_spy
@@ -93,8 +93,8 @@ def asleep(pid: int) -> None:
 def test_who_waits_for_nothing_is_not_cleared(job: Job, code: str, where: str) -> None:
     asleep(job.start(code))
     answer = ask(job)
-    assert answer.word["cleared"] is None
-    assert answer.word["why"] == where
+    assert answer.result["cleared"] is None
+    assert answer.result["why"] == where
     assert answer.process(job.pid)["moved"] is False
     opening = answer.markdown.splitlines()[0]
     assert opening.startswith("**Rank 0 stopped at step 7, 41s ago (limit 30s, learned), since ")
@@ -107,8 +107,8 @@ def test_a_socket_that_is_read_is_named(job: Job) -> None:
         port = server.getsockname()[1]
         asleep(job.start(READ, str(port)))
         answer = ask(job)
-    assert answer.word["cleared"] is None
-    assert answer.word["why"] == "<string>:5 fetch"
+    assert answer.result["cleared"] is None
+    assert answer.result["why"] == "<string>:5 fetch"
     assert f"-> 127.0.0.1:{port} ESTABLISHED" in answer.document["call"]
     assert answer.document["call"].startswith("recvfrom on ")
     assert answer.process(job.pid)["wchan"] in answer.markdown
@@ -116,7 +116,7 @@ def test_a_socket_that_is_read_is_named(job: Job) -> None:
 
 def test_a_loop_that_moves_is_cleared(job: Job) -> None:
     job.start(EVALUATION)
-    word = ask(job).word
+    word = ask(job).result
     assert "its Python stack moves" in word["cleared"]
     assert word["cpu"] > 0.1
 
@@ -134,38 +134,38 @@ def test_many_looks_between_the_two_find_who_moves(job: Job) -> None:
 def test_cpu_in_one_line_has_the_benefit_of_the_doubt(job: Job, code: str) -> None:
     job.start(code)
     answer = ask(job)
-    assert "it works" in answer.word["cleared"]
-    assert "of a core" in answer.word["cleared"]
+    assert "it works" in answer.result["cleared"]
+    assert "of a core" in answer.result["cleared"]
 
 
 def test_a_collective_that_spins_has_not(job: Job) -> None:
     job.start(COLLECTIVE)
     answer = ask(job)
-    assert answer.word["cleared"] is None
-    assert answer.word["cpu"] > 0.1
+    assert answer.result["cleared"] is None
+    assert answer.result["cpu"] > 0.1
     assert "it waits for other ranks" in answer.markdown
 
 
 def test_io_is_work_whatever_the_stack(job: Job) -> None:
     job.start(WRITES)
     answer = ask(job)
-    assert "MB/s" in answer.word["cleared"]
-    assert answer.word["io"] > 262_144
+    assert "MB/s" in answer.result["cleared"]
+    assert answer.result["io"] > 262_144
 
 
 @pytest.mark.parametrize("code", [EVALUATION, WRITES], ids=["cpu", "io"])
 def test_a_limit_that_was_given_is_only_reported(job: Job, code: str) -> None:
     job.start(code)
     answer = ask(job, finding={"learned": False})
-    assert answer.word["cleared"] is None
+    assert answer.result["cleared"] is None
     assert "the limit was given" in answer.markdown
 
 
 def test_what_works_below_the_suspect_clears_it(job: Job) -> None:
     job.start(PARENT, EVALUATION)
     answer = ask(job)
-    assert "it works" in answer.word["cleared"]
-    assert answer.process(int(job.said))["cpu"] > 0.1
+    assert "it works" in answer.result["cleared"]
+    assert answer.process(int(job.first_line))["cpu"] > 0.1
 
 
 def test_an_idle_suspicion_is_cleared_by_a_moving_stack_alone(job: Job) -> None:
@@ -173,16 +173,16 @@ def test_an_idle_suspicion_is_cleared_by_a_moving_stack_alone(job: Job) -> None:
         f"import time\n{READY}def a():\n    time.sleep(0.4)\ndef b():\n    time.sleep(0.4)\nwhile True:\n    a(); b()"
     )
     wait_for(
-        lambda: ask(job, finding={"rule": "idle", "rank": None}, between=0.4).word["cleared"], "a look that differs"
+        lambda: ask(job, finding={"rule": "idle", "rank": None}, between=0.4).result["cleared"], "a look that differs"
     )
 
 
 def test_an_idle_suspicion_is_not_cleared_by_a_wait_for_the_device(job: Job) -> None:
     job.start(IN_C)
-    assert ask(job, finding={"rule": "idle", "rank": None}).word["cleared"] is not None
+    assert ask(job, finding={"rule": "idle", "rank": None}).result["cleared"] is not None
     devices = [{"vendor": "nvidia", "id": "GPU-1", "index": 0, "name": "H", "util": 100.0, "power": 71.0}]
     answer = ask(job, finding={"rule": "idle", "rank": None}, devices=devices)
-    assert answer.word["cleared"] is None
+    assert answer.result["cleared"] is None
     assert "`GPU-1` | `0` | `H` | `100.0` | `None` | `71.0`" in answer.markdown
     assert answer.markdown.startswith("**The command has been idle for 41s ")
 
@@ -193,9 +193,9 @@ def test_a_rank_that_waits_for_one_that_works_is_cleared(job: Job) -> None:
     working = job.start(EVALUATION)  # beside the root, with its mark: as an orphan
     both = [rank(0, job.pid), rank(1, working)]
     answer = ask(job, ranks=both)
-    assert answer.word["cleared"].startswith("it may wait for rank 1, of which it works")
+    assert answer.result["cleared"].startswith("it may wait for rank 1, of which it works")
     both[1] = rank(1, working, moved_ago=0.1)  # it steps along: nobody waits for it
-    assert ask(job, ranks=both).word["cleared"] is None
+    assert ask(job, ranks=both).result["cleared"] is None
 
 
 def test_a_stopped_process(job: Job) -> None:
@@ -203,9 +203,9 @@ def test_a_stopped_process(job: Job) -> None:
     os.kill(job.pid, signal.SIGSTOP)
     wait_for(lambda: state_of(job.pid) == "T", "stop")
     answer = ask(job)
-    assert answer.word["cleared"] is None
+    assert answer.result["cleared"] is None
     assert "SIGSTOP" in answer.markdown
-    assert answer.word["why"].startswith("rank 0 is stopped by SIGSTOP; <string>:")
+    assert answer.result["why"].startswith("rank 0 is stopped by SIGSTOP; <string>:")
 
 
 def test_a_process_stuck_in_the_kernel(job: Job, tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_a_process_stuck_in_the_kernel(job: Job, tmp_path: Path) -> None:
     job.start(STUCK)
     wait_for(lambda: state_of(job.pid) == "D", "state D")
     answer = ask(job)
-    assert answer.word["cleared"] is None
-    assert answer.word["why"].startswith("rank 0 is in state D in ")
-    assert answer.word["why"].endswith("; <string>:4 train")
+    assert answer.result["cleared"] is None
+    assert answer.result["why"].startswith("rank 0 is in state D in ")
+    assert answer.result["why"].endswith("; <string>:4 train")
     assert "stuck in the kernel" in answer.markdown
     assert not any("in time" in why for why in answer.missing.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.inquest import Job, a_job, ask, needs_spy, rank
+from support.evidence_job import Job, a_job, ask, needs_spy, rank
 from support.runs import Runs, state_of, wait_for
 from support.runs import runs as runs
 
@@ -73,8 +73,8 @@ def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path)
     def waits() -> str:
         """It may still be on its way to the all-reduce."""
         answer = ask(job, ranks=both, patience=3600.0)
-        why = str(answer.word["why"])
-        return why if answer.word["cleared"] is None and "_engine_run_backward" in why else ""
+        why = str(answer.result["why"])
+        return why if answer.result["cleared"] is None and "_engine_run_backward" in why else ""
 
     assert wait_for(waits, "the backward pass").startswith("it waits for rank 1, at <string>:")
     os.kill(other, signal.SIGSTOP)
@@ -100,8 +100,8 @@ def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: st
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     torchrun += ["--master-port", str(port), str(tmp_path / "train.py"), how, str(hung), str(tmp_path / "store")]
     run = runs.run("--hang-timeout", "3s", "--max-restarts", "0", "--grace", "1s", sys.executable, *torchrun)
-    assert run.process.returncode == 195, run.told()
+    assert run.process.returncode == 195, run.log()
     (found,) = run.named("hang")
-    assert told.format(hung=hung) in found["why"], run.told()
+    assert told.format(hung=hung) in found["why"], run.log()
     # Whichever of both was silent for longer: the verdict is about that rank, or says that it waits for that rank.
-    assert found["rank"] == hung or f"rank {hung}" in found["why"] or how == "worker", run.told()
+    assert found["rank"] == hung or f"rank {hung}" in found["why"] or how == "worker", run.log()

@@ -13,7 +13,7 @@ import pytest
 
 from ftrun.helpers.evidence import children
 from ftrun.host.helpers import CODE
-from support.inquest import NO_PTRACE, PATHS, Asked, Job, a_job, ask, needs_spy, request
+from support.evidence_job import NO_PTRACE, PATHS, EvidenceHelper, Job, a_job, ask, needs_spy, request
 from support.runs import carrying, permitted, state_of, wait_for
 
 READY = "print('ready', flush=True)\n"
@@ -97,8 +97,8 @@ def asleep(pid: int) -> None:
 def test_without_py_spy_counters_decide(job: Job, bare: tuple[str]) -> None:
     asleep(job.start(SLEEP))
     answer = ask(job, bare, {"PATH": "/nowhere"})
-    assert answer.word["cleared"] is None
-    assert answer.word["why"].startswith("python")
+    assert answer.result["cleared"] is None
+    assert answer.result["why"].startswith("python")
     assert answer.missing == {f"Python stacks of {job.pid}": "py-spy is not installed"}
     assert "py-spy is not installed" in answer.markdown
 
@@ -106,7 +106,7 @@ def test_without_py_spy_counters_decide(job: Job, bare: tuple[str]) -> None:
 def test_without_py_spy_cpu_is_work(job: Job, bare: tuple[str]) -> None:
     job.start(BUSY)
     answer = ask(job, bare, {"PATH": "/nowhere"})
-    assert answer.word["cleared"].endswith("of a core")
+    assert answer.result["cleared"].endswith("of a core")
     assert answer.process(job.pid)["moved"] is None
 
 
@@ -115,7 +115,7 @@ def test_ptrace_is_forbidden(job: Job) -> None:
     need_less()
     asleep(job.start(CLOSED, prefix=NO_PTRACE))
     answer = ask(job, (*NO_PTRACE, sys.executable))
-    assert answer.word["cleared"] is None
+    assert answer.result["cleared"] is None
     [(what, why)] = [line for line in answer.missing.items() if line[0].startswith("Python stacks")]
     assert what == f"Python stacks of {job.pid}"
     assert why.startswith("not permitted: of another user, or closed to others")
@@ -130,7 +130,7 @@ def test_a_process_of_another_user_is_judged_by_its_cpu(job: Job, tmp_path: Path
     shell = ("setpriv", "--reuid", str(NOBODY), "--clear-groups", "sh", "-c", "echo ready; while :; do :; done")
     job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)
     answer = ask(job, (*NO_PTRACE, sys.executable))
-    assert answer.word["cleared"].endswith("of a core")
+    assert answer.result["cleared"].endswith("of a core")
     assert answer.process(job.pid)["uid"] == NOBODY
     assert answer.process(job.pid)["io"] is None
     assert "not told" in answer.markdown
@@ -150,8 +150,8 @@ def test_a_py_spy_that_never_answers_delays_nothing_beyond_the_deadline(job: Job
     asleep(job.start(FORK, "20"))
     answer = ask(job, environment=hanging, timeout=6)
     assert answer.seconds < 6
-    assert answer.word["report"]
-    assert answer.word["cleared"] is None
+    assert answer.result["report"]
+    assert answer.result["cleared"] is None
     assert any("py-spy did not answer in time" in why for why in answer.missing.values())
     wait_for(lambda: not carrying(f"TEST_HANGING={hanging['TEST_HANGING']}"), "the end of every py-spy")
 
@@ -170,7 +170,7 @@ def test_a_program_that_says_too_much_is_killed() -> None:
 def test_nothing_is_left_of_one_that_is_killed(job: Job, hanging: dict[str, str]) -> None:
     asleep(job.start(SLEEP))
     mark = f"TEST_HANGING={hanging['TEST_HANGING']}"
-    asked = Asked(job.folder, request(job), **hanging)
+    asked = EvidenceHelper(job.folder, request(job), **hanging)
     try:
         wait_for(lambda: len(carrying(mark)) > 1, "py-spy")
     finally:
@@ -184,7 +184,7 @@ def test_the_last_word_comes_in_time_whatever_blocks(job: Job) -> None:
     answer = ask(job, between=60, timeout=3)
     assert answer.seconds < 3
     assert answer.lines[0] == {"event": "problem", "what": "evidence: nothing was seen in time"}
-    assert answer.word == {
+    assert answer.result == {
         "event": "evidenced",
         "cleared": "nothing was seen in time",  # that is no proof
         "why": "",
@@ -198,7 +198,7 @@ def test_the_last_word_comes_in_time_whatever_blocks(job: Job) -> None:
 
 def test_it_ends_when_stdin_ends(job: Job) -> None:
     asleep(job.start(SLEEP))
-    asked = Asked(job.folder, request(job, between=60, timeout=120))
+    asked = EvidenceHelper(job.folder, request(job, between=60, timeout=120))
     try:
         assert asked.process.stdin is not None
         asked.process.stdin.close()
@@ -221,22 +221,22 @@ def test_a_suspect_that_is_gone(job: Job) -> None:
     job.processes[0].kill()
     job.processes[0].wait()
     answer = ask(job)
-    assert answer.word["cleared"] is None
-    assert answer.word["why"] == ""
+    assert answer.result["cleared"] is None
+    assert answer.result["why"] == ""
     assert "its process is gone" in answer.markdown
 
 
 def test_orphans_of_the_job_are_seen_and_nobody_elses(job: Job) -> None:
     job.start(REAPER, ORPHAN)
-    root, orphan, foreign = (int(word) for word in job.said.split()[:3])
+    root, orphan, foreign = (int(word) for word in job.first_line.split()[:3])
     try:
         whole = {"rank": None, "pid": root}
         answer = ask(job, root=root, finding=whole, between=1)
         assert {p["pid"] for p in answer.document["processes"]} == {root, orphan}
-        assert "it works" in answer.word["cleared"]
+        assert "it works" in answer.result["cleared"]
         answer = ask(job, root=root, finding=whole, spared=[orphan])
         assert {p["pid"] for p in answer.document["processes"]} == {root}
-        assert answer.word["cleared"] is None
+        assert answer.result["cleared"] is None
     finally:
         os.kill(foreign, signal.SIGKILL)
 
@@ -245,13 +245,13 @@ def test_processes_that_come_and_go(job: Job) -> None:
     job.start(COMING_AND_GOING)
     answer = ask(job)
     assert answer.process(job.pid)["gone"] is False
-    assert answer.word["report"]
+    assert answer.result["report"]
 
 
 def test_what_a_child_had_done_before_it_died_is_no_work(job: Job) -> None:
     """0.8 s of CPU and gigabytes read, which the parent inherits between the looks."""
     job.start(DIES)
-    asked = Asked(job.folder, request(job, between=2))
+    asked = EvidenceHelper(job.folder, request(job, between=2))
     try:
         wait_for(
             lambda: (
@@ -266,9 +266,9 @@ def test_what_a_child_had_done_before_it_died_is_no_work(job: Job) -> None:
     finally:
         asked.close()
     assert [p["gone"] for p in answer.document["processes"]] == [False, True]
-    assert answer.word["cleared"] is None
-    assert answer.word["cpu"] < 0.1
-    assert answer.word["io"] < 262_144
+    assert answer.result["cleared"] is None
+    assert answer.result["cpu"] < 0.1
+    assert answer.result["io"] < 262_144
 
 
 @needs_spy
@@ -281,7 +281,7 @@ def test_undecodable_names(job: Job, tmp_path: Path) -> None:
     with open(opened, "wb") as file:
         file.write(b"line\n" * 500 + b"```\n# the last \xff\x1b[31m line")
     answer = ask(job, output=[os.fsdecode(opened)])
-    assert answer.word["cleared"] is None
+    assert answer.result["cleared"] is None
     assert next(iter(answer.document["output"].values())).count("\n") == 199
     assert "\n# no heading" not in answer.markdown
     assert "\n````text\nline" in answer.markdown
@@ -301,7 +301,7 @@ def test_a_report_that_cannot_be_written(job: Job, tmp_path: Path) -> None:
     asleep(job.start(SLEEP))
     (tmp_path / "file").write_text("")
     answer = ask(job, run_dir=str(tmp_path / "file"))
-    assert answer.word["report"] is None
+    assert answer.result["report"] is None
     assert "no report" in answer.lines[0]["what"]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.helpers.evidence import flight_recorder
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
-from support.inquest import a_job, ask, rank
+from support.evidence_job import a_job, ask, rank
 from support.runs import state_of, wait_for
 
 RANK = """import datetime, os, sys, time, torch
@@ -49,19 +49,19 @@ def test_the_rank_that_never_comes_is_named(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed")
     with a_job(tmp_path) as job:
         job.start(LAUNCHER, RANK)
-        waits, late = (int(word) for word in job.said.split())
+        waits, late = (int(word) for word in job.first_line.split())
         told = "rank 1 (last in 1, gloo:barrier) has not come to collective 2, gloo:all_reduce of default_pg, in which "
 
         def asked() -> Any:
             answer = ask(job, finding={"pid": waits}, ranks=[rank(0, waits), rank(1, late)], between=1)
-            assert answer.word["cleared"] is None
-            return answer if told in answer.word["why"] else None
+            assert answer.result["cleared"] is None
+            return answer if told in answer.result["why"] else None
 
         answer = wait_for(asked, "rank 0 in its collective")
         assert f"{told}rank 0 waits" in answer.document["collectives"]["late"]
         assert "2 gloo:all\\_reduce of default\\_pg, not left" in answer.markdown
         assert [group["ranks"] for group in answer.document["groups"]] == [[0], [1]]
-        assert answer.word["why"].startswith(
+        assert answer.result["why"].startswith(
             "it waits for rank 1, at <string>:11 main; <string>:12 main, in distributed"
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.inquest import NO_PTRACE, Job, a_job, ask, needs_spy, rank
+from support.evidence_job import NO_PTRACE, Job, a_job, ask, needs_spy, rank
 from support.runs import permitted, state_of, wait_for
 
 pytestmark = needs_spy
@@ -204,7 +204,7 @@ def test_a_wait_that_somebody_outside_may_end_is_cleared(job: Job, name: str) ->
         job.start(HEAD + code, str(port))
         asleep(job)
         answer = ask(job, patience=3600.0)
-    assert told in str(answer.word["cleared"]), answer.markdown
+    assert told in str(answer.result["cleared"]), answer.markdown
     assert "Cleared: " in answer.markdown
 
 
@@ -216,16 +216,16 @@ def test_a_wait_that_nobody_outside_can_end_is_not(job: Job, name: str) -> None:
         asleep(job)
         # On a busy machine a loop that waits 50 ms at a time may not run for half a second.
         answer = ask(job, patience=3600.0, between=2.0 if "again and again" in name else 0.5)
-    assert answer.word["cleared"] is None, answer.markdown
+    assert answer.result["cleared"] is None, answer.markdown
     assert told in answer.document["verdict"]["reason"]
 
 
 def test_a_limit_that_was_given_or_is_at_its_most_is_not_raised(job: Job) -> None:
     job.start(f"import time\n{READY}\ntime.sleep(50)")
     asleep(job)
-    assert ask(job, finding={"learned": False}).word["cleared"] is None
-    assert ask(job, patience=41.0).word["cleared"] is None
-    assert "timer" in ask(job, patience=3600.0).word["cleared"]
+    assert ask(job, finding={"learned": False}).result["cleared"] is None
+    assert ask(job, patience=41.0).result["cleared"] is None
+    assert "timer" in ask(job, patience=3600.0).result["cleared"]
 
 
 def test_the_idle_rule_is_raised_by_such_a_wait_as_well(job: Job) -> None:
@@ -233,8 +233,8 @@ def test_the_idle_rule_is_raised_by_such_a_wait_as_well(job: Job) -> None:
     job.start(f"import time\n{READY}\ntime.sleep(50)")
     asleep(job)
     idle = {"rule": "idle", "rank": None, "learned": False, "age": 1800.0}
-    assert "timer" in ask(job, finding=idle, patience=3600.0).word["cleared"]
-    assert ask(job, finding=idle).word["cleared"] is None
+    assert "timer" in ask(job, finding=idle, patience=3600.0).result["cleared"]
+    assert ask(job, finding=idle).result["cleared"] is None
 
 
 def test_what_may_not_be_seen_is_open(job: Job) -> None:
@@ -243,7 +243,7 @@ def test_what_may_not_be_seen_is_open(job: Job) -> None:
     closed = f"import ctypes, threading\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}\nl = threading.Lock()\n"
     job.start(f"{closed}l.acquire(); l.acquire()", prefix=NO_PTRACE)
     asleep(job)
-    assert "is not known" in ask(job, (*NO_PTRACE, sys.executable), patience=3600.0).word["cleared"]
+    assert "is not known" in ask(job, (*NO_PTRACE, sys.executable), patience=3600.0).result["cleared"]
 
 
 WAITS = """import os, sys, threading
@@ -263,13 +263,13 @@ def test_a_rank_waits_for_one_that_uploads(job: Job) -> None:
         asleep(job)
         both = [rank(0, job.pid), rank(1, other)]
         answer = ask(job, ranks=both, patience=3600.0)
-        assert answer.word["cleared"].startswith("it waits for other ranks; rank 1 waits for 127.0.0.1:")
+        assert answer.result["cleared"].startswith("it waits for other ranks; rank 1 waits for 127.0.0.1:")
         os.kill(other, signal.SIGSTOP)
         wait_for(lambda: state_of(other) == "T", "stop")
         answer = ask(job, ranks=both, patience=3600.0)
-    assert answer.word["cleared"] is None
-    assert answer.word["why"].startswith("rank 1 is stopped by SIGSTOP, at <string>:")
-    assert answer.word["waits"]
+    assert answer.result["cleared"] is None
+    assert answer.result["why"].startswith("rank 1 is stopped by SIGSTOP, at <string>:")
+    assert answer.result["waits"]
 
 
 CONNECTED = "import socket, sys\nconnection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n" + WAITS
@@ -290,7 +290,7 @@ def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
     with silent_server() as port:
         job.start(CONNECTED if connected else WAITS, str(port), RANK="0", **environment)
         asleep(job)
-        cleared = ask(job, patience=3600.0).word["cleared"]
+        cleared = ask(job, patience=3600.0).result["cleared"]
     assert (cleared is None) if told is None else (told in cleared)
 
 
@@ -303,8 +303,8 @@ def test_a_rank_of_this_node_that_hangs_closes_the_wait_for_other_nodes(job: Job
     both = [rank(0, job.pid), rank(1, other)]
     for finding in ({}, {"rank": 1, "pid": other}):
         answer = ask(job, finding=finding, ranks=both, patience=3600.0)
-        assert answer.word["cleared"] is None, answer.markdown
-    assert ask(job, ranks=[rank(0, job.pid)], patience=3600.0).word["cleared"] is not None
+        assert answer.result["cleared"] is None, answer.markdown
+    assert ask(job, ranks=[rank(0, job.pid)], patience=3600.0).result["cleared"] is not None
 
 
 HOGWILD = """import multiprocessing, os, signal, sys, time
@@ -331,11 +331,11 @@ def test_a_worker_that_is_done_waits_for_one_that_still_works(job: Job) -> None:
     wait_for(lambda: state_of(idle) == "S" and state_of(train) == "R", "the barrier")
     suspect = {"rank": -1 - idle, "pid": idle}
     answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train, 0.0)], patience=3600.0)
-    assert "it works" in answer.word["cleared"]
+    assert "it works" in answer.result["cleared"]
     os.kill(train, signal.SIGSTOP)
     wait_for(lambda: state_of(train) == "T", "stop")
     answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train)], patience=3600.0)
-    assert answer.word["cleared"] is None
+    assert answer.result["cleared"] is None
 
 
 def children(pid: int) -> list[int]:
@@ -347,7 +347,7 @@ def test_ranks_that_wait_for_each_other_are_not_cleared(job: Job) -> None:
     other = job.start(WAITS)
     asleep(job)
     answer = ask(job, ranks=[rank(0, job.pid), rank(1, other)], patience=3600.0)
-    assert answer.word["cleared"] is None
+    assert answer.result["cleared"] is None
     assert "in turn" in answer.document["verdict"]["reason"]
 
 
@@ -380,12 +380,12 @@ def test_a_loader_waits_for_its_worker(job: Job, how: str) -> None:
     pytest.importorskip("torch.utils.data")
     with silent_server() as port:
         job.start(LOADER, str(port), how)
-        worker = int(job.said)
+        worker = int(job.first_line)
         if how == "is stopped":
             os.kill(worker, signal.SIGSTOP)
         asleep(job)
         answer = ask(job, patience=3600.0)
-    told = answer.word["cleared"] or answer.word["why"]
+    told = answer.result["cleared"] or answer.result["why"]
     expected = {
         "asks a server": f"it waits for the workers of its loader; process {worker} (",
         "rests": f"it waits for the workers of its loader; process {worker} (",
@@ -393,6 +393,6 @@ def test_a_loader_waits_for_its_worker(job: Job, how: str) -> None:
         "is stopped": f"process {worker} (",
     }
     assert told.startswith(expected[how]), answer.markdown
-    assert (answer.word["cleared"] is None) == (how in ("is stuck", "is stopped"))
+    assert (answer.result["cleared"] is None) == (how in ("is stuck", "is stopped"))
     if how == "is stopped":
         assert ") is stopped by SIGSTOP, at <string>:" in told

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from support.helper_process import HelperProcess, Line
 from support.runs import MOUNTS, alive, need_mounts, wait_for
-from support.talker import Line, Talker
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def pids() -> Iterator[list[int]]:
             os.killpg(pid, signal.SIGKILL)
 
 
-def exit_hooks(*commands: str, unmount: Sequence[str] = (), grace: float | None = None, **more: Any) -> Talker:
-    return Talker("exit_hooks", json.dumps({"commands": commands, "unmount": unmount, "grace": grace}), **more)
+def exit_hooks(*commands: str, unmount: Sequence[str] = (), grace: float | None = None, **more: Any) -> HelperProcess:
+    return HelperProcess("exit_hooks", json.dumps({"commands": commands, "unmount": unmount, "grace": grace}), **more)
 
 
-def parted(process: Talker, pids: list[int] | None = None) -> Line:
+def parted(process: HelperProcess, pids: list[int] | None = None) -> Line:
     line = process.event("parted")
     if pids is not None:
         pids += line["pids"]
@@ -131,7 +131,7 @@ class Mounted:
         process.stdout.readline()
         return process
 
-    def process(self, *unmount: Path, grace: float | None, before: str = "", **environment: str) -> Talker:
+    def process(self, *unmount: Path, grace: float | None, before: str = "", **environment: str) -> HelperProcess:
         paths = [str(path) for path in unmount]
         return exit_hooks(
             unmount=paths, grace=grace, prefix=self._prefix, before=before, environment=os.environ | environment
@@ -227,6 +227,6 @@ def test_without_the_program_it_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["", "[]", "{}", '{"commands": [1], "unmount": [], "grace": null}'])
 def test_a_word_that_is_none_is_a_problem(word: str) -> None:
-    with Talker("exit_hooks", word) as process:
+    with HelperProcess("exit_hooks", word) as process:
         assert "it failed" in process.event("problem")["what"]
         assert process.ended() == 1

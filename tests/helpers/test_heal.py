@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from support.helper_process import HelperProcess
 from support.runs import carrying, end_process, wait_for
-from support.talker import Talker
 
 
 @pytest.fixture
@@ -22,12 +22,14 @@ def mark() -> Iterator[str]:
         end_process(pid)
 
 
-def heal(command: str, timeout: float = 60, **more: Any) -> Talker:
+def heal(command: str, timeout: float = 60, **more: Any) -> HelperProcess:
     environment = more.pop("environment", {})
-    return Talker("heal", json.dumps({"command": command, "timeout": timeout, "environment": environment}), **more)
+    return HelperProcess(
+        "heal", json.dumps({"command": command, "timeout": timeout, "environment": environment}), **more
+    )
 
 
-def healed(healer: Talker) -> tuple[bool, str | None]:
+def healed(healer: HelperProcess) -> tuple[bool, str | None]:
     line = healer.event("healed")
     assert set(line) == {"event", "ok", "why"}
     return line["ok"], line["why"]
@@ -121,6 +123,6 @@ def test_ctrl_c_is_not_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["", "[]", "{}", '{"command": "true", "timeout": "x", "environment": {}}'])
 def test_a_word_that_is_none_is_a_problem(word: str) -> None:
-    with Talker("heal", word) as healer:
+    with HelperProcess("heal", word) as healer:
         assert "it failed" in healer.event("problem")["what"]
         assert healer.ended() == 1

@@ -14,12 +14,12 @@ import zmq
 
 from ftrun.messages import operator
 from support.beat_file import BeatDir
-from support.talker import DEADLINE, Talker
+from support.helper_process import DEADLINE, HelperProcess
 
 SECOND = 1000  # ms
 
 
-class Messenger(Talker):
+class Messenger(HelperProcess):
     def __init__(self, run_dir: Path, beat_dir: Path, before: str = "") -> None:
         self.run_dir, self.beat_dir = run_dir, beat_dir
         super().__init__("messenger", str(run_dir), str(beat_dir), before=before)

@@ -23,15 +23,15 @@ from ftrun.helpers.messenger.member_link import secured
 from ftrun.messages import messenger, peers
 from ftrun.messages.codec import EXACT
 from support.beat_file import BeatDir
+from support.helper_process import DEADLINE, HelperProcess
 from support.runs import wait_for
-from support.talker import DEADLINE, Talker
 
 FAST = "import ftrun.helpers.messenger.member_link as m; m.OFTEN = m.RETRY = 0.1"
 SILENCE = 15.0  # s; of another member that counts as its loss
 PAST = "import ftrun; ftrun.__version__ = '0.0.1'"
 
 
-class Node(Talker):
+class Node(HelperProcess):
     """A messenger with its PID 1, which says all that it says."""
 
     def __init__(self, beats: Path, before: str, place: peers.MemberAddress, prefix: Sequence[str] = ()) -> None:

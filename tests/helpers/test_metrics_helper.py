@@ -15,8 +15,8 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ftrun.helpers.metrics.exporter import write
+from support.helper_process import HelperProcess
 from support.runs import wait_for
-from support.talker import Talker
 
 Samples = dict[tuple[str, str], float]
 parse_openmetrics: Callable[[str], Iterator[Metric]] = openmetrics_parser.text_string_to_metric_families
@@ -54,7 +54,7 @@ def samples(text: str) -> Samples:
 
 
 def test_a_scrape_sees_the_run_as_it_is_now(run_dir: Path) -> None:
-    with Talker("metrics", str(run_dir), "127.0.0.1:0", "") as helper:
+    with HelperProcess("metrics", str(run_dir), "127.0.0.1:0", "") as helper:
         address = helper.event("listening")["address"]
         text, kind = scrape(address)
         assert kind.startswith("text/plain")
@@ -75,7 +75,7 @@ def test_it_looks_at_most_once_a_second(run_dir: Path) -> None:
         "v.look = lambda d: (open('LOOKS', 'a').write('x'), real(d))[1]"
     )
     looks = run_dir.parent / "looks"
-    with Talker("metrics", str(run_dir), "127.0.0.1:0", "", before=count.replace("LOOKS", str(looks))) as helper:
+    with HelperProcess("metrics", str(run_dir), "127.0.0.1:0", "", before=count.replace("LOOKS", str(looks))) as helper:
         address = helper.event("listening")["address"]
         began = time.monotonic()
         for _ in range(50):
@@ -89,7 +89,7 @@ def test_an_address_in_use_is_told_once_and_tried_again(run_dir: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        helper = Talker("metrics", str(run_dir), address, "", before=quick())
+        helper = HelperProcess("metrics", str(run_dir), address, "", before=quick())
         with helper:
             what = helper.event("problem")["what"]
             assert what == f"--metrics {address}: Address already in use; it is tried again"
@@ -101,20 +101,22 @@ def test_an_address_in_use_is_told_once_and_tried_again(run_dir: Path) -> None:
 
 
 def test_a_host_that_is_none_is_a_problem(run_dir: Path) -> None:
-    with Talker("metrics", str(run_dir), "203.0.113.1:0", "") as helper:
+    with HelperProcess("metrics", str(run_dir), "203.0.113.1:0", "") as helper:
         assert "Cannot assign requested address" in helper.event("problem")["what"]
         assert helper.end() == 0
 
 
 def test_without_prometheus_client_it_says_so_and_ends_well(run_dir: Path) -> None:
-    with Talker("metrics", str(run_dir), "127.0.0.1:0", "", before="sys.modules['prometheus_client'] = None") as helper:
+    with HelperProcess(
+        "metrics", str(run_dir), "127.0.0.1:0", "", before="sys.modules['prometheus_client'] = None"
+    ) as helper:
         assert helper.ended() == 0
         assert helper.problems == ["no metrics: prometheus-client is not installed (pip install 'ftrun[metrics]')"]
 
 
 def test_the_file_is_written_from_time_to_time_and_keeps_the_verdict(run_dir: Path) -> None:
     path = run_dir.parent / "train.prom"
-    with Talker("metrics", str(run_dir), "", str(path), before=quick()) as helper:
+    with HelperProcess("metrics", str(run_dir), "", str(path), before=quick()) as helper:
         wait_for(path.exists, "the file")
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
         first = path.stat().st_ino
@@ -135,7 +137,7 @@ def test_the_last_word_of_a_killed_ftrun_is_that_it_was_cut_off(run_dir: Path, l
     look = f"import itertools, ftrun.views.run_snapshot as v; real, n = v.look, itertools.count(1); v.look = {alive}"
     before = f"{look}; seen = real({str(run_dir)!r})"
     path = run_dir.parent / "train.prom"
-    with Talker("metrics", str(run_dir), "", str(path), before=before) as helper:
+    with HelperProcess("metrics", str(run_dir), "", str(path), before=before) as helper:
         wait_for(path.exists, "the file")
         assert samples(path.read_text())["ftrun_phase", "running,train"] == 1
         assert helper.end() == 0
@@ -147,7 +149,7 @@ def test_the_last_word_of_a_killed_ftrun_is_that_it_was_cut_off(run_dir: Path, l
 
 def test_both_at_once(run_dir: Path) -> None:
     path = run_dir.parent / "train.prom"
-    with Talker("metrics", str(run_dir), "127.0.0.1:0", str(path)) as helper:
+    with HelperProcess("metrics", str(run_dir), "127.0.0.1:0", str(path)) as helper:
         address = helper.event("listening")["address"]
         wait_for(path.exists, "the file")
         assert set(samples(scrape(address)[0])) >= {("ftrun_up", "")}
@@ -156,7 +158,7 @@ def test_both_at_once(run_dir: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_a_problem_and_is_tried_again(run_dir: Path) -> None:
     path = run_dir.parent / "later" / "train.prom"
-    with Talker("metrics", str(run_dir), "", str(path), before=quick()) as helper:
+    with HelperProcess("metrics", str(run_dir), "", str(path), before=quick()) as helper:
         assert helper.event("problem")["what"] == f"--metrics-file {path}: No such file or directory"
         path.parent.mkdir()
         wait_for(path.exists, "the file")
@@ -165,7 +167,7 @@ def test_a_file_that_cannot_be_written_is_a_problem_and_is_tried_again(run_dir: 
 
 
 def test_a_run_dir_that_vanished_is_down(run_dir: Path) -> None:
-    with Talker("metrics", str(run_dir.parent / "none"), "127.0.0.1:0", "") as helper:
+    with HelperProcess("metrics", str(run_dir.parent / "none"), "127.0.0.1:0", "") as helper:
         address = helper.event("listening")["address"]
         assert samples(scrape(address)[0])["ftrun_up", ""] == 0
         assert helper.end() == 0

@@ -11,10 +11,10 @@ import pytest
 
 from ftrun.helpers.mirror.synchronization import RECORDS
 from ftrun.messages.mirror import EVENTS, Done
+from support.helper_process import HelperProcess
 from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import wait_for
-from support.talker import Talker
 
 SOON = "from ftrun.helpers.mirror import synchronization; synchronization.PERIOD = synchronization.PAUSE = 0.01"
 
@@ -30,11 +30,11 @@ class Folders:
         self.local, self.remote = path / "local", path / "remote"
         self.local.mkdir(0o700)
 
-    def keep(self, read: str = "none", before: str = SOON) -> Talker:
-        return Talker("mirror", "keep", str(self.local), str(self.remote), read, before=before)
+    def keep(self, read: str = "none", before: str = SOON) -> HelperProcess:
+        return HelperProcess("mirror", "keep", str(self.local), str(self.remote), read, before=before)
 
     def ask(self, *words: str) -> dict[str, Any]:
-        with Talker("mirror", *words) as helper:
+        with HelperProcess("mirror", *words) as helper:
             assert helper.ended() == 0
             return helper.lines[-1]
 
@@ -196,7 +196,7 @@ def test_a_file_that_cannot_be_read_is_told(both: Folders, name: str) -> None:
         f"def denied(source, target):\n if source.endswith({name!r}): raise PermissionError(errno.EACCES, 'No')\n"
         " replace(source, target)\nfiles.replace = denied"
     )
-    with Talker("mirror", "fetch", str(both.local), str(both.remote), before=code) as helper:
+    with HelperProcess("mirror", "fetch", str(both.local), str(both.remote), before=code) as helper:
         assert helper.ended() == 0
         assert helper.problems == [f"{both.remote}/{name}: No"]
         found = helper.lines[-1]
@@ -334,7 +334,7 @@ def test_a_new_folder_is_nobody_elses(both: Folders) -> None:
     assert both.ask("new", str(path)) == done(path=str(path))
     later = both.remote / "20270101_000000_restartable"
     assert both.ask("new", str(path)) == done(path=str(later))
-    with Talker("mirror", "keep", str(both.local), str(path), "+", before=SOON) as mirror:
+    with HelperProcess("mirror", "keep", str(both.local), str(path), "+", before=SOON) as mirror:
         both.write("state.json", "1")
         assert mirror.end() == 0
     assert (both.remote / "20270101_000001_restartable" / "state.json").read_text() == "1"

@@ -12,8 +12,8 @@ from ftrun.helpers.platform.ranks import local_ranks
 from ftrun.helpers.platform.reset import parse
 from ftrun.messages.codec import EXACT
 from ftrun.messages.platform import Platform
+from support.helper_process import HelperProcess, Line
 from support.runs import wait_for
-from support.talker import Line, Talker
 
 PERIOD = "0.05"
 NOTHING = EXACT.plain(Platform())
@@ -46,25 +46,25 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "reset.json"
 
 
-def watch(path: Path, *table: str, before: str = QUICK, **environment: str) -> Talker:
+def watch(path: Path, *table: str, before: str = QUICK, **environment: str) -> HelperProcess:
     words = (str(path), PERIOD, *table)
-    return Talker("platform", *words, before=before, environment=BARE | environment)
+    return HelperProcess("platform", *words, before=before, environment=BARE | environment)
 
 
 @pytest.fixture
-def watcher(path: Path) -> Iterator[Talker]:
+def watcher(path: Path) -> Iterator[HelperProcess]:
     with watch(path) as watcher:
         watcher.event("ready")
         yield watcher
 
 
-def said(watcher: Talker) -> Line:
+def said(watcher: HelperProcess) -> Line:
     line = watcher.event("platform")
     assert set(line) == {"event", *NOTHING}
     return line
 
 
-def test_without_a_file_all_is_clear(watcher: Talker, path: Path) -> None:
+def test_without_a_file_all_is_clear(watcher: HelperProcess, path: Path) -> None:
     """Which is said: an earlier life of the helper may have said otherwise."""
     assert said(watcher) == {"event": "platform", **NOTHING}
     assert watcher.read(1)
@@ -89,7 +89,7 @@ def test_what_is_there_at_the_start_is_said_before_it_is_ready(path: Path) -> No
         assert watcher.lines[0] == {"event": "platform"} | expected
 
 
-def test_only_changes_are_said(watcher: Talker, path: Path) -> None:
+def test_only_changes_are_said(watcher: HelperProcess, path: Path) -> None:
     put(path, FaultFlushing=True)
     assert (said(watcher)["flushing"], watcher.lines[-1]["clear"]) == (True, False)
     put(path, FaultFlushing=True)
@@ -103,7 +103,7 @@ def test_only_changes_are_said(watcher: Talker, path: Path) -> None:
     assert len(watcher.lines) == 4
 
 
-def test_a_hot_reset_from_its_begin_to_its_end(watcher: Talker, path: Path) -> None:
+def test_a_hot_reset_from_its_begin_to_its_end(watcher: HelperProcess, path: Path) -> None:
     """Rank 1 is reset with its neighbour, and has no fault of its own."""
     neighbour = rank(1, "unrecovered", Policy="reset", InitialPolicy="empty")
     put(path, rank(0, "unrecovered", "80C78008,80C98002,BAD"), neighbour)
@@ -126,7 +126,7 @@ def test_a_hot_reset_from_its_begin_to_its_end(watcher: Talker, path: Path) -> N
     assert (line["clear"], line["faults"]) == (False, [fault(0, "80C78008", "major", "failed")])
 
 
-def test_a_file_that_vanishes_is_clear(watcher: Talker, path: Path) -> None:
+def test_a_file_that_vanishes_is_clear(watcher: HelperProcess, path: Path) -> None:
     put(path, rank(0), FaultFlushing=True)
     assert not said(watcher)["clear"]
     path.unlink()
@@ -222,7 +222,7 @@ def test_a_mounted_config_map_is_followed_as_it_is_swapped(tmp_path: Path) -> No
         rank(0, LogicId="0"),
     ],
 )
-def test_an_entry_of_wrong_types_is_dropped_and_said(watcher: Talker, path: Path, bad: object) -> None:
+def test_an_entry_of_wrong_types_is_dropped_and_said(watcher: HelperProcess, path: Path, bad: object) -> None:
     put(path, bad, rank(1), bad)
     assert [one["rank"] for one in said(watcher)["faults"]] == [1]
     assert len(watcher.problems) == 1
@@ -230,13 +230,13 @@ def test_an_entry_of_wrong_types_is_dropped_and_said(watcher: Talker, path: Path
     assert "1 more" in watcher.problems[0]
 
 
-def test_codes_come_as_numbers_or_as_text_and_each_is_told_once(watcher: Talker, path: Path) -> None:
+def test_codes_come_as_numbers_or_as_text_and_each_is_told_once(watcher: HelperProcess, path: Path) -> None:
     put(path, rank(0, codes="0x80c78008, 80C98002;[80CB8002]", ErrorCode=[0x80C78008, 0x80E01801]))
     codes = [one["code"] for one in said(watcher)["faults"]]
     assert codes == ["80C78008", "80E01801", "80C98002", "80CB8002"]
 
 
-def test_fields_may_be_missing_or_null(watcher: Talker, path: Path) -> None:
+def test_fields_may_be_missing_or_null(watcher: HelperProcess, path: Path) -> None:
     """Go writes an empty list as null."""
     path.write_text(json.dumps({"RankList": [{"RankId": 1, "Status": "fault", "ErrorCode": None}], "RetryTime": None}))
     assert said(watcher)["faults"] == [fault(1, "reset.json", "unknown") | {"logic": 0}]
@@ -274,13 +274,13 @@ def test_a_table_that_is_wrong_is_a_problem_and_ours_holds(path: Path, tmp_path:
         assert str(tmp_path / "table") in watcher.problems[0]
 
 
-def test_a_file_full_of_faults_fits_in_a_line(watcher: Talker, path: Path) -> None:
+def test_a_file_full_of_faults_fits_in_a_line(watcher: HelperProcess, path: Path) -> None:
     put(path, *[rank(n, codes=",".join(f"{n:04X}{m:04X}" for m in range(20))) for n in range(1000)])
     assert len(said(watcher)["faults"]) == 256
     assert len(json.dumps(watcher.lines[-1])) < 65536
 
 
-def test_it_ends_when_nobody_reads(watcher: Talker, path: Path) -> None:
+def test_it_ends_when_nobody_reads(watcher: HelperProcess, path: Path) -> None:
     assert watcher.process.stdout is not None
     watcher.process.stdout.close()
     watcher.process.stdout = None
@@ -324,6 +324,6 @@ def test_ranks_of_this_container(environment: dict[str, str], ranks: set[int] | 
 
 
 @pytest.mark.parametrize("codes", ["80E01801,80C98002", "[0x80e01801, 0x80c98002]", ["80E01801", "0x80C98002"]])
-def test_codes_are_read_in_whatever_form_they_are_written(watcher: Talker, path: Path, codes: Any) -> None:
+def test_codes_are_read_in_whatever_form_they_are_written(watcher: HelperProcess, path: Path, codes: Any) -> None:
     put(path, rank(0, codes=codes))
     assert [one["code"] for one in said(watcher)["faults"]] == ["80E01801", "80C98002"]

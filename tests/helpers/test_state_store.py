@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.state_store import history
+from support.helper_process import HelperProcess
 from support.runs import MOUNTS, need_mounts, wait_for
-from support.talker import Talker
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 DAY = 24 * 3600.0
@@ -53,18 +53,18 @@ def codes(entries: Entry) -> list[str]:
     return [entry["code"] for entry in entries["faults"]]
 
 
-def _history(state_store: Talker) -> Entry:
+def _history(state_store: HelperProcess) -> Entry:
     line = state_store.event("history")
     return {name: line[name] for name in ("faults", "schedules")}
 
 
-def keep(state_store: Talker, *faults: object, schedule: object = None) -> Entry:
+def keep(state_store: HelperProcess, *faults: object, schedule: object = None) -> Entry:
     state_store.ask(ask="keep", faults=faults, schedule=schedule)
     return _history(state_store)
 
 
-def start(folder: Path, **more: Any) -> tuple[Talker, Entry]:
-    state_store = Talker("state_store", str(folder), **more)
+def start(folder: Path, **more: Any) -> tuple[HelperProcess, Entry]:
+    state_store = HelperProcess("state_store", str(folder), **more)
     return state_store, _history(state_store)
 
 
@@ -201,7 +201,7 @@ def test_a_kill_before_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Pat
         folder = tmp_path / str(left)
         folder.mkdir()
         put(folder, fault(1))
-        with Talker("state_store", str(folder), before=DIES.format(left=left)) as state_store:
+        with HelperProcess("state_store", str(folder), before=DIES.format(left=left)) as state_store:
             state_store.ask(ask="keep", faults=[fault(2)], schedule=None)
             code = state_store.end()
         outcomes.add(tuple(codes(kept(folder))))

@@ -301,7 +301,7 @@ def test_a_full_memory_file_system_is_a_clear_line_and_nothing_starts(runs: Runs
     need_mounts()
     prefix = runs.mounted(f"mount -t tmpfs -o {room} tmpfs /dev/shm")
     run = runs.run("touch", "started", prefix=prefix)
-    assert run.wait() == 125, run.told()
+    assert run.wait() == 125, run.log()
     assert run.stderr.startswith("ftrun: no room for the beats (/dev/shm: No space left on device); ")
     assert run.stderr.count("\n") == 1
     assert not (runs.folder / "started").exists()
@@ -311,7 +311,7 @@ def test_without_dev_shm_another_memory_file_system_is_used(runs: Runs) -> None:
     need_mounts()
     prefix = runs.mounted(ONLY_SHM + "mount -t tmpfs tmpfs /run")
     run = runs.run("sh", "-c", "echo $FTRUN_BEAT_DIR", prefix=prefix)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.stdout.startswith("/run/ftrun-beats-")
 
 
@@ -321,7 +321,7 @@ def test_without_any_memory_file_system_there_is_a_clear_line(runs: Runs) -> Non
     run = runs.run("touch", "started", prefix=prefix)
     if run.wait() == 77:
         pytest.skip("/tmp is a memory file system here")
-    assert run.wait() == 125, run.told()
+    assert run.wait() == 125, run.log()
     assert "no memory file system is mounted at /dev/shm, /run or /tmp" in run.stderr
     assert run.stderr.count("\n") == 1
     assert not (runs.folder / "started").exists()
@@ -337,7 +337,7 @@ def test_a_memory_file_system_that_fills_up_later_harms_no_beat(runs: Runs) -> N
         "with ft.section('x'): pass"
     )
     run = runs.run(sys.executable, "-c", python(code)[2], prefix=prefix)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert run.state["best_checkpoint"] == 1000
 
 
@@ -349,5 +349,5 @@ def test_a_start_after_one_that_spoiled_its_beats_is_watched(runs: Runs, spoil: 
     code = f"case $MA_PROC_START_CNT in 1) {spoil}; exit 1;; 2) exec {watched};; esac"
     options = ("--restart-on", "hang,failure", "--backoff", "1ms", "--hang-timeout", "500ms", "--grace", "off")
     run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mount -t tmpfs -o size=4m tmpfs /dev/shm"))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [r["reason"] for r in run.named("restart")] == ["failure", "hang"]

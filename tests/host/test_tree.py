@@ -43,7 +43,7 @@ def text(path: Path) -> str:
 def restarts_leave_nothing(runs: Runs, prefix: tuple[str, ...], grace: str, size: int, times: int) -> None:
     options = ("--hang-timeout", "300ms", "--max-restarts", "off", "--grace", grace)
     run = runs.start(*options, *TREE, str(runs.folder), str(size), str(times), prefix=prefix)
-    assert run.wait(60 + 12 * times) == 0, run.told()
+    assert run.wait(60 + 12 * times) == 0, run.log()
     assert text(runs.folder / "left") == ""
     assert [int(line) for line in text(runs.folder / "stood").splitlines()] == list(range(1, times + 2))
     assert len(run.named("hang")) == len(run.named("restart")) == times
@@ -71,7 +71,7 @@ def test_a_hundred_restarts_of_two_hundred(runs: Runs, prefix: tuple[str, ...]) 
 @pytest.mark.parametrize("code", [0, 7])
 def test_what_a_command_leaves_is_ended_and_its_code_kept(runs: Runs, prefix: tuple[str, ...], code: int) -> None:
     run = runs.start("--grace", "200ms", *TREE, str(runs.folder), str(HARD), "0", str(code), prefix=prefix)
-    assert run.wait() == code, run.told()
+    assert run.wait() == code, run.log()
     pids = [int(line.split()[1]) for line in text(runs.folder / "pids").splitlines()]
     assert len(pids) >= HARD
     assert prefix or not [pid for pid in pids if alive(pid)]
@@ -119,7 +119,7 @@ def test_what_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, froz
     program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
     command = ("sh", "-c", "echo $$ > writer; echo x > frozen/file")
     run = runs.start("--start-timeout", "500ms", "--grace", "off", *command, prefix=frozen, program=program)
-    assert run.wait() == 197, run.told()
+    assert run.wait() == 197, run.log()
     writer = int((runs.folder / "writer").read_text())
     named = rf"{writer} \(sh\) D \w+"
     (escalated,) = run.named("escalated")
@@ -134,7 +134,7 @@ def test_what_sigkill_cannot_end_leaves_the_code_of_a_command_that_has_ended(run
     program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
     command = ("sh", "-c", "sh -c 'echo $$ > writer; echo x > frozen/file' & until [ -s writer ]; do :; done; exit 0")
     run = runs.start("--grace", "off", *command, prefix=frozen, program=program)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     writer = int((runs.folder / "writer").read_text())
     named = rf"cannot end {writer} \(sh\) D \w+: SIGKILL has no effect; the exit code stays 0"
     assert re.search(named, run.stderr)
@@ -163,7 +163,7 @@ def poor(runs: Runs, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_leftover_that_may_not_be_signalled_keeps_the_code(runs: Runs, poor: tuple[str, ...], code: int) -> None:
     run = runs.start("--grace", "1h", *OTHER, "sh", "-c", f"sleep 600 & exit {code}", prefix=poor)
-    assert run.wait() == code, run.told()
+    assert run.wait() == code, run.log()
     assert re.search(rf"cannot end {REFUSED}: no permission .* exit code stays {code}", run.stderr)
     assert not run.named("escalated")
 
@@ -171,7 +171,7 @@ def test_a_leftover_that_may_not_be_signalled_keeps_the_code(runs: Runs, poor: t
 def test_nothing_is_started_beside_what_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
     """A hang of such a command is for another container, and the node is not to blame."""
     run = runs.start("--grace", "200ms", "--start-timeout", "500ms", *OTHER, "sleep", "600", prefix=poor)
-    assert run.wait() == 195, run.told()
+    assert run.wait() == 195, run.log()
     assert len(run.named("spawned")) == 1
     assert re.search(REFUSED, runs.verdict["message"])
 
@@ -179,7 +179,7 @@ def test_nothing_is_started_beside_what_may_not_be_signalled(runs: Runs, poor: t
 def test_a_failure_beside_what_may_not_be_signalled_has_its_own_code(runs: Runs, poor: tuple[str, ...]) -> None:
     options = ("--grace", "200ms", "--restart-on", "failure")
     run = runs.start(*options, *OTHER, "sh", "-c", "sleep 600 & exit 3", prefix=poor)
-    assert run.wait() == 3, run.told()
+    assert run.wait() == 3, run.log()
     assert len(run.named("spawned")) == 1
 
 
@@ -197,4 +197,4 @@ def test_a_stop_that_cannot_be_forwarded_is_said_at_once(runs: Runs, poor: tuple
     assert [p for p in run.named("problem") if "SIGTERM cannot be forwarded" in p["what"]]
     with open(runs.folder / "go", "w") as go:
         go.write("\n")
-    assert run.wait() == 4, run.told()
+    assert run.wait() == 4, run.log()

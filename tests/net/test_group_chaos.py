@@ -146,7 +146,7 @@ def meet(case: Case, folder: Path) -> tuple[list[str], str]:
     here = Hosts(folder, SIZE)
     try:
         proxy = here.proxy()
-        trouble = ("--trouble", f"hang:{case.rank}:{case.moment}") if case.kind == "hang" else ()
+        trouble = ("--failure", f"hang:{case.rank}:{case.moment}") if case.kind == "hang" else ()
         words = ("--steps", str(STEPS), *trouble)
         group = Group(here, *words, program=TRAIN, options=OPTIONS, wait=f"{WAIT:.0f}s", proxy=proxy)
         began = time.monotonic()
@@ -159,7 +159,7 @@ def meet(case: Case, folder: Path) -> tuple[list[str], str]:
                 time.sleep(-case.moment)
             kind.deed(group, case)
         except AssertionError as problem:
-            return [f"not even begun: {problem}"], group.told()
+            return [f"not even begun: {problem}"], group.log()
         then = time.monotonic()
         group.ended(PATIENCE if kind.code == 0 else SILENCE + WAIT + LATE)
         wrong, epochs = group.wrong(), tuple(group.book.epochs)
@@ -169,7 +169,7 @@ def meet(case: Case, folder: Path) -> tuple[list[str], str]:
         if epochs not in (kind.epochs, kind.epochs[:1]):
             wrong.append(f"epochs {epochs}")
         codes = "" if wrong else f"{group.codes[0]} for all, "
-        return wrong, f"{codes}epochs {epochs}, {after}" + (f"\n{group.told()}" if wrong else "")
+        return wrong, f"{codes}epochs {epochs}, {after}" + (f"\n{group.log()}" if wrong else "")
     finally:
         here.close()
 

@@ -40,7 +40,7 @@ def begun(here: Hosts, script: str, *words: str) -> Group:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_recovers(hosts: Make, kind: str, rank: int) -> None:
     script = f'{TORCHRUN} {TRAIN[-1]} "$@"'
-    group = begun(hosts(2), script, "--steps", "60", "--trouble", f"{kind}:{rank}:20")
+    group = begun(hosts(2), script, "--steps", "60", "--failure", f"{kind}:{rank}:20")
     group.must_end(0, epochs=[1, 2], timeout=180)
     assert {line["step"] for line in group.book.named("resumed", epoch=2)} == {15}
 
@@ -49,5 +49,5 @@ def test_torchrun_starts_again_after_half_a_rendezvous(hosts: Make) -> None:
     group = begun(hosts(2), f'{HALFWAY} {TORCHRUN} {WORK[-1]} "$@"', "--steps", "5")
     group.until_started(2, timeout=180)
     group.until_step(5)  # `test_torchrun_recovers` goes on to a good end, which takes torchrun some seconds
-    assert group.book.epochs == [2], group.told()  # of those that came so far
-    assert not list(group.book.wrong()), group.told()
+    assert group.book.epochs == [2], group.log()  # of those that came so far
+    assert not list(group.book.wrong()), group.log()

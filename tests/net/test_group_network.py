@@ -141,8 +141,8 @@ def test_who_waits_for_a_place_never_works_beside_who_had_it(hosts: Make) -> Non
     wait_for(is_taken, "another in its place")
     group.until_started(2)
     ended = first.until("exited")["mono"]
-    assert all(line["time"] > ended for line in group.book.named("start", epoch=2)), group.told()
+    assert all(line["time"] > ended for line in group.book.named("start", epoch=2)), group.log()
     group.finish()
-    assert zero.wait() == 0, group.told()
+    assert zero.wait() == 0, group.log()
     assert group.book.epochs == [1, 2]
-    assert not list(group.book.wrong()), group.told()
+    assert not list(group.book.wrong()), group.log()

@@ -21,7 +21,7 @@ def reasons(group: Group, epoch: int) -> dict[int, str]:
 
 def test_trouble_of_one_starts_all_again_and_what_no_restart_can_cure_ends_all(hosts: Make) -> None:
     kinds = ("crash:1:10", "kill:2:20", "hang:1:30", "fail:1:40")
-    troubles = [word for text in kinds for word in ("--trouble", text)]
+    troubles = [word for text in kinds for word in ("--failure", text)]
     group = Group(hosts(3), *QUICK, *troubles, options=("--hang-timeout", "2s"))
     early = [group.start(rank) for rank in (2, 1)]
     wait_for(lambda: all("waiting for the others" in one.stderr for one in early), "that they wait")
@@ -78,7 +78,7 @@ def test_a_lost_container_that_does_not_come_back(hosts: Make) -> None:
 
 def test_restarts_in_a_row_are_those_of_the_job(hosts: Make) -> None:
     """Once rank 1 fails and once rank 0: that is two, not one each."""
-    troubles = ("--trouble", "crash:1:10", "--trouble", "crash:0:9:always")
+    troubles = ("--failure", "crash:1:10", "--failure", "crash:0:9:always")
     group = Group(hosts(2), *QUICK, *troubles, "--every", "1000", options=("--max-restarts", "1"))
     group.begin()
     group.must_end(93, epochs=[1, 2])

@@ -17,7 +17,7 @@ SHORT = ("--peer-timeout", "3s")
 
 def says(one: Container, what: str) -> None:
     wait_for(lambda: what in one.stderr or one.ended, f"{what!r} of {one.rank}")
-    assert what in one.stderr, one.told()
+    assert what in one.stderr, one.log()
 
 
 def test_rank_0_without_its_network_ends_nobody(hosts: Make) -> None:

@@ -30,5 +30,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = outcome.get_result()
     made = getattr(item, "funcargs", {}).get("submit")
     if report.failed and isinstance(made, Submit):
-        report.sections += [(f"job {job.number}", job.told()) for job in made.jobs]
-        report.sections.append(("Slurm", made.cluster.told()))
+        report.sections += [(f"job {job.number}", job.log()) for job in made.jobs]
+        report.sections.append(("Slurm", made.cluster.log()))

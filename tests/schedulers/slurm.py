@@ -91,7 +91,7 @@ class Cluster:
         try:
             self._begin()
         except BaseException:
-            print(self.told(), file=sys.stderr)
+            print(self.log(), file=sys.stderr)
             self._stack.close()
             raise
         return self
@@ -171,7 +171,7 @@ class Cluster:
                 self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
         wait_for(self._idle, "idle nodes")
 
-    def told(self) -> str:
+    def log(self) -> str:
         """The end of what the daemons said."""
         return "\n".join(f"--- {path.name}\n{tail(path)}" for path in sorted(self.folder.glob("*.out")))
 
@@ -227,7 +227,7 @@ class Job:
         wait_for(ended, f"the end of job {self.number}")
         return self.show()
 
-    def told(self) -> str:
+    def log(self) -> str:
         shown = " ".join(f"{name}={value}" for name, value in self.show().items())
         state = "\n".join(f"--- {path.name}\n{tail(path)}" for path in sorted(self.state_dir.glob("*.json")))
         return f"{shown}\n{self.output}\n{state}"

@@ -346,7 +346,7 @@ def test_ftrun_starts_with_what_the_manifest_gives_it(name: str, runs: Runs) -> 
     for folder in ("state", "checkpoints"):
         (runs.folder / folder).mkdir()
     run = runs.run(*ours, "--", "sh", "-c", "echo $MA_SCHEDULE_CNT; exit 7", NODE_NAME="n1", JOBSET_RESTART_ATTEMPT="2")
-    assert run.process.returncode == 7, run.told()
+    assert run.process.returncode == 7, run.log()
     assert run.stdout == "3\n"
     assert runs.verdict["node"] == "n1"
 
@@ -366,7 +366,7 @@ def test_the_termination_message_is_never_too_long(text: str) -> None:
 
 def test_the_termination_message_of_a_run_with_very_long_texts(runs: Runs) -> None:
     run = runs.run("--", *python("ft.fail('\u4e2d\"\\n' * 100_000, recoverable=False)"))
-    assert run.process.returncode == exit_codes.NON_RECOVERABLE.code, run.told()
+    assert run.process.returncode == exit_codes.NON_RECOVERABLE.code, run.log()
     content = (runs.folder / "termination-log").read_bytes()
     assert len(content) <= 4096
     assert json.loads(content)["verdict"] == "non-recoverable"

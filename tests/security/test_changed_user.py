@@ -45,8 +45,8 @@ def test_a_hang_of_such_a_rank_is_found_and_it_is_started_again(runs: Runs, beco
     """It imports the hooks from ftrun's own folder on PYTHONPATH, and beats from its start in each attempt."""
     code = BEATING.format(10) + "ft.checkpoint(3, '/some/where'); time.sleep(600)"
     run = runs.run("--hang-timeout", "2s", "--max-restarts", "1", *become, anybodys_python(), "-c", code, PYTHONPATH="")
-    assert run.process.returncode == 195, run.told()
-    assert [hang["step"] for hang in run.named("hang")] == [9, 9], run.told()
+    assert run.process.returncode == 195, run.log()
+    assert [hang["step"] for hang in run.named("hang")] == [9, 9], run.log()
     assert run.named("progress")[-1]["checkpoint"] == "/some/where"
     assert run.named("problem") == []
 
@@ -55,7 +55,7 @@ def test_an_exception_of_such_a_rank_is_the_cause(runs: Runs, become: tuple[str,
     code = BEATING.format(20) + "raise RuntimeError('no such luck')"
     run = runs.run(*become, anybodys_python(), "-c", code, PYTHONPATH="")
     assert run.process.returncode == 1
-    assert "no such luck" in run.named("exited")[0]["why"], run.told()
+    assert "no such luck" in run.named("exited")[0]["why"], run.log()
 
 
 def test_a_user_id_that_python_itself_changes(runs: Runs) -> None:
@@ -64,7 +64,7 @@ def test_a_user_id_that_python_itself_changes(runs: Runs) -> None:
     code += "while s.mine.words is None: ft.beat(1); time.sleep(0.01)\nprint('beats')"
     words = ["--no-auto-beat", "--start-timeout", "60s", anybodys_python(), "-c", code]
     run = runs.run(*words, PYTHONPATH=str(HOUSE / "hooks"))
-    assert (run.process.returncode, run.stdout) == (0, "beats\n"), run.told()
+    assert (run.process.returncode, run.stdout) == (0, "beats\n"), run.log()
     run.until("first_beat")
 
 
@@ -102,7 +102,7 @@ def test_hooks_that_only_root_may_read(runs: Runs, tmp_path: Path) -> None:
     program = (sys.executable, str(closed / "bin" / "ftrun"))
     code = BEATING.format(5) + "print(ft.__file__)"
     run = runs.run("--start-timeout", "60s", *SETPRIV, anybodys_python(), "-c", code, program=program, PYTHONPATH="")
-    assert run.process.returncode == 0, run.told()
+    assert run.process.returncode == 0, run.log()
     assert run.stdout.startswith("/dev/shm/"), run.stdout
     run.until("first_beat")
 
@@ -142,7 +142,7 @@ def test_no_text_of_a_file_that_is_not_theirs(runs: Runs, tmp_path: Path) -> Non
         "from ftrun_hooks._slot import mine; mine.words[9] |= 2; time.sleep(1); raise SystemExit(1)"
     )
     run = runs.run(*SETPRIV, anybodys_python(), "-c", code, PYTHONPATH="")
-    assert "secret of root" not in run.told() + (run.run_dir / "events.jsonl").read_text()
+    assert "secret of root" not in run.log() + (run.run_dir / "events.jsonl").read_text()
 
 
 @pytest.mark.parametrize("rank", ["python", "another program"])
@@ -156,7 +156,7 @@ def test_where_no_user_can_be_let_in_nobody_is_judged_by_beats(runs: Runs, rank:
         prefix=runs.mounted("mount -t ramfs none /dev/shm; chmod 1777 /dev/shm"),
         PYTHONPATH="",
     )
-    assert run.process.returncode == 0, run.told()
+    assert run.process.returncode == 0, run.log()
     assert run.named("suspect", "hang") == []
     (problem,) = run.named("problem")
     assert f"run as user {NOBODY} cannot give heartbeats" in problem["what"]

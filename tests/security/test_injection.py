@@ -53,7 +53,7 @@ def plain(text: str) -> None:
 
 
 def test_all_of_it_happened(hung: Run) -> None:
-    assert hung.process.returncode == 1, hung.told()
+    assert hung.process.returncode == 1, hung.log()
     assert hung.named("hang")[0]["section"].startswith("\x1b[2J")
     assert NASTY in hung.named("started")[0]["command"]
     assert NASTY in hung.state["last_checkpoint"]

@@ -116,7 +116,7 @@ def test_nothing_of_it_is_left_in_a_run_dir(runs: Runs, tmp_path: Path) -> None:
         WANDB_API_KEY=VALUE,
         FTRUN_HEAL=f"curl https://user:{VALUE}@host",
     )
-    assert run.process.returncode == 195, run.told()
+    assert run.process.returncode == 195, run.log()
     files = [path for path in runs.run_dir.rglob("*") if path.is_file()]
     report = json.loads((runs.run_dir / "reports" / "attempt-1" / "report.json").read_text())
     assert any(MASK in (one["command"] or "") for one in report["processes"])

@@ -134,7 +134,7 @@ def test_a_run_dir_of_an_earlier_container_goes_on_under_another_user(runs: Runs
         os.chown(first.run_dir / name, 1000, 1000)
         os.link(first.run_dir / name, runs.folder / name)
     run = runs.run("sh", "-c", "echo start $MA_PROC_START_CNT", run_dir=first.run_dir)
-    assert (run.wait(), run.stdout) == (0, "start 2\n"), run.told()
+    assert (run.wait(), run.stdout) == (0, "start 2\n"), run.log()
 
 
 def test_no_beat_folder_is_removed_but_ours(shared: Path, precious: Path) -> None:
@@ -239,7 +239,7 @@ def test_what_ftrun_makes_is_for_its_user_alone(runs: Runs, shared: Path, umask:
         run_dir=shared / "run",
         prefix=["sh", "-c", script, "sh"],
     )
-    assert run.process.returncode == 195, run.told()
+    assert run.process.returncode == 195, run.log()
     modes = found(shared)
     assert "run/reports/attempt-1/report.md" in modes
     assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}

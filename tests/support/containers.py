@@ -119,7 +119,7 @@ class Run(PlainRun):
         self.until("spawned")
         os.kill(self.pid, number)
 
-    def told(self) -> str:
+    def log(self) -> str:
         return f"code {self.process.poll()}\n{self.order}"
 
     def wait(self, timeout: float = DEADLINE) -> int:

@@ -74,7 +74,7 @@ class Group:
         try:
             wait_for(look, what, timeout)
         except AssertionError as problem:
-            raise AssertionError(f"{problem}; {self.told()}") from None
+            raise AssertionError(f"{problem}; {self.log()}") from None
 
     def finish(self) -> None:
         """WORK may end now, and well."""
@@ -86,7 +86,7 @@ class Group:
         wrong = self.wrong()
         if not wrong and (self.codes[0], self.book.epochs) != (code, [*epochs]):
             wrong = [f"all ended with {self.codes[0]} after the epochs {self.book.epochs}, not {code} after {epochs}"]
-        assert not wrong, "\n".join([*wrong, self.told()])
+        assert not wrong, "\n".join([*wrong, self.log()])
 
     def ended(self, timeout: float) -> bool:
         """Whether all of them ended within that time."""
@@ -129,6 +129,6 @@ class Group:
         problems = [(one.rank, str(r.get("what"))) for one in self.hosts.last for r in one.named("problem")]
         return [f"rank {rank}: {what}" for rank, what in problems if what.startswith("not done at the end")]
 
-    def told(self) -> str:
+    def log(self) -> str:
         lines = "\n".join(str(line) for line in self.book.lines)
-        return f"\n{lines}\n\n{self.hosts.told()}"
+        return f"\n{lines}\n\n{self.hosts.log()}"

@@ -1,6 +1,6 @@
 """One rank of a real training: a tiny model, averaged gradients at each step, checkpoints from which it goes on.
 
-    group_train.py FOLDER [--steps N] [--trouble hang:3:20]
+    group_train.py FOLDER [--steps N] [--failure hang:3:20]
 
 Who it is, and where they meet, stand in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, of torchrun or of anybody else.
 """
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--ports", type=int, default=1, help="so many of them, in turn: one an epoch")
     given = parser.parse_args()
     ledger = Ledger(given.folder, int(os.environ["RANK"]))
-    ledger.meet(given.trouble, 0)  # before anything else
+    ledger.fail_as_planned(given.failure, 0)  # before anything else
 
     import torch
     import torch.distributed as dist
@@ -53,7 +53,7 @@ def main() -> None:
     ledger.add("resumed", step=done)
 
     for step in range(done + 1, given.steps + 1):
-        ledger.meet(given.trouble, step)
+        ledger.fail_as_planned(given.failure, step)
         time.sleep(given.step_time)
         inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(1000 * step + rank))
         loss = nn.functional.mse_loss(model(inputs), inputs.sum(dim=1, keepdim=True))

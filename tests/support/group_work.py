@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hooks"))
 import ftrun_hooks as ft
 
 
-class Trouble(NamedTuple):
+class PlannedFailure(NamedTuple):
     """`KIND:RANK:STEP[:always]`: once, or in each epoch that comes to that step.  `KIND` is hang, crash, kill (by
     SIGKILL), fail (it says that no restart can cure it), or exit, which is a good end."""
 
@@ -33,7 +33,7 @@ class Trouble(NamedTuple):
     always: bool
 
     @classmethod
-    def parse(cls, text: str) -> Trouble:
+    def parse(cls, text: str) -> PlannedFailure:
         kind, rank, step, *more = text.split(":")
         return cls(kind, int(rank), int(step), more == ["always"])
 
@@ -68,9 +68,9 @@ class Ledger:
             os.pwrite(file, b"%9d\n" % step, 0)
             os.close(file)
 
-    def meet(self, troubles: list[Trouble], step: int) -> None:
+    def fail_as_planned(self, planned: list[PlannedFailure], step: int) -> None:
         """Whatever is planned for this rank and step."""
-        for one in troubles:
+        for one in planned:
             if one.rank != self.rank or one.step != step or not (one.always or self._first(one)):
                 continue
             self.add(one.kind, step=step)
@@ -78,10 +78,10 @@ class Ledger:
                 case "hang":
                     threading.Event().wait()
                 case "fail":
-                    ft.fail("as it was told", recoverable=False)
+                    ft.fail("as it was planned", recoverable=False)
                     sys.exit(1)
                 case "crash":
-                    raise RuntimeError("as it was told")
+                    raise RuntimeError("as it was planned")
                 case "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 case "exit":
@@ -89,7 +89,7 @@ class Ledger:
                 case _:
                     raise ValueError(one.kind)
 
-    def _first(self, one: Trouble) -> bool:
+    def _first(self, one: PlannedFailure) -> bool:
         try:
             os.close(os.open(self.folder / f"{one.kind}-{one.rank}-{one.step}", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -173,7 +173,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--step-time", type=float, default=0.05, help="s")
     parser.add_argument("--every", type=int, default=5, help="steps from checkpoint to checkpoint")
-    parser.add_argument("--trouble", type=Trouble.parse, action="append", default=[])
+    parser.add_argument("--failure", type=PlannedFailure.parse, action="append", default=[])
     return parser
 
 
@@ -186,7 +186,7 @@ def main() -> None:
     barrier = Barrier(ledger)
     while step < _number(last, given.steps):
         step += 1
-        ledger.meet(given.trouble, step)
+        ledger.fail_as_planned(given.failure, step)
         time.sleep(given.step_time)
         if ledger.rank == 0 and not last.exists() and (given.folder / "enough").exists():
             _keep(last, min(step + 1, given.steps))  # all see it before they are there: they wait for us in this step

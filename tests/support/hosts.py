@@ -166,7 +166,7 @@ class Container(Run):
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, rank: int) -> None:
         super().__init__(process, folder / "run", folder / "stdout", folder / "stderr")
-        self.rank, self.log = rank, folder / "termination-log"
+        self.rank, self.termination_log = rank, folder / "termination-log"
         self._found = 0
 
     @property
@@ -174,7 +174,7 @@ class Container(Run):
         """ftrun's, as seen from here."""
         if not self._found:
             found = wait_for(lambda: children(self.process.pid) or self.process.poll() is not None, "PID 1")
-            assert found is not True, self.told()
+            assert found is not True, self.log()
             (self._found,) = found
         return self._found
 
@@ -216,12 +216,12 @@ class Container(Run):
     def verdict(self) -> dict[str, Any]:
         """Of the termination log; empty where none was written."""
         try:
-            found: dict[str, Any] = json.loads(self.log.read_bytes())
+            found: dict[str, Any] = json.loads(self.termination_log.read_bytes())
         except (OSError, ValueError):
             return {}
         return found
 
-    def told(self) -> str:
+    def log(self) -> str:
         known = ("schema", "time", "attempt")
         records = [{name: value for name, value in r.items() if name not in known} for r in self.records]
         lines = "\n".join(str(record)[:400] for record in records if record["event"] != "progress")
@@ -315,8 +315,8 @@ class Hosts:
         """Of each rank the newest."""
         return list({container.rank: container for container in self.started}.values())
 
-    def told(self) -> str:
-        return "\n\n".join(container.told() for container in self.started)
+    def log(self) -> str:
+        return "\n\n".join(container.log() for container in self.started)
 
     def close(self) -> None:
         """End all of it, by pid; nothing is left."""

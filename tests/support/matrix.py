@@ -61,14 +61,14 @@ class Cell(NamedTuple):
 ENDS = tuple(kind for kind in TROUBLE if kind.begin.__module__ == crashes.__name__)
 HANGS = tuple(kind for kind in TROUBLE if kind not in ENDS)
 WELL = [Cell(kind.name, mode) for kind in HEALTHY for mode in MODES]
-TROUBLED = [Cell(kind.name, mode) for kind in HANGS + ENDS for mode in MODES]
-TROUBLED += [Cell("spin", GIVEN), Cell("busy", GIVEN)]
+FAILING = [Cell(kind.name, mode) for kind in HANGS + ENDS for mode in MODES]
+FAILING += [Cell("spin", GIVEN), Cell("busy", GIVEN)]
 # What nothing tells from its contrary, and why.
-UNSEEN = {
+UNDETECTED = {
     Cell("spin", NOTHING): "a processor that is used is work to the idle rule, as long as no accelerator is",
     Cell("busy", NOTHING): "as `spin`",
 }
-UNTOLD = {
+FALSE_ALARMS = {
     Cell("quiet-sleep", NOTHING): "without a word a pause is what `sleep` is; give an `--idle-timeout` that is longer "
     "than any pause, or name it a section",
 }
@@ -85,11 +85,11 @@ class Seen(NamedTuple):
     cleared: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
-    told: str = ""
+    log: str = ""
 
 
-def meet(cell: Cell, folder: Path) -> Seen:
-    """One run, to its end; a hang that is `UNSEEN` is ended after `PATIENCE`."""
+def run_cell(cell: Cell, folder: Path) -> Seen:
+    """One run, to its end; a hang that is `UNDETECTED` is ended after `PATIENCE`."""
     folder.mkdir(parents=True)
     runs = Runs(folder)
     words = [*OPTIONS, *cell.mode.ftrun, *FTHANG, cell.kind]
@@ -97,7 +97,7 @@ def meet(cell: Cell, folder: Path) -> Seen:
     try:
         run = runs.start(*words, *TRAINING, *cell.mode.fthang, program=(sys.executable, "-c", FTRUN))
         begun = _begun(run, cell)
-        if cell in UNSEEN:
+        if cell in UNDETECTED:
             until = time.monotonic() + PATIENCE
             wait_for(lambda: run.named("hang") or time.monotonic() > until or run.process.poll() is not None, "a hang")
             if not run.named("hang"):
@@ -120,16 +120,16 @@ def _seen(run: Run, code: int, begun: float, left: Sequence[str]) -> Seen:
     hang = next(iter(run.named("hang")), None)
     cleared = tuple(str(record["why"]) for record in run.named("cleared"))
     restarts = tuple(str(record["reason"]) for record in run.named("restart"))
-    seen = Seen(code, "finished at step" in run.stdout, None, 0.0, "", cleared, restarts, tuple(left), run.told())
+    seen = Seen(code, "finished at step" in run.stdout, None, 0.0, "", cleared, restarts, tuple(left), run.log())
     if hang is None:
         return seen
     return seen._replace(rule=hang["rule"], after=hang["mono"] - begun, why=hang.get("why", "no evidence in time"))
 
 
-def meet_all(cells: Iterable[Cell], folder: Path) -> Iterator[tuple[Cell, Seen]]:
+def run_all(cells: Iterable[Cell], folder: Path) -> Iterator[tuple[Cell, Seen]]:
     """Each as it ends, a few at a time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        begun = [(cell, pool.submit(meet, cell, folder / f"{n}")) for n, cell in enumerate(cells)]
+        begun = [(cell, pool.submit(run_cell, cell, folder / f"{n}")) for n, cell in enumerate(cells)]
         for cell, seen in begun:
             yield cell, seen.result()
 
@@ -138,12 +138,12 @@ def wrong(cell: Cell, seen: Seen) -> str | None:
     """What should not have been, in a few words."""
     if seen.left:
         return f"left behind: {seen.left}"
-    if cell in UNSEEN:
+    if cell in UNDETECTED:
         return f"found by {seen.rule}, though nobody should" if seen.rule else None
     if not seen.finished or seen.code:
         return f"not finished: exit code {seen.code}"
     kind = KINDS[cell.kind]
-    if kind in HANGS or cell in UNTOLD:
+    if kind in HANGS or cell in FALSE_ALARMS:
         return None if seen.rule and seen.restarts == ("hang",) else "not found"
     restarts = ("failure",) if cell.kind in ("crash", "signal") else ()
     return None if seen.restarts == restarts else f"restarted: {seen.restarts} {seen.rule} {seen.why}"
@@ -228,8 +228,8 @@ def _ends(measured: Measured) -> str:
 
 
 def _exceptions(measured: Measured) -> str:
-    lines = [f"- `{cell.kind}`, {cell.mode.name}: not found: {why}." for cell, why in UNSEEN.items()]
-    lines += [f"- `{cell.kind}`, {cell.mode.name}: killed: {why}." for cell, why in UNTOLD.items()]
+    lines = [f"- `{cell.kind}`, {cell.mode.name}: not found: {why}." for cell, why in UNDETECTED.items()]
+    lines += [f"- `{cell.kind}`, {cell.mode.name}: killed: {why}." for cell, why in FALSE_ALARMS.items()]
     given = [seen for cell, all_seen in measured.items() if cell.mode is GIVEN for seen in all_seen if seen.rule]
     return "\n".join([*lines, LATE.format(given=_longest(given) if given else "a time that was not measured")])
 

@@ -196,7 +196,7 @@ class Run:
 
         def look() -> list[Record]:
             found = self.named(event)
-            assert len(found) >= number or self.process.poll() is None, f"ended without {event}: {self.told()}"
+            assert len(found) >= number or self.process.poll() is None, f"ended without {event}: {self.log()}"
             return found if len(found) >= number else []
 
         found: list[Record] = wait_for(look, f"{event} x{number}: {self.order}")
@@ -206,7 +206,7 @@ class Run:
         """The pid of this helper of ftrun's; 0 if it does not run."""
         return helpers(self.pid).get(name, 0)
 
-    def told(self) -> str:
+    def log(self) -> str:
         return f"code {self.process.poll()}\n{self.stderr}\n{self.stdout[-800:]}\n{self.order}"
 
 

@@ -24,7 +24,7 @@ from ftrun.core.group.messages import Report, State  # noqa: E402
 from ftrun.helpers.messenger.member_link import period, secured  # noqa: E402
 from ftrun.messages import peers  # noqa: E402
 from ftrun.messages.codec import EXACT  # noqa: E402
-from support.talker import Talker  # noqa: E402
+from support.helper_process import HelperProcess  # noqa: E402
 
 REST = 30.0  # s
 LATE = 60.0  # s
@@ -95,7 +95,9 @@ def main(size: int) -> None:
         (folder / "secret").write_text("a secret of more than sixteen bytes")
         secret = str(folder / "secret")
         place = peers.MemberAddress(size, 0, f"127.0.0.1:{PORT}", secret, 600.0, 10.0, 300.0, "job", "l0", "n0", "b")
-        messenger = stack.enter_context(Talker("messenger", str(folder), str(folder), json.dumps(place._asdict())))
+        messenger = stack.enter_context(
+            HelperProcess("messenger", str(folder), str(folder), json.dumps(place._asdict()))
+        )
         own = Own(messenger)
         time.sleep(1)  # a pause: its memory is measured at rest, and it says nothing until a member speaks
         print(f"messenger alone: RSS {memory(messenger)} MiB")
@@ -132,7 +134,7 @@ def main(size: int) -> None:
 
 
 class Own:
-    def __init__(self, messenger: Talker) -> None:
+    def __init__(self, messenger: HelperProcess) -> None:
         self._messenger, self._seq = messenger, 0
 
     def say(self, state: State, epoch: int) -> None:
@@ -141,12 +143,12 @@ class Own:
         self._messenger.read(0.0)
 
 
-def used(messenger: Talker) -> float:
+def used(messenger: HelperProcess) -> float:
     fields = Path(f"/proc/{messenger.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
-def memory(messenger: Talker) -> str:
+def memory(messenger: HelperProcess) -> str:
     fields = Path(f"/proc/{messenger.process.pid}/status").read_text().split()
     return f"{int(fields[fields.index('VmRSS:') + 1]) / 1024:.1f}"
 

@@ -54,7 +54,7 @@ def main() -> None:
 def _with_group(folder: Path, size: int, measure: Callable[[Group], None], hangs: int = 0) -> None:
     chance = random.Random(7)
     troubles = [f"hang:{chance.randrange(size)}:{100 * (n + 1)}" for n in range(hangs)]
-    words = [word for trouble in troubles for word in ("--trouble", trouble)]
+    words = [word for trouble in troubles for word in ("--failure", trouble)]
     here = Hosts(folder, size)
     try:
         options = (*OPTIONS, *HANG) if hangs else (*OPTIONS, "--hang-timeout", "off")
@@ -144,7 +144,7 @@ def _time(one: Container, event: str, after: float) -> float:
     while True:
         if found := [r["mono"] for r in one.named(event) if r["mono"] >= after]:
             return float(found[0])
-        assert time.monotonic() < until, f"no {event}: {one.told()}"
+        assert time.monotonic() < until, f"no {event}: {one.log()}"
         time.sleep(0.01)
 
 

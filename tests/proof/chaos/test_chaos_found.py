@@ -53,8 +53,8 @@ def test_a_state_store_that_dies_before_the_end_is_told_of_it_when_it_is_back(ru
     for pid in carrying(runs.marker):
         if "ftrun.helpers.state_store" in words(pid):
             end_process(pid)
-    assert run.wait() == 93, run.told()
-    assert not [record for record in run.named("problem") if "not done" in record["what"]], run.told()
+    assert run.wait() == 93, run.log()
+    assert not [record for record in run.named("problem") if "not done" in record["what"]], run.log()
     assert json.loads((state / "verdict.json").read_bytes())["exit_code"] == 93
     (schedule,) = json.loads((state / "history.json").read_bytes())["schedules"]
     assert schedule["failed"]
@@ -70,7 +70,7 @@ def test_who_has_no_descriptor_left_still_ends_its_tree(runs: Runs, free: int) -
     limit = [number for number in range(200) if number not in taken][free]
     resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (limit, resource.prlimit(run.pid, resource.RLIMIT_NOFILE)[1]))
     os.kill(run.pid, signal.SIGTERM)
-    assert run.wait() == 137, run.told()
+    assert run.wait() == 137, run.log()
     assert run.order[-1] == "ended"
     assert not runs.living()
     assert "Traceback" not in run.stderr
@@ -84,7 +84,7 @@ ft.checkpoint(5, '/c/5')
 if os.fork() == 0: ft.checkpoint(2, '/c/2'); os._exit(0)
 os.wait(); os.kill(os.getppid(), signal.SIGCONT)"""
     run = runs.run(*python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [record["checkpoint"] for record in run.named("progress")] == ["/c/5"]
     assert run.state["last_checkpoint"] == "/c/5"
 
@@ -93,7 +93,7 @@ def test_a_kill_is_on_record_as_one_of_the_start_that_it_ended(runs: Runs) -> No
     """Where nothing is waited for, the next start was decided together with it."""
     code = "import os, time; ft.beat(1)\nif os.environ['MA_PROC_START_CNT'] == '1': time.sleep(99)"
     run = runs.run("--hang-timeout", "500ms", "--grace", "off", "--device-timeout", "off", *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     assert [(r["event"], r["attempt"]) for r in run.named("killed", "restart")] == [("killed", 1), ("restart", 2)]
 
 
@@ -111,4 +111,4 @@ main()
 
 def test_a_signal_that_comes_when_all_is_over_is_not_the_status_of_ftrun(runs: Runs) -> None:
     run = runs.run("sh", "-c", "exit 3", program=(sys.executable, "-c", LATE))
-    assert run.wait() == 3, run.told()
+    assert run.wait() == 3, run.log()

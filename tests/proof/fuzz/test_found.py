@@ -32,7 +32,7 @@ def test_a_mount_point_of_any_name_stops_no_start(runs: Runs, name: str) -> None
     point.mkdir()
     mounted = runs.mounted(f"mount -t tmpfs none '{point}'")
     run = runs.run("true", prefix=mounted)
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()
     readers = "liveness._devices('/tmp', 0), list(process.proc()), disk._kind('/tmp'), mounts.network('/tmp')"
     modules = "views import liveness", "cli.doctor import disk, process", "host import mounts"
     code = "\n".join([*(f"from ftrun.{module}" for module in modules), readers])
@@ -46,4 +46,4 @@ if ft.attempt().start_cnt > 1: sys.exit(0)
 ft.checkpoint(5, "c\\0d"); ft.section("s\\0t").__enter__(); ft.beat(6); sys.exit(7)
 """
     run = runs.run("--restart-on", "failure", "--backoff", "10ms", "--", *python(code))
-    assert run.wait() == 0, run.told()
+    assert run.wait() == 0, run.log()

@@ -72,7 +72,7 @@ class Rig:
             before = len(told(run, "43"))
 
             def heard(before: int = before) -> bool:
-                assert not self._over(run), run.told()
+                assert not self._over(run), run.log()
                 self.gpus.xid(0, 43)
                 until = time.monotonic() + 0.5
                 while time.monotonic() < until and len(told(run, "43")) == before:
@@ -122,7 +122,7 @@ def faulted(run: Run, code: str, number: int = 1) -> dict[str, Any]:
 
     def look() -> list[dict[str, Any]]:
         found = told(run, code)
-        assert len(found) >= number or run.process.poll() is None, f"ended without fault {code}: {run.told()}"
+        assert len(found) >= number or run.process.poll() is None, f"ended without fault {code}: {run.log()}"
         return found if len(found) >= number else []
 
     found: list[dict[str, Any]] = wait_for(look, f"fault {code} x{number}: {run.order}")

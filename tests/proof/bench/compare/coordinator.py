@@ -21,10 +21,10 @@ from ftrun.messages import peers as words
 from proof.bench.bench_group import Members, Own, memory, used
 from proof.bench.compare import peers
 from proof.bench.compare.kit import made_by, settled
+from support.helper_process import HelperProcess
 from support.measured import Measured, Plot, Series
 from support.measured import short as rounded
 from support.runs import permitted
-from support.talker import Talker
 
 NAME = "80-coordinator"
 SIZES = (1, 8, 64, 512, 1000, 4000)
@@ -118,7 +118,7 @@ def messenger(size: int, rest: float) -> dict[str, float]:
         place = words.MemberAddress(
             size, 0, f"127.0.0.1:{_port()}", str(folder / "secret"), 600, 10, 300, "job", "l0", "n0", "b"
         )
-        hub = stack.enter_context(Talker("messenger", str(folder), str(folder), json.dumps(place._asdict())))
+        hub = stack.enter_context(HelperProcess("messenger", str(folder), str(folder), json.dumps(place._asdict())))
         own = Own(hub)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         context.max_sockets = size * 2 + 100

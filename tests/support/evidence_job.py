@@ -41,8 +41,8 @@ class Job:
         out, err = self.processes[-1].stdout, self.processes[-1].stderr
         assert out is not None
         assert err is not None
-        self.said = out.readline()
-        assert self.said, err.read().decode()
+        self.first_line = out.readline()
+        assert self.first_line, err.read().decode()
         return pid
 
     def begin(self, code: str, *words: str, prefix: Sequence[str] = (), **more: Any) -> int:
@@ -82,7 +82,7 @@ class Answer(NamedTuple):
     folder: Path
 
     @property
-    def word(self) -> Line:
+    def result(self) -> Line:
         assert self.lines, "it said nothing"
         assert [line["event"] for line in self.lines[:-1]] == ["problem"] * (len(self.lines) - 1)
         assert self.lines[-1]["event"] == "evidenced"
@@ -90,25 +90,25 @@ class Answer(NamedTuple):
 
     @property
     def markdown(self) -> str:
-        return Path(self.word["report"]).read_text()
+        return Path(self.result["report"]).read_text()
 
     @property
     def document(self) -> Line:
-        found: Line = json.loads(Path(self.word["report"]).with_suffix(".json").read_bytes())
+        found: Line = json.loads(Path(self.result["report"]).with_suffix(".json").read_bytes())
         return found
 
     def process(self, pid: int) -> Line:
         return next(p for p in self.document["processes"] if p["pid"] == pid)
 
     def stack(self, pid: int) -> str:
-        return (Path(self.word["report"]).parent / "stacks" / f"{pid}.txt").read_text()
+        return (Path(self.result["report"]).parent / "stacks" / f"{pid}.txt").read_text()
 
     @property
     def missing(self) -> dict[str, str]:
         return {line["what"]: line["why"] for line in self.document["missing"]}
 
 
-class Asked:
+class EvidenceHelper:
     """A helper under way."""
 
     def __init__(
@@ -165,7 +165,7 @@ def request(job: Job, **changed: Any) -> dict[str, Any]:
 def ask(
     job: Job, program: Sequence[str] = (sys.executable,), environment: dict[str, str] | None = None, **changed: Any
 ) -> Answer:
-    asked = Asked(job.folder, request(job, **changed), program, **(environment or {}))
+    asked = EvidenceHelper(job.folder, request(job, **changed), program, **(environment or {}))
     try:
         return asked.answer()
     finally:

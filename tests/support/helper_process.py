@@ -17,7 +17,7 @@ DEADLINE: Final = 60.0  # s: only a broken one takes so long
 Line = dict[str, Any]
 
 
-class Talker:
+class HelperProcess:
     """`before` is Python that runs first, as for shorter waits; `prefix` what it is started by."""
 
     def __init__(
