@@ -33,7 +33,7 @@ def test_a_checkpoint_file_is_progress_and_is_told_to_the_next_start(runs: Runs)
     options = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "10ms", "--grace", "off")
     run = runs.start(*options, "--progress", "*.ckpt", *python(SAVE + code))
     run.until("spawned")
-    wait_for(lambda: run.helper("watch"), "the helper")
+    wait_for(lambda: run.helper("checkpoint_watcher"), "the helper")
     wait_for(lambda: renamed_in(runs.folder / "early.ckpt") and run.named("progress"), "that it watches")
     renamed_in(runs.folder / "last.ckpt")
     wait_for(lambda: saved(run, "last.ckpt"), "the last of them")
@@ -78,14 +78,14 @@ def test_the_helper_outlives_restarts_comes_again_when_killed_and_ends_with_ftru
         "os._exit(1 if n < 2 else 0)\n"
     )
     run = runs.start("--restart-on", "failure", "--backoff", "10ms", "--progress", "*.ckpt", *python(SAVE + code))
-    first = wait_for(lambda: run.helper("watch"), "the helper")
+    first = wait_for(lambda: run.helper("checkpoint_watcher"), "the helper")
     (runs.folder / "next-1").touch()
     run.until("spawned", 2)
-    assert run.helper("watch") == first
+    assert run.helper("checkpoint_watcher") == first
     os.kill(first, signal.SIGKILL)
-    second = wait_for(lambda: (now := run.helper("watch")) != first and now, "the helper again")
+    second = wait_for(lambda: (now := run.helper("checkpoint_watcher")) != first and now, "the helper again")
     problem = run.until("problem")
-    assert (problem["helper"], problem["what"]) == ("watch", "it ended; it is started again")
+    assert (problem["helper"], problem["what"]) == ("checkpoint_watcher", "it ended; it is started again")
     os.kill(second, signal.SIGSTOP)
     (runs.folder / "next-2").touch()
     assert run.wait() == 0, "a helper that answers no more is no matter"
@@ -95,7 +95,7 @@ def test_the_helper_outlives_restarts_comes_again_when_killed_and_ends_with_ftru
 
 def test_a_killed_ftrun_leaves_no_helper(runs: Runs) -> None:
     run = runs.start("--progress", "*.ckpt", "sleep", "3600")
-    helper = wait_for(lambda: run.helper("watch"), "the helper")
+    helper = wait_for(lambda: run.helper("checkpoint_watcher"), "the helper")
     os.kill(run.pid, signal.SIGKILL)
     wait_for(lambda: state_of(helper) in ("", "Z", "X"), "the end of the helper")
 

@@ -26,7 +26,7 @@ for _ in range({SIZE} >> 12):
 sys.exit(5)
 """
 OPTIONS = ["--hang-timeout", "10s", "--idle-timeout", "60s", "--metrics", "127.0.0.1:0"]
-HELPERS = {"output", "messenger", "sampler", "watch", "metrics"}
+HELPERS = {"output", "messenger", "sampler", "checkpoint_watcher", "metrics"}
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What PID 1 makes of what its helpers say: each message is understood, and a malformed one is one problem."""
 
+import importlib.util
 import json
 from typing import Any, Final
 
@@ -54,6 +55,12 @@ def test_a_malformed_message_is_one_problem_that_names_the_helper(world: World, 
     assert world.problems() == [(name, f"malformed message: {MALFORMED[line]}")]
 
 
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.client)
+def test_an_entry_names_a_program_that_exists(entry: Entry) -> None:
+    assert load(entry).name == entry.helper
+    assert importlib.util.find_spec(f"ftrun.helpers.{entry.helper}.__main__") is not None
+
+
 @pytest.mark.parametrize("name", HELPERS)
 def test_a_message_with_a_field_of_another_type_is_a_problem(name: str) -> None:
     """And nothing else: no event, and no exception."""
@@ -67,7 +74,7 @@ def test_a_message_with_a_field_of_another_type_is_a_problem(name: str) -> None:
 
 
 def test_a_helper_that_says_nothing_else_does_not_fill_the_records(world: World) -> None:
-    world.hear("watch", *(b'{"event": "%d"}' % number for number in range(5 * REFUSALS)))
+    world.hear("checkpoint_watcher", *(b'{"event": "%d"}' % number for number in range(5 * REFUSALS)))
     assert len(world.problems()) == REFUSALS
 
 

@@ -53,7 +53,7 @@ class Job(NamedTuple):
 CHILDREN = ("plain", "daemon", "session", "stopped", "deaf")
 TROUBLES = ("sleeps", "stops", "raises", "exits", "segfaults", "fails")
 MOMENTS = ("", "", "started", "spawned", "first_beat", "progress", "suspect", "stopping", "exited", "restart", "killed")
-HELPERS = ("messenger", "watch", "sampler", "evidence", "output", "state_store", "metrics")
+HELPERS = ("messenger", "checkpoint_watcher", "sampler", "evidence", "output", "state_store", "metrics")
 KILLING = ("KILL", "SEGV", "TERM", "ABRT")
 PASSED = ("HUP", "USR1", "USR2", "WINCH")
 ENDING = ("TERM", "INT", "QUIT")

@@ -131,7 +131,14 @@ WRONG: dict[str, dict[str, Any]] = {
     "a start fell of nothing by itself": {"attempts": seen().attempts[:-1]},
     "a helper died of nothing": {
         "lives": (
-            Life((*course()[:4], record(10.3, "problem", 1, helper="watch", what="it ended"), *course()[4:]), 93),
+            Life(
+                (
+                    *course()[:4],
+                    record(10.3, "problem", 1, helper="checkpoint_watcher", what="it ended"),
+                    *course()[4:],
+                ),
+                93,
+            ),
         )
     },
     "nobody had asked for the end": {"lives": (Life(changed(6, by="outside", signal=15), 93),)},

@@ -178,7 +178,7 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.Left(),
         ),
     ),
-    "watch": (checkpoints.EVENTS, (checkpoints.Saved("/c/1", 999.0, True), Ready(), Problem("w"))),
+    "checkpoint_watcher": (checkpoints.EVENTS, (checkpoints.Saved("/c/1", 999.0, True), Ready(), Problem("w"))),
     "output": (output.EVENTS, (output.Tail(("a",)), output.Broken(1))),
     "state_store": (
         state_store.EVENTS,

@@ -6,7 +6,7 @@ from ftrun.pid1.clients.base import Client
 
 
 class CheckpointWatcher(Client[messages.Event]):
-    name = "watch"
+    name = "checkpoint_watcher"
     events = messages.EVENTS
 
     def start(self) -> None:

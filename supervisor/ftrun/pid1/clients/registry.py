@@ -71,11 +71,15 @@ def _shows_metrics(context: Context) -> bool:
     return any(options) and bool(context.command)
 
 
+def _watches_checkpoints(context: Context) -> bool:
+    return bool(context.settings["progress"].value)
+
+
 TABLE: Final = (
     Entry("mirror", "mirror.Mirror", lambda context: bool(context.place.copied)),
     Entry("messenger", "messenger.Messenger", lambda context: context.group is None, later=True),
     Entry("messenger", "group_messenger.GroupMessenger", lambda context: context.group is not None),
-    Entry("watch", "checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
+    Entry("checkpoint_watcher", "checkpoint_watcher.CheckpointWatcher", _watches_checkpoints),
     Entry("output", "output.Output", lambda context: bool(context.captured.streams)),
     Entry("state_store", "state_store.StateStore", lambda context: state_dir(context.settings) is not None),
     Entry("platform", "platform.Platform", lambda context: reset_file(context.settings) is not None),
