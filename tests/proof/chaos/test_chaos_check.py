@@ -134,7 +134,7 @@ WRONG: dict[str, dict[str, Any]] = {
             Life(
                 (
                     *course()[:4],
-                    record(10.3, "problem", 1, helper="checkpoint_watcher", what="it ended"),
+                    record(10.3, "problem", 1, helper="sampler", what="it ended"),
                     *course()[4:],
                 ),
                 93,
