@@ -1,0 +1,132 @@
+"""docs/security.md makes claims; this list has the tests of each."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = " ".join((TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8").split())
+# A part of a sentence of the page, and the tests that show it.
+CLAIMS: Final = {
+    "only the modules of the standard library that are on a written list": (
+        "contracts/test_house.py::test_pid1_loads_only_what_is_written_down",
+    ),
+    "lines of Python, all from this repository": ("security/test_small_root.py::test_it_is_as_small_as_the_page_says",),
+    "It listens on no socket": ("security/test_small_root.py::test_it_listens_nowhere",),
+    "The messages of a helper are bounded, and no message can end PID 1": (
+        "pid1/test_clients.py::test_a_malformed_message_is_one_problem_that_names_the_helper",
+        "host/test_helpers.py::test_a_flood_is_taken_in_bits",
+    ),
+    "no module from the working directory or from the command's `PYTHONPATH`": (
+        "security/test_other_users.py::test_no_module_of_the_users_gets_into_a_helper",
+    ),
+    "The run dir and the reports have mode 0700": (
+        "security/test_shared_folders.py::test_what_ftrun_makes_is_for_its_user_alone",
+    ),
+    "If another user has taken that name, ftrun uses another": (
+        "cli/test_network_run_dir.py::test_a_local_folder_of_another_user_is_passed_over",
+    ),
+    "can neither signal, trace nor read ftrun": (
+        "security/test_other_users.py::test_another_user_reaches_neither_processes_nor_files",
+    ),
+    "The control socket refuses other users": (
+        "security/test_other_users.py::test_a_socket_in_an_open_folder_is_for_its_user",
+    ),
+    "Processes of the command that became another user are ended like all others": (
+        "security/test_other_users.py::test_as_pid_1_it_ends_a_tree_with_another_users_processes",
+    ),
+    "ranks of the other user give heartbeats, and their hangs are found": (
+        "security/test_changed_user.py::test_a_hang_of_such_a_rank_is_found_and_it_is_started_again",
+    ),
+    "a third user can neither read, write, fill nor replace anything": (
+        "security/test_changed_user.py::test_only_the_users_of_the_tree_get_in",
+    ),
+    "ftrun follows no link that an admitted user puts there": (
+        "security/test_changed_user.py::test_no_text_of_a_file_that_is_not_theirs",
+    ),
+    "can wake ftrun at most twice a second": (
+        "security/test_changed_user.py::test_who_only_asks_gets_nothing_and_costs_little",
+    ),
+    "missing heartbeats are not counted against any rank": (
+        "security/test_changed_user.py::test_where_no_user_can_be_let_in_nobody_is_judged_by_beats",
+    ),
+    "ftrun writes nothing through a link, a pipe or a file with a second name": (
+        "security/test_shared_folders.py::test_a_state_is_saved_whatever_has_the_name_beside_it",
+        "security/test_shared_folders.py::test_records_go_to_no_file_of_others",
+        "security/test_shared_folders.py::test_records_go_to_no_file_with_a_second_name",
+        "security/test_shared_folders.py::test_a_note_of_phases_goes_where_it_should",
+        "security/test_shared_folders.py::test_samples_of_steps_go_to_no_file_of_others",
+        "security/test_shared_folders.py::test_a_report_is_written_through_no_link",
+        "security/test_shared_folders.py::test_files_of_a_report_replace_links",
+        "helpers/test_mirror.py::test_nothing_is_written_through_a_link",
+    ),
+    "only if the link belongs to its own user or to root": (
+        "security/test_shared_folders.py::test_a_link_of_another_user_is_no_run_dir",
+        "security/test_shared_folders.py::test_the_termination_message_follows_no_link_of_another_user",
+    ),
+    "A `state.json` of another user, or one that all may write to, is set aside": (
+        "security/test_shared_folders.py::test_a_state_of_another_user_is_not_believed",
+    ),
+    "From a network disk ftrun copies only files of its own user": (
+        "helpers/test_mirror.py::test_a_file_of_another_user_is_not_brought",
+    ),
+    "ftrun removes and uses only its own beat folder": (
+        "security/test_shared_folders.py::test_no_beat_folder_is_removed_but_ours",
+        "security/test_shared_folders.py::test_a_beat_folder_that_another_user_made_anew_is_not_used",
+    ),
+    "reads the run dir of a hostile user without harm": (
+        "security/test_shared_folders.py::test_a_hostile_run_dir_is_told_in_plain_lines",
+    ),
+    "does not take it for a run dir of another user": (
+        "security/test_shared_folders.py::test_a_run_dir_is_whose_it_says",
+    ),
+    "have no effect on a terminal, in a log, a record, a report, a page or a metric": (
+        "security/test_injection.py::test_stderr_has_no_line_of_another",
+        "security/test_injection.py::test_run_log_has_no_line_of_another",
+        "security/test_injection.py::test_a_record_is_a_line",
+        "security/test_injection.py::test_a_report_is_only_text",
+        "security/test_injection.py::test_the_termination_message_is_one_object",
+        "security/test_injection.py::test_ftctl_shows_it",
+        "security/test_injection.py::test_a_page_of_the_timeline_holds_no_markup_of_others",
+        "security/test_injection.py::test_a_label_of_prometheus_is_what_it_was",
+        "views/test_page_browser.py::test_foreign_text_is_text",
+    ),
+    "are replaced by `***`": (
+        "security/test_masking.py::test_a_secret_is_told_by_its_name",
+        "security/test_masking.py::test_nothing_of_it_is_left_in_a_run_dir",
+    ),
+    "The secret of a group is in no command line, environment or record": (
+        "security/test_other_users.py::test_a_secret_is_in_no_command_line_and_no_environment",
+    ),
+    "Garbage, floods and incomplete messages on the control socket": (
+        "helpers/test_messenger.py::test_garbage_half_messages_and_other_versions_harm_nothing",
+        "helpers/test_messenger.py::test_a_flood_of_orders_reaches_nobody_but_its_sender",
+    ),
+    "a node without it can neither send nor receive": (
+        "helpers/test_messenger_group.py::test_another_secret_is_told_at_both_ends_and_gets_nothing",
+    ),
+    "Neither garbage nor a large number of connections keeps a member out": (
+        "helpers/test_messenger_group.py::test_garbage_and_floods_disturb_nobody",
+        "helpers/test_messenger_group.py::test_strangers_keep_nobody_out",
+    ),
+    "The web page listens on loopback by default": (
+        "views/test_page_served.py::test_other_machines_only_if_that_is_meant",
+    ),
+    "changes nothing, and answers only to its own host names": (
+        "views/test_page.py::test_it_steers_nothing",
+        "views/test_page.py::test_a_name_that_was_made_to_lead_here_reads_nothing",
+    ),
+    "allow only `GET`": ("helpers/test_metrics_server.py::test_only_a_get_gets_the_metrics",),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_the_page_makes_this_claim(claim: str) -> None:
+    assert claim in PAGE
+
+
+@pytest.mark.parametrize("name", sorted({name for names in CLAIMS.values() for name in names}))
+def test_a_test_of_a_claim_exists(name: str) -> None:
+    file, _, function = name.partition("::")
+    assert f"\ndef {function}(" in (TESTS / file).read_text(encoding="utf-8")
