@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from ftrun.host.work_dir import folder
+from ftrun.host.work_dir import local_folder as folder
 from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import HOUSE, PID1, Run, Runs, alive, need_pid1, state_of, wait_for

@@ -74,7 +74,7 @@ def test_doctor_knows_a_group_that_is_killed_together(tmp_path: Path, prefix: li
     (tmp_path / "memory.oom.group").write_text("0\n")
     assert list(memory.grouped(str(tmp_path))) == []
     (tmp_path / "memory.oom.group").write_text("1\n")
-    state = "ok" if oom.may_be_spared() and not prefix else "warning"
+    state = "ok" if oom.can_be_exempted() and not prefix else "warning"
     code = "from ftrun.cli.doctor import memory; f, = memory.grouped({!r}); print(f.state, f.remedy)"
     code += "; print(open('/proc/self/oom_score_adj').read())"
     words = [*prefix, sys.executable, "-c", code.format(str(tmp_path))]

@@ -49,7 +49,9 @@ class Passing:
         errors = log.with_name("errors")
         self._errors = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
         self.errors = errors.read_text
-        self.pid, self._output, self._held = spawn.helper(words + [str(s) for s in targets], self._errors, passed, True)
+        self.pid, self._output, self._held = spawn.spawn_helper(
+            words + [str(s) for s in targets], self._errors, passed, True
+        )
 
     def tell(self, **request: object) -> None:
         self.tell_bytes(json.dumps(request).encode())

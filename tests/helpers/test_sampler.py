@@ -56,7 +56,7 @@ class Command:
         return self.process.stdout.readline().strip()
 
     def tree(self) -> list[procfs.Stat]:
-        everyone = {s.pid: s for s in procfs.everyone()}
+        everyone = {s.pid: s for s in procfs.all_processes()}
         found = [everyone[self.process.pid]]
         for process in found:
             found += [s for s in everyone.values() if s.parent == process.pid]

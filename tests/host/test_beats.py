@@ -61,19 +61,19 @@ def test_all_slots_are_read(reader: beats.Beats, writer: Writer) -> None:
     now = time.monotonic()
     for rank in range(at.SLOTS):
         writer.claim(rank, step=rank * 2, now=now - 1)
-    ranks = reader.look(now)
+    ranks = reader.read(now)
     assert [r.rank for r in ranks] == list(range(at.SLOTS))
     assert [r.step for r in ranks] == [rank * 2 for rank in range(at.SLOTS)]
     assert all(r.present and r.moved_at == pytest.approx(now - 1) for r in ranks)
-    assert all(r.present for r in reader.look(now + 1)), "their process lives"
+    assert all(r.present for r in reader.read(now + 1)), "their process lives"
     reader.reset()
-    assert reader.look(now) == ()
+    assert reader.read(now) == ()
     assert not reader.problems
 
 
 def test_a_claimed_slot_has_not_moved(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(3)
-    (rank,) = reader.look(time.monotonic())
+    (rank,) = reader.read(time.monotonic())
     assert (rank.rank, rank.alive_at, rank.moved_at, rank.step) == (3, None, None, None)
 
 
@@ -81,14 +81,14 @@ def test_a_change_that_was_cut_off_leaves_the_sections_as_they_were(reader: beat
     now = time.monotonic()
     writer.claim(0, step=1)
     writer.section(0, b"evaluate", now, 5)
-    (before,) = reader.look(now)
+    (before,) = reader.read(now)
     writer.put(0, at.SEQUENCE, 7)  # its writer was killed in the middle
     writer.section(0, b"torn", now, 1)
-    (torn,) = reader.look(now)
+    (torn,) = reader.read(now)
     assert before.sections == torn.sections
     assert [(s.name, s.timeout) for s in torn.sections] == [("evaluate", 5.0)]
     writer.put(0, at.SEQUENCE, 8)
-    (after,) = reader.look(now)
+    (after,) = reader.read(now)
     assert [s.name for s in after.sections] == ["torn"]
 
 
@@ -96,7 +96,7 @@ def test_torn_at_first_sight_shows_no_sections(reader: beats.Beats, writer: Writ
     writer.claim(0, step=1)
     writer.section(0, b"torn", 1, 1)
     writer.put(0, at.SEQUENCE, 1)
-    (rank,) = reader.look(time.monotonic())
+    (rank,) = reader.read(time.monotonic())
     assert rank.step == 1
 
 
@@ -104,14 +104,14 @@ def test_another_layout_version_is_told_once_and_not_read(reader: beats.Beats, w
     writer.claim(5, step=1)
     writer.put(5, at.MAGIC_WORD, at.MAGIC + 1)
     for _ in range(3):
-        assert reader.look(time.monotonic()) == ()
+        assert reader.read(time.monotonic()) == ()
     assert reader.problems == ["beat slot 5 is of another layout version; it is not read"]
 
 
 def test_a_time_to_come_is_told_and_not_read(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(2, step=1, now=time.monotonic() + 3600)
     writer.claim(3, step=1)
-    assert [r.rank for r in reader.look(time.monotonic())] == [3]
+    assert [r.rank for r in reader.read(time.monotonic())] == [3]
     assert reader.problems == ["beat slot of rank 2 holds a time to come; it is not read"]
 
 
@@ -126,20 +126,20 @@ def test_two_processes_that_claim_one_rank_are_told_once_and_the_one_that_steps_
     writer.claim(2, step=7, now=now)
     writer.put(2, at.RANK, 1)
     for _ in range(3):
-        (rank,) = reader.look(now)
+        (rank,) = reader.read(now)
         assert (rank.rank, rank.pid, rank.step) == (1, os.getpid(), 7)
     assert reader.problems == [f"process {os.getpid()} also claims rank 1 of process {other.pid}"]
     writer.put(2, at.START_TICKS, writer.start + 1)  # the one that stepped is gone: the other is waited for again
-    assert reader.look(now + 1)[0].pid == other.pid
+    assert reader.read(now + 1)[0].pid == other.pid
     other.kill()
     other.wait()
-    assert not reader.look(now + 1)[0].present
+    assert not reader.read(now + 1)[0].present
 
 
 def test_a_rank_that_is_no_number_is_told(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(0, step=1)
     writer.put(0, at.FLAGS, at.NO_RANK)
-    (rank,) = reader.look(time.monotonic())
+    (rank,) = reader.read(time.monotonic())
     assert (rank.done, rank.fatal) == (False, None)
     assert reader.problems == [f"RANK or LOCAL_RANK of process {os.getpid()} is no number: taken for rank 0"]
 
@@ -153,11 +153,11 @@ def test_what_a_rank_learned_and_where_it_broke(reader: beats.Beats, writer: Wri
     first = (at.slot_of(0) + at.BROKEN_NAME) * at.WORD
     writer.map[first : first + 10] = b"validation"
     writer.put(0, at.BROKEN_AT, int(now * 1e9))
-    (rank,) = reader.look(now)
+    (rank,) = reader.read(now)
     assert (rank.intervals, rank.usual, rank.longest, rank.slowest_start) == (100, 2.0, 9.0, 300.0)
     assert rank.broken == "validation"
     writer.put(0, at.MOVED_AT, int((now + 1) * 1e9))
-    assert reader.look(now)[0].broken is None, "it went on"
+    assert reader.read(now)[0].broken is None, "it went on"
 
 
 def test_sections_of_side_threads_and_of_ourselves_are_marked(reader: beats.Beats, writer: Writer) -> None:
@@ -166,7 +166,7 @@ def test_sections_of_side_threads_and_of_ourselves_are_marked(reader: beats.Beat
     # The number is a limit that the program gave; of an automatic section it is the longest of the earlier ones.
     for flags, expected in ((at.SIDE, (5.0, None, True, False)), (at.AUTOMATIC, (None, 5.0, False, True))):
         writer.put(0, at.SECTION_TABLE + at.S_TIMEOUT, 5 * 10**9 | flags)
-        (section,) = reader.look(time.monotonic())[0].sections
+        (section,) = reader.read(time.monotonic())[0].sections
         assert (section.timeout, section.longest, section.side, section.automatic) == expected
 
 
@@ -178,13 +178,13 @@ def test_who_is_gone_is_not_present(reader: beats.Beats, writer: Writer) -> None
     writer.claim(1, step=1)
     writer.put(1, at.START_TICKS, writer.start + 1)  # the pid was used again
     now = time.monotonic()
-    reader.look(now)
-    assert [r.present for r in reader.look(now)] == [True, False]
+    reader.read(now)
+    assert [r.present for r in reader.read(now)] == [True, False]
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert [r.present for r in reader.look(now)] == [False, False], "a zombie is gone too"
+    assert [r.present for r in reader.read(now)] == [False, False], "a zombie is gone too"
     child.wait()
-    assert [r.present for r in reader.look(now)] == [False, False]
+    assert [r.present for r in reader.read(now)] == [False, False]
 
 
 @pytest.mark.parametrize("word", range(at.SLOT_WORDS))
@@ -194,42 +194,42 @@ def test_no_word_of_a_slot_makes_the_reader_fail(reader: beats.Beats, writer: Wr
     writer.section(0, b"\xff\xfe", 1, 1)
     writer.put(0, word, value)
     for _ in range(2):
-        reader.look(time.monotonic())
+        reader.read(time.monotonic())
 
 
 def test_a_touch_is_a_beat_and_rings_once(reader: beats.Beats) -> None:
-    watch = reader.spawned(time.monotonic())
+    watch = reader.start_watching(time.monotonic())
     assert watch is not None
     touch = Path(reader.path, at.TOUCH)
     now = time.monotonic()
-    assert reader.look(now) == ()
+    assert reader.read(now) == ()
     os.utime(touch, (1, 1))  # its own time decides nothing
     assert os.read(watch, 4096)
-    (rank,) = reader.look(now + 1)
+    (rank,) = reader.read(now + 1)
     assert (rank.rank, rank.moved_at) == (-1, now + 1)
-    assert reader.look(now + 2) == (rank,), "older, for nobody touched it"
+    assert reader.read(now + 2) == (rank,), "older, for nobody touched it"
     touch.write_text("x")
-    assert reader.look(now + 3)[0].moved_at == now + 3
+    assert reader.read(now + 3)[0].moved_at == now + 3
     with pytest.raises(BlockingIOError):
         os.read(watch, 4096)
     touch.unlink()
-    reader.look(now + 4)
+    reader.read(now + 4)
     reader.reset()
-    assert reader.look(now + 5) == ()
+    assert reader.read(now + 5) == ()
 
 
 def test_texts_are_read_again_when_replaced(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(0, step=1)
     writer.put(0, at.CHECKPOINT_STEP, 6)
     path = Path(reader.path, f"{at.CHECKPOINT}0")
-    assert reader.look(time.monotonic())[0].checkpoint_path is None
+    assert reader.read(time.monotonic())[0].checkpoint_path is None
     for text in ("/c/5", "/c/" + "x" * 9000, "\udcff"):
         path.with_name(".fresh").write_bytes(text.encode("utf-8", "surrogateescape"))
         path.with_name(".fresh").replace(path)
-        assert reader.look(time.monotonic())[0].checkpoint_path == text[: beats.TEXT_LIMIT]
+        assert reader.read(time.monotonic())[0].checkpoint_path == text[: beats.TEXT_LIMIT]
     path.unlink()
     os.mkfifo(path)
-    assert reader.look(time.monotonic())[0].checkpoint_path is None
+    assert reader.read(time.monotonic())[0].checkpoint_path is None
 
 
 @pytest.mark.parametrize(
@@ -261,13 +261,13 @@ def test_what_the_command_spoiled_is_made_anew(reader: beats.Beats, spoil: str) 
         if spoil == "beats anew":
             (folder / at.BEATS).unlink()
         (folder / at.BEATS).write_text("")
-    reader.look(time.monotonic())
+    reader.read(time.monotonic())
     reader.reset()
     assert reader.bell == bell
     assert len(reader.problems) == (spoil != "folder inside")
     env = os.environ | {"FTRUN_BEAT_DIR": reader.path}
     subprocess.run(python("ft.beat(4)"), env=env, check=True, timeout=60)
-    assert [rank.step for rank in reader.look(time.monotonic())] == [4]
+    assert [rank.step for rank in reader.read(time.monotonic())] == [4]
     assert os.read(bell, 100)
 
 
@@ -278,11 +278,11 @@ def test_hooks_and_reader_agree(reader: beats.Beats) -> None:
     child = subprocess.Popen(python(code), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    (rank,) = reader.look(time.monotonic())
+    (rank,) = reader.read(time.monotonic())
     assert (rank.rank, rank.pid, rank.step, rank.checkpoint_step, rank.checkpoint_path) == (9, child.pid, 4, 4, "/c/4")
     assert [(s.name, s.timeout) for s in rank.sections] == [("eval", 2.0)]
     child.communicate(b"\n", 60)
-    (rank,) = wait_for(lambda: [r for r in reader.look(time.monotonic()) if r.done], "done at its exit")
+    (rank,) = wait_for(lambda: [r for r in reader.read(time.monotonic()) if r.done], "done at its exit")
     assert not rank.sections
     assert os.read(reader.bell, 100)
 

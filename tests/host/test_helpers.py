@@ -44,7 +44,7 @@ class Host:
 
     def want(self, code: str, **more: Any) -> None:
         self._patch.setattr(module, "CODE", HEAD + code.replace("{", "{{").replace("}", "}}"))
-        self.helpers.want("it", **more)
+        self.helpers.add("it", **more)
 
     @property
     def now(self) -> float:
@@ -55,11 +55,11 @@ class Host:
         for pid in self.helpers.pids:
             reaped, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
             if reaped and os.WIFSTOPPED(status):
-                self.helpers.stopped(pid)
+                self.helpers.child_stopped(pid)
             elif reaped:
-                self.helpers.ended(pid, self.now, status == 0)
-        self.said += self.helpers.said(ready, self.now)
-        self.helpers.tend(self.now)
+                self.helpers.child_ended(pid, self.now, status == 0)
+        self.said += self.helpers.read_lines(ready, self.now)
+        self.helpers.supervise(self.now)
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         def turned() -> Any:
@@ -92,7 +92,7 @@ def test_what_it_says_is_heard(host: Host) -> None:
     host.want("say('one'); say('two'); time.sleep(3600)")
     host.heard("two")
     assert host.said == [("it", b'{"event": "one"}'), ("it", b'{"event": "two"}')]
-    assert host.helpers.runs("it")
+    assert host.helpers.is_running("it")
     assert host.helpers.deadline is None, "no reason to wake up"
 
 
@@ -102,8 +102,8 @@ def test_a_line_may_come_in_halves(host: Host) -> None:
         "sys.stdin.readline()\n"
         'os.write(1, b\'ole"}\\n{"ev\'); os.write(1, b\'ent": "next"}\\n\'); time.sleep(3600)'
     )
-    host.until(lambda: host.helpers.runs("it"), "its start")
-    host.helpers.tell("it", line({"go": "on"}))
+    host.until(lambda: host.helpers.is_running("it"), "its start")
+    host.helpers.send("it", line({"go": "on"}))
     host.heard("next")
     assert host.events() == ["whole", "next"]
 
@@ -121,7 +121,7 @@ def test_a_flood_is_taken_in_bits(host: Host) -> None:
     before = len(host.said)
     host.turn()
     assert len(host.said) - before <= module.READ / 100
-    host.helpers.drop("it")
+    host.helpers.remove("it")
     after = len(host.said)
     host.turn()
     assert len(host.said) == after
@@ -144,7 +144,7 @@ def test_one_that_did_well_comes_again_at_once_and_that_is_told(host: Host) -> N
     for number in (1, 2, 3):
         host.heard("born", number)
         host.ahead += module.WELL + 1
-        host.helpers.tell("it", line({"die": True}))
+        host.helpers.send("it", line({"die": True}))
         due = host.until(lambda: host.helpers.deadline, "its end")
         assert due - host.now <= FIRST_DELAY
         host.ahead += FIRST_DELAY
@@ -185,18 +185,18 @@ def test_telling_one_that_does_not_read_never_blocks(host: Host) -> None:
     host.heard("born")
     began = time.monotonic()
     for _ in range(2000):
-        host.helpers.tell("it", line({"ask": "x" * 200}))
+        host.helpers.send("it", line({"ask": "x" * 200}))
     assert time.monotonic() - began < 60
     host.turn()
-    assert host.helpers.runs("it"), "what it does not hear is lost, and that is all"
-    host.helpers.tell("nobody", line({"ask": "x"}))
+    assert host.helpers.is_running("it"), "what it does not hear is lost, and that is all"
+    host.helpers.send("nobody", line({"ask": "x"}))
 
 
 def test_one_that_was_told_half_a_line_is_ended(host: Host) -> None:
     """The other half cannot wait for it, and the next line would be taken for it."""
     host.want("say('born'); time.sleep(3600)")
     host.heard("born")
-    host.helpers.tell("it", line({"ask": "x" * 200_000}))
+    host.helpers.send("it", line({"ask": "x" * 200_000}))
     host.until(lambda: host.helpers.problems, "its end")
 
 
@@ -204,7 +204,7 @@ def test_one_that_ignores_the_end_of_its_stdin_is_ended_all_the_same(host: Host)
     host.want("[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; say('born'); time.sleep(3600)")
     host.heard("born")
     (pid,) = host.helpers.pids
-    host.helpers.drop("it")
+    host.helpers.remove("it")
     wait_for(lambda: state_of(pid) == "Z", "its end")
     assert host.helpers.pids == []
     os.waitpid(pid, 0)
@@ -254,7 +254,7 @@ def test_one_that_is_stopped_goes_on(host: Host) -> None:
     host.heard("up")
     for number in (1, 2):
         os.kill(host.helpers.pids[0], signal.SIGSTOP)
-        host.helpers.tell("it", line({"ask": "speak"}))
+        host.helpers.send("it", line({"ask": "speak"}))
         host.heard("speak", number)
     assert host.events().count("up") == 1
     assert host.helpers.problems == [("it", "stopped by a signal: continued")]

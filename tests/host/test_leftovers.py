@@ -80,12 +80,12 @@ def test_a_leader_that_started_later_is_another_process() -> None:
     with subprocess.Popen(["sleep", "1000"], process_group=0) as process:
         try:
             found = wait_for(lambda: (s := procfs.stat(process.pid)) and s.name == "sleep" and s, "sleep")
-            here = leftovers.place()
+            here = leftovers.current_namespace()
             assert here is not None
             dead = leftovers.Group(found.pid, found.start, found.session, here, 0)
-            assert [s.pid for s in leftovers.left_behind(b"NONE=1", (0, 0), dead)] == [process.pid]
+            assert [s.pid for s in leftovers.find_processes(b"NONE=1", (0, 0), dead)] == [process.pid]
             earlier = dead._replace(start=found.start - 1, forks=1 << 62)
-            assert leftovers.left_behind(b"NONE=1", (0, 0), earlier) == []
+            assert leftovers.find_processes(b"NONE=1", (0, 0), earlier) == []
         finally:
             process.kill()
 
@@ -95,19 +95,19 @@ def test_one_that_carries_the_marker_tells_of_its_whole_group() -> None:
     script = "(exec env -i sleep 1000) & (exec sleep 1000) & exec true"
     process = subprocess.Popen(["sh", "-c", script], process_group=0, env=os.environ | {"LEFT": "here"})
     began = procfs.stat(process.pid)
-    here = leftovers.place()
+    here = leftovers.current_namespace()
     assert began is not None
     assert here is not None
     process.wait()
 
     def members() -> list[procfs.Stat]:
-        return [s for s in procfs.everyone() if s.group == process.pid and s.name == "sleep"]
+        return [s for s in procfs.all_processes() if s.group == process.pid and s.name == "sleep"]
 
     try:
         both = wait_for(lambda: len(found := members()) == 2 and found, "two members")
         dead = leftovers.Group(process.pid, began.start, began.session, here, 0)
-        assert {s.pid for s in leftovers.left_behind(b"LEFT=here", (0, 0), dead)} == {s.pid for s in both}
-        assert leftovers.left_behind(b"LEFT=elsewhere", (0, 0), dead) == []
+        assert {s.pid for s in leftovers.find_processes(b"LEFT=here", (0, 0), dead)} == {s.pid for s in both}
+        assert leftovers.find_processes(b"LEFT=elsewhere", (0, 0), dead) == []
     finally:
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -125,5 +125,5 @@ def test_the_count_of_forks_is_read_anew_once_a_minute() -> None:
     later = recorder.follow(leader, now + leftovers.REFRESH)
     assert later is not None
     assert int(str(later["forks"])) > int(str(first["forks"]))
-    assert leftovers.group({"group": first}) is not None
-    assert leftovers.group({"group": first, "ended": True}) is None, "it was not killed"
+    assert leftovers.load_group({"group": first}) is not None
+    assert leftovers.load_group({"group": first, "ended": True}) is None, "it was not killed"

@@ -74,8 +74,8 @@ def test_in_a_chroot() -> None:
 
 
 def test_this_machine() -> None:
-    assert mounts.network("/dev/shm") is None
-    assert mounts.network("/proc/self") is None
+    assert mounts.network_kind("/dev/shm") is None
+    assert mounts.network_kind("/proc/self") is None
     assert Mounts().network("/dev/shm/not/there") is None
 
 
@@ -86,7 +86,7 @@ def test_a_dead_disk_is_not_asked(disk: Disk, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (disk.real / "home").symlink_to(tmp_path)
     disk.die()
-    code = "import sys; from ftrun.host.mounts import network; print(*map(network, sys.argv[1:]))"
+    code = "import sys; from ftrun.host.mounts import network_kind; print(*map(network_kind, sys.argv[1:]))"
     paths = [f"{tmp_path}/{name}/run" for name in ("net", "link", "relative", "loop", "net/home", "none")]
     found = subprocess.run(
         [sys.executable, "-c", code, *paths],

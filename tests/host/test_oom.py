@@ -44,7 +44,7 @@ def started(runs: Runs, setting: int, *prefix: str, given: int = 100) -> Run:
     return runs.start(*python(code), prefix=[*runs.mounted(script), *prefix])
 
 
-@pytest.mark.skipif(not oom.may_be_spared(), reason="without CAP_SYS_RESOURCE")
+@pytest.mark.skipif(not oom.can_be_exempted(), reason="without CAP_SYS_RESOURCE")
 def test_ftrun_is_spared_and_what_it_starts_is_not(runs: Runs) -> None:
     run = started(runs, 1)
     wait_for(lambda: score(run.pid) == -1000, "ftrun to be spared")
@@ -90,9 +90,9 @@ from ftrun.host import cgroup, oom, signals, spawn
 write = lambda text: open(oom.PATH, "w").write(text)
 score = lambda pid: int(open(f"/proc/{pid}/oom_score_adj").read())
 write("100")
-cgroup.killed_together, oom.SPARED = lambda: True, b"0"
-oom.spare_ourselves()
-helper = spawn.helper(["/bin/sleep", "100"], 2).pid
+cgroup.killed_together, oom.EXEMPT = lambda: True, b"0"
+oom.exempt_from_group_kill()
+helper = spawn.spawn_helper(["/bin/sleep", "100"], 2).pid
 command = spawn.spawn(["sleep", "100"], os.environ, signals.Inherited(frozenset(), frozenset())).pid
 print(score(os.getpid()), score(helper), score(command))
 oom._write = lambda value: False

@@ -364,9 +364,9 @@ def test_what_it_opens_it_closes(tmp_path: Path) -> None:
     """In this process, whose streams are whatever pytest has."""
     before = len(os.listdir("/proc/self/fd"))
     captured = output_pipes.OutputPipes()
-    captured.end()
-    captured.close()
+    captured.close_writers()
+    captured.close_readers()
     assert captured.streams == {}
-    assert list(captured.passed) == []
+    assert list(captured.descriptors) == []
     assert len(os.listdir("/proc/self/fd")) == before
     assert output_pipes.OutputPipes(()).streams == {}

@@ -148,8 +148,8 @@ def test_no_module_of_the_users_gets_into_a_helper(runs: Runs, tmp_path: Path, b
     script = (
         "import sys, os, select; import ftrun_hooks; from ftrun.host.helpers import Helpers\n"
         "os.environ['PYTHONPATH'] = sys.argv[1]\n"
-        "helpers = Helpers(select.poll(), 2); helpers.want('messenger', sys.argv[2], '/nowhere', paired=True)\n"
-        "helpers.tend(0.0); pid = helpers.pids[0]\n"
+        "helpers = Helpers(select.poll(), 2); helpers.add('messenger', sys.argv[2], '/nowhere', paired=True)\n"
+        "helpers.supervise(0.0); pid = helpers.pids[0]\n"
         "import time\n"
         "while not os.path.exists(sys.argv[2] + '/ftctl.sock'): time.sleep(0.01)\n"
         "helpers.close()\n"

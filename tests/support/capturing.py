@@ -30,7 +30,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
     poll.register(caught.fd, select.POLLIN)
     log = os.open(f"{run_dir}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
     helpers = Helpers(poll, log)
-    helpers.want(HELPER, *captured.words(run_dir), passed=captured.passed, lasting=True)
+    helpers.add(HELPER, *captured.arguments(run_dir), passed=captured.descriptors, lasting=True)
     said = open(f"{run_dir}/said", "a", buffering=1)  # noqa: SIM115
     code = running = 0
 
@@ -48,34 +48,34 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
                 break
             if not pid:
                 break
-            helpers.ended(pid, now, status == 0)
+            helpers.child_ended(pid, now, status == 0)
             if pid == running:
                 code, running = os.waitstatus_to_exitcode(status), 0
         found: list[messages.Event] = []
-        for _, line in helpers.said(ready, now):
+        for _, line in helpers.read_lines(ready, now):
             assert line is not None
             message = messages.EVENTS.load(line)
             print(line.decode("ascii"), file=said)
             found.append(message)
             if isinstance(message, messages.Broken):
-                captured.broken(message.stream)
-        if helpers.tend(now):
+                captured.reader_closed(message.stream)
+        if helpers.supervise(now):
             Path(run_dir, "pid").write_text(str(helpers.pids[0]))
         return found
 
     for attempt in range(int(attempts)):
-        helpers.tell(HELPER, messages.REQUESTS.dump(messages.Attempt(attempt + 1, time.monotonic())))
+        helpers.send(HELPER, messages.REQUESTS.dump(messages.Attempt(attempt + 1, time.monotonic())))
         child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams)
         running = child.pid
         while running:
             turn()
         os.close(child.report)
-        helpers.tell(HELPER, messages.REQUESTS.dump(messages.GetTail()))
-        while helpers.runs(HELPER) and not any(isinstance(message, messages.Tail) for message in turn()):
+        helpers.send(HELPER, messages.REQUESTS.dump(messages.GetTail()))
+        while helpers.is_running(HELPER) and not any(isinstance(message, messages.Tail) for message in turn()):
             pass
-    captured.end()
+    captured.close_writers()
     finished = helpers.finish(HELPER, float(os.environ.get(EXIT_HOOKS, 5.0)))
-    captured.close()
+    captured.close_readers()
     print(json.dumps({"event": "finished", "well": finished}), file=said)
     helpers.close()
     return code if code >= 0 else 128 - code

@@ -47,7 +47,7 @@ def test_it_is_what_the_owner_sees(owner: beats.Beats, run: MadeRun) -> None:
     with open(f"{owner.path}/{at.BEATS}", "r+b") as file, mmap.mmap(file.fileno(), at.FILE_BYTES) as words:
         words[at.HEADER_WORDS * at.WORD :] = content[at.HEADER_WORDS * at.WORD :]
     seen = beatfile.read(owner.path, run.now, run.now, here=True)
-    assert seen.ranks == owner.look(run.now)
+    assert seen.ranks == owner.read(run.now)
     assert len(seen.ranks) == 5
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ftrun.host import early_signals
 
-early_signals.hold()  # before anything else is imported
+early_signals.block_all()  # before anything else is imported
 
 from ftrun.host.lc_ctype import restore_lc_ctype  # noqa: E402
 
@@ -43,7 +43,7 @@ def _isolate(program: str) -> None:
     this one goes on."""
     if sys.flags.isolated or not any(os.environ.get(name) for name in CHANGING):
         return
-    options = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), *early_signals.handed_on()]
+    options = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), *early_signals.interpreter_options()]
     restore_lc_ctype()
     python, script = _python(), f"{os.path.dirname(os.path.abspath(__file__))}/isolated.py"
     try:

@@ -55,7 +55,7 @@ def _check_min_devices(settings: option_table.Settings) -> None:
         return
     from ftrun.host import devices
 
-    why = devices.absent(settings["probe"].value in BY_NAME)
+    why = devices.why_none(settings["probe"].value in BY_NAME)
     if why is not None:
         raise option_table.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
 

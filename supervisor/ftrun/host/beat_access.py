@@ -38,19 +38,19 @@ class Access:
         self._looked = float("-inf")
         self._unasked: list[float] = []
 
-    def spawned(self, now: float) -> None:
+    def start_looking(self, now: float) -> None:
         self._unasked = [now + after for after in UNASKED]
         self.due = self._unasked.pop(0)
 
-    def asked(self, now: float) -> None:
+    def request_received(self, now: float) -> None:
         soon = max(now, self._looked + PAUSE)
         self.due = soon if self.due is None else min(self.due, soon)
 
-    def stale(self, now: float) -> bool:
+    def is_due_again(self, now: float) -> bool:
         """Whether the tree may have changed since it was looked at."""
         return now >= self._looked + PAUSE
 
-    def look(self, now: float) -> bool:
+    def update(self, now: float) -> bool:
         """Let in the users of the tree that have no access yet; true if that changed anything."""
         self._looked, before = now, (len(self._users), self.problem)
         self.due = self._unasked.pop(0) if self._unasked else None

@@ -75,12 +75,12 @@ def _files(text: str, kind: str) -> tuple[SavedFile, ...]:
     return tuple(SavedFile(line[2], line[1]) for line in reversed(lines) if len(line) == 3 and line[0] == kind)
 
 
-def timely(row: Sequence[int], now: float) -> bool:
+def has_plausible_times(row: Sequence[int], now: float) -> bool:
     """Whether it holds no time to come: what does was not written by us."""
     return max(row[at.CLAIMED_AT], row[at.ALIVE_AT], row[at.MOVED_AT]) <= (now + 60) * NS
 
 
-def lives(pid: int, start: int) -> bool:
+def is_alive(pid: int, start: int) -> bool:
     """Whether the process that claimed a slot is still there."""
     process = procfs.stat(pid)
     return process is not None and process.start == start and not process.ended

@@ -112,7 +112,7 @@ class Beats:
     def _whole(self) -> bool:
         try:
             files = [os.lstat(f"{self.path}/{name}") for name in (at.BEATS, at.BELL, at.TOUCH)]
-            linked = import_folder.whole(f"{self.path}/{at.PYTHON}")
+            linked = import_folder.is_intact(f"{self.path}/{at.PYTHON}")
         except OSError:
             return False
         beats, bell, touch = files
@@ -144,24 +144,24 @@ class Beats:
         for name in _names(self.path):
             if name not in FILES:
                 quietly(os.unlink, f"{self.path}/{name}")
-        self.hush()
+        self.drain_bell()
         self._seen: dict[int, Rank] = {}
         self._texts: dict[str, tuple[object, str | None]] = {}
         self._reported: set[int] = set()
         self._touch_key = self._touched()
         self._touch: Rank | None = None
 
-    def hush(self) -> None:
+    def drain_bell(self) -> None:
         """Empty the bell."""
         try:
             os.read(self.bell, 65536)
         except BlockingIOError:
             pass
 
-    def spawned(self, now: float) -> int | None:
+    def start_watching(self, now: float) -> int | None:
         """From now on be told of the first touch, and only of that: later ones are found by the looks that follow from
         it.  And of who asks for access.  The descriptor to be polled, or None."""
-        self.access.spawned(now)
+        self.access.start_looking(now)
         if self.watch is None:
             import ctypes
 
@@ -190,24 +190,24 @@ class Beats:
         events = struct.iter_unpack("=iIII", content[: len(content) // 16 * 16])
         return [number for number, mask, _, _ in events if mask & (IN_MODIFY | IN_ATTRIB | IN_OPEN)]
 
-    def woken(self, ready: set[int], now: float) -> bool:
+    def handle_wakeup(self, ready: set[int], now: float) -> bool:
         """Whether the ranks are to be looked at, by what can be read from or is due; users of the command's own tree
         who cannot write here are let in."""
         rang = self.bell in ready
         if rang:
-            self.hush()
+            self.drain_bell()
         if self.watch in ready:
             told = self._notices()
             rang = rang or self._touch_watch in told
             if any(number != self._touch_watch for number in told):
-                self.access.asked(now)
+                self.access.request_received(now)
         if self.access.due is not None and self.access.due <= now:
             rang = self._let_in(now) or rang
         return rang
 
     def _let_in(self, now: float) -> bool:
         before, untouched = self.access.problem, self._touched() == self._touch_key
-        changed = self.access.look(now)
+        changed = self.access.update(now)
         if changed and untouched:
             self._touch_key = self._touched()  # it has another mode now: that is no touch
             if self.watch is not None:
@@ -219,7 +219,7 @@ class Beats:
             self.problems.append(str(self.access.problem))
         return changed
 
-    def plan(self, deadline: float | None, asleep: beat_slots.Times | None = None) -> None:
+    def publish_next_read(self, deadline: float | None, asleep: beat_slots.Times | None = None) -> None:
         """Tell the hooks when we shall look next, and when nobody was judged: that time teaches nothing."""
         if os.fstat(self._file).st_size < at.FILE_BYTES:
             self._extend()
@@ -235,9 +235,9 @@ class Beats:
             self._words = memoryview(self._map).cast("Q")
         self.problems.append(f"{self.path}/{at.BEATS} was cut off by the command: its beats so far are lost")
 
-    def look(self, now: float) -> tuple[Rank, ...]:
+    def read(self, now: float) -> tuple[Rank, ...]:
         """All ranks that ever claimed a slot in this attempt, the lowest first.  O(slots), about a millisecond."""
-        self.plan(None)  # before the look: a section that opens meanwhile rings
+        self.publish_next_read(None)  # before the look: a section that opens meanwhile rings
         words, magics = self._words, self._words[at.HEADER_WORDS :: at.SLOT_WORDS].tolist()
         seen: dict[int, Rank] = {}
         for index, magic in enumerate(magics):
@@ -257,7 +257,7 @@ class Beats:
             # Its own time stamp is of the wall clock, which decides nothing: it was touched since the last look.
             self._touch = Rank(TOUCH, claimed_at=now, alive_at=now, moved_at=now)
         ranks = one_each(self._seen.values())
-        if self.access.stale(now) and not any(rank.moved_at is not None for rank in ranks):
+        if self.access.is_due_again(now) and not any(rank.moved_at is not None for rank in ranks):
             self._let_in(now)  # before anybody judges it by the beats that it does not give
         return ranks if self._touch is None else (*ranks, self._touch)
 
@@ -269,7 +269,7 @@ class Beats:
         for number, places in claims.items():
             for slot in places if len(places) > 1 else ():
                 seen[slot] = rank = seen[slot]._replace(
-                    present=beat_slots.lives(seen[slot].pid, self._words[slot + at.START_TICKS])
+                    present=beat_slots.is_alive(seen[slot].pid, self._words[slot + at.START_TICKS])
                 )
                 if slot != at.slot_of(number) and rank.present and any(seen[s].ranked for s in places):
                     others = ", ".join(str(seen[s].pid) for s in places if s != slot)
@@ -290,7 +290,7 @@ class Beats:
         sections = (
             before.sections if before and row[at.SEQUENCE] % 2 else beat_slots.sections(row) if row[at.DEPTH] else ()
         )
-        if not beat_slots.timely(row, now):
+        if not beat_slots.has_plausible_times(row, now):
             self._problem(slot, f"beat slot of rank {row[at.RANK]} holds a time to come; it is not read")
             return None
         if row[at.FLAGS] & at.NO_RANK:
@@ -301,7 +301,7 @@ class Beats:
         rank = beat_slots.rank(row, credit, sections, lambda prefix: self._text(prefix + mark))
         # Whether its process lives is asked only of those that have not beaten since the last look.
         quiet = before is not None and (before.alive_at, before.moved_at) == (rank.alive_at, rank.moved_at)
-        return rank._replace(present=beat_slots.lives(rank.pid, row[at.START_TICKS])) if quiet else rank
+        return rank._replace(present=beat_slots.is_alive(rank.pid, row[at.START_TICKS])) if quiet else rank
 
     def _problem(self, slot: int, text: str) -> None:
         if slot not in self._reported:

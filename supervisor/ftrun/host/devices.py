@@ -18,16 +18,16 @@ def count() -> int:
     return max(sum(bool(re.fullmatch(vendor.device_files, name)) for name in names) for vendor in VENDORS)
 
 
-def hidden() -> str | None:
+def hiding_variable() -> str | None:
     """The variable by which the environment takes all accelerators away from the command, if it does."""
     given = [variable for variable in VARIABLES if variable in os.environ]
     return given[0] if given and not any(_named(os.environ[variable]) for variable in given) else None
 
 
-def absent(probed: bool) -> str | None:
+def why_none(probed: bool) -> str | None:
     """Why the command has no accelerator, where that is certain.  `probed`: somebody named the probe that will find
     them, which may need no file in /dev."""
-    if (variable := hidden()) is not None:
+    if (variable := hiding_variable()) is not None:
         return f"{variable} names no device"
     if probed or count() or any(map(os.path.exists, DRIVERS)):
         return None

@@ -9,26 +9,26 @@ import _signal  # type: ignore[import-not-found]
 import posix
 import sys
 
-# What must not be blocked: a fault of our own would end us without the signal's name (`host/signals.py`, OWN).
+# What must not be blocked: a fault of our own would end us without the signal's name (`host/signals.py`, NEVER_CAUGHT).
 FAULTS = frozenset(
     (_signal.SIGSEGV, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, _signal.SIGABRT, _signal.SIGTRAP, _signal.SIGSYS)
 )
 OPTION = "ftrun-mask"  # -X of an interpreter that replaces this one: the mask as it was given to the first one
 
-mask: frozenset[int] | None = None  # as ftrun was given it, where `hold` has changed it
+inherited_mask: frozenset[int] | None = None  # as ftrun was given it, where `block_all` has changed it
 
 
-def hold() -> None:
+def block_all() -> None:
     """Block what can be handled later.  Any process but PID 1 keeps its default actions: they end it, as they should
     where nothing has been started yet."""
-    global mask
-    if posix.getpid() != 1 or mask is not None:
+    global inherited_mask
+    if posix.getpid() != 1 or inherited_mask is not None:
         return
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - FAULTS)
     given = sys._xoptions.get(OPTION)
-    mask = frozenset(int(s) for s in (given.split() if isinstance(given, str) else () if given else before))
+    inherited_mask = frozenset(int(s) for s in (given.split() if isinstance(given, str) else () if given else before))
 
 
-def handed_on() -> list[str]:
-    """Words for an interpreter that replaces this one and calls `hold` as well."""
-    return [] if mask is None else ["-X", f"{OPTION}={' '.join(map(str, sorted(mask)))}"]
+def interpreter_options() -> list[str]:
+    """Words for an interpreter that replaces this one and calls `block_all` as well."""
+    return [] if inherited_mask is None else ["-X", f"{OPTION}={' '.join(map(str, sorted(inherited_mask)))}"]

@@ -66,7 +66,7 @@ class Helpers:
         self._last_words: list[tuple[str, Line]] = []
         self.problems: list[tuple[str, str]] = []
 
-    def want(
+    def add(
         self,
         name: str,
         *words: str,
@@ -78,25 +78,25 @@ class Helpers:
         prompt: bool = False,
         delay: float = 0.0,
     ) -> None:
-        """From the next `tend` on `ftrun.helpers.<name>` runs with these words; one of that name that ran is ended.
+        """Run `ftrun.helpers.<name>` with these arguments from the next `supervise` on; a running one is ended.
 
         `silence`: saying nothing for so many seconds, it is stuck: it is killed and started again.
         `passed`: descriptors of ours that it has from 3 on.  `lasting`: it ends by itself, after its stdin.
         `paired`: one descriptor of ours, for both directions.  `prompt`: if it dies, it is started again at once.
         `delay`: seconds before it is started at all.
         """
-        self.drop(name)
+        self.remove(name)
         self._all.append(Helper(name, words, once, silence, passed, lasting, paired, prompt))
         if delay:
             self._all[-1].due = time.monotonic() + delay
 
-    def drop(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """It is not wanted any more."""
         for helper in [h for h in self._all if h.name == name]:
             self._all.remove(helper)
             self._stop(helper, kill=not helper.lasting)
 
-    def runs(self, name: str) -> bool:
+    def is_running(self, name: str) -> bool:
         return any(helper.name == name and helper.pipes is not None for helper in self._all)
 
     @property
@@ -109,7 +109,7 @@ class Helpers:
         silent = [h.heard_at + h.silence for h in self._all if h.pipes is not None and h.silence is not None]
         return min([h.due for h in self._all if h.due is not None] + silent, default=None)
 
-    def tend(self, now: float) -> list[int]:
+    def supervise(self, now: float) -> list[int]:
         """Start those that are due, kill those that are stuck; the pids of the new ones."""
         for helper in self._all:
             if helper.pipes is not None and helper.silence is not None and now >= helper.heard_at + helper.silence:
@@ -119,7 +119,7 @@ class Helpers:
         due = [helper for helper in self._all if helper.due is not None and helper.due <= now]
         return [helper.pid for helper in due if self._start(helper, now)]
 
-    def tell(self, name: str, line: bytes) -> None:
+    def send(self, name: str, line: bytes) -> None:
         """Say a whole line to one that runs; lost where it does not listen.  One that was told half of it is ended."""
         for helper in self._all:
             if helper.name == name and helper.pipes is not None:
@@ -130,7 +130,7 @@ class Helpers:
                 if not whole:
                     self._stop(helper)
 
-    def said(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
+    def read_lines(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
         """What those whose pipes are ready said: the helper's name and each line.  Bounded a turn."""
         found, self._last_words = self._last_words, []
         for helper in self._all:
@@ -138,7 +138,7 @@ class Helpers:
                 found += self._read(helper, now)
         return found
 
-    def ended(self, pid: int, now: float, well: bool = False) -> None:
+    def child_ended(self, pid: int, now: float, well: bool = False) -> None:
         """This child was reaped: a helper comes again, unless it was to run once, or ended `well`: it has said why."""
         for helper in [h for h in self._all if h.pid == pid]:
             helper.pid = 0  # may be somebody else's from now on
@@ -153,7 +153,7 @@ class Helpers:
             else:
                 self._later(helper, now, "it ended")
 
-    def stopped(self, pid: int) -> None:
+    def child_stopped(self, pid: int) -> None:
         """This child was stopped (SIGSTOP): a helper goes on at once, since the command may be waiting for it."""
         for helper in [h for h in self._all if h.pid == pid]:
             helper.stops += 1
@@ -189,7 +189,7 @@ class Helpers:
         hooks = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__file__ or "")))
         command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.words]
         try:
-            helper.pid, *pipes = spawn.helper(command, self._log, helper.passed, helper.lasting, helper.paired)
+            helper.pid, *pipes = spawn.spawn_helper(command, self._log, helper.passed, helper.lasting, helper.paired)
         except OSError as error:
             self._later(helper, now, str(error.strerror))
             return False

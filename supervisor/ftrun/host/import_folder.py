@@ -29,7 +29,7 @@ def make(path: str) -> None:
     os.symlink(target, f"{path}/sitecustomize.py")
 
 
-def whole(path: str) -> bool:
+def is_intact(path: str) -> bool:
     """Whether the link is still there.  OSError where there is none."""
     return os.readlink(f"{path}/sitecustomize.py").endswith("/auto/sitecustomize.py")
 

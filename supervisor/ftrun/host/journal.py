@@ -32,9 +32,9 @@ class Journal:
         self._torn = False  # the last record is half a line
         try:
             os.makedirs(path, 0o700, exist_ok=True)
-            self._dir = safe_files.reach(path, os.O_RDONLY | os.O_DIRECTORY)
-            self._events = safe_files.lasting("events.jsonl", self._dir)
-            self._log = safe_files.lasting("run.log", self._dir)
+            self._dir = safe_files.open_trusting_own_links(path, os.O_RDONLY | os.O_DIRECTORY)
+            self._events = safe_files.open_append("events.jsonl", self._dir)
+            self._log = safe_files.open_append("run.log", self._dir)
         except OSError as error:
             raise RunDirError(f"run dir {path}: {error.strerror}") from None
         try:
@@ -90,7 +90,7 @@ class Journal:
         if content == self._saved and not durable:
             return
         try:
-            fd = safe_files.fresh("state.json.new", folder=self._dir)
+            fd = safe_files.create("state.json.new", folder=self._dir)
             try:
                 with writing():
                     written = os.write(fd, content)
@@ -144,7 +144,7 @@ class Journal:
 def write_message(path: str, content: bytes) -> None:
     """The termination message: a bind-mounted file, so written in place and never renamed over (Kubernetes)."""
     try:
-        fd = safe_files.reach(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
+        fd = safe_files.open_trusting_own_links(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
         with writing():
             os.write(fd, content)
         os.close(fd)

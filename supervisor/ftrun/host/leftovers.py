@@ -9,7 +9,7 @@ from ftrun.host.procfs import Stat
 REFRESH: Final = 60.0  # s between two readings of the kernel's count of forks
 
 
-class ProcessGroupId(NamedTuple):
+class NamespaceId(NamedTuple):
     """Where process numbers mean what they meant: this boot, and this PID namespace.  The kernel gives the number of a
     namespace that has ended to a later one; the start of its first process tells the two apart."""
 
@@ -25,7 +25,7 @@ class Group(NamedTuple):
     number: int
     start: int
     session: int
-    place: ProcessGroupId
+    place: NamespaceId
     forks: int
 
 
@@ -45,7 +45,7 @@ class Recorder:
         return None if self._group is None else self._group._asdict() | {"place": list(self._group.place)}
 
 
-def group(state: dict[str, object]) -> Group | None:
+def load_group(state: dict[str, object]) -> Group | None:
     """The group that a state names; None where there is none, or where its numbers mean something else here."""
     found = state.get("group")
     if state.get("ended") is True:
@@ -53,7 +53,7 @@ def group(state: dict[str, object]) -> Group | None:
     if not isinstance(found, dict) or found.keys() != set(Group._fields):
         return None
     numbers = [found[name] for name in ("number", "start", "session", "forks")]
-    here = place()
+    here = current_namespace()
     if here is None or found["place"] != list(here) or not all(type(number) is int for number in numbers):
         return None
     number, start, session, forks = numbers
@@ -61,12 +61,12 @@ def group(state: dict[str, object]) -> Group | None:
     return Group(number, start, session, here, forks) if number > 1 and number != os.getpgrp() else None
 
 
-def left_behind(marker: bytes, command: tuple[int, int], dead: Group | None) -> list[Stat]:
+def find_processes(marker: bytes, command: tuple[int, int], dead: Group | None) -> list[Stat]:
     """Living processes that an earlier, killed ftrun left: its command, by pid and start time; all that carry its
     marker in their environment; and the members of the command's group, whose environment may be cleared."""
-    everyone = procfs.everyone()
+    everyone = procfs.all_processes()
     others = [s for s in everyone if s.pid != os.getpid() and not s.ended]
-    found = [s for s in others if (s.pid, s.start) == command or marker in entries(s.pid)]
+    found = [s for s in others if (s.pid, s.start) == command or marker in environment_entries(s.pid)]
     if dead is None:
         return found
     members = [s for s in others if (s.group, s.session) == (dead.number, dead.session) and s.start >= dead.start]
@@ -91,7 +91,7 @@ def _same(dead: Group, everyone: list[Stat], marked: bool) -> bool:
     return marked or (counted is not None and counted < dead.forks)
 
 
-def place() -> ProcessGroupId | None:
+def current_namespace() -> NamespaceId | None:
     """None where /proc does not tell."""
     first, boot = procfs.stat(1), procfs.read("/proc/sys/kernel/random/boot_id", 64)
     try:
@@ -101,12 +101,12 @@ def place() -> ProcessGroupId | None:
     return (
         None
         if first is None or not boot
-        else ProcessGroupId(boot.decode("ascii", "replace").strip(), namespace, first.start)
+        else NamespaceId(boot.decode("ascii", "replace").strip(), namespace, first.start)
     )
 
 
 def _group(command: Stat) -> Group | None:
-    here = place()
+    here = current_namespace()
     if here is None or command.group != command.pid:
         return None  # it has gone to the group of another process
     highest = procfs.read("/proc/sys/kernel/pid_max", 64) or b""
@@ -123,5 +123,5 @@ def _forks() -> int | None:
     return int(number) if found and number.isdigit() else None
 
 
-def entries(pid: int) -> list[bytes]:
+def environment_entries(pid: int) -> list[bytes]:
     return (procfs.environment(pid) or b"").split(b"\0")

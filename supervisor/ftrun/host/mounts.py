@@ -101,11 +101,11 @@ class Mounts:
         return mount
 
 
-def network(path: str) -> str | None:
+def network_kind(path: str) -> str | None:
     return Mounts().network(path)
 
 
-def volume(path: str) -> bool:
+def is_network_volume(path: str) -> bool:
     """Whether `path` is on a network disk that may be unmounted: any but the root."""
     now = Mounts()
     return now.network(path) is not None and not now.on_root(path)

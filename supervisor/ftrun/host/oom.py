@@ -11,23 +11,23 @@ from typing import Final
 from ftrun.host import cgroup, procfs
 
 PATH: Final = "/proc/self/oom_score_adj"
-SPARED: Final = b"-1000"
+EXEMPT: Final = b"-1000"
 _given: bytes | None = None  # as ftrun was started with it, while it has another one
 
 
-def spare_ourselves() -> None:
+def exempt_from_group_kill() -> None:
     """Where the kernel kills all of our control group for one process, and where we may; else nothing changes."""
     global _given
     if _given is not None or not cgroup.killed_together():
         return
     before = (procfs.read(PATH, 64) or b"").strip()
     # Written back first: who may not do that must not be spared, for all that it starts would be spared as well.
-    if before and before != SPARED and _write(before) and _write(SPARED):
+    if before and before != EXEMPT and _write(before) and _write(EXEMPT):
         _given = before
 
 
 @contextmanager
-def as_given() -> Iterator[None]:
+def original_score() -> Iterator[None]:
     """Whatever is forked within has the value that ftrun was given."""
     global _given
     if _given is None:
@@ -38,16 +38,16 @@ def as_given() -> Iterator[None]:
     try:
         yield
     finally:
-        if not _write(SPARED):
+        if not _write(EXEMPT):
             _given = None  # it stays as given
 
 
-def may_be_spared() -> bool:
+def can_be_exempted() -> bool:
     """Whether this process could be; it is as before."""
     before = (procfs.read(PATH, 64) or b"").strip()
-    if before == SPARED:
+    if before == EXEMPT:
         return True
-    return bool(before) and _write(before) and _write(SPARED) and _write(before)
+    return bool(before) and _write(before) and _write(EXEMPT) and _write(before)
 
 
 def _write(value: bytes) -> bool:

@@ -28,16 +28,16 @@ class OutputPipes:
             else:
                 self._ends[number], self.streams[number] = os.pipe2(os.O_CLOEXEC)
 
-    def words(self, run_dir: str) -> Sequence[str]:
+    def arguments(self, run_dir: str) -> Sequence[str]:
         """What the helper is started with; it has the descriptors `passed`, from 3 on."""
         return f"{run_dir}/{LOG}", *map(str, self._ends)
 
     @property
-    def passed(self) -> Sequence[int]:
+    def descriptors(self) -> Sequence[int]:
         """For each word but the first: the end that is read, and where that has to go."""
         return [fd for number, end in self._ends.items() for fd in (end, number)]
 
-    def broken(self, number: int) -> None:
+    def reader_closed(self, number: int) -> None:
         """Nobody reads this stream any more, as the helper says: the command gets SIGPIPE, as it would without us."""
         if number not in self._ends:
             return
@@ -45,13 +45,13 @@ class OutputPipes:
         os.dup2(null, self._ends[number], inheritable=False)  # the number stays, for the next helper
         os.close(null)
 
-    def end(self) -> None:
+    def close_writers(self) -> None:
         """The command and its tree are dead: the helper comes to the end of the pipes when all is passed on."""
         for fd in set(self.streams.values()):
             os.close(fd)
         self.streams = {}
 
-    def close(self) -> None:
+    def close_readers(self) -> None:
         """No helper is to be started any more; one that still runs has ends of its own."""
         for fd in self._ends.values():
             os.close(fd)

@@ -27,7 +27,7 @@ class Stat(NamedTuple):
         return self.state in "XxZ" and self.threads <= 1
 
 
-def keep_one() -> None:
+def reserve_descriptor() -> None:
     """From now on a look at /proc has a descriptor where no other is left: who sees nobody takes all for ended."""
     if not _kept:
         try:
@@ -57,7 +57,7 @@ def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
         try:
             return read(path, limit, at_once)
         finally:
-            keep_one()
+            reserve_descriptor()
     try:
         content = piece = os.read(fd, limit)
         while piece and not at_once and len(content) < limit:
@@ -89,7 +89,7 @@ def stat(pid: int) -> Stat | None:
     )
 
 
-def everyone() -> list[Stat]:
+def all_processes() -> list[Stat]:
     """Every process of this PID namespace, each as it was at some instant of the call.
 
     One that is forked after the listing, by a parent that ends before its turn, would be missed: it is listed again
@@ -113,7 +113,7 @@ def _names() -> list[str]:
     try:
         return os.listdir("/proc")
     finally:
-        keep_one()
+        reserve_descriptor()
 
 
 def environment(pid: int) -> bytes | None:

@@ -18,7 +18,7 @@ class Change(NamedTuple):
         return self.how in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 
-def denied() -> str | None:
+def waitid_problem() -> str | None:
     """Why children cannot be waited for here, in one line; None where they can.  Takes nothing away."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -19,7 +19,7 @@ class ForeignFile(ValueError):
     """In a few words: why it is not ours."""
 
 
-def fresh(name: str, mode: int = 0o600, folder: int | None = None) -> int:
+def create(name: str, mode: int = 0o600, folder: int | None = None) -> int:
     """A new file to be written, in place of whatever has that name.  OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSED
     try:
@@ -29,7 +29,7 @@ def fresh(name: str, mode: int = 0o600, folder: int | None = None) -> int:
         return os.open(name, flags, mode, dir_fd=folder)
 
 
-def lasting(name: str, folder: int | None = None) -> int:
+def open_append(name: str, folder: int | None = None) -> int:
     """A file that is added to, made where there is none.  OSError, also for what is not ours alone."""
     fd = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CREAT | CLOSED, 0o600, dir_fd=folder)
     try:
@@ -72,7 +72,7 @@ def _closed(folder: os.stat_result) -> bool:
     return folder.st_uid in (0, os.geteuid()) and not folder.st_mode & OTHERS
 
 
-def within(name: str, folder: int) -> int:
+def open_subfolder(name: str, folder: int) -> int:
     """A folder in another one, made where there is none.  OSError, also for a link."""
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
@@ -81,7 +81,7 @@ def within(name: str, folder: int) -> int:
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
 
 
-def reach(path: str, flags: int, mode: int = 0o600) -> int:
+def open_trusting_own_links(path: str, flags: int, mode: int = 0o600) -> int:
     """`os.open`, but that a link is followed only if it is ours or root's: what fs.protected_symlinks does, where it is
     on.  OSError."""
     try:

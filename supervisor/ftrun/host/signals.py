@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ftrun.host import early_signals, procfs
 
 # A fault of our own must not be swallowed (tini's rule); the last two cannot be caught.
-OWN: Final = frozenset(
+NEVER_CAUGHT: Final = frozenset(
     {
         signal.SIGSEGV,
         signal.SIGBUS,
@@ -22,7 +22,7 @@ OWN: Final = frozenset(
         signal.SIGSTOP,
     }
 )
-CAUGHT: Final = tuple(sorted(int(s) for s in signal.valid_signals() if s not in OWN))
+CAUGHT: Final = tuple(sorted(int(s) for s in signal.valid_signals() if s not in NEVER_CAUGHT))
 STOP: Final = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)})
 JOB_CONTROL: Final = frozenset({int(signal.SIGTSTP), int(signal.SIGTTIN), int(signal.SIGTTOU)})
 # Raised by our own writes: they must not reach the command, which did not write.
@@ -63,7 +63,7 @@ class Signals:
     stop: int | None = None
 
     def __init__(self) -> None:
-        mask = early_signals.mask
+        mask = early_signals.inherited_mask
         if mask is None:
             mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         ignored = frozenset(s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in BY_PYTHON)
@@ -83,7 +83,7 @@ class Signals:
         self.stop = self.stop or next((number for number in numbers if number in STOP), None)
         return numbers
 
-    def again(self, numbers: bytes) -> None:
+    def requeue(self, numbers: bytes) -> None:
         """These were read before there was anybody to have them: they come once more, but for those that ask to end,
         as `stop` says, and for what only told of a child of ours."""
         left = bytes(number for number in numbers if number not in STOP and number != signal.SIGCHLD)

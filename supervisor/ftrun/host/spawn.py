@@ -53,7 +53,7 @@ def spawn(
     # Blocked across the fork: a handler that ran in the child would write into our own pipe.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
-        with oom.as_given():
+        with oom.original_score():
             pid = os.fork()
             if pid == 0:
                 _become(command, environment, inherited, terminal, parent if die_with_us else None, failed, streams)
@@ -113,7 +113,7 @@ class Piped(NamedTuple):
     held: int
 
 
-def helper(
+def spawn_helper(
     command: Sequence[str], log: int, passed: Sequence[int] = (), lasting: bool = False, paired: bool = False
 ) -> Piped:
     """Start a program of ours with `log` as its stderr and `passed` from 3 on, and nothing else of ours.
@@ -128,7 +128,7 @@ def helper(
     ours, theirs = _pair() if paired else _pipes()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
-        with oom.as_given():
+        with oom.original_score():
             pid = os.fork()
             if pid == 0:
                 _help(command, (*theirs, log, *passed), parent, lasting)
@@ -188,7 +188,7 @@ def _help(command: Sequence[str], streams: Sequence[int], parent: int, lasting: 
         os._exit(127)
 
 
-def explain(command: str, number: int) -> tuple[int, str]:
+def explain_exec_failure(command: str, number: int) -> tuple[int, str]:
     """The exit code (126, 127) and the line for an exec that failed with this errno, as shells have it."""
     if number in (errno.ENOENT, errno.ENOTDIR):
         if "/" in command and os.path.exists(command):

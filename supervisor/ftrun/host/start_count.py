@@ -50,7 +50,7 @@ class Starts:
             return
         path = f"{self._folder}/{FILE}"
         try:
-            with open(safe_files.fresh(f"{path}.{os.getpid()}"), "wb") as stream:
+            with open(safe_files.create(f"{path}.{os.getpid()}"), "wb") as stream:
                 stream.write(b"%d\n" % self.count)
             os.rename(f"{path}.{os.getpid()}", path)
         except OSError:
@@ -93,7 +93,7 @@ def _folder(identity: tuple[object, ...]) -> str | None:
             return None
         task = next((os.environ[name] for name in TASKS if os.environ.get(name)), "")
         name = work_dir.digest(" ".join(map(str, (namespace, first.start, task, *identity))))
-        temp = work_dir.temporary("/")
+        temp = work_dir.local_temp_folder("/")
         for path in (f"{temp}/ftrun-{os.geteuid()}-pod-{name}{tail}" for tail in ("", *"123456789")):
             try:
                 os.mkdir(path, 0o700)

@@ -113,7 +113,7 @@ def find() -> Terminal | None:
         with _device():
             pass
         group, me = os.getpgrp(), os.getpid()
-        alone = not any(s.group == group and s.pid != me and not s.ended for s in procfs.everyone())
+        alone = not any(s.group == group and s.pid != me and not s.ended for s in procfs.all_processes())
         return Terminal(shared=not (alone and _controls(0)))
     except (OSError, termios.error):
         return None
@@ -128,7 +128,7 @@ def has_shell() -> bool:
     if os.getpid() == 1:
         return False
     group, session = os.getpgrp(), os.getsid(0)
-    processes = {process.pid: process for process in procfs.everyone()}
+    processes = {process.pid: process for process in procfs.all_processes()}
     parents = [processes.get(s.parent) for s in processes.values() if s.group == group and not s.ended]
     return any(parent and parent.group != group and parent.session == session for parent in parents)
 

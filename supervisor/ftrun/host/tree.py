@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ftrun.host import procfs
 from ftrun.host.job_control import JobControl
-from ftrun.host.leftovers import entries
+from ftrun.host.leftovers import environment_entries
 from ftrun.host.procfs import Stat
 
 FREEZE_ROUNDS = 64
@@ -29,12 +29,12 @@ class Tree:
         self._spared = {(s.pid, s.start) for s in inherited if s is not None}
 
     @property
-    def mark(self) -> dict[str, str]:
+    def marker_environment(self) -> dict[str, str]:
         """The marker, for the environment of what is ours."""
         name, _, value = os.fsdecode(self._marker).partition("=")
         return {name: value}
 
-    def spare(self, pid: int) -> None:
+    def exclude(self, pid: int) -> None:
         """A helper of ours: not part of the command's tree, nor is anything below it."""
         if found := procfs.stat(pid):
             self._spared.add((found.pid, found.start))
@@ -42,7 +42,7 @@ class Tree:
     def members(self) -> list[Stat]:
         """All living members.  Orphans are included: as PID 1 or as subreaper we are their parent."""
         below: dict[int, list[Stat]] = {}
-        for process in procfs.everyone():
+        for process in procfs.all_processes():
             below.setdefault(process.parent, []).append(process)
         if self._me == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
@@ -54,7 +54,7 @@ class Tree:
             roots += below.get(process.pid, ())
         return [process for process in found if not process.ended]
 
-    def gone(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing is left, told by the kernel's list of our children and not by a look that a fork can slip by.
 
         Each member is below a child of ours, new ones are put at the end of that list, and only our own reaping takes
@@ -71,7 +71,7 @@ class Tree:
         """
         if self._me != 1 or process.pid == self.command:
             return False
-        environment = entries(process.pid)
+        environment = environment_entries(process.pid)
         if self._marker in environment:
             return False
         if process.session == self._session and (self._session != 0 or process.group != 0):
@@ -108,14 +108,14 @@ class Tree:
             pass  # it has just ended
         return None
 
-    def refuses(self, process: Stat) -> bool:
+    def is_not_permitted(self, process: Stat) -> bool:
         """Whether the last signal to all was not permitted to this one."""
         return (process.pid, process.start) in self._refused
 
     def beyond_reach(self, members: Sequence[Stat]) -> bool:
         """Whether these, which live, are all that is left, and none of them may be signalled."""
         left = {member.pid for member in members}
-        return all(map(self.refuses, members)) and (self.command is None or self.command in left)
+        return all(map(self.is_not_permitted, members)) and (self.command is None or self.command in left)
 
     def terminate(self) -> list[Stat]:
         """SIGTERM to all, and SIGCONT so that stopped ones can act on it."""

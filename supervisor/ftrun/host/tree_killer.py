@@ -28,7 +28,7 @@ class TreeKiller:
 
     def kill(self) -> list[ev.Event]:
         members = self._tree.kill()
-        self._killed |= {member.pid for member in members if not self._tree.refuses(member)}
+        self._killed |= {member.pid for member in members if not self._tree.is_not_permitted(member)}
         return self._seen(members)
 
     def look(self) -> list[ev.Event]:
@@ -54,7 +54,7 @@ class TreeKiller:
         self.recheck_at = time.monotonic() + RECHECK + len(members) * RECHECK_EACH
         if members and self._tree.beyond_reach(members):
             return [self._survived(members)]
-        if members or self._tree.command is not None or not self._tree.gone():
+        if members or self._tree.command is not None or not self._tree.is_empty():
             return []
         self.dead, self._killed = self._killed, set()
         return [ev.TreeEnded(time.monotonic(), len(self.dead))]

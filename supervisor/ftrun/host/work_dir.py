@@ -49,10 +49,10 @@ class WorkDir(NamedTuple):
         return f"not all of this run is in {self.copied[2]}: it is whole in {self.path}"
 
 
-def take(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journal, str | None]:
+def open_run_dir(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journal, str | None]:
     """The place of the run dir `path` for this ftrun alone, and a line for the user where it is not that very folder.
     `new`: a fresh one, named by the time.  RunDirError, OSError.  Waits for a network disk, at most `PATIENCE`."""
-    kind = remote(path)
+    kind = network_kind(path)
     if kind is None:
         return WorkDir(path, path), Journal(path), _on_root(path)
     read = UNMADE if new else UNREAD
@@ -60,7 +60,7 @@ def take(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journal, str |
         done, problem = _ask(("new", path), None, caught, PATIENCE)
         if done is not None:
             path, read = done.path, NOTHING
-    local = folder(path) if read != UNMADE else _unnamed(temporary(path))
+    local = local_folder(path) if read != UNMADE else _unnamed(local_temp_folder(path))
     try:
         journal = Journal(local)
     except RunDirError as error:
@@ -74,7 +74,7 @@ def take(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journal, str |
     if done is None and caught.stop is not None:
         if not os.path.exists(f"{local}/state.json"):  # what begins here is not what the next ftrun goes on with
             journal.close()
-            journal = Journal(_unnamed(temporary(path)))
+            journal = Journal(_unnamed(local_temp_folder(path)))
         said += f": stopped before it was read, and nothing is copied there; all is in {journal.path}"
         return WorkDir(journal.path, journal.path), journal, said
     said += f": ftrun works in {local}, which is copied there"
@@ -85,7 +85,7 @@ def take(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journal, str |
     return WorkDir(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, said
 
 
-def remote(path: str) -> str | None:
+def network_kind(path: str) -> str | None:
     """The file system, as the kernel calls it, of a network disk that PID 1 does not touch, since there is a local
     folder to work in instead; None where PID 1 works in `path` itself."""
     now = mounts.Mounts()
@@ -95,7 +95,7 @@ def remote(path: str) -> str | None:
 
 def _on_root(path: str) -> str | None:
     """A line for the user where PID 1 works on a root file system that is not known as a local one."""
-    if (kind := mounts.network(path)) is None:
+    if (kind := mounts.network_kind(path)) is None:
         return None
     return (
         f"{path} is on the root file system ({kind}), and none of {', '.join(_temporaries())} is a local folder: ftrun "
@@ -103,7 +103,7 @@ def _on_root(path: str) -> str | None:
     )
 
 
-class Note:
+class PersistentFile:
     """A small file that outlives the container, and on a network disk does not stop PID 1.  OSError of the local
     disk, RunDirError of both.  `unread`: why what is over there is not known, empty where it is.  `stopped`: it is
     because ftrun is to end; then nothing is written there."""
@@ -113,11 +113,11 @@ class Note:
     def __init__(self, path: str, caught: Signals) -> None:
         """What was written last is read, from where it was written."""
         self._caught, self.given = caught, path
-        self.path, self.remote = path, remote(os.path.dirname(path)) is not None
+        self.path, self.remote = path, network_kind(os.path.dirname(path)) is not None
         if not self.remote:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
             return
-        self.path = f"{folder(path)}/{os.path.basename(path)}"
+        self.path = f"{local_folder(path)}/{os.path.basename(path)}"
         self._unsaved = f"{self.path}.unsaved"  # the other side did not take what is here
         self.aside = ""  # the name that what is over there is to have when something else is written
         done, problem = _ask(("get", path, self.path, self._unsaved), None, caught, PATIENCE)
@@ -166,9 +166,9 @@ class Note:
         return path if done is None else done.path
 
 
-def folder(path: str) -> str:
+def local_folder(path: str) -> str:
     """The local one for a path on a network disk, the same each time on this node; it is ours alone.  RunDirError."""
-    first = f"{temporary(path)}/{_name(path, os.getuid())}"
+    first = f"{local_temp_folder(path)}/{_name(path, os.getuid())}"
     for found in (first, *(f"{first}-{number}" for number in range(1, 10))):
         try:
             os.mkdir(found, 0o700)
@@ -187,17 +187,17 @@ def _alone(path: str) -> bool:
     return st.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def unnamed() -> str:
+def default_run_dir() -> str:
     """A run dir for one who asked for none.  RunDirError."""
     given = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
-    return _unnamed(given if remote(given) is None else temporary(given))
+    return _unnamed(given if network_kind(given) is None else local_temp_folder(given))
 
 
 def _unnamed(temp: str) -> str:
     return f"{temp}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
-def temporary(path: str) -> str:
+def local_temp_folder(path: str) -> str:
     """The temp folder, or another one, that is on a local disk and can be written to, for what is not in `path`; where
     there is none, one on the root file system, whatever that is.  RunDirError."""
     now = mounts.Mounts()
@@ -223,7 +223,7 @@ def _temporaries() -> list[str]:
     return list(dict.fromkeys((first, "/tmp", "/var/tmp", "/dev/shm")))
 
 
-def working(path: str) -> list[str]:
+def local_folders(path: str) -> list[str]:
     """Local folders on this node that a run dir `path` may be worked in; for who only reads."""
     path, now = os.path.abspath(path), mounts.Mounts()
     if now.network(path) is None:
@@ -280,17 +280,17 @@ def _ask(
         poll.register(caught.fd, select.POLLIN)
     null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     helpers = Helpers(poll, null if log is None else log)
-    helpers.want("mirror", *words, once=True)
-    helpers.tend(time.monotonic())
+    helpers.add("mirror", *words, once=True)
+    helpers.supervise(time.monotonic())
     problem, came = "", b""
     try:
-        while (caught is None or caught.stop is None) and helpers.runs("mirror"):
+        while (caught is None or caught.stop is None) and helpers.is_running("mirror"):
             if (left := until - time.monotonic()) <= 0:
                 return None, problem or "it has not answered in time"
             ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
             if caught is not None and caught.fd in ready:
                 came += caught.read()
-            for _, line in helpers.said(ready, time.monotonic()):
+            for _, line in helpers.read_lines(ready, time.monotonic()):
                 try:
                     message = None if line is None else mirror.EVENTS.load(line)
                 except Malformed as error:
@@ -307,5 +307,5 @@ def _ask(
     finally:
         helpers.close()
         if caught is not None:
-            caught.again(came)
+            caught.requeue(came)
         os.close(null)

@@ -156,14 +156,14 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     console = of(settings)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
-        where, journal, copied = work_dir.take(*_run_dir(settings), caught)
+        where, journal, copied = work_dir.open_run_dir(*_run_dir(settings), caught)
     except (RunDirError, OSError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise SetupError(exit_codes.USAGE.code if given else exit_codes.INTERNAL.code, why) from None
     if copied is not None:
         journal.log(copied)
         console.say(copied, severity="info")
-    if (denied := reaper.denied()) is not None:
+    if (denied := reaper.waitid_problem()) is not None:
         raise SetupError(exit_codes.INTERNAL.code, denied)
     if os.getpid() != 1 and not spawn.become_subreaper():
         console.say(
@@ -177,7 +177,7 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
         beat_files = beats.create()
     except beats.BeatsError as error:
         raise SetupError(exit_codes.INTERNAL.code, str(error)) from None
-    procfs.keep_one()
+    procfs.reserve_descriptor()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
     ledger = _resumed(before, schedule_cnt(settings), job_name(settings))
@@ -196,8 +196,8 @@ def _run_dir(settings: Settings) -> tuple[str, bool]:
         return os.path.abspath(settings["run-dir"].text), False
     if settings["log-dir"].value:
         folder = os.path.abspath(settings["log-dir"].text)
-        return (named(folder), True) if work_dir.remote(folder) else (fresh(folder), False)
-    return work_dir.unnamed(), False
+        return (named(folder), True) if work_dir.network_kind(folder) else (fresh(folder), False)
+    return work_dir.default_run_dir(), False
 
 
 def named(folder: str, at: float | None = None) -> str:
@@ -255,11 +255,11 @@ def _sweep(state: dict[str, object]) -> None:
     command = (pid, start) if isinstance(pid, int) and isinstance(start, int) else (0, 0)
     if not isinstance(beat_dir, str) or not os.path.basename(beat_dir).startswith(beat_folders.PREFIX):
         return
-    group = leftovers.group(state)
+    group = leftovers.load_group(state)
     marker, deadline = f"FTRUN_BEAT_DIR={beat_dir}".encode(), time.monotonic() + SWEEP_TIMEOUT
     empty = 0
     while empty < 2:  # they are not our children, so no list of the kernel's says that a look missed none
-        left, refused = tree.kill(lambda: leftovers.left_behind(marker, command, group))
+        left, refused = tree.kill(lambda: leftovers.find_processes(marker, command, group))
         empty = 0 if left else empty + 1
         if refused and len(refused) == len(left):
             names = "; ".join(procfs.describe_with_user(s) for s in left[:20])

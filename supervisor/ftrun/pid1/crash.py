@@ -29,7 +29,7 @@ def give_up(
     while time.monotonic() < deadline + kill:
         reaper.reap()
         members = tree.members()
-        if (not members and tree.gone()) or (members and tree.beyond_reach(members)):
+        if (not members and tree.is_empty()) or (members and tree.beyond_reach(members)):
             break
         if time.monotonic() >= deadline:
             tree.kill()

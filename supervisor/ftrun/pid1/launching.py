@@ -58,7 +58,7 @@ class Launcher:
         self.report = None
         if not said:
             return ev.CommandSpawned(now, self._setup.tree.command or 0)
-        code, why = spawn.explain(self._command[0], int(said))
+        code, why = spawn.explain_exec_failure(self._command[0], int(said))
         self._setup.console.say(why, level=0, severity="error")
         return ev.SpawnFailed(now, code, why)
 
@@ -66,5 +66,5 @@ class Launcher:
 def after_exec(beat_folder: str) -> None:
     """What there is time for once the command works."""
     gc.collect()  # empties CPython's free lists, which grow with each tuple() of a generator, to 2,000 a size
-    oom.spare_ourselves()
+    oom.exempt_from_group_kill()
     beat_folders.remove_stale(beat_folder)

@@ -134,7 +134,9 @@ class Supervisor:
                 if not isinstance(effect, do.Persist):
                     self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)
-        self._beats.plan(self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None, self._job.asleep)
+        self._beats.publish_next_read(
+            self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None, self._job.asleep
+        )
         now = time.monotonic()
         self._standing.follow(self._job, now)
         self._clients.follow(self._job, now, self._exit_cause.deadline is not None)
@@ -169,7 +171,7 @@ class Supervisor:
         self._hear(ready, now)
         if (exited := self._exit_cause.due(now, self._job.phase)) is not None:
             self._queue.append(exited)
-        if self._beats.woken(ready, now):
+        if self._beats.handle_wakeup(ready, now):
             self._look(now)
         elif deadline is not None and deadline <= now <= deadline + LATE:
             if isinstance(phase, Starting | Running):
@@ -194,10 +196,10 @@ class Supervisor:
                 self._console.say(text)
 
     def _with_ranks(self, event: ev.Event) -> ev.Event:
-        return event._replace(ranks=self._beats.look(event.now)) if isinstance(event, ev.EvidenceCollected) else event
+        return event._replace(ranks=self._beats.read(event.now)) if isinstance(event, ev.EvidenceCollected) else event
 
     def _look(self, now: float) -> None:
-        ranks = self._beats.look(now)
+        ranks = self._beats.read(now)
         self._queue.append(ev.BeatsRead(now, ranks, self._beats.access.problem is not None))
         while self._beats.problems:
             what = self._beats.problems.pop()
@@ -212,7 +214,7 @@ class Supervisor:
             self._exit_cause.spawned()
             self._clients.spawned()
             self._fresh = True
-            if (watch := self._beats.spawned(now)) is not None:
+            if (watch := self._beats.start_watching(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
 
     def _reap(self, now: float) -> None:

@@ -67,7 +67,7 @@ class Note:
         self._console = console
         task = next((text for name in TASKS if (text := os.environ.get(name, "")).isalnum()), "")
         self._folder, self._file = folder, FILE.format(f"-{task}" if task else "")
-        self._kept = work_dir.Note(f"{folder}/{self._file}", caught)
+        self._kept = work_dir.PersistentFile(f"{folder}/{self._file}", caught)
         if self._kept.unread and not self._kept.stopped:
             aside = os.path.basename(self._kept.aside)
             why = f"{self._kept.unread}; the phases go on as this node knows them, and it is kept as {aside}"
@@ -120,7 +120,7 @@ class Note:
         content = {"schema": SCHEMA, "phases": [stage._asdict() for stage in self.stages]}
         path = self._kept.path
         try:
-            with open(safe_files.fresh(f"{path}.new", 0o644), "w", encoding="ascii") as stream:
+            with open(safe_files.create(f"{path}.new", 0o644), "w", encoding="ascii") as stream:
                 stream.write(json.dumps(content) + "\n")
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -142,7 +142,7 @@ class Note:
 
 def _folder(settings: Settings) -> str:
     given = state_dir(settings) or settings["run-dir"].value
-    return os.path.abspath(given) if given else work_dir.unnamed()
+    return os.path.abspath(given) if given else work_dir.default_run_dir()
 
 
 def _name(run_dir: object) -> str:

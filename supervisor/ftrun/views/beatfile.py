@@ -56,7 +56,7 @@ def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> Be
         row = words[start : start + at.SLOT_WORDS].tolist()
         if row[at.SEQUENCE] % 2 or row[at.SEQUENCE] != credits[start + at.SEQUENCE]:
             row = _settled(fd, start)
-        if beat_slots.timely(row, now):
+        if beat_slots.has_plausible_times(row, now):
             found.append(_rank(row, credits[start + at.CREDIT], now, here))
             times.append(row[at.CHECKPOINT_AT])
     ranks = one_each(found) + _touched(folder, now, spawned_at)
@@ -80,7 +80,7 @@ def _rank(row: list[int], credit: int, now: float, here: bool) -> Rank:
     rank = beat_slots.rank(row, credit, beat_slots.sections(row) if row[at.DEPTH] else (), lambda name: None)
     if not here or (rank.alive_at is not None and now - rank.alive_at < FRESH):
         return rank
-    return rank._replace(present=beat_slots.lives(rank.pid, row[at.START_TICKS]))
+    return rank._replace(present=beat_slots.is_alive(rank.pid, row[at.START_TICKS]))
 
 
 def _touched(folder: str, now: float, spawned_at: float) -> tuple[Rank, ...]:

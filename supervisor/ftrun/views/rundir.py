@@ -43,7 +43,7 @@ def find(given: str | None) -> str:
 
 def _near(path: str) -> str | None:
     """Where an ftrun works whose run dir is on a network disk, here: it can be asked there, also while that is dead."""
-    ours = (folder for folder in work_dir.working(path) if _whose(folder))
+    ours = (folder for folder in work_dir.local_folders(path) if _whose(folder))
     return next((folder for folder in ours if liveness.locked(f"{folder}/events.jsonl")), None)
 
 

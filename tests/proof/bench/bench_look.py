@@ -40,7 +40,7 @@ def main() -> None:
                 for rank in range(ranks) if beaten or not number else ():
                     put(words, rank, {at.MOVED_AT: time.monotonic_ns(), at.STEP: number + 1})
                 began = time.perf_counter()
-                found = reader.look(time.monotonic())
+                found = reader.read(time.monotonic())
                 read = time.perf_counter()
                 assess(Attempt(1, ranks=found), time.monotonic(), Limits(3600.0, 3600.0, False, 3600.0, True))
                 costs.append(((read - began) * 1e3, (time.perf_counter() - read) * 1e3))

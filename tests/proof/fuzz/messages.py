@@ -108,16 +108,16 @@ class Mad(Helpers):
         super().__init__(select.poll(), -1)
         self.words: list[tuple[str, Line]] = []
 
-    def want(self, name: str, *words: str, **more: Any) -> None:
+    def add(self, name: str, *arguments: str, **more: Any) -> None:
         pass
 
-    def tend(self, now: float) -> list[int]:
+    def supervise(self, now: float) -> list[int]:
         return []
 
-    def runs(self, name: str) -> bool:
+    def is_running(self, name: str) -> bool:
         return True
 
-    def said(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
+    def read_lines(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
         found, self.words = self.words, []
         return found
 

@@ -160,9 +160,9 @@ def slots(content: bytes) -> None:
     found._map[where + size : where + size + len(rest)] = rest[: len(found._map) - where - size]
     job = Job(Starting(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
     for now in (NOW, NOW + 10, NOW + 1e4):
-        job, _ = decide(job, ev.BeatsRead(now, found.look(now)), policy())
+        job, _ = decide(job, ev.BeatsRead(now, found.read(now)), policy())
         if isinstance(job.phase, Starting | Running):
-            found.plan(job.phase.deadline)
+            found.publish_next_read(job.phase.deadline)
         records.load_state(records.dump_state(job.ledger, {}))
         assert not any("\0" in (text or "") for text in (job.ledger.last_section, job.ledger.last_checkpoint))
     last_step.read(found.path, NOW)
@@ -179,7 +179,7 @@ def checkpoint(content: bytes) -> None:
     Path(found.path, f"{at.CHECKPOINT}0").write_bytes(content)
     Path(found.path, f"{at.FAIL}0").write_bytes(content)
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
-    job, _ = decide(job, ev.BeatsRead(NOW, found.look(NOW)), policy())
+    job, _ = decide(job, ev.BeatsRead(NOW, found.read(NOW)), policy())
     records.load_state(records.dump_state(job.ledger, {}))
     os.fsencode(job.ledger.last_checkpoint or "")
     assert "\0" not in (job.ledger.last_checkpoint or "")

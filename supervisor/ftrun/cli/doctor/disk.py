@@ -32,7 +32,7 @@ def folder(run_dir: str | None) -> Iterator[Finding]:
         yield Finding(name, "missing", f"{told}, not ours to write", "records and reports have no place", remedy)
     elif not near:
         means = "ftrun works in a local folder and copies it there: the copy waits for a server that does not answer"
-        if work_dir.remote(os.path.abspath(path)) is None:
+        if work_dir.network_kind(os.path.abspath(path)) is None:
             means = "no local folder can be written to, so ftrun works there, and waits where that disk does not answer"
         yield Finding(name, "warning", f"{told}, not known as a local file system", means, remedy)
     elif free < LITTLE:
@@ -43,7 +43,7 @@ def folder(run_dir: str | None) -> Iterator[Finding]:
 
 def _temporary() -> str:
     try:
-        return os.path.dirname(work_dir.unnamed())
+        return os.path.dirname(work_dir.default_run_dir())
     except RunDirError:
         return os.environ.get("TMPDIR") or "/tmp"
 

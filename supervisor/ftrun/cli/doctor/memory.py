@@ -73,7 +73,7 @@ def grouped(folder: str) -> Iterator[Finding]:
     of such a group are killed with it, and so a group of the command's own would spare nobody."""
     if not cgroup.killed_together(folder):
         return
-    if oom.may_be_spared():
+    if oom.can_be_exempted():
         means = "where the kernel kills a rank for memory it kills the whole command, and spares ftrun (oom_score_adj)"
         yield Finding("oom group", "ok", "memory.oom.group is 1, ftrun is spared", means)
         return

@@ -79,7 +79,7 @@ def tracing() -> Iterator[Finding]:
         yield Finding("py-spy", "missing", "not installed", lost, "pip install py-spy")
         return
     with open(os.devnull, "wb") as nowhere:
-        child = spawn.helper([sys.executable, "-I", "-S", "-c", SLEEPER], nowhere.fileno())
+        child = spawn.spawn_helper([sys.executable, "-I", "-S", "-c", SLEEPER], nowhere.fileno())
     try:
         os.set_blocking(child.output, True)
         os.read(child.output, 1)  # it is up

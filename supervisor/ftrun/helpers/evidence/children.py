@@ -62,7 +62,7 @@ def run(commands: Sequence[Sequence[str]], at_once: int, each: float, until: flo
                 number, command = waiting.popleft()
                 log = os.memfd_create("complaint", os.MFD_CLOEXEC)
                 try:
-                    piped = spawn.helper(command, log)
+                    piped = spawn.spawn_helper(command, log)
                 except OSError as error:  # no more processes or descriptors
                     os.close(log)
                     yield number, Said(b"", str(error).encode())

@@ -18,9 +18,9 @@ class Folder:
         self.path = os.path.join(run_dir, "reports", f"attempt-{attempt}")
         self.report = os.path.join(self.path, "report.md")
         os.makedirs(run_dir, 0o700, exist_ok=True)
-        reports = safe_files.within("reports", os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        self._folder = safe_files.within(f"attempt-{attempt}", reports)
-        self._stacks = safe_files.within("stacks", self._folder)
+        reports = safe_files.open_subfolder("reports", os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._folder = safe_files.open_subfolder(f"attempt-{attempt}", reports)
+        self._stacks = safe_files.open_subfolder("stacks", self._folder)
         self._retire()
 
     def write(self, markdown: str, document: Mapping[str, Any], stacks: Mapping[int, str]) -> None:
@@ -53,7 +53,7 @@ def _name(kind: str, number: int | None = None) -> str:
 
 
 def _put(name: str, folder: int, text: str, safe: bool = True) -> None:
-    fd = safe_files.fresh(f"{name}.new", folder=folder)
+    fd = safe_files.create(f"{name}.new", folder=folder)
     with open(fd, "wb") as file:
         file.write(text.encode("utf-8", "backslashreplace"))
         file.flush()

@@ -49,7 +49,7 @@ class Look(NamedTuple):
 
 def look(root: int, spared: frozenset[int]) -> Look:
     """Everything below `root`, and its orphans; what vanishes meanwhile is left out."""
-    members = tree(procfs.everyone(), root, spared | {os.getpid()}, carries(root))
+    members = tree(procfs.all_processes(), root, spared | {os.getpid()}, carries(root))
     ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
     return Look(time.monotonic(), ticks, {(s.pid, s.start): seen for s in members if (seen := _see(s)) is not None})
 

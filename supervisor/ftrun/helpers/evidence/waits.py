@@ -106,7 +106,7 @@ def look(world: World, pids: Sequence[int]) -> None:
     wanted = {key for process in world.processes.values() for key in _waited(process)}
     if wanted:
         job, us = set(pids), os.getpid()
-        others = [process.pid for process in procfs.everyone() if process.pid not in job and process.pid != us]
+        others = [process.pid for process in procfs.all_processes() if process.pid not in job and process.pid != us]
         for pid in others[:OTHERS]:
             for end in _files(pid, only=("pipe:", "anon_inode:[eventfd]")).values():
                 if end.key in wanted:

@@ -66,7 +66,7 @@ def _end_all(children: Children) -> list[Stat]:
 
 
 def _ours() -> list[Stat]:
-    everyone = procfs.everyone()
+    everyone = procfs.all_processes()
     pids = below(os.getpid(), everyone) - {os.getpid()}
     return [process for process in everyone if process.pid in pids and not process.ended]
 

@@ -31,7 +31,7 @@ def read(beat_dir: str, now: float) -> Pulse | None:
             begin = at.HEADER_WORDS + number * at.SLOT_WORDS
             row = words[begin : begin + at.SLOT_WORDS].tolist()
             rank = beat_slots.rank(row, row[at.CREDIT], (), lambda _: None)
-            if beat_slots.timely(row, now):
+            if beat_slots.has_plausible_times(row, now):
                 found.append(rank)
     pulses = (_pulse(rank, now) for rank in one_each(found) if not rank.done)
     return min(pulses, key=lambda pulse: (pulse.step is None, pulse.step or 0, -pulse.age), default=None)

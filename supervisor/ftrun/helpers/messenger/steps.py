@@ -40,7 +40,7 @@ class Steps:
         self._last = seen
         sample = {"mono": round(now, 3)} | dict(zip(("attempt", "low", "high", "ranks"), seen, strict=True))
         try:
-            with open(safe_files.lasting(FILE), "a", encoding="ascii") as stream:
+            with open(safe_files.open_append(FILE), "a", encoding="ascii") as stream:
                 stream.write(json.dumps(sample) + "\n")
         except OSError as error:
             self._lines.problem(f"{FILE}: {error.strerror}")

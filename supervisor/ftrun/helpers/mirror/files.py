@@ -92,7 +92,7 @@ def within(root: str, path: str) -> int:
     for name in path.split("/") if path else ():
         above = fd
         try:
-            fd = safe_files.within(name, above)
+            fd = safe_files.open_subfolder(name, above)
         finally:
             os.close(above)
     return fd

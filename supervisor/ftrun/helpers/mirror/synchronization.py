@@ -35,7 +35,7 @@ class Synchronization:
         self._appended = (*RECORDS, OUTPUT) if read == UNMADE else RECORDS
         self._note = files.load(local)
         self._lock, self._held = -1, False
-        self._mounted = mounts.volume(remote)
+        self._mounted = mounts.is_network_volume(remote)
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._alive: float | None = None  # since when the disk has not answered; None: it is not asked
         self._problems: list[str] = []
@@ -146,7 +146,7 @@ class Synchronization:
 
     def _take_over(self) -> bool:
         """Whether we may write there."""
-        if self._mounted and not mounts.volume(self._remote):  # what lies here now is hidden when it is back
+        if self._mounted and not mounts.is_network_volume(self._remote):  # what lies here now is hidden when it is back
             self._held, self._seen = False, {}
             if self._lock >= 0:
                 os.close(self._lock)

@@ -207,7 +207,7 @@ class Probe:
 
     def _show(self, seen: messages.Devices) -> None:
         try:
-            with open(safe_files.fresh(f"{self._file}.new"), "w", encoding="ascii") as stream:
+            with open(safe_files.create(f"{self._file}.new"), "w", encoding="ascii") as stream:
                 stream.write(EXACT.dump(seen))
             os.rename(f"{self._file}.new", self._file)
         except OSError as error:

@@ -63,7 +63,7 @@ def _asked(line: bytes) -> Tree | None:
 
 def _members(asked: Tree, before: Container[Process]) -> list[Stat]:
     """The tree, and those of `before` that nobody has waited for yet."""
-    (root, spared), everyone = asked, procfs.everyone()
+    (root, spared), everyone = asked, procfs.all_processes()
     zombies = [process for process in everyone if process.ended and (process.pid, process.start) in before]
     return tree(everyone, root, frozenset(spared) | {os.getpid()}, carries(root)) + zombies
 

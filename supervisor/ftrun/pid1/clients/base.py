@@ -139,7 +139,7 @@ class Client(Generic[Message]):
         return found
 
     def tell(self, request: tuple[Any, ...]) -> None:
-        self.context.helpers.tell(self.name, self.requests.dump(request))
+        self.context.helpers.send(self.name, self.requests.dump(request))
 
     def problem(self, what: str, aloud: bool = False) -> None:
         """One line for the records; for the operator's screen too if `aloud`."""

@@ -10,7 +10,7 @@ class CheckpointWatcher(Client[messages.Event]):
     events = messages.EVENTS
 
     def start(self) -> None:
-        self.context.helpers.want(self.name, *self.context.settings["progress"].value)
+        self.context.helpers.add(self.name, *self.context.settings["progress"].value)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:

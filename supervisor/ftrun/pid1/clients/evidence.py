@@ -44,7 +44,7 @@ class Evidence(Client[messages.Event]):
             patience=patience(finding, context.policy.limits),
         )
         self._finding = finding
-        context.helpers.want(self.name, EXACT.dump(question), once=True)
+        context.helpers.add(self.name, EXACT.dump(question), once=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         """`EvidenceCollected` without the ranks, which the caller has to look at."""

@@ -12,7 +12,7 @@ class ExitHooks(Client[messages.Event]):
     events = messages.EVENTS
 
     def begin(self, work: messages.Work) -> None:
-        self.context.helpers.want(self.name, EXACT.dump(work), once=True)
+        self.context.helpers.add(self.name, EXACT.dump(work), once=True)
         self.awaited.add("parted")
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:

@@ -48,7 +48,7 @@ class GroupMessenger(Messenger):
         period = min(max(PERIOD[0], group.size / 200), PERIOD[1])
         self._place = wire.MemberAddress(*place, job, *self._me[1:], silence=max(policy.peer_timeout, BEATS * period))
         words = (context.place.path, context.beat_dir, EXACT.dump(self._place))
-        context.helpers.want(self.name, *words, paired=True, prompt=True)  # the command waits for it
+        context.helpers.add(self.name, *words, paired=True, prompt=True)  # the command waits for it
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
@@ -87,7 +87,7 @@ class GroupMessenger(Messenger):
 
     @property
     def unfinished(self) -> set[str]:
-        return self.awaited if self.context.helpers.runs(self.name) else set()
+        return self.awaited if self.context.helpers.is_running(self.name) else set()
 
     def settle(self, now: float) -> list[ev.Event]:
         if self.deadline is None or now < self.deadline:

@@ -39,15 +39,15 @@ class Heal(Client[messages.Event]):
         if self._command is not None:
             self._waits.add("command")
             self._probe_dropped = "probe" in context.running
-            context.helpers.drop("probe")  # the devices could not be reset
+            context.helpers.remove("probe")  # the devices could not be reset
             told = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.severity}
             if index is not None:
                 told["FAULT_INDEX"] = str(index)
             # With what marks all that is below us, so that what a killed healer leaves is known for ours.
-            environment = {f"FTRUN_{name}": text for name, text in told.items()} | context.tree.mark
+            environment = {f"FTRUN_{name}": text for name, text in told.items()} | context.tree.marker_environment
             timeout = max(policy.heal_timeout - SPARE, policy.heal_timeout / 2)
             remedy = EXACT.dump(messages.Remedy(self._command, timeout, environment))
-            context.helpers.want(self.name, remedy, once=True, lasting=True)  # it ends all that it has started
+            context.helpers.add(self.name, remedy, once=True, lasting=True)  # it ends all that it has started
         else:
             self._ask_probe(now)
         return self._outcome(now)
@@ -86,7 +86,7 @@ class Heal(Client[messages.Event]):
     def give_up(self) -> None:
         """Nothing is to be healed any more: what is still at it is ended."""
         self._fault, self._waits = None, set()
-        self.context.helpers.drop(self.name)
+        self.context.helpers.remove(self.name)
 
     def _answered(self, who: str, well: bool, why: str | None, now: float) -> list[ev.Event]:
         if self._fault is None or who not in self._waits:
@@ -109,4 +109,4 @@ class Heal(Client[messages.Event]):
         timeout = self.context.policy.heal_timeout
         left = self._asked_at + timeout - min(SPARE, timeout / 4) - now
         request = probe.Clear(self._fault.device, self._fault.code, max(left, 1.0))
-        self.context.helpers.tell("probe", probe.REQUESTS.dump(request))
+        self.context.helpers.send("probe", probe.REQUESTS.dump(request))

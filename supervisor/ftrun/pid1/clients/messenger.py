@@ -17,7 +17,7 @@ class Messenger(Client[messages.Event]):
 
     def start(self) -> None:
         context = self.context
-        context.helpers.want(self.name, context.place.path, context.beat_dir, paired=True, delay=SETTLED)
+        context.helpers.add(self.name, context.place.path, context.beat_dir, paired=True, delay=SETTLED)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:

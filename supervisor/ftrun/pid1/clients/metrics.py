@@ -22,7 +22,7 @@ class Metrics(Client[messages.Event]):
     def start(self) -> None:
         address, self._file = options(self.context)
         words = (self.context.place.path, address, self._file)
-        self.context.helpers.want(self.name, *words, lasting=bool(self._file), delay=SETTLED)
+        self.context.helpers.add(self.name, *words, lasting=bool(self._file), delay=SETTLED)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:

@@ -14,7 +14,7 @@ class Mirror(Client[messages.Event]):
     events = messages.EVENTS
 
     def start(self) -> None:
-        self.context.helpers.want(self.name, *self.context.place.copied, prompt=True, delay=SETTLED)
+        self.context.helpers.add(self.name, *self.context.place.copied, prompt=True, delay=SETTLED)
 
     def finish(self) -> str | None:
         return None if self.context.helpers.finish(self.name, COPYING) else self.context.place.left

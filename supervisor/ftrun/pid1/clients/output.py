@@ -20,13 +20,13 @@ class Output(Client[messages.Event]):
         captured = self.context.captured
         self.tail_asked = False
         self.tail: tuple[str, ...] = ()
-        words = captured.words(self.context.place.output)
-        self.context.helpers.want(self.name, *words, passed=captured.passed, lasting=True)
+        words = captured.arguments(self.context.place.output)
+        self.context.helpers.add(self.name, *words, passed=captured.descriptors, lasting=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.Broken(stream):
-                self.context.captured.broken(stream)
+                self.context.captured.reader_closed(stream)
             case messages.Tail(lines):
                 self.tail, self.tail_asked = lines, False
         return []
@@ -35,12 +35,12 @@ class Output(Client[messages.Event]):
         self.tell(messages.Attempt(self.context.attempt, time.monotonic()))
 
     def ask_tail(self) -> None:
-        self.tail, self.tail_asked = (), self.context.helpers.runs(self.name)
+        self.tail, self.tail_asked = (), self.context.helpers.is_running(self.name)
         self.tell(messages.GetTail())
 
     def finish(self) -> str | None:
         """What the command wrote is passed on."""
-        self.context.captured.end()
+        self.context.captured.close_writers()
         self.context.helpers.finish(self.name, DRAINING)
-        self.context.captured.close()
+        self.context.captured.close_readers()
         return None

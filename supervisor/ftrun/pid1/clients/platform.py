@@ -28,7 +28,7 @@ class Platform(Client[messages.Event]):
         self._retries: int | None = None  # pods of this job that it has scheduled again, the most that it ever said
         table = self.context.settings["fault-table"].value
         words = [str(reset_file(self.context.settings)), str(LOOK), *([table] if table else [])]
-        self.context.helpers.want(self.name, *words)
+        self.context.helpers.add(self.name, *words)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         return self._platform(message, now) if isinstance(message, messages.Platform) else []

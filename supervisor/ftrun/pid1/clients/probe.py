@@ -42,14 +42,14 @@ class Probe(Client[messages.Event]):
         self._broken: dict[str, str] = {}  # what their driver said of those that could not work at the first look
         self._started = False  # the command, once
         self._least, self._kind = settings["min-devices"].value, settings["probe"].value
-        self.checks = context.policy.checks_devices and host.hidden() is None
+        self.checks = context.policy.checks_devices and host.hiding_variable() is None
         context.uses = self._uses
         super().__init__(context)
 
     def start(self) -> None:
         context = self.context
         words = [self._kind, str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""]
-        context.helpers.want(self.name, *words, f"{context.place.path}/{FILE}", silence=SILENCE)
+        context.helpers.add(self.name, *words, f"{context.place.path}/{FILE}", silence=SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
@@ -75,7 +75,7 @@ class Probe(Client[messages.Event]):
     def release(self, dead: Sequence[int], now: float) -> list[ev.Event]:
         """Whether the devices are free: at once where there are none, else later."""
         context = self.context
-        if not context.helpers.runs(self.name) or not context.devices:
+        if not context.helpers.is_running(self.name) or not context.devices:
             return [ev.DevicesReleased(now)]
         removed = context.ledger.removed if context.ledger is not None else ()
         self._freeing, self._removed = True, frozenset(removed)
@@ -87,7 +87,7 @@ class Probe(Client[messages.Event]):
     # --- what it says -----------------------------------------------------------------------------------------------
 
     def _absent(self, why: str, now: float) -> list[ev.Event]:
-        self.context.helpers.drop(self.name)
+        self.context.helpers.remove(self.name)
         self.context.devices = ()
         if self._kind != "auto":
             self.problem(why)

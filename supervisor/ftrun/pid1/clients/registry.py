@@ -144,9 +144,9 @@ class Clients:
 
     def tend(self, now: float) -> None:
         """Start what is due.  The command comes first: not while it is being launched."""
-        started = self._helpers.tend(now)
+        started = self._helpers.supervise(now)
         for pid in started:
-            self._tree.spare(pid)
+            self._tree.exclude(pid)
         for client in self._running.values() if started else ():
             client.helpers_started()
         for name, what in self._helpers.problems:
@@ -154,10 +154,10 @@ class Clients:
         self._helpers.problems.clear()
 
     def ended(self, pid: int, now: float, well: bool) -> None:
-        self._helpers.ended(pid, now, well)
+        self._helpers.child_ended(pid, now, well)
 
     def stopped(self, pid: int) -> None:
-        self._helpers.stopped(pid)
+        self._helpers.child_stopped(pid)
 
     def spawning(self, number: int) -> None:
         self._context.attempt = number
@@ -180,7 +180,7 @@ class Clients:
         """Events made of what the helpers said; `EvidenceCollected` without the ranks, which the caller has to look
         at."""
         found: list[ev.Event] = []
-        for name, line in self._helpers.said(ready, now):
+        for name, line in self._helpers.read_lines(ready, now):
             client: Client[Any] = self._running[name]
             if line is None:
                 found += client.ended(now)

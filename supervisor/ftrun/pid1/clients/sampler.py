@@ -16,7 +16,7 @@ class Sampler(Client[messages.Event]):
 
     def start(self) -> None:
         period = self.context.idle_period
-        self.context.helpers.want(self.name, str(period), silence=2 * period + SILENCE)
+        self.context.helpers.add(self.name, str(period), silence=2 * period + SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:

@@ -30,7 +30,7 @@ class StateStore(Client[messages.Event]):
         self._again: set[Occurrence] = set()  # sent once more
         self._final: str | None = None
         self._verdict: messages.Verdict | None = None  # until the helper has it: it may begin, or begin again
-        self.context.helpers.want(self.name, str(state_dir(self.context.settings)))
+        self.context.helpers.add(self.name, str(state_dir(self.context.settings)))
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
@@ -48,7 +48,7 @@ class StateStore(Client[messages.Event]):
         final = self._final = final or self._final  # a record may follow the last
         reached = ledger.reached and (self.loaded or final is not None)  # beyond what, is not known before
         kept = (ledger.start_cnt, ledger.occurrences, reached, ledger.faulted, ledger.best_checkpoint, final)
-        if kept == self._kept or not self.context.helpers.runs(self.name):
+        if kept == self._kept or not self.context.helpers.is_running(self.name):
             return
         self._kept = kept
         schedule = messages.Schedule(
@@ -68,7 +68,7 @@ class StateStore(Client[messages.Event]):
 
     def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
         """Whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
-        if not self.context.helpers.runs(self.name):
+        if not self.context.helpers.is_running(self.name):
             return [ev.VerdictShared(now)]
         self.tell(messages.GetVerdict(ledger.schedule_cnt, self._since - DRIFT))
         return []
