@@ -56,10 +56,10 @@ def _ftrun() -> str:
     for option in option_table.OPTIONS:
         names = [f"-{option.short}"] if option.short else []
         names += [f"--{option.name}", *([f"--no-{option.name}"] if option.no else [])]
-        said = f"{option.meaning[:1].upper()}{option.meaning[1:]}."
-        said += f" Default: {option.default}." if option.default and (option.no or not option.flag) else ""
-        said += " Repeatable." if option.many else ""
-        options.append((_names(names, option.metavar), _text(said)))
+        description = option.meaning
+        description += f" Default: {option.default}." if option.default and (option.no or not option.flag) else ""
+        description += " Repeatable." if option.many else ""
+        options.append((_names(names, option.metavar), _text(description)))
     options += [(_names(["--version"]), "Show the version."), (_names(["--help"]), "Show the options and exit codes.")]
     ends = [(_bold("the command\\(aqs own, or 128+signal"), "It ended by itself: as without ftrun.")]
     for v in exit_codes.TABLE:
@@ -208,9 +208,9 @@ def _options(command: click.Command, but: Sequence[str] = ()) -> list[tuple[str,
         if not isinstance(one, click.Option) or one.name in but:
             continue
         metavar = "" if one.is_flag else one.metavar or METAVARS.get(one.type.name, one.type.name.upper())
-        said = _sentence(one.help or "")
-        said += f" Default: {one.default}." if one.show_default and not one.is_flag else ""
-        found.append((_names(one.opts, metavar), _text(said)))
+        description = _sentence(one.help or "")
+        description += f" Default: {one.default}." if one.show_default and not one.is_flag else ""
+        found.append((_names(one.opts, metavar), _text(description)))
     return found
 
 

@@ -108,7 +108,7 @@ def page() -> str:
         metavar = f" {option.metavar}".replace("|", "\\|") if option.metavar else ""
         default = "" if option.flag and not option.no else option.default
         name = f"--{option.name}`, `--no-{option.name}" if option.no else f"--{option.name}{metavar}"
-        repeated = "; repeatable, in the variable one a line" if option.many else ""
+        repeated = " Repeatable; in the variable, one per line." if option.many else ""
         lines.append(f"| {short}`{name}` | `{option.variable}` | {default} | {option.meaning}{repeated} |")
     lines += ["", "Option > environment > annotations > phase > config file > default.  `off` disables.", ""]
     lines += ["Durations: `500ms 90s 10m 1h 1d`.", ""]

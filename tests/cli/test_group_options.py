@@ -283,7 +283,7 @@ def test_a_group_that_nobody_asked_for_is_none_without_a_secret(environment: Map
     """What ran before there were groups runs on, and is told."""
     found, note = told({}, environment)
     assert found is None
-    assert re.fullmatch(r"on its own: .* tells of \d members, but there is no --group-secret-file", note)
+    assert re.fullmatch(r"no group: .* reports \d members, but there is no --group-secret-file", note)
     assert told({"group-endpoint": ":4000"}, environment) == (None, note)
 
 
@@ -293,7 +293,7 @@ def test_on_loopback_the_platform_is_enough() -> None:
     assert (found.size, found.rank, found.endpoint, found.secret) == (2, 1, "localhost:29470", None)
     nobody, note = told({}, TORCH | {"MASTER_ADDR": "localhost", "NODE_RANK": "2"})
     assert nobody is None
-    assert note == "on its own: --group-rank: 2, as MASTER_ADDR says, is none of 2 members; they are 0 to 1"
+    assert note == "no group: --group-rank: 2 (from MASTER_ADDR) is out of range; the ranks are 0 to 1"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_the_command_of_a_member_is_no_member() -> None:
 
 def test_a_phase_is_no_group_of_its_own() -> None:
     names = {option.name for option in option_table.OPTIONS if option.name.startswith("group-")}
-    assert {*names, "wait-peer"} <= set(option_table.OF_THE_JOB)
+    assert {*names, "wait-peer"} <= set(option_table.JOB_OPTIONS)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -352,13 +352,16 @@ FAR = LOCAL | {"group-endpoint": "node-a:4000"}
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (LOCAL | {"group-rank": "2"}, "--group-rank: 2 is none of 2 members; they are 0 to 1"),
-        ({"group-size": "2", "group-endpoint": "127.0.0.1:4000"}, "--group-rank: nothing says which of 2 members"),
-        ({"group-size": "2", "group-rank": "0"}, "--group-endpoint: nothing says where rank 0 is"),
-        ({"group-size": "2", "group-rank": "0", "group-endpoint": ":4000"}, "--group-endpoint: nothing says where"),
-        ({"group-rank": "0"}, "--group-size: nothing says how many members there are"),
-        ({"group-endpoint": "a:4000"}, "--group-size: nothing says how many members there are"),
-        (FAR, "--group-secret-file: it is needed, because node-a:4000 is not on loopback"),
+        (LOCAL | {"group-rank": "2"}, "--group-rank: 2 is out of range; the ranks are 0 to 1"),
+        (
+            {"group-size": "2", "group-endpoint": "127.0.0.1:4000"},
+            "--group-rank: the rank among 2 members is not known",
+        ),
+        ({"group-size": "2", "group-rank": "0"}, "--group-endpoint: the address of rank 0 is not known"),
+        ({"group-size": "2", "group-rank": "0", "group-endpoint": ":4000"}, "--group-endpoint: the address of rank 0"),
+        ({"group-rank": "0"}, "--group-size: the number of members is not known"),
+        ({"group-endpoint": "a:4000"}, "--group-size: the number of members is not known"),
+        (FAR, "--group-secret-file: a secret is needed, because node-a:4000 is not on loopback"),
         (LOCAL | {"group-endpoint": "localhost.example:4000"}, "is not on loopback"),
         (LOCAL | {"group-endpoint": "127.0.0.1.example:4000"}, "is not on loopback"),
     ],
@@ -370,10 +373,10 @@ def test_a_group_that_cannot_be(words: dict[str, str], says: str) -> None:
 def test_a_platform_that_contradicts_itself_is_told_where_a_group_is_wanted(secret: str) -> None:
     words = {"group-secret-file": secret}
     line = refused(words, MODELARTS | {"VC_TASK_INDEX": "9"})
-    assert line == "--group-rank: 9, as ModelArts says, is none of 3 members; they are 0 to 2"
-    assert "--group-endpoint: nothing says" in refused(words, MODELARTS | {"VC_WORKER_HOSTS": ""})
-    assert "--group-endpoint: 'a b:29470' is no HOST:PORT" in refused(words, TORCH | {"MASTER_ADDR": "a b"})
-    assert "--group-rank: nothing says" in refused({"group-size": "2"}, BATCH)
+    assert line == "--group-rank: 9 (from ModelArts) is out of range; the ranks are 0 to 2"
+    assert "--group-endpoint: the address of rank 0 is not known" in refused(words, MODELARTS | {"VC_WORKER_HOSTS": ""})
+    assert "--group-endpoint: 'a b:29470' is not HOST:PORT" in refused(words, TORCH | {"MASTER_ADDR": "a b"})
+    assert "--group-rank: the rank among" in refused({"group-size": "2"}, BATCH)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +386,7 @@ def test_a_platform_that_contradicts_itself_is_told_where_a_group_is_wanted(secr
         ("", "it is empty"),
         (" \n", "it is empty"),
         ("0123456789abcde\n", "it has 15 bytes; a secret has 16 to 65,536"),
-        ("x" * 70_000, "it has 65536 bytes and more"),
+        ("x" * 70_000, "it has more than 65536 bytes"),
     ],
 )
 @pytest.mark.parametrize("words", [LOCAL, FAR, {}], ids=["loopback", "far", "nothing else"])
@@ -399,7 +402,7 @@ def test_a_secret_that_is_none(tmp_path: Path, words: dict[str, str], content: s
 def test_a_secret_that_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), "/dev/urandom"):
-        assert "it is no regular file" in refused(FAR | {"group-secret-file": path})
+        assert "not a regular file" in refused(FAR | {"group-secret-file": path})
     assert "Is a directory" in refused(FAR | {"group-secret-file": str(tmp_path)})
     (tmp_path / "by itself").mkdir()
     assert "by itself: Is a directory" in refused({}, MODELARTS)
@@ -408,7 +411,7 @@ def test_a_secret_that_is_no_file(tmp_path: Path) -> None:
 def test_a_secret_of_nothing_is_told(secret: str) -> None:
     assert told({"group-secret-file": secret}) == (
         None,
-        "on its own: there is a secret, but nothing says of how many; --group-size N",
+        "no group: there is a secret, but the number of members is not known; give --group-size N",
     )
 
 
@@ -423,20 +426,20 @@ def test_white_space_around_a_secret_is_none_of_it(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--group-size", "0"], "--group-size: '0' is none"),
-        (["--group-size", "two"], "--group-size: 'two' is no count"),
-        (["--group-size", "-1"], "--group-size: '-1' is no count"),
-        (["--group-rank", "-1"], "--group-rank: '-1' is no count"),
-        (["--group-endpoint", "node-a"], "--group-endpoint: 'node-a' is no HOST:PORT; write train-0.train:29470"),
-        (["--group-endpoint", "node-a:0"], "is no HOST:PORT"),
-        (["--group-endpoint", "node-a:00"], "is no HOST:PORT"),
-        (["--group-endpoint", "fd00::1:29470"], "is no HOST:PORT"),
-        (["--group-endpoint", "tcp://node-a:29470"], "is no HOST:PORT"),
-        (["--group-secret-file", ""], "--group-secret-file: it is empty"),
-        (["--group-job", ""], "--group-job: '' is no name"),
-        (["--group-job", "a\nb"], "--group-job: 'a\\nb' is no name"),
-        (["--group-job", "é" * 128], "is no name"),
-        (["--wait-peer", "off"], "--wait-peer: 'off' is no duration"),
+        (["--group-size", "0"], "--group-size: '0' is not allowed"),
+        (["--group-size", "two"], "--group-size: 'two' is not a whole number"),
+        (["--group-size", "-1"], "--group-size: '-1' is not a whole number"),
+        (["--group-rank", "-1"], "--group-rank: '-1' is not a whole number"),
+        (["--group-endpoint", "node-a"], "--group-endpoint: 'node-a' is not HOST:PORT; write train-0.train:29470"),
+        (["--group-endpoint", "node-a:0"], "is not HOST:PORT"),
+        (["--group-endpoint", "node-a:00"], "is not HOST:PORT"),
+        (["--group-endpoint", "fd00::1:29470"], "is not HOST:PORT"),
+        (["--group-endpoint", "tcp://node-a:29470"], "is not HOST:PORT"),
+        (["--group-secret-file", ""], "--group-secret-file: the value is empty"),
+        (["--group-job", ""], "--group-job: '' is not a name"),
+        (["--group-job", "a\nb"], "--group-job: 'a\\nb' is not a name"),
+        (["--group-job", "é" * 128], "is not a name"),
+        (["--wait-peer", "off"], "--wait-peer: 'off' is not a duration"),
         (["--group-sise", "2"], "--group-size"),
     ],
 )
@@ -454,7 +457,7 @@ def test_this_process_is_asked(tmp_path: Path) -> None:
     """`ours`, as PID 1 calls it: without a name server, and without a module that could ask one."""
     script = (
         "import sys; from ftrun.config import option_table, group_config; import os;"
-        "print(group_config.ours(option_table.settings({}, os.environ))); print('socket' in sys.modules)"
+        "print(group_config.current_group(option_table.settings({}, os.environ))); print('socket' in sys.modules)"
     )
     environment = {"PYTHONPATH": f"{HOUSE}/supervisor", "FTRUN_GROUP_RANK": "1"} | TORCH | {"MASTER_ADDR": "127.0.0.1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)

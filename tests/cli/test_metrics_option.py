@@ -39,24 +39,24 @@ def address(run: Run, number: int = 1) -> str:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--metrics", "9400"], "--metrics: '9400' is no HOST:PORT; write 127.0.0.1:9400"),
-        (["--metrics", ""], "is no HOST:PORT"),
-        (["--metrics", "localhost"], "is no HOST:PORT"),
-        (["--metrics", "localhost:"], "is no HOST:PORT"),
-        (["--metrics", "localhost:65536"], "is no HOST:PORT"),
-        (["--metrics", "localhost:http"], "is no HOST:PORT"),
-        (["--metrics", "localhost:-1"], "is no HOST:PORT"),
-        (["--metrics", "::1:9400"], "is no HOST:PORT"),
-        (["--metrics", "[localhost]:9400"], "is no HOST:PORT"),
-        (["--metrics", "http://localhost:9400"], "is no HOST:PORT"),
-        (["--metrics", "a b:9400"], "is no HOST:PORT"),
-        (["--metrics", "localhost:9400\n"], "is no HOST:PORT"),
-        (["--metrics", "localhost:٣"], "is no HOST:PORT"),
-        (["--metrics", "1.2.3.4.5:80"], "is no HOST:PORT"),
-        (["--metrics", "0x7f000001:80"], "is no HOST:PORT"),
+        (["--metrics", "9400"], "--metrics: '9400' is not HOST:PORT; write 127.0.0.1:9400"),
+        (["--metrics", ""], "is not HOST:PORT"),
+        (["--metrics", "localhost"], "is not HOST:PORT"),
+        (["--metrics", "localhost:"], "is not HOST:PORT"),
+        (["--metrics", "localhost:65536"], "is not HOST:PORT"),
+        (["--metrics", "localhost:http"], "is not HOST:PORT"),
+        (["--metrics", "localhost:-1"], "is not HOST:PORT"),
+        (["--metrics", "::1:9400"], "is not HOST:PORT"),
+        (["--metrics", "[localhost]:9400"], "is not HOST:PORT"),
+        (["--metrics", "http://localhost:9400"], "is not HOST:PORT"),
+        (["--metrics", "a b:9400"], "is not HOST:PORT"),
+        (["--metrics", "localhost:9400\n"], "is not HOST:PORT"),
+        (["--metrics", "localhost:٣"], "is not HOST:PORT"),
+        (["--metrics", "1.2.3.4.5:80"], "is not HOST:PORT"),
+        (["--metrics", "0x7f000001:80"], "is not HOST:PORT"),
         (
             ["--metrics-file", "train.txt"],
-            "--metrics-file: 'train.txt' is no name of a textfile; it has to end in .prom",
+            "--metrics-file: 'train.txt' is not the name of a textfile; it has to end in .prom",
         ),
         (["--metrics-file", ".prom"], "it has to end in .prom"),
         (["--metrics-file", "folder/.prom"], "it has to end in .prom"),
@@ -83,7 +83,7 @@ def test_a_host_is_a_name_or_an_address(host: str) -> None:
 
 @pytest.mark.parametrize("host", [*NUMBERS, *NO_NAMES, *NO_ADDRESSES])
 def test_what_looks_like_an_address_and_is_none_is_no_host(host: str) -> None:
-    with pytest.raises(ValueError, match="is no HOST:PORT"):
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
         parsers.address(f"{host}:80")
 
 

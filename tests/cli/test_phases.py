@@ -224,7 +224,7 @@ def test_the_work_at_the_end_is_done_after_a_failure_of_the_first(runs: Runs) ->
 
 WELL = {"name": "fetch", "command": "touch seen"}
 WRONG: dict[str, tuple[list[Phase], dict[str, Any], str]] = {
-    "twice the same name": ([WELL, WELL], {}, "two phases are called 'fetch'"),
+    "twice the same name": ([WELL, WELL], {}, "two phases have the name 'fetch'"),
     "no command": ([WELL, {"name": "train"}], {}, "phase 'train' has no command"),
     "an empty command": ([WELL, {"name": "train", "command": []}], {}, "phase 'train' has no command"),
     "a command of numbers": ([WELL, {"name": "train", "command": [1]}], {}, "phase 'train' has no command"),

@@ -535,8 +535,8 @@ def test_secrets_that_are_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, content in (("empty", b""), ("white", b" \n"), ("long", b"x" * 70_000), ("good", b" x" * 16 + b"\n")):
         (tmp_path / name).write_bytes(content)
-    for name, why in (("none", "No such file"), ("pipe", "no regular file"), ("empty", "it is empty"),
-                      (".", "directory"), ("white", "it is empty"), ("long", "and more")):  # fmt: skip
+    for name, why in (("none", "No such file"), ("pipe", "not a regular file"), ("empty", "it is empty"),
+                      (".", "directory"), ("white", "it is empty"), ("long", "more than")):  # fmt: skip
         with pytest.raises(keys.Unusable, match=why):
             keys.read(str(tmp_path / name))
     assert keys.read(str(tmp_path / "good")) == (b" x" * 16).strip()

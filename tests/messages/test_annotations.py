@@ -66,7 +66,7 @@ def test_what_is_no_such_value_is_told_and_as_if_it_were_not_there(key: str, tex
     found = words(**{key: text})
     (problem,) = found.problems
     assert problem.startswith(f"{key} is ")
-    assert "as if it were not there" in problem
+    assert "the annotation is ignored" in problem
     assert found == Annotations("file", problems=found.problems)
 
 
@@ -78,14 +78,14 @@ def test_a_problem_is_a_line_that_a_person_can_read(size: int) -> None:
 
 
 def test_a_file_of_another_kind_is_one_problem() -> None:
-    assert read("file", "one\ntwo\nthree").problems == ("'one' is no annotation, nor are 2 others",)
-    assert read("file", "one").problems == ("'one' is no annotation",)
+    assert read("file", "one\ntwo\nthree").problems == ("'one' is not an annotation, nor are 2 others",)
+    assert read("file", "one").problems == ("'one' is not an annotation",)
 
 
 def test_what_needs_the_retries_of_the_job_is_told_where_they_are_missing() -> None:
     found = words(**{HANG: "true"})
     assert dict(found.texts) == {"restart-on": "hang"}
-    assert found.problems == (f"{RETRY} is missing: the platform does not restart this job",)
+    assert found.problems == (f"{RETRY} is missing, so the platform does not restart this job",)
 
 
 QUOTED = {

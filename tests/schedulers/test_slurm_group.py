@@ -15,7 +15,7 @@ SAYS = (
 SECRET = "0123456789abcdef"
 WHO = (
     "import os; from ftrun.config import option_table, group_config; os.environ.pop('FTRUN_BEAT_DIR', None);"
-    "group, note = group_config.ours(option_table.settings({}, os.environ));"
+    "group, note = group_config.current_group(option_table.settings({}, os.environ));"
     " print(group or note or 'alone', flush=True)"
 )
 
@@ -64,7 +64,7 @@ def test_the_script_for_users_makes_a_group_where_there_is_a_secret(submit: Subm
     ]
     job = submit("true", nodes="2", PATH=path)
     assert job.end()["ExitCode"] == "0:0"
-    assert job.output.splitlines() == ["on its own: Slurm tells of 2 members, but there is no --group-secret-file"] * 2
+    assert job.output.splitlines() == ["no group: Slurm reports 2 members, but there is no --group-secret-file"] * 2
     job = submit("true", PATH=path, FTRUN_GROUP_SECRET_FILE=str(tmp_path / "secret"))
     assert job.end()["ExitCode"] == "0:0"
     assert job.output == "alone\n"

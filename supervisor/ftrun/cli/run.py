@@ -64,7 +64,7 @@ def _group(settings: option_table.Settings) -> "Group | None":
     """What this ftrun is one of."""
     from ftrun.config import group_config
 
-    group, note = group_config.ours(settings)
+    group, note = group_config.current_group(settings)
     if note and not settings["quiet"].value:
         print(f"[ftrun] {note}", file=sys.stderr)
     return group

@@ -1,10 +1,10 @@
-"""The platform's words as settings of ours: a file of the Kubernetes downward API, or the JSON of a job.
+"""Annotations of the platform as options: from a file of the Kubernetes downward API, or from the JSON of a job.
 
-The downward API writes one `key="value"` a line, the value quoted as Go does it (Kubernetes, "Downward API").
-ModelArts shows the same keys in the JSON with which a job is created: `{"kind": "job", "metadata": {"annotations":
+The downward API writes one `key="value"` per line, with the value quoted as Go does it (Kubernetes, "Downward API").
+ModelArts has the same keys in the JSON with which a job is created: `{"kind": "job", "metadata": {"annotations":
 {...}}}` ("Training Job Restart Upon Suspension", "Recovering a Training Job").  The keys are those of ModelArts
-(`fault-tolerance/...`) and of MindCluster (`fault-retry-times`, `recover-strategy`).  The platform writes them when
-nobody watches: a value that is not understood is reported and left out.
+(`fault-tolerance/...`) and of MindCluster (`fault-retry-times`, `recover-strategy`).  The platform writes the file
+without a user who could correct it, so an invalid value is reported and ignored.
 """
 
 import json
@@ -19,23 +19,23 @@ HANG: Final = "fault-tolerance/hang-retry"
 POD: Final = "fault-tolerance/pod-retry-num"
 TIMES: Final = "fault-retry-times"
 STRATEGY: Final = "recover-strategy"
-ATTEMPTS: Final = (  # how often the outer scheduler has started this job again
+ATTEMPTS: Final = (  # number of restarts by the outer scheduler
     "jobset.sigs.k8s.io/restart-attempt",
     "volcano.sh/job-retry-count",
     "batch.kubernetes.io/job-index-failure-count",
 )
-JOBS: Final = (  # what identifies this job over all its schedules; the first that there is
+JOBS: Final = (  # identifies the job over all its schedules; the first that is present counts
     "jobset.sigs.k8s.io/jobset-uid",
-    "scheduling.k8s.io/group-name",  # Volcano: the name of the job and its UID
+    "scheduling.k8s.io/group-name",  # Volcano: name and UID of the job
     "batch.kubernetes.io/controller-uid",
 )
 STRATEGIES: Final = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 
 
 class Annotations(NamedTuple):
-    """`texts` are option texts; `relayed` is for the outer scheduler or the framework, not for us; `problems` a line
-    each.  `attempts`: restarts by the outer scheduler, if it says so.  `job` identifies the job, if it says so.
-    `hangs_stand`: auto restart is enabled and restart upon suspension is not: a suspended job stays as it is."""
+    """`texts`: option texts.  `relayed`: annotations for the outer scheduler or the framework.  `problems`: one line
+    each.  `attempts`: restarts by the outer scheduler, if known.  `job`: identifies the job, if known.
+    `hangs_stand`: auto restart is enabled but restart upon suspension is not, so a suspended job is left as it is."""
 
     path: str = ""
     texts: tuple[tuple[str, str], ...] = ()
@@ -47,7 +47,7 @@ class Annotations(NamedTuple):
 
 
 def read(path: str, content: str) -> Annotations:
-    """Never raises: what is not understood is a problem."""
+    """Never raises: an invalid value becomes a problem."""
     problems: list[str] = []
     found = _pairs(content, problems)
 
@@ -55,44 +55,44 @@ def read(path: str, content: str) -> Annotations:
         try:
             return reader(found[key]) if key in found else None
         except ValueError:
-            problems.append(f"{key} is {found[key][:60]!r}: not {what}; as if it were not there")
+            problems.append(f"{key} is {found[key][:60]!r}, which is not {what}; the annotation is ignored")
             return None
 
     retry = get(RETRY, _number(1, 128), "a number from 1 to 128")
-    hang = get(HANG, _truth, "true or false")
-    unconditional = get(UNCONDITIONAL, _truth, "true or false")
+    hang = get(HANG, _boolean, "true or false")
+    unconditional = get(UNCONDITIONAL, _boolean, "true or false")
     pod = get(POD, _number(1, 1 << 30), "a number above 0")
     times = get(TIMES, _number(0, 1 << 30), "a number")
     strategy = get(STRATEGY, _strategies, f"a list of {', '.join(STRATEGIES)}") or ()
     attempts = [get(key, _number(0, 1 << 30), "a number") for key in ATTEMPTS]
     if RETRY not in found and (hang or unconditional or pod):
-        problems.append(f"{RETRY} is missing: the platform does not restart this job")
+        problems.append(f"{RETRY} is missing, so the platform does not restart this job")
     causes = [
         cause for cause, on in (("hang", hang), ("fault", retry), ("failure", "recover-in-place" in strategy)) if on
     ]
     if hang is False and not causes:
-        causes = ["fault"]  # what is left without it of what we do by ourselves
+        causes = ["fault"]  # the default of --restart-on without hangs
     texts = [("restart-on", ",".join(causes))] if causes else []
     if unconditional or times:
         texts.append(("unconditional-retry", "on"))
-    read_well = ((RETRY, retry), (POD, pod), (TIMES, times), (STRATEGY, strategy or None))
-    relayed = [(key, found[key]) for key, value in read_well if value is not None]
-    told = next((count for count in attempts if count is not None), None)
+    valid = ((RETRY, retry), (POD, pod), (TIMES, times), (STRATEGY, strategy or None))
+    relayed = [(key, found[key]) for key, value in valid if value is not None]
+    restarts = next((count for count in attempts if count is not None), None)
     job = next((found[key] for key in JOBS if found.get(key)), "")
     stand = (bool(retry) and not hang) or hang is False
-    return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), told, job, stand)
+    return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), restarts, job, stand)
 
 
-def job_name(given: str | None, environment: Mapping[str, str], words: Annotations) -> str:
-    """What identifies the job over all its schedules: what the user gave, else what the platform says (Slurm keeps its
-    number over a requeue); empty where nothing says it."""
-    told = next((text for name in platforms.JOBS if (text := environment.get(name))), "")
-    return given or told or words.job
+def job_name(given: str | None, environment: Mapping[str, str], annotations: Annotations) -> str:
+    """Identifies the job over all its schedules: the name from the user, or else from the platform (Slurm keeps its job
+    number over a requeue); empty if neither gives one."""
+    from_platform = next((text for name in platforms.JOBS if (text := environment.get(name))), "")
+    return given or from_platform or annotations.job
 
 
 def _pairs(content: str, problems: list[str]) -> dict[str, str]:
     if content.lstrip().startswith("{"):
-        return _of_a_job(content, problems)
+        return _from_job(content, problems)
     found, others = {}, []
     for line in content.splitlines():
         key, equals, text = line.strip().partition("=")
@@ -103,35 +103,35 @@ def _pairs(content: str, problems: list[str]) -> dict[str, str]:
         elif text.startswith('"'):
             try:
                 found[key] = str(json.loads(text))
-            except ValueError:  # Go quotes some characters as JSON does not; none of them is in a value of ours
+            except ValueError:  # Go escapes some characters differently from JSON; no value that ftrun reads has them
                 found[key] = text.strip('"')
         else:
             found[key] = text
     if others:
         problems.append(
-            f"{others[0][:60]!r} is no annotation" + f", nor are {len(others) - 1} others" * (len(others) > 1)
+            f"{others[0][:60]!r} is not an annotation" + f", nor are {len(others) - 1} others" * (len(others) > 1)
         )
     return found
 
 
-def _of_a_job(content: str, problems: list[str]) -> dict[str, str]:
-    """The annotations and labels in the JSON of a job; or of its metadata alone, or a JSON object of annotations."""
+def _from_job(content: str, problems: list[str]) -> dict[str, str]:
+    """The annotations and labels in the JSON of a job, in its metadata alone, or in a plain JSON object."""
     try:
         job = json.loads(content)
     except (ValueError, RecursionError) as error:
-        problems.append(f"it is not JSON: {str(error)[:80]}")
+        problems.append(f"the file is not JSON: {str(error)[:80]}")
         return {}
     metadata = job.get("metadata", job)
-    tables = [metadata[name] for name in ("labels", "annotations") if name in metadata] if _table(metadata) else []
+    tables = [metadata[name] for name in ("labels", "annotations") if name in metadata] if _is_object(metadata) else []
     if metadata is job and not tables and "kind" not in job:
         tables = [job]
-    if not tables or not all(map(_table, tables)):
-        problems.append('it has no object at metadata.annotations: {"metadata": {"annotations": {...}}}')
+    if not tables or not all(map(_is_object, tables)):
+        problems.append('the file has no object at metadata.annotations: {"metadata": {"annotations": {...}}}')
         return {}
     return {key: text if isinstance(text, str) else json.dumps(text) for table in tables for key, text in table.items()}
 
 
-def _table(value: object) -> bool:
+def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
@@ -144,14 +144,14 @@ def _number(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def _truth(text: str) -> bool:
+def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"
 
 
 def _strategies(text: str) -> tuple[str, ...]:
-    named = tuple(word.strip() for word in text.split(",") if word.strip())
+    named = tuple(name.strip() for name in text.split(",") if name.strip())
     if not named or not set(named) <= set(STRATEGIES):
         raise ValueError(text)
     return named

@@ -1,4 +1,4 @@
-"""What follows from the options and the environment: the policy of the core, and the names and files of this job."""
+"""Values derived from the options and the environment: the policy of the core, and the names and files of the job."""
 
 import os
 
@@ -12,9 +12,9 @@ from ftrun.platforms.modelarts import HANG_MINUTES
 from ftrun.platforms.table import NODES
 
 
-def idle_timeout(found: Settings) -> float | None:
-    """Seconds; ConfigError where ModelArts' own setting is none."""
-    given = found["idle-timeout"].value
+def idle_timeout(settings: Settings) -> float | None:
+    """Seconds.  ConfigError if the variable of ModelArts is not a number."""
+    given = settings["idle-timeout"].value
     if given != "auto":
         return None if given is None else float(given)
     minutes = os.environ.get(HANG_MINUTES) or "30"
@@ -24,67 +24,68 @@ def idle_timeout(found: Settings) -> float | None:
         raise ConfigError(f"{HANG_MINUTES}: {error}") from None
 
 
-def policy(found: Settings, phase: str = "") -> Policy:
-    """What the core needs of the settings.
+def policy(settings: Settings, phase: str = "") -> Policy:
+    """The settings that the core needs.
 
-    The start timeout is an hour where nobody gave one, and armed at the spawn only where somebody did: a command
-    without hooks is never judged by beats on its own.  The hang timeout starts with it and is learned.
-    A given one holds in sections that the hooks open by themselves as well: the user does not know of them.
+    The start timeout is one hour by default.  It is armed at the spawn only if the user gave one, because a command
+    without hooks must not be restarted for missing heartbeats.  A hang timeout that is learned starts with that value.
+    A given hang timeout also applies in sections that the hooks open by themselves, because the user does not know of
+    those sections.
     """
-    hang, start, section = (found[f"{name}-timeout"].value for name in ("hang", "start", "section"))
+    hang, start, section = (settings[f"{name}-timeout"].value for name in ("hang", "start", "section"))
     start_limit = HOUR if start == "auto" else start
-    by_itself = section == "auto"
+    automatic = section == "auto"
     return Policy(
-        restart_on=found["restart-on"].value,
-        max_restarts=found["max-restarts"].value,
-        stable_after=found["stable-after"].value,
-        backoff=found["backoff"].value or 0.0,
-        files=bool(found["progress"].value),
-        checks_devices=found["check-devices"].value and found["probe"].value != "off",
-        device_timeout=None if found["probe"].value == "off" else found["device-timeout"].value,
-        work=Thresholds(cpu=found["idle-cpu"].value, io=found["idle-io"].value),
+        restart_on=settings["restart-on"].value,
+        max_restarts=settings["max-restarts"].value,
+        stable_after=settings["stable-after"].value,
+        backoff=settings["backoff"].value or 0.0,
+        files=bool(settings["progress"].value),
+        checks_devices=settings["check-devices"].value and settings["probe"].value != "off",
+        device_timeout=None if settings["probe"].value == "off" else settings["device-timeout"].value,
+        work=Thresholds(cpu=settings["idle-cpu"].value, io=settings["idle-io"].value),
         limits=Limits(
             hang=start_limit if hang == "auto" else hang,
             start=start_limit,
             start_given=start not in ("auto", None),
-            section=section if not by_itself else None if hang is None else HOUR,
-            automatic=section if not by_itself else HOUR if hang == "auto" else hang,
-            automatic_learned=by_itself and hang == "auto",
+            section=section if not automatic else None if hang is None else HOUR,
+            automatic=section if not automatic else HOUR if hang == "auto" else hang,
+            automatic_learned=automatic and hang == "auto",
             auto=hang == "auto",
-            idle=idle_timeout(found),
-            idle_given=found["idle-timeout"].value not in ("auto", None),
+            idle=idle_timeout(settings),
+            idle_given=settings["idle-timeout"].value not in ("auto", None),
         ),
-        grace=found["grace"].value or 0.0,
-        stop_grace=found["stop-grace"].value,
-        heal_timeout=found["heal-timeout"].value,
-        min_devices=found["min-devices"].value,
-        limit_fails=found["after-limit"].value == "fail",
-        hangs_stand=found["annotations"].value.hangs_stand and found["restart-on"].source == "annotations",
-        unconditional=found["unconditional-retry"].value,
-        asks_platform=reset_file(found) is not None,
-        node=node_name(found),
+        grace=settings["grace"].value or 0.0,
+        stop_grace=settings["stop-grace"].value,
+        heal_timeout=settings["heal-timeout"].value,
+        min_devices=settings["min-devices"].value,
+        limit_fails=settings["after-limit"].value == "fail",
+        hangs_stand=settings["annotations"].value.hangs_stand and settings["restart-on"].source == "annotations",
+        unconditional=settings["unconditional-retry"].value,
+        asks_platform=reset_file(settings) is not None,
+        node=node_name(settings),
         phase=phase,
-        job=job_name(found),
-        shared=state_dir(found) is not None,
-        peer_timeout=found["peer-timeout"].value,
+        job=job_name(settings),
+        shared=state_dir(settings) is not None,
+        peer_timeout=settings["peer-timeout"].value,
     )
 
 
-def node_name(found: Settings) -> str:
-    names = (found["node-name"].value, *map(os.environ.get, NODES))
+def node_name(settings: Settings) -> str:
+    names = (settings["node-name"].value, *map(os.environ.get, NODES))
     return next((name for name in names if name), os.uname().nodename)
 
 
-def job_name(found: Settings) -> str:
-    return annotations.job_name(found["group-job"].value, os.environ, found["annotations"].value)
+def job_name(settings: Settings) -> str:
+    return annotations.job_name(settings["group-job"].value, os.environ, settings["annotations"].value)
 
 
-def reset_file(found: Settings) -> str | None:
-    """MindCluster's, where it is given or where its folder says that there will be one."""
-    given: str | None = found["reset-file"].value
+def reset_file(settings: Settings) -> str | None:
+    """The reset file of MindCluster: the given one, or the default if its folder exists."""
+    given: str | None = settings["reset-file"].value
     return given or (RESET_FILE if os.path.isdir(os.path.dirname(RESET_FILE)) else None)
 
 
-def state_dir(found: Settings) -> str | None:
-    """Where what outlives the pod is kept, if anywhere."""
-    return found["state-dir"].value or found["log-dir"].value or None
+def state_dir(settings: Settings) -> str | None:
+    """The folder for what outlives the pod, or None."""
+    return settings["state-dir"].value or settings["log-dir"].value or None

@@ -1,5 +1,4 @@
-"""The options: one table, and for each value where it comes from: option > environment > annotations > config file >
-default."""
+"""The table of options, and the source of each value: option > environment > annotations > config file > default."""
 
 import os
 import re
@@ -29,12 +28,12 @@ from ftrun.config.parsers import (
 
 
 class ConfigError(ValueError):
-    """One line for a person; the exit code is 2 and nothing was started."""
+    """One line for the user.  The exit code is 2, and nothing was started."""
 
 
 class Option(NamedTuple):
-    """`read` turns the text into the value or raises ValueError; a `flag` takes no text.  With a `no` the flag is on
-    by itself, and `--no-NAME` switches it off.  A `many` may be repeated: the value is a list."""
+    """`read` parses the text or raises ValueError; a `flag` takes no text.  A flag with `no` is on by default, and
+    `--no-NAME` switches it off.  An option with `many` may be repeated; its value is a tuple."""
 
     name: str
     metavar: str
@@ -69,130 +68,200 @@ class Phase(NamedTuple):
 
 
 RESET_FILE: Final = "/user/restore/reset/config/reset.json"
+LEARNED_TIMEOUT: Final = ("DUR|auto", "auto", or_auto(or_off(duration)))
 AFTER_LIMIT: Final = ("reschedule|fail", "reschedule", one_of("reschedule", "fail"))
 PROBES: Final = ("auto", *VENDORS, "off")
 
 OPTIONS: Final = (
-    Option("restart-on", "LIST", "hang,fault", causes, "restart in place on these: hang, fault, failure; or none"),
-    Option("max-restarts", "N", "3", or_off(count), "restarts in a row without progress, a cause; then escalate"),
-    Option("progress", "GLOB", "", paths, "checkpoint files: a new or renamed-in one is progress", many=True),
-    Option("stable-after", "DUR", "1h", or_off(duration), "so long a run is progress where nothing is reported"),
-    Option("backoff", "DUR", "1s", or_off(duration), "wait before a restart after a failure; doubles up to 60s"),
     Option(
-        "hang-timeout", "DUR|auto", "auto", or_auto(or_off(duration)), "no beat for so long is a hang; auto: learned"
+        "restart-on", "LIST", "hang,fault", causes, "Restart in place after these: hang, fault, failure; or after none."
     ),
-    Option("start-timeout", "DUR|auto", "auto", or_auto(or_off(duration)), "the same before the first beat"),
+    Option(
+        "max-restarts",
+        "N",
+        "3",
+        or_off(count),
+        "Restart budget: restarts in a row without progress, counted per cause; after that ftrun escalates.",
+    ),
+    Option(
+        "progress", "GLOB", "", paths, "Checkpoint files: one that is new or renamed into place is progress.", many=True
+    ),
+    Option(
+        "stable-after",
+        "DUR",
+        "1h",
+        or_off(duration),
+        "An attempt that has run this long counts as progress, if neither checkpoints nor steps are reported.",
+    ),
+    Option("backoff", "DUR", "1s", or_off(duration), "Wait before a restart after a failure; it doubles up to 60s."),
+    Option("hang-timeout", *LEARNED_TIMEOUT, "A rank without a heartbeat for this long hangs; auto: learned."),
+    Option(
+        "start-timeout",
+        *LEARNED_TIMEOUT,
+        "The same before the first heartbeat; auto: 1h, in a job that is known to send heartbeats.",
+    ),
     Option(
         "section-timeout",
-        "DUR|auto",
-        "auto",
-        or_auto(or_off(duration)),
-        "the same in a section without a timeout of its own; auto: in those that ftrun opens itself the given "
-        "--hang-timeout, else learned from earlier ones of that name; 1h in others",
+        *LEARNED_TIMEOUT,
+        "The same inside a section without a timeout of its own; auto: 1h, but in sections that ftrun opens by itself "
+        "the given --hang-timeout, or else a timeout learned from earlier sections of that name.",
     ),
     Option(
         "idle-timeout",
-        "DUR|auto",
-        "auto",
-        or_auto(or_off(duration)),
-        "no I/O in the tree and unchanged devices for so long is a hang; auto: MA_HANG_DETECT_TIME minutes, else 30, "
-        "for a job that uses an accelerator",
+        *LEARNED_TIMEOUT,
+        "A process tree without I/O and with unchanged device utilisation for this long hangs; auto: "
+        "MA_HANG_DETECT_TIME minutes, or else 30, for a job that uses an accelerator.",
     ),
-    Option("idle-cpu", "CORES", "0.05", amount, "less of a core, by main threads, is no work for the idle rule"),
-    Option("idle-io", "BYTES/S", "16384", amount, "less read and written is no work for the idle rule"),
-    Option("probe", "|".join(PROBES), "auto", one_of(*PROBES), "which accelerators are looked at"),
-    Option("check-devices", "on|off", "on", truth, "look at them before the first start: one that cannot work is 197"),
-    Option("device-timeout", "DUR", "60s", or_off(duration), "devices that are not free so long after a kill: 197"),
-    Option("fault-table", "FILE", "", path, "what codes of device faults mean on this site: CODE SEVERITY, one a line"),
+    Option("idle-cpu", "CORES", "0.05", amount, "CPU use of the main threads below which the idle rule sees no work."),
+    Option("idle-io", "BYTES/S", "16384", amount, "Data rate below which the idle rule sees no work."),
+    Option("probe", "|".join(PROBES), "auto", one_of(*PROBES), "Which accelerators are probed."),
+    Option(
+        "check-devices", "on|off", "on", truth, "Check devices before the first start; a broken one means exit 197."
+    ),
+    Option(
+        "device-timeout",
+        "DUR",
+        "60s",
+        or_off(duration),
+        "Devices still in use this long after a kill end the run with 197.",
+    ),
+    Option(
+        "fault-table", "FILE", "", path, "Severities of device fault codes at this site, one CODE SEVERITY per line."
+    ),
     Option(
         "reset-file",
         "PATH",
         "",
         path,
-        f"MindCluster's word on its chips [default: {RESET_FILE}, where its folder exists]",
+        f"File in which MindCluster reports device faults. [default: {RESET_FILE}, if its folder exists]",
     ),
-    Option("heal", "COMMAND", "", path, "run when the tree is dead, to cure a device fault; by itself: wait for it"),
-    Option("heal-timeout", "DUR", "5m", duration, "a fault that is not gone so long after the kill: 197"),
+    Option(
+        "heal",
+        "COMMAND",
+        "",
+        path,
+        "Command that cures a device fault, run once the process tree is dead; without it ftrun waits for the cure.",
+    ),
+    Option(
+        "heal-timeout", "DUR", "5m", duration, "A fault still present this long after the kill ends the run with 197."
+    ),
     Option(
         "min-devices",
         "N",
         "off",
         or_off(above_zero),
-        "go on without a device that does not heal, until it is well, if N are left; {devices}",
+        "Continue without a device that does not heal, until it is healthy again, if at least N remain; {devices} in "
+        "the command is replaced by their number.",
     ),
-    Option("auto-beat", "", "on", truth, "beats from unmodified PyTorch programs", flag=True, no=True),
+    Option("auto-beat", "", "on", truth, "Send heartbeats from unmodified PyTorch programs.", flag=True, no=True),
     Option(
-        "grace", "DUR", "10s", or_off(duration), "SIGTERM to SIGKILL when ftrun ends the tree; off: SIGKILL at once"
+        "grace",
+        "DUR",
+        "10s",
+        or_off(duration),
+        "Time from SIGTERM to SIGKILL when ftrun ends the tree; off: SIGKILL at once.",
     ),
-    Option("stop-grace", "DUR", "off", or_off(duration), "the same when the outer scheduler asked"),
-    Option("run-dir", "DIR", "", path, "records and state [default: a fresh folder under the temp folder]"),
-    Option("log-dir", "DIR", "", path, "instead: DIR/<YYYYmmdd_HHMMSS>_restartable/ is the run dir"),
-    Option("state-dir", "DIR", "", path, "what outlives the pod: faults, schedules, verdict [default: --log-dir]"),
-    Option("node-name", "NAME", "", path, "this node [default: NODE_NAME, SLURMD_NODENAME, else the host's name]"),
-    Option("unmount", "PATH", "", paths, "unmount it at the very end", many=True),
-    Option("on-exit", "COMMAND", "", paths, "run at the very end, before ftrun exits", many=True),
+    Option("stop-grace", "DUR", "off", or_off(duration), "The same when the outer scheduler asked for the end."),
     Option(
-        "unconditional-retry", "", "off", truth, "the limit of failures ends with the command's own code", flag=True
+        "run-dir", "DIR", "", path, "Folder for records and state. [default: a new folder under the temporary folder]"
     ),
-    Option("after-limit", *AFTER_LIMIT, "what the limit of hangs ends with: 195, which is rescheduled, or 93"),
-    Option("annotations", "FILE", "", path, "the platform's words: of the Kubernetes downward API, or a job's JSON"),
-    Option("termination-log", "PATH", "", path, "the verdict as JSON [default: /dev/termination-log where it exists]"),
+    Option("log-dir", "DIR", "", path, "Use DIR/<YYYYmmdd_HHMMSS>_restartable/ as the run dir."),
+    Option("state-dir", "DIR", "", path, "Folder for faults, schedules and verdict across pods. [default: --log-dir]"),
     Option(
-        "metrics", "HOST:PORT", "off", or_off(address), "Prometheus metrics; :9400: all interfaces; port 0: any free"
+        "node-name", "NAME", "", path, "Name of this node. [default: NODE_NAME, SLURMD_NODENAME, or else the host name]"
     ),
-    Option("metrics-file", "PATH", "off", or_off(textfile), "the same for node_exporter: FOLDER/NAME.prom, each 15s"),
+    Option("unmount", "PATH", "", paths, "Unmount this path at the very end.", many=True),
+    Option("on-exit", "COMMAND", "", paths, "Run this command at the very end, before ftrun exits.", many=True),
+    Option(
+        "unconditional-retry",
+        "",
+        "off",
+        truth,
+        "At the end of the restart budget for failures, exit with the command's code.",
+        flag=True,
+    ),
+    Option("after-limit", *AFTER_LIMIT, "Exit code when hangs have used up the budget: reschedule 195, fail 93."),
+    Option(
+        "annotations", "FILE", "", path, "Annotations of the job: a Kubernetes downward API file, or the JSON of a job."
+    ),
+    Option(
+        "termination-log", "PATH", "", path, "File for the verdict (JSON). [default: /dev/termination-log if it exists]"
+    ),
+    Option(
+        "metrics",
+        "HOST:PORT",
+        "off",
+        or_off(address),
+        "Serve Prometheus metrics; :9400: all interfaces; port 0: any free port.",
+    ),
+    Option(
+        "metrics-file",
+        "PATH",
+        "off",
+        or_off(textfile),
+        "Write the metrics for node_exporter to FOLDER/NAME.prom every 15s.",
+    ),
     Option(
         "group-size",
         "N|auto|off",
         "auto",
         or_auto(or_off(above_zero)),
-        "members of the group, an ftrun each, that restart together; auto: as the platform says; off: on its own",
+        "Members of the group, one ftrun each, that restart together; auto: from the platform; off: no group.",
     ),
-    Option("group-rank", "N", "", count, "which of them this is, from 0 [default: as the platform says]"),
+    Option("group-rank", "N", "", count, "Rank of this member in the group, from 0. [default: from the platform]"),
     Option(
         "group-endpoint",
         "HOST:PORT",
         "",
         endpoint,
-        "where rank 0 listens; :PORT: the platform's host [default: as the platform says, port 29470]",
+        "Where rank 0 listens; :PORT takes the host from the platform. [default: from the platform, port 29470]",
     ),
     Option(
         "group-secret-file",
         "FILE",
         "",
         path,
-        "what all members know and nobody else; without it loopback only [default: /run/secrets/ftrun/group if there]",
+        "File with the secret that only the members know; without one the group is limited to loopback. "
+        "[default: /run/secrets/ftrun/group if it exists]",
     ),
-    Option("group-job", "TEXT", "", label, "tells two groups on one port apart [default: as the platform says]"),
-    Option("wait-peer", "DUR", "10m", duration, "a member that is lost and not back so long after: 195"),
-    Option("peer-timeout", "DUR", "1m", duration, "silence of another member that counts as its loss"),
-    Option("config", "FILE", "", path, "TOML with these names as keys"),
-    Option("log-format", "text|json", "text", one_of("text", "json"), "form of ftrun's own lines on stderr"),
-    Option("quiet", "", "off", truth, "no lines of ftrun's own on stderr", "q", flag=True),
-    Option("verbose", "", "off", truth, "every record as a line on stderr", "v", flag=True),
+    Option(
+        "group-job", "TEXT", "", label, "Name that distinguishes two groups on one port. [default: from the platform]"
+    ),
+    Option(
+        "wait-peer",
+        "DUR",
+        "10m",
+        duration,
+        "A lost member that has not returned after this long ends the run with 195.",
+    ),
+    Option("peer-timeout", "DUR", "1m", duration, "A member that is silent for this long counts as lost."),
+    Option("config", "FILE", "", path, "TOML file with these option names as keys."),
+    Option("log-format", "text|json", "text", one_of("text", "json"), "Format of ftrun's own lines on stderr."),
+    Option("quiet", "", "off", truth, "Print none of ftrun's own lines on stderr.", "q", flag=True),
+    Option("verbose", "", "off", truth, "Print every record as a line on stderr.", "v", flag=True),
 )
 BY_NAME: Final = {option.name: option for option in OPTIONS}
-OF_THE_JOB: Final = (  # not for a phase to set
+JOB_OPTIONS: Final = (  # a phase cannot set these
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
     *("log-format", "quiet", "verbose", "metrics", "metrics-file"),
     *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
     "peer-timeout",
 )
-# Variables that ftrun sets for the command (DESIGN 2.3): not options of an inner ftrun.
-SET_BY_US: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
+# Variables that ftrun sets for its command (DESIGN 2.3); they are not options of a nested ftrun.
+COMMAND_VARIABLES: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
 
 
 def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Phase | None = None) -> Settings:
-    """Every option's value with its source, in `phase` if there are several; ConfigError for the first wrong one."""
+    """The value of every option with its source, for `phase` if given; ConfigError for the first wrong value."""
     from_environment = _environment(environment)
     file = given.get("config") or from_environment.get("config")
     from_file = read_file(file)[0] if file else {}
     platform = given.get("annotations") or from_environment.get("annotations") or from_file.get("annotations")
-    words = read_annotations(platform) if platform else annotations.Annotations()
+    annotated = read_annotations(platform) if platform else annotations.Annotations()
     sources = (
         ("option", given),
         ("environment", from_environment),
-        ("annotations", dict(words.texts)),
+        ("annotations", dict(annotated.texts)),
         (f"phase {phase.name}" if phase else "", phase.texts if phase else {}),
         ("config file", from_file),
     )
@@ -212,14 +281,14 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Ph
             name = places.get(source, f"{source}: {option.name}")
             raise ConfigError(f"{name}: {error}") from None
     if found["run-dir"].value and found["log-dir"].value:
-        raise ConfigError("--run-dir and --log-dir exclude each other")
+        raise ConfigError("--run-dir and --log-dir cannot be used together")
     if found["fault-table"].value:
         _check_table(found["fault-table"].value)
-    return found | {"annotations": found["annotations"]._replace(value=words)}
+    return found | {"annotations": found["annotations"]._replace(value=annotated)}
 
 
 def _check_table(file: str) -> None:
-    """A site's table is right as a whole, or nothing is started; whoever needs it reads it again."""
+    """ConfigError if the fault table of the site has any error.  The helpers that need the table read it again."""
     from ftrun.core.rules import fault_codes
 
     try:
@@ -233,7 +302,7 @@ def _check_table(file: str) -> None:
 
 def read_annotations(file: str) -> annotations.Annotations:
     try:
-        # Nobody waits for the other end of a pipe.
+        # O_NONBLOCK: opening a FIFO must not wait for its writer.
         with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             return annotations.read(file, (stream.read(1 << 20) or b"").decode("utf-8", "replace"))
     except OSError as error:
@@ -242,19 +311,20 @@ def read_annotations(file: str) -> annotations.Annotations:
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     variables = {option.variable: option.name for option in OPTIONS}
-    ours = {"FTRUN_" + name for name in SET_BY_US}
+    ignored = {"FTRUN_" + name for name in COMMAND_VARIABLES}
     if "FTRUN_BEAT_DIR" in environment:
-        # Under an outer ftrun its run dir, told to its command, is not ours to write in, nor its place in a group ours.
-        ours |= {"FTRUN_RUN_DIR", *(name for name in variables if name.startswith("FTRUN_GROUP_"))}
+        # These variables come from an outer ftrun: its run dir and its place in a group are not those of this one.
+        ignored |= {"FTRUN_RUN_DIR", *(name for name in variables if name.startswith("FTRUN_GROUP_"))}
     found = {}
     for variable, text in environment.items():
-        if not variable.startswith("FTRUN_") or variable in ours:
+        if not variable.startswith("FTRUN_") or variable in ignored:
             continue
         if variable in variables:
             if text:
                 found[variables[variable]] = text
         elif match := near(variable, variables, 0.85):
-            # Others may use the prefix (Kubernetes makes FTRUN_PORT of a service named ftrun); a slip of ours is told.
+            # Other programs may use the prefix (Kubernetes sets FTRUN_PORT for a service named ftrun), so only a name
+            # that is close to an option is an error.
             raise ConfigError(f"{variable}: no such option{match}")
     return found
 
@@ -266,7 +336,7 @@ def phases(given: Mapping[str, str], environment: Mapping[str, str]) -> list[Pha
 
 
 def read_file(file: str) -> tuple[dict[str, str], list[Phase]]:
-    """A TOML file's keys as option texts, and its phases."""
+    """The keys of a TOML file as option texts, and its phases."""
     import tomllib
 
     try:
@@ -279,11 +349,11 @@ def read_file(file: str) -> tuple[dict[str, str], list[Phase]]:
     tables = content.pop("phase", [])
     try:
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise ConfigError("phase is no table; write [[phase]]")
+            raise ConfigError("phase is not a list of tables; write [[phase]]")
         found = [_phase(table) for table in tables]
         for name in {phase.name for phase in found}:
             if sum(phase.name == name for phase in found) > 1:
-                raise ConfigError(f"two phases are called {name!r}")
+                raise ConfigError(f"two phases have the name {name!r}")
         return _texts(content, BY_NAME), found
     except ConfigError as error:
         raise ConfigError(f"--config {file}: {error}") from None
@@ -292,17 +362,17 @@ def read_file(file: str) -> tuple[dict[str, str], list[Phase]]:
 def _phase(table: dict[str, Any]) -> Phase:
     name, command = table.pop("name", None), table.pop("command", None)
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,100}", name):
-        raise ConfigError(f"a phase has the name {name!r}; write letters, digits, and any of . _ -")
+        raise ConfigError(f"a phase has the name {name!r}; use letters, digits, and any of . _ -")
     import shlex
 
     try:
-        words = shlex.split(command) if isinstance(command, str) else command
+        arguments = shlex.split(command) if isinstance(command, str) else command
     except ValueError as error:
         raise ConfigError(f"phase {name!r}: command: {error}") from None
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+    if not isinstance(arguments, list) or not arguments or not all(isinstance(one, str) for one in arguments):
         raise ConfigError(f"phase {name!r} has no command; write command = ['python', 'train.py']")
     try:
-        return Phase(name, tuple(words), _texts(table, [option for option in BY_NAME if option not in OF_THE_JOB]))
+        return Phase(name, tuple(arguments), _texts(table, [option for option in BY_NAME if option not in JOB_OPTIONS]))
     except ConfigError as error:
         raise ConfigError(f"phase {name!r}: {error}") from None
 
@@ -314,6 +384,6 @@ def _texts(content: Mapping[str, Any], known: Iterable[str]) -> dict[str, str]:
         if name not in known or name == "config":
             raise ConfigError(f"unknown key {key!r}{near(name, known)}")
         if isinstance(value, list):
-            value = ("\n" if BY_NAME[name].many else ",").join(str(word) for word in value)
+            value = ("\n" if BY_NAME[name].many else ",").join(str(one) for one in value)
         found[name] = str(value)
     return found
