@@ -114,11 +114,11 @@ class Setup(NamedTuple):
 
     @property
     def parting_work(self) -> "exit_hooks.Work | None":
-        from ftrun.messages import exit_hooks  # only at the end
-
         commands, unmount = self.settings["on-exit"].value, self.settings["unmount"].value
         if not commands and not unmount:
             return None
+        from ftrun.messages import exit_hooks  # only at the end
+
         return exit_hooks.Work(tuple(commands or ()), tuple(unmount or ()), self.parting_grace)
 
     def last_words(self, end: do.Exit, ledger: Ledger) -> None:

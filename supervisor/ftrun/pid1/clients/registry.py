@@ -170,6 +170,9 @@ class Clients:
         for client in self._running.values():
             client.spawned()
         self._load(LATER)
+        for entry in TABLE:
+            if entry.runs is _on_demand:
+                load(entry)  # now: when it is needed, no file descriptor may be free to read the module with
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
         """To be called with each new `job`.  `unexplained`: the command has ended, and it is not known yet why."""
