@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrun.config.derived import job_name, node_name
+from ftrun.config.derived import job_name, node_name, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.accounting.totals import figures, summary
 from ftrun.core.machine import effects as do
@@ -91,10 +91,10 @@ class Setup(NamedTuple):
 
     def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":
         """What other ftruns of this job have to know, if this end is of ftrun's own."""
-        from ftrun.messages import state_store  # only at the end
-
-        if end.verdict not in {known.name for known in exit_codes.TABLE}:
+        if state_dir(self.settings) is None or end.verdict not in {known.name for known in exit_codes.TABLE}:
             return None
+        from ftrun.messages import state_store  # the client of the state store has loaded it
+
         return state_store.Verdict(
             schema=records.SCHEMA,
             verdict=end.verdict,
