@@ -134,7 +134,7 @@ def test_a_flood_of_orders_reaches_nobody_but_its_sender(messenger: Messenger) -
     while refused < 1000:
         assert flood.poll(int(DEADLINE * SECOND)), f"{refused} refused"
         found = json.loads(flood.recv())
-        refused += found["why"] == "too many orders"
+        refused += found["why"] == "too many requests"
     messenger.order(other, "ping")
     assert answer(other)["ok"]
     messenger.read(0.1)
@@ -157,7 +157,7 @@ def test_who_gets_no_answer_is_told_so(place: tuple[Path, Path]) -> None:
         client = messenger.client()
         messenger.order(client, "restart")
         found = answer(client)
-        assert (found["ok"], found["why"]) == (False, "ftrun does not answer")
+        assert (found["ok"], found["why"]) == (False, "ftrun has not replied in time")
 
 
 def test_records_are_streamed_as_they_come(messenger: Messenger) -> None:
@@ -196,7 +196,7 @@ def test_who_writes_to_the_stream_of_records_is_cut_off(messenger: Messenger) ->
 
 def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
     beats = BeatDir(place[0].parent / "shm")
-    before = "import ftrun.helpers.messenger.steps as s; s.OFTEN = 0.01"
+    before = "import ftrun.helpers.messenger.steps as s; s.PERIOD = 0.01"
     with contextlib.closing(beats), Messenger(place[0], beats.folder, before) as messenger:
         for rank, step in ((0, 7), (1, 5)):
             beats.run(f"ft.beat({step})", RANK=str(rank)).check_returncode()
@@ -214,7 +214,7 @@ def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
 def test_without_a_socket_it_says_so_and_goes_on(place: tuple[Path, Path]) -> None:
     (place[0] / operator.SOCKET).mkdir()
     with Messenger(*place) as messenger:
-        assert "no control channel" in messenger.event("problem")["what"]
+        assert "ftctl cannot control this run" in messenger.event("problem")["what"]
         assert messenger.end() == 0
 
 

@@ -26,7 +26,7 @@ from support.beat_file import BeatDir
 from support.helper_process import DEADLINE, HelperProcess
 from support.runs import wait_for
 
-FAST = "import ftrun.helpers.messenger.member_link as m; m.OFTEN = m.RETRY = 0.1"
+FAST = "import ftrun.helpers.messenger.member_link as m; m.PERIOD = m.RETRY = 0.1"
 SILENCE = 15.0  # s; of another member that counts as its loss
 PAST = "import ftrun; ftrun.__version__ = '0.0.1'"
 
@@ -215,7 +215,7 @@ def test_who_is_frozen_is_lost_and_knows_it(make: Callable[[int], Group], silenc
     took = time.monotonic() - began
     print(f"a frozen peer: {took:.2f} s")
     assert silence - 1.5 < took
-    assert "nothing was heard of it for " in order.why
+    assert "no message arrived from it for " in order.why
     nodes[1].process.send_signal(signal.SIGCONT)
     assert nodes[1].ordered("stop").epoch == 1
 
@@ -224,7 +224,7 @@ def test_a_frozen_rank_0_is_lost_to_its_members_and_blames_nobody(make: Callable
     nodes = make(2).running(silence=2.0)
     nodes[1].contact()
     nodes[0].process.send_signal(signal.SIGSTOP)
-    assert "nothing was heard of rank 0 (127.0.0.1:" in nodes[1].event("cut")["why"]
+    assert "there was no reply from rank 0 (127.0.0.1:" in nodes[1].event("cut")["why"]
     nodes[0].process.send_signal(signal.SIGCONT)
     nodes[1].contact()
     nodes[0].contact()
@@ -263,7 +263,7 @@ def test_rank_0_comes_late_and_comes_back_elsewhere_by_the_same_name(make: Calla
     hosts.write_text("127.0.0.1 localhost\n")
     if subprocess.run([*OWN_HOSTS, hosts, "true"], capture_output=True).returncode:
         pytest.skip("no right to have an own /etc/hosts")
-    hurry = "import ftrun.helpers.messenger.member_link as m; m.ANSWER = 2.0"
+    hurry = "import ftrun.helpers.messenger.member_link as m; m.REPLY_TIMEOUT = 2.0"
     member = group.node(1, hurry, [*OWN_HOSTS, str(hosts)], endpoint=f"rank0.test:{group.port}")
     member.report("ready")
     first = group.node(0)
@@ -294,13 +294,13 @@ def test_another_secret_is_told_at_both_ends_and_gets_nothing(make: Callable[[in
     other.write_text("not the secret that the others have")
     wrong = group.node(1, life="wrong", secret=str(other))
     wrong.report("ready")
-    assert "has another secret than this node" in wrong.said("127.0.0.1")
-    nodes[0].said("127.0.0.1 is refused: it has another secret than this group")
+    assert "has a different secret from this node" in wrong.said("127.0.0.1")
+    nodes[0].said("127.0.0.1 was refused: it has a different secret from this group")
     nodes[1].contact()
     assert {line["event"] for line in wrong.lines} == {"problem"}
     assert len(wrong.problems) == 1
     # Its connection was closed before it was looked at.
-    nameless = "an unknown address is refused: it has another secret than this group"
+    nameless = "an unknown address was refused: it has a different secret from this group"
     assert len([what for what in nodes[0].problems if what != nameless]) == 1
 
 
@@ -375,7 +375,7 @@ def test_another_secret_is_final_when_rank_0_has_refused_every_handshake_for_lon
     odd.report("ready")
     refused = odd.event("refused")
     assert refused["misfit"] is True
-    what = f"has another secret than this node, or another server listens there: {wrong}"
+    what = f"has a different secret from this node, or another server listens there: {wrong}"
     assert refused["why"].startswith(f"it {what if other else 'has no secret, and this node has one'} (it has refused")
     odd.report("left", end=GroupEnd(2, "usage", "it does not fit", cut=True))
     odd.event("left")  # nobody has to hear that
@@ -392,7 +392,7 @@ def test_a_secret_that_is_replaced_before_the_group_was_joined_counts(make: Call
     mine.write_text("not the secret that the others have")
     late = group.node(1, secret=str(mine))
     late.report("ready")
-    late.said("has another secret than this node")
+    late.said("has a different secret from this node")
     mine.with_suffix(".new").write_bytes(group.secret.read_bytes())
     mine.with_suffix(".new").rename(mine)  # as platforms replace it
     assert late.ordered("run").epoch == 1
@@ -417,7 +417,7 @@ def test_a_line_that_loses_the_handshake_is_not_taken_for_another_secret(make: C
             open_ones.append(listener.accept()[0])
             open_ones[-1].sendall(GREETING)
             member.read(0.0)
-        assert member.problems == [f"rank 0 at 127.0.0.1:{group.port} accepts a connection, and then does not answer"]
+        assert member.problems == [f"rank 0 at 127.0.0.1:{group.port} accepts connections, but does not reply"]
         until = time.monotonic() + 2.0
         while time.monotonic() < until:
             listener.accept()[0].close()
@@ -450,7 +450,7 @@ def test_a_silent_member_is_waited_for_while_the_training_moves(make: Callable[[
             assert not [line for line in nodes[0].lines if line.get("order", {}).get("what") == "stop"]
         finally:
             command.kill()
-        assert "nothing was heard of it for" in nodes[0].ordered("stop", 1).why
+        assert "no message arrived from it for" in nodes[0].ordered("stop", 1).why
 
 
 def test_who_is_not_of_this_group_is_refused_at_both_ends(make: Callable[[int], Group]) -> None:
@@ -458,8 +458,8 @@ def test_who_is_not_of_this_group_is_refused_at_both_ends(make: Callable[[int], 
     nodes = group.running()
     odd: dict[str, Node] = {}
     for why, before, more in (
-        ("it is of the job another, and rank 0 of the job job", "", {"job": "another"}),
-        ("it is of a job without a name, and rank 0 of the job job", "", {"job": ""}),
+        ("it belongs to the job another, and rank 0 to the job job", "", {"job": "another"}),
+        ("it belongs to a job without a name, and rank 0 to the job job", "", {"job": ""}),
         ("it is in a group of 5, and rank 0 in one of 2", "", {"size": 5}),
         ("member 1 is there already, on node1", "", {}),
         ("it is ftrun 0.0.1, and rank 0 is ftrun", PAST, {}),
@@ -468,7 +468,7 @@ def test_who_is_not_of_this_group_is_refused_at_both_ends(make: Callable[[int], 
         odd[why].report("ready")
     for number, (why, node) in enumerate(odd.items()):
         assert why in node.event("refused")["why"]
-        assert f"member 1 (odd{number}) is refused: " in group_said(nodes[0], why)
+        assert f"member 1 (odd{number}) was refused: " in group_said(nodes[0], why)
     nodes[1].contact()
     for node in odd.values():
         node.read(0.2)
@@ -655,7 +655,7 @@ def test_limits_grow_with_the_group_and_a_shortfall_is_named(make: Callable[[int
     assert not node.problems
     node.process.kill()
     short = group.node(0, before.replace("1000", "200"))
-    assert "needs 364 open files for a group of 300, and may have 200" in short.said("open files")
+    assert "needs 364 open files for a group of 300, but its limit is 200" in short.said("open files")
     assert limits(short, "Max open files")[0] == "200"
 
 
@@ -670,7 +670,7 @@ def test_strangers_keep_nobody_out(make: Callable[[int], Group], before: str) ->
     nodes[0].report("ready")
     nodes[0].contact()
     raw = [socket.create_connection(("127.0.0.1", group.port)) for _ in range(200)]
-    assert "no room for more" in nodes[0].said("connections")
+    assert "are in use" in nodes[0].said("connections")
     nodes.append(group.node(1))
     start(nodes)
     for _ in range(3):
@@ -698,7 +698,7 @@ def test_only_the_connection_that_is_meant_is_closed(monkeypatch: pytest.MonkeyP
     with contextlib.ExitStack() as stack:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, linger=0)
-        monkeypatch.setattr(connections, "room", lambda size, lines: 1)
+        monkeypatch.setattr(connections, "connection_limit", lambda size, lines: 1)
         ours = connections.Connections(context.socket(zmq.ROUTER), 2, Lines(messenger.EVENTS))
         monkeypatch.setattr(ours, "_lines", SimpleNamespace(problem=lambda what: None))
         pairs = [socket.socketpair() for _ in range(3)]

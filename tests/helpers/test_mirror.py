@@ -391,7 +391,7 @@ def test_what_it_did_not_expect_is_one_line(both: Folders) -> None:
     both.write("state.json", "1")
     with both.keep(before="from ftrun.helpers.mirror import files; files.replace = lambda *_: 1 / 0") as mirror:
         assert mirror.ended() == 1
-        assert mirror.problems == ["it failed: ZeroDivisionError('division by zero')"]
+        assert mirror.problems == ["unexpected error: ZeroDivisionError('division by zero')"]
 
 
 def test_what_never_works_is_refused(both: Folders) -> None:

@@ -200,13 +200,13 @@ def test_samples_of_steps_go_to_no_file_of_others(
 ) -> None:
     PUT[put](shared / "steps.jsonl", precious / "file")
     monkeypatch.chdir(shared)
-    monkeypatch.setattr(Steps, "_steps", lambda self: [1])
+    monkeypatch.setattr(Steps, "_read_steps", lambda self: [1])
     told: list[str] = []
     lines = Lines(messenger.EVENTS)
     monkeypatch.setattr(lines, "problem", told.append)
     steps = Steps("/nowhere", lines)
     steps.attempt = 1
-    steps.tend(steps.due)
+    steps.record(steps.due)
     assert len(told) == 1
     assert whole(precious)
 

@@ -1,4 +1,4 @@
-"""How a helper talks with PID 1: requests come in on stdin, events go out on stdout, a JSON object a line."""
+"""How a helper communicates with PID 1: requests arrive on stdin, events leave on stdout, one JSON object per line."""
 
 import os
 import select
@@ -10,75 +10,79 @@ from typing import Any, Final
 from ftrun.messages.codec import Malformed, Protocol
 from ftrun.messages.helpers import REQUEST_LIMIT, Problem
 
-PROBLEMS: Final = 64  # that are told
-PROBLEM: Final = 1000  # characters of one
-UNASKED: Final[Protocol[Any]] = Protocol("ask")  # of a helper that is asked nothing
+MAX_PROBLEMS: Final = 64  # distinct problems that one helper reports
+MAX_PROBLEM_LENGTH: Final = 1000  # characters of one problem
+NO_REQUESTS: Final[Protocol[Any]] = Protocol("ask")  # of a helper that accepts no requests
 
 
 def write(line: bytes) -> None:
-    """All of it, to PID 1.  OSError where nobody reads any more."""
+    """Write the whole line to PID 1.  OSError if PID 1 no longer reads."""
     while line:
         line = line[os.write(1, line) :]
 
 
 class Lines:
-    """`events` may be said, `requests` may come.  `ended`: nothing is asked any more, and what was is no longer waited
-    for."""
+    """The connection of a helper to PID 1.
 
-    def __init__(self, events: Protocol[Any], requests: Protocol[Any] = UNASKED) -> None:
+    `events` are the messages that the helper may send, `requests` those that it accepts.  `ended`: stdin has ended, so
+    no further requests arrive, and nobody waits for outstanding replies.
+    """
+
+    def __init__(self, events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> None:
         self.ended = False
         self._events, self._requests = events, requests
-        self._rest = b""
-        self._told: set[str] = set()
+        self._partial = b""
+        self._reported: set[str] = set()
 
-    def say(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: tuple[Any, ...]) -> None:
         write(self._events.dump(message))
 
     def problem(self, what: str) -> None:
-        """One line for a person, each at most once, and not more than a person reads."""
-        what = what[:PROBLEM]
-        if what not in self._told and len(self._told) < PROBLEMS:
-            self._told.add(what)
-            self.say(Problem(what))
+        """Report a problem as one line for a person: each at most once, and `MAX_PROBLEMS` at most."""
+        what = what[:MAX_PROBLEM_LENGTH]
+        if what not in self._reported and len(self._reported) < MAX_PROBLEMS:
+            self._reported.add(what)
+            self.send(Problem(what))
 
-    def dropped(self, where: str, why: Sequence[str]) -> None:
-        """The same of entries that could not be taken, with the first reason of all."""
-        if why:
-            self.problem(f"{where}: dropped {why[0]}" + (f" (and {len(why) - 1} more)" if len(why) > 1 else ""))
+    def report_dropped(self, source: str, reasons: Sequence[str]) -> None:
+        """Report the entries of `source` that were invalid as one problem, which gives the first reason."""
+        if reasons:
+            more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+            self.problem(f"{source}: dropped {reasons[0]}{more}")
 
-    def requests(self, timeout: float | None = None, also: int | None = None) -> list[Any]:
-        """Those that have come, after at most `timeout` s, or as soon as `also` can be read."""
+    def requests(self, timeout: float | None = None, wake_fd: int | None = None) -> list[Any]:
+        """The requests that have arrived.  Waits for at most `timeout` seconds, or until `wake_fd` becomes readable."""
         poll = select.poll()
-        for fd in (None if self.ended else 0, also):
+        for fd in (None if self.ended else 0, wake_fd):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
         if 0 not in dict(poll.poll(None if timeout is None else max(0.0, timeout) * 1000 + 1)):
             return []
         content = os.read(0, 65536)
         self.ended = not content
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        if len(self._rest) > REQUEST_LIMIT:
-            raise ValueError("a request without an end")
-        return [request for line in lines for request in self._request(line)]
+        *lines, self._partial = (self._partial + content).split(b"\n")
+        if len(self._partial) > REQUEST_LIMIT:
+            raise ValueError(f"a request is longer than {REQUEST_LIMIT} bytes")
+        return [request for line in lines for request in self._parse(line)]
 
     def pause(self, seconds: float) -> None:
-        """That long, or until stdin ends; what is asked meanwhile is lost."""
+        """Wait for that long, or until stdin ends.  Requests that arrive meanwhile are discarded."""
         until = time.monotonic() + seconds
         while not self.ended and (left := until - time.monotonic()) > 0:
             self.requests(left)
 
-    def _request(self, line: bytes) -> list[Any]:
-        """None or one."""
+    def _parse(self, line: bytes) -> list[Any]:
+        """The request in a list, or an empty list if it is malformed."""
         try:
             return [self._requests.load(line)]
-        except Malformed as why:
-            self.problem(f"malformed request: {why}")
+        except Malformed as error:
+            self.problem(f"malformed request: {error}")
             return []
 
 
-def run(body: Callable[[Lines], None], events: Protocol[Any], requests: Protocol[Any] = UNASKED) -> int:
-    """The exit code: 0 when `body` is done or nobody reads any more, 1 after a problem that it did not expect."""
-    signal.signal(signal.SIGINT, _unmoved)
+def run(body: Callable[[Lines], None], events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> int:
+    """Run `body`.  The exit code is 0 when it returns or PID 1 no longer reads, and 1 after an unexpected exception."""
+    signal.signal(signal.SIGINT, _ignore)
     os.set_blocking(1, True)
     lines = Lines(events, requests)
     try:
@@ -87,12 +91,12 @@ def run(body: Callable[[Lines], None], events: Protocol[Any], requests: Protocol
         return 0
     except Exception as error:
         try:
-            lines.problem(f"it failed: {error!r}")
+            lines.problem(f"unexpected error: {error!r}")
         except OSError:
             pass
         return 1
     return 0
 
 
-def _unmoved(*_: object) -> None:
-    """Ctrl-C is for the command; we end with PID 1.  A handler, because SIG_IGN would be inherited by what we run."""
+def _ignore(*_: object) -> None:
+    """Ctrl-C is meant for the command.  A handler is used because child processes would inherit SIG_IGN."""

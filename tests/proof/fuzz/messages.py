@@ -12,9 +12,9 @@ from ftrun.config import group_config, option_table
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger
-from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, _who
+from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, _sender
 from ftrun.helpers.messenger.member_link import MemberLink
-from ftrun.helpers.messenger.operator_channel import Channel
+from ftrun.helpers.messenger.operator_channel import OperatorChannel
 from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.tree import Tree
@@ -36,18 +36,18 @@ def control_message(content: bytes) -> None:
 def channel(content: bytes) -> None:
     """Frames of the control channel, as its messenger takes them."""
     found = _channel()
-    found._asked.clear()
-    found._take([b"peer", *pieces(content, content.count(b"\0") % 5 + 1)], time.monotonic())
+    found._pending.clear()
+    found._receive([b"peer", *pieces(content, content.count(b"\0") % 5 + 1)], time.monotonic())
 
 
 @cache
-def _channel() -> Channel:
+def _channel() -> OperatorChannel:
     import zmq
 
     before = os.getcwd()
     os.chdir(folder("channel"))
     try:
-        return Channel(zmq.Context.instance(), Quiet(messenger.EVENTS))
+        return OperatorChannel(zmq.Context.instance(), Quiet(messenger.EVENTS))
     finally:
         os.chdir(before)
 
@@ -69,7 +69,7 @@ def peer_message(content: bytes) -> None:
         else:
             assert not isinstance(found, float) or found >= 0
     peers.load_why(content)
-    _who(content)
+    _sender(content)
 
 
 PLACE: Final = peers.MemberAddress(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
@@ -78,11 +78,11 @@ PLACE: Final = peers.MemberAddress(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0
 def rank_0(content: bytes) -> None:
     """What a member sends, as rank 0 takes it: hello, report, pulse and time."""
     hub, frames, now = _hub(), pieces(content, 4), time.monotonic()
-    hub._lives.clear()
-    peer = hub._introduced(frames[0])
-    hub._heard(peer, frames[1:], now)
-    hub._drawn = 0.0
-    if hub._own is None:
+    hub._peers.clear()
+    peer = hub._admit(frames[0])
+    hub._receive_report(peer, frames[1:], now)
+    hub._pulses_at = 0.0
+    if hub._own_report is None:
         json.dumps(hub._coordinator.order._asdict())
 
 
@@ -93,7 +93,7 @@ def _hub() -> CoordinatorLink:
 
 def member(content: bytes) -> None:
     """What rank 0 answers, as a member takes it."""
-    _member()._take(pieces(content, 1 + content.count(b"\0") % 5), time.monotonic())
+    _member()._receive(pieces(content, 1 + content.count(b"\0") % 5), time.monotonic())
 
 
 @cache

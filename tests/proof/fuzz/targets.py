@@ -133,7 +133,7 @@ def reset_json(content: bytes) -> None:
     """What it says of it is a line that PID 1 takes."""
     found, dropped = reset.parse(content, None, lambda code: fault_codes.look_up({}, code).severity)
     assert len(platform.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
-    Quiet(platform.EVENTS).dropped("reset.json", dropped)
+    Quiet(platform.EVENTS).report_dropped("reset.json", dropped)
 
 
 def py_spy(content: bytes) -> None:
@@ -247,9 +247,9 @@ def history_json(content: bytes) -> None:
     found, dropped = history.parse(content)
     joined = history.merge(found, found.faults[:1], found.schedules[:1])
     history.parse(history.dump(joined))
-    told = history.described(joined, time.time(), "boot")
+    told = history.reply(joined, time.time(), "boot")
     assert len(state_store.EVENTS.dump(told)) < helpers.LINE_LIMIT
-    Quiet(platform.EVENTS).dropped("history.json", dropped)
+    Quiet(platform.EVENTS).report_dropped("history.json", dropped)
 
 
 def verdict_json(content: bytes) -> None:

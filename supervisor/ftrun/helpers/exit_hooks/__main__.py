@@ -1,12 +1,12 @@
-"""Does what is to be done at the end of the container: `python -m ftrun.helpers.exit_hooks JSON`, started by PID 1.
+"""Runs the hooks at the end of the container: `python -m ftrun.helpers.exit_hooks JSON`, started by PID 1.
 
-The one word is a `Work` (messages/exit_hooks.py): the commands are run one after another by `sh -c`, each in a session
-of its own with its output on stderr, then the paths are unmounted by `umount`.  `Parted` is the last that it says.  It
-comes when all is done, or after the grace, or when stdin ends: what is `late` then goes on without being waited
-for.  The command that runs is left to itself, the others are started beside it, and the paths are unmounted lazily
-(`umount -l`: gone from the tree of files at once, for good with their last user); `pids` are the processes that go
-on.  A path that is busy is tried for BUSY seconds, then unmounted lazily: with the training ended its users may be
-ourselves.  It ends with 0, or with 1 after a `problem`.
+The argument is a `Work` (messages/exit_hooks.py).  The commands run one after another by `sh -c`, each in a session of
+its own with its output on stderr; then the paths are unmounted by `umount`.  `Parted` is the last message.  It is sent
+when all is done, after the grace period, or when stdin ends.  What is `late` by then continues without being waited
+for: the current command continues, the others are started beside it, and the paths are unmounted lazily (`umount -l`:
+the path disappears at once, the mount with its last user); `pids` are the processes that continue.  A busy path is
+retried for BUSY seconds, then unmounted lazily: training has ended by then, so ftrun itself may be the user.  The exit
+code is 0, or 1 after a `problem`.
 """
 
 import os
@@ -22,9 +22,9 @@ from ftrun.messages.codec import EXACT
 from ftrun.messages.exit_hooks import EVENTS, Failed, Parted, Work
 
 BUSY: Final = 10.0  # s
-AGAIN: Final = 0.2  # s between tries
-LAZY: Final = 2.0  # s for all `umount -l` together: they ask no disk, but find their way through the tree of files
-COMPLAINT: Final = 300  # bytes
+RETRY: Final = 0.2  # s between attempts
+LAZY: Final = 2.0  # s for all `umount -l` together: they access no disk, but resolve the path
+MAX_ERROR: Final = 300  # bytes of an error message
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,18 +46,18 @@ class ExitHooks:
 
     def run(self) -> None:
         for command in self._work.commands:
-            self._command(command)
+            self._run_command(command)
         lazily = [path for path in self._work.unmount if not self._unmount(path)]
         self._late += [f"umount {path}" for path in lazily]
         self._unmount_lazily(lazily)
-        self._lines.say(Parted(tuple(self._late), tuple(self._failed), tuple(self._left)))
+        self._lines.send(Parted(tuple(self._late), tuple(self._failed), tuple(self._left)))
 
     @property
-    def _over(self) -> bool:
+    def _out_of_time(self) -> bool:
         return self._lines.ended or (self._until is not None and time.monotonic() >= self._until)
 
-    def _command(self, command: str) -> None:
-        """Started in any case, and waited for while there is time."""
+    def _run_command(self, command: str) -> None:
+        """Start the command in any case, and wait for it while there is time."""
         pid = self._start(command, ["sh", "-c", command], LOG)
         if pid is None:
             return
@@ -69,18 +69,18 @@ class ExitHooks:
             self._fail(command, failure)
 
     def _unmount(self, path: str) -> bool:
-        """Whether it is settled: done, or failed for good."""
+        """Whether the path needs no further attempt: it is unmounted, or failed for good."""
         what, patience = f"umount {path}", time.monotonic() + BUSY
-        while not self._over:
-            complaint = os.memfd_create("complaint", os.MFD_CLOEXEC)
+        while not self._out_of_time:
+            error_output = os.memfd_create("error_output", os.MFD_CLOEXEC)
             try:
-                pid = self._start(what, ["umount", "--", path], complaint)
+                pid = self._start(what, ["umount", "--", path], error_output)
                 if pid is None:
                     return True
                 code = self._children.wait(pid, self._until)
-                failure = os.pread(complaint, COMPLAINT, 0).decode(errors="replace").strip()
+                failure = os.pread(error_output, MAX_ERROR, 0).decode(errors="replace").strip()
             finally:
-                os.close(complaint)
+                os.close(error_output)
             if code is None:
                 self._left.append(pid)
                 return False
@@ -91,7 +91,7 @@ class ExitHooks:
                 return True
             if time.monotonic() >= patience:
                 return False
-            self._lines.pause(AGAIN)
+            self._lines.pause(RETRY)
         return False
 
     def _unmount_lazily(self, paths: Sequence[str]) -> None:
@@ -105,9 +105,9 @@ class ExitHooks:
                 elif failure := why(code):
                     self._fail(f"umount -l {path}", failure)
 
-    def _start(self, what: str, words: Sequence[str], output: int) -> int | None:
+    def _start(self, what: str, command: Sequence[str], output: int) -> int | None:
         try:
-            return self._children.start(words, {"LC_ALL": "C"} if words[0] == "umount" else {}, output)
+            return self._children.start(command, {"LC_ALL": "C"} if command[0] == "umount" else {}, output)
         except (OSError, ValueError) as error:
             self._fail(what, str(error))
             return None

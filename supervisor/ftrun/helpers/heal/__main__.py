@@ -1,10 +1,9 @@
-"""Runs what heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
+"""Runs the command that heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
 
-The one word is a `Remedy` (messages/heal.py): its command is run by `sh -c` in a session of its own; its output goes to
-stderr.  `HealingFinished` is the last that it says ("it ended with 3", "it did not end within 5m", ...); by then
-nothing of the
-command is left, what it left in the background included.  When stdin ends before, all of it is killed just the same,
-and nothing is said.  It ends with 0, or with 1 after a `problem`.
+The argument is a `Remedy` (messages/heal.py): its command runs by `sh -c` in a session of its own, with its output on
+stderr.  `Healed` is the last message ("it ended with 3", "it did not end within 5m", ...); by then no process of the
+command is left, background processes included.  When stdin ends earlier, all of them are killed likewise, and no
+message is sent.  The exit code is 0, or 1 after a `problem`.
 """
 
 import os
@@ -23,8 +22,8 @@ from ftrun.host.procfs import Stat
 from ftrun.messages.codec import EXACT
 from ftrun.messages.heal import EVENTS, Healed, Remedy
 
-LAST: Final = 10.0  # s in which SIGKILL ends all but what is stuck in the kernel
-TURN: Final = 0.1  # s between looks for what forked meanwhile
+KILL_TIMEOUT: Final = 10.0  # s in which SIGKILL ends every process that is not blocked in the kernel
+TURN: Final = 0.1  # s between searches for processes forked meanwhile
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,21 +32,21 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
     remedy = EXACT.load(Remedy, argv[0])
-    spawn.become_subreaper()  # a daemon's parent is gone: it comes to us, and is ended
+    spawn.become_subreaper()  # daemons are reparented to this process, and ended by it
     children = Children(lines)
-    failure = _apply(remedy, children)
+    failure = _run_command(remedy, children)
     listening = not lines.ended
-    stuck = _end_all(children)
-    if stuck:
-        failure = f"{failure or 'it ended'}; SIGKILL does not end {'; '.join(map(procfs.describe, stuck[:4]))}"
+    survivors = _end_all(children)
+    if survivors:
+        failure = f"{failure or 'it ended'}; SIGKILL does not end {'; '.join(map(procfs.describe, survivors[:4]))}"
     if listening:
-        lines.say(Healed(failure is None, failure))
+        lines.send(Healed(failure is None, failure))
 
 
-def _apply(remedy: Remedy, children: Children) -> str | None:
-    """Why it has not healed."""
+def _run_command(remedy: Remedy, children: Children) -> str | None:
+    """Run the command.  Returns why it has not healed the device, or None."""
     try:
-        pid = children.start(["sh", "-c", remedy.command], remedy.environment, with_us=True)
+        pid = children.start(["sh", "-c", remedy.command], remedy.environment, kill_with_parent=True)
     except (OSError, ValueError) as error:
         return f"it cannot be started: {error}"
     code = children.wait(pid, time.monotonic() + remedy.timeout)
@@ -55,17 +54,17 @@ def _apply(remedy: Remedy, children: Children) -> str | None:
 
 
 def _end_all(children: Children) -> list[Stat]:
-    """What SIGKILL did not end.  Orphans are ours: no child of ours is left only if nothing is."""
-    until = time.monotonic() + LAST
+    """Kill all processes of the command: the descendants of this subreaper.  Returns those that survive SIGKILL."""
+    until = time.monotonic() + KILL_TIMEOUT
     while children.reap():
-        tree.kill(_ours)
+        tree.kill(_descendants)
         if time.monotonic() >= until:
-            return _ours()
+            return _descendants()
         children.listen(TURN)
     return []
 
 
-def _ours() -> list[Stat]:
+def _descendants() -> list[Stat]:
     everyone = procfs.all_processes()
     pids = below(os.getpid(), everyone) - {os.getpid()}
     return [process for process in everyone if process.pid in pids and not process.ended]

@@ -1,4 +1,4 @@
-"""Programs that a helper runs, and waits for while it listens to its stdin."""
+"""Programs that a helper runs and waits for while it still listens on stdin."""
 
 import os
 import signal
@@ -14,34 +14,37 @@ LOG: Final = 2
 
 
 class Children:
-    """One of them in a process: it reaps every child, adopted ones too."""
+    """At most one instance per process: it reaps every child, adopted ones too."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
         self._codes: dict[int, int] = {}
-        self._started: list[subprocess.Popen[bytes]] = []  # kept: one that is dropped is waited for by `subprocess`
+        self._started: list[subprocess.Popen[bytes]] = []  # kept, because `subprocess` would wait for a discarded one
         self._bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def start(
-        self, words: Sequence[str], environment: Mapping[str, str], output: int = LOG, with_us: bool = False
+        self, command: Sequence[str], environment: Mapping[str, str], output: int = LOG, kill_with_parent: bool = False
     ) -> int:
-        """Its pid; OSError if it cannot be started.  In a session of its own; `with_us`: it dies when we do."""
+        """Start a program in a session of its own, and return its pid; OSError if it cannot be started.
+
+        `kill_with_parent`: the program is killed when this process ends.
+        """
         child = subprocess.Popen(
-            words,
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             env=os.environ | dict(environment),
             start_new_session=True,
-            preexec_fn=_die_with_us if with_us else None,
+            preexec_fn=_kill_with_parent if kill_with_parent else None,
         )
         self._started.append(child)
         return child.pid
 
     def wait(self, pid: int, until: float | None) -> int | None:
-        """Its exit code, or the number of the signal below 0; None if that comes too late, or stdin ended before."""
+        """The exit code, or the negative signal number; None if it comes after `until`, or stdin has ended."""
         while True:
             self.reap()
             left = None if until is None else until - time.monotonic()
@@ -50,7 +53,7 @@ class Children:
             self.listen(left)
 
     def listen(self, timeout: float | None) -> None:
-        """Until a child has ended or stdin has, or `timeout` s."""
+        """Wait until a child has ended or stdin has, for at most `timeout` s."""
         self._lines.requests(timeout, self._bell)
         try:
             os.read(self._bell, 4096)
@@ -58,7 +61,7 @@ class Children:
             pass
 
     def reap(self) -> bool:
-        """Whether there are children that have not ended."""
+        """Reap all children that have ended.  Returns whether others are still running."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -69,13 +72,13 @@ class Children:
             return False
 
 
-def _die_with_us() -> None:
-    signals.restore(signals.Inherited(frozenset(), frozenset()))  # we may be deaf to some; `timeout` needs them
+def _kill_with_parent() -> None:
+    signals.restore(signals.Inherited(frozenset(), frozenset()))  # this process may ignore some that `timeout` needs
     spawn.prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def why(code: int) -> str | None:
-    """How it failed, for a person; None if it did not."""
+    """A description of the failure for a person; None if the program succeeded."""
     if code >= 0:
         return f"it ended with {code}" if code else None
     try:

@@ -1,10 +1,11 @@
-"""Everything pyzmq: `python -m ftrun.helpers.messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after the command.
+"""All communication over ZeroMQ: `python -m ftrun.helpers.messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after
+the command.
 
-In the run dir: `ftctl.sock`, the control channel (channel.py); `records.sock`, a stream of the records (stream.py);
-and `steps.jsonl`, how far training was when (steps.py).  stdin and stdout are one stream socket; messages/messenger.py
-has
-what is said on it.  With GROUP (a `messages.peers.Place` in JSON) it also speaks with the other nodes (hub.py at rank
-0, member.py).  It ends with 0 when stdin ends or nobody reads any more, with 1 after a problem that it did not expect.
+It creates in the run dir: `ftctl.sock`, the control channel (operator_channel.py); `records.sock`, a stream of the
+records (record_publisher.py); and `steps.jsonl`, the progress of training over time (steps.py).  stdin and stdout are
+one stream socket, whose messages are defined in messages/messenger.py.  With GROUP (a `messages.peers.MemberAddress`
+as JSON) it also communicates with the other nodes (coordinator_link.py at rank 0, member_link.py elsewhere).  It exits
+with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected exception.
 """
 
 import math
@@ -17,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.messenger.operator_channel import Channel
+from ftrun.helpers.messenger.operator_channel import OperatorChannel
 from ftrun.helpers.messenger.record_publisher import RecordPublisher
 from ftrun.helpers.messenger.steps import Steps
 from ftrun.messages import peers
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
     from ftrun.helpers.messenger.member_link import MemberLink
 
-MOST: Final = 96 << 20  # bytes; it needs 10 MiB
-EACH: Final = 128 << 10  # bytes more of each member at rank 0
+MEMORY: Final = 96 << 20  # bytes; it needs 10 MiB
+MEMORY_PER_MEMBER: Final = 128 << 10  # further bytes for each member at rank 0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,24 +40,24 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     import zmq
 
     run_dir, beat_dir, *group = argv
-    place = _place(group[0]) if group else None
-    # What clients make it hold is not the job's: beyond that it dies, and comes again.
-    most = MOST if place is None else MOST + place.size * EACH
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    address = _load_address(group[0]) if group else None
+    # Clients must not use up the memory of the job: beyond this limit the messenger dies, and is restarted.
+    limit = MEMORY if address is None else MEMORY + address.size * MEMORY_PER_MEMBER
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.chdir(run_dir)  # the path of a socket may have 107 bytes: names are relative to here
-    os.umask(0o177)  # from its first moment a socket is for this user, and root
+    os.chdir(run_dir)  # the path of a socket is limited to 107 bytes, so names are relative to here
+    os.umask(0o177)  # only this user and root can ever open the sockets
     context = zmq.Context(io_threads=1)
-    channel, stream, steps = Channel(context, lines), RecordPublisher(context, lines), Steps(beat_dir, lines)
-    link = None if place is None else _link(place, beat_dir, lines)
+    channel, publisher, steps = OperatorChannel(context, lines), RecordPublisher(context, lines), Steps(beat_dir, lines)
+    link = None if address is None else _link(address, beat_dir, lines)
     poller = zmq.Poller()
-    for source in (0, channel.socket, stream.fd, *(() if link is None else link.sources)):
+    for source in (0, channel.socket, publisher.fd, *(() if link is None else link.sources)):
         if source is not None:
             poller.register(source, zmq.POLLIN)
     try:
         while not lines.ended:
             now = time.monotonic()
-            due = min(channel.due, stream.due, steps.due, math.inf if link is None else link.due)
+            due = min(channel.due, publisher.due, steps.due, math.inf if link is None else link.due)
             ready = dict(poller.poll(int(max(0.0, due - now) * 1000) + 1))
             now = time.monotonic()
             for request in lines.requests(0.0) if 0 in ready else ():
@@ -64,36 +65,37 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                     case Attempt(number):
                         steps.attempt = number
                     case Report(report) if link is not None:
-                        link.take(peers.cleaned(report), now)
+                        link.set_report(peers.cleaned(report), now)
                     case Answer():
-                        channel.answer(request)
-            channel.tend(now)
-            if stream.fd in ready:
-                poller.unregister(stream.fd)  # until the batch is sent
-                stream.changed(now)
-            elif now >= stream.due:
-                stream.send()
-                poller.register(stream.fd, zmq.POLLIN)
-            steps.tend(now)
+                        channel.reply(request)
+            channel.process(now)
+            if publisher.fd in ready:
+                poller.unregister(publisher.fd)  # until the batch has been sent
+                publisher.changed(now)
+            elif now >= publisher.due:
+                publisher.send()
+                poller.register(publisher.fd, zmq.POLLIN)
+            steps.record(now)
             if link is not None:
-                link.tend(now)
+                link.process(now)
     finally:
         if link is not None:
             link.close(lines.ended)
-        context.destroy(linger=200)  # ms, for the last answers
+        context.destroy(linger=200)  # ms, for the last replies
 
 
-def _place(word: str) -> peers.MemberAddress:
-    place = peers.load_place(word)
-    return place._replace(secret=place.secret and os.path.abspath(place.secret))  # we go to the run dir
+def _load_address(content: str) -> peers.MemberAddress:
+    address = peers.load_place(content)
+    # The path becomes absolute, because the working directory changes to the run dir.
+    return address._replace(secret=address.secret and os.path.abspath(address.secret))
 
 
-def _link(place: peers.MemberAddress, beat_dir: str, lines: Lines) -> "CoordinatorLink | MemberLink":
-    if place.rank:
+def _link(address: peers.MemberAddress, beat_dir: str, lines: Lines) -> "CoordinatorLink | MemberLink":
+    if address.rank:
         from ftrun.helpers.messenger.member_link import MemberLink as Link
     else:
         from ftrun.helpers.messenger.coordinator_link import CoordinatorLink as Link  # type: ignore[assignment]
-    return Link(place, beat_dir, lines)
+    return Link(address, beat_dir, lines)
 
 
 if __name__ == "__main__":

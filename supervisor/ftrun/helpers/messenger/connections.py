@@ -1,8 +1,9 @@
-"""The connections of rank 0, as its monitor tells of them: which are open, who is a stranger, and that there is room.
+"""The TCP connections at rank 0, as its socket monitor reports them.  Guarantees that there is always room for members.
 
-Who does not know the secret can open one, and hold it for as long as a handshake may take.  Beyond the room the oldest
-in which nobody of the group has spoken are closed: to keep a member out, strangers have to fill the room again within
-the moment that its handshake takes.  Who has spoken is never closed here, so that who knows the secret could fill it.
+A stranger without the secret can open a connection and hold it for as long as a handshake may take.  When the limit is
+reached, the oldest connections on which no member has sent a message are closed: to keep a member out, strangers have
+to fill all the room again within the time of its handshake.  A connection of a member is never closed here, so someone
+who knows the secret could fill the room.
 """
 
 import os
@@ -12,33 +13,33 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.member_link import happened
+from ftrun.helpers.messenger.member_link import monitor_events
 
 if TYPE_CHECKING:
     import zmq
 
-OWN: Final = 64  # descriptors for everything but connections
-STRANGE: Final = 64  # connections beyond two of each member, of whoever
+RESERVED: Final = 64  # descriptors for everything but connections
+STRANGERS: Final = 64  # connections beyond two for each member
 HANDSHAKE: Final = 3.0  # s
-TOLD: Final = 16  # strangers that are told
+MAX_REPORTED: Final = 16  # strangers that are reported
 
 
 class Connection(NamedTuple):
-    where: str  # the address of its other end; empty if it was closed again
-    inode: int  # tells it from a later one of the same number; 0 likewise
+    where: str  # the address of the other end; empty if it was closed in the meantime
+    inode: int  # tells it from a later one with the same descriptor; 0 if it was closed in the meantime
 
 
 class Connections:
-    """`open` has the oldest first.  `source` is to be polled; then `closed`, and `make_room`."""
+    """`open`: by descriptor, the oldest first.  The owner polls `source`, then calls `closed` and `make_room`."""
 
     def __init__(self, router: "zmq.Socket[bytes]", size: int, lines: Lines) -> None:
         import zmq
 
         self._lines = lines
-        self._room = room(size, lines)
+        self._limit = connection_limit(size, lines)
         self._strangers: set[str] = set()
-        self._ended: set[int] = set()  # by us, and not closed yet
-        self._pin = os.dup(0)  # with a number of our own no descriptor is needed where there is none left
+        self._shut: set[int] = set()  # shut down here, and not closed yet
+        self._pin = os.dup(0)  # reserves a descriptor, so that `_shut_down` works when none is free
         self.open: dict[int, Connection] = {}
         router.handshake_ivl = int(HANDSHAKE * 1000)
         self.source = router.get_monitor_socket(
@@ -46,39 +47,42 @@ class Connections:
         )
 
     def closed(self) -> list[int]:
-        """Those that were since the last call; others may have their numbers by now."""
+        """The descriptors of connections that closed since the last call; other connections may use them by now."""
         import zmq
 
         found: list[int] = []
         failed: int | None = None
-        for event, value in happened(self.source):
+        for event, value in monitor_events(self.source):
             if event == zmq.EVENT_ACCEPTED:
-                self.open[value] = _looked_at(value)
+                self.open[value] = _describe(value)
             elif event == zmq.EVENT_DISCONNECTED:
                 connection = self.open.pop(value, None)
-                self._ended.discard(value)
+                self._shut.discard(value)
                 found.append(value)
                 if failed is not None:
-                    self._stranger(failed, connection.where if connection else "")
+                    self._report_stranger(failed, connection.where if connection else "")
                 failed = None
             else:
-                failed = value  # why; it is disconnected next
+                failed = value  # the reason; the event for the disconnection follows
         return found
 
-    def make_room(self, spoken: Container[int]) -> None:
-        """Without a descriptor left, libzmq would try to accept for ever, and nothing else could be opened here."""
-        many = len(self.open) - len(self._ended) - self._room
-        if many <= 0:
+    def make_room(self, members: Container[int]) -> None:
+        """Close the oldest silent connections beyond the limit.  Without a free descriptor libzmq would retry accept
+        forever, and nothing else could be opened in this process."""
+        excess = len(self.open) - len(self._shut) - self._limit
+        if excess <= 0:
             return
-        self._lines.problem(f"{self._room} connections, and no room for more: the oldest that say nothing are closed")
-        silent = [fd for fd in self.open if fd not in spoken and fd not in self._ended]
-        for fd in silent[:many]:
-            self._ended.add(fd)
-            self._end(fd, self.open[fd].inode)
+        self._lines.problem(
+            f"all {self._limit} connections are in use: the oldest on which no member has sent a message are closed"
+        )
+        silent = [fd for fd in self.open if fd not in members and fd not in self._shut]
+        for fd in silent[:excess]:
+            self._shut.add(fd)
+            self._shut_down(fd, self.open[fd].inode)
 
-    def _end(self, fd: int, inode: int) -> None:
-        """That connection, and no other that has its number by now: who was seen as it is gone from the monitor first,
-        and what is pinned is not closed meanwhile."""
+    def _shut_down(self, fd: int, inode: int) -> None:
+        """Close that connection, and no other that has its descriptor by now: the inode is compared, and a duplicated
+        descriptor cannot be closed meanwhile."""
         try:
             os.dup2(fd, self._pin, inheritable=False)
             if os.fstat(self._pin).st_ino == inode:
@@ -88,41 +92,41 @@ class Connections:
                 finally:
                     connection.detach()
         except OSError:
-            pass  # it is closed
+            pass  # it is already closed
         finally:
             os.dup2(0, self._pin, inheritable=False)
 
-    def _stranger(self, reason: int, where: str) -> None:
+    def _report_stranger(self, reason: int, where: str) -> None:
         import zmq
 
         if reason == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-            what = "has another secret than this group"
+            what = "has a different secret from this group"
         elif reason == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-            what = "has no secret, or has one where this group has none"
+            what = "has no secret, or has one although this group has none"
         else:
-            what = "does not speak the protocol of a group"
-        if len(self._strangers) < TOLD:
+            what = "does not use the protocol of a group"
+        if len(self._strangers) < MAX_REPORTED:
             self._strangers.add(f"{where} {what}")
-            self._lines.problem(f"{where or 'an unknown address'} is refused: it {what}")
+            self._lines.problem(f"{where or 'an unknown address'} was refused: it {what}")
 
 
-def room(size: int, lines: Lines) -> int:
-    """How many connections there may be: two of each member, since who comes back does so while its old one may still
-    be open, and some of strangers; or as many as the limit of this container allows."""
-    need, wanted = size + OWN, 2 * size + STRANGE + OWN
+def connection_limit(size: int, lines: Lines) -> int:
+    """The limit of connections: two for each member, because a member may reconnect while its old connection is still
+    open, and some for strangers; or as many as the open-files limit of this container allows.  Sets the soft limit."""
+    required, limit = size + RESERVED, 2 * size + STRANGERS + RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if hard != resource.RLIM_INFINITY and hard < need:
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if hard != resource.RLIM_INFINITY and hard < required:
         lines.problem(
-            f"rank 0 needs {need} open files for a group of {size}, and may have {hard}: not all nodes can join; give"
-            f" its container more (ulimit -Hn {need})"
+            f"rank 0 needs {required} open files for a group of {size}, but its limit is {hard}: not all nodes can"
+            f" join; raise the limit of its container (ulimit -Hn {required})"
         )
-    return max(1, wanted - OWN)
+    return max(1, limit - RESERVED)
 
 
-def _looked_at(fd: int) -> Connection:
+def _describe(fd: int) -> Connection:
     try:
         connection = socket.socket(fileno=fd)
         try:

@@ -1,8 +1,9 @@
-"""Why a server ends each connection to it: what it says of itself before anybody has to know a secret.
+"""Finds out why a server closes each connection, by reading its greeting, which requires no secret.
 
-ZMTP 3 (rfc.zeromq.org/spec/23): both ends greet with a signature, the version, and the name of the security mechanism.
-With CURVE (rfc.zeromq.org/spec/25) a server closes the connection without an answer where the first command of a client
-was not made for its key, so that a client with another secret sees a greeting and then the end of the connection.
+ZMTP 3 (rfc.zeromq.org/spec/23): both ends send a greeting with a signature, the version, and the name of the security
+mechanism.  With CURVE (rfc.zeromq.org/spec/25) a server closes the connection without a reply if the first command of
+a client was not encrypted for its key, so that a client with another secret sees a greeting and then the end of the
+connection.
 """
 
 import errno
@@ -14,77 +15,77 @@ from ftrun.messages import peers
 
 SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
 VERSION: Final = b"\x03\x00"
-MECHANISM: Final = slice(12, 32)  # in a greeting
-PATIENCE: Final = 1.0  # s for each of a few steps
-FAILED: Final = 3  # handshakes in a row; a single one fails when rank 0 ends in the middle
-# A rank 0 of an earlier schedule, with the secret of that one, may answer under the same name until its container is
-# gone: pods and Slurm's steps have 30 s to end after SIGTERM.
-CERTAIN: Final = 60.0  # s in which a server has to refuse every handshake before a member takes that as final
-GAP: Final = 10.0  # s between two failed handshakes; after a longer one the count begins anew
-ENDED: Final = (errno.EPIPE, errno.ECONNRESET)  # what libzmq gives where the server closed; EAGAIN: no answer in time
+MECHANISM: Final = slice(12, 32)  # of a greeting
+PATIENCE: Final = 1.0  # s for each of a few operations
+FAILED: Final = 3  # failed handshakes in a row; a single one also fails when rank 0 ends during it
+# The rank 0 of an earlier schedule, which has another secret, may answer under the same name until its container is
+# gone: pods and Slurm steps have 30 s to end after SIGTERM.
+CERTAIN: Final = 60.0  # s in which a server has to refuse every handshake before a member treats the refusal as final
+GAP: Final = 10.0  # s between two failed handshakes; after a longer gap the count is reset
+ENDED: Final = (errno.EPIPE, errno.ECONNRESET)  # what libzmq reports if the server closed; EAGAIN: no reply in time
 
 
 class Handshakes:
-    """The handshakes with rank 0 that failed in a row.  `why`: what rank 0 is or has, once that is known, to follow on
-    its name or on "it".  `certain`: it has refused each of them for so long that it will not take this node.
+    """The handshakes with rank 0 that failed in a row.  `why`: the diagnosis, once it is known, as a predicate of
+    rank 0 or "it".  `certain`: rank 0 has refused every handshake for so long that it will not accept this node.
 
-    Somebody in the middle of the line can close connections, too, and so bring this about; he can do that only to a
-    member that never was in the group, and that he keeps out anyway.
+    An attacker on the network path can close connections as well, and cause the same result, but only for a member
+    that has never joined the group, and that the attacker could keep out anyway.
     """
 
-    def __init__(self, place: peers.MemberAddress) -> None:
-        self._place = place
+    def __init__(self, address: peers.MemberAddress) -> None:
+        self._address = address
         self._since = self._last = 0.0
         self.count = 0
         self.why, self.certain = "", False
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self.count, self.why, self.certain = 0, "", False
 
-    def ended(self, now: float) -> None:
-        """Another one that the server ended.  It takes a few seconds at most, and only from the third one on."""
+    def failed(self, now: float) -> None:
+        """The server has closed another handshake.  From the third connection on this takes up to a few seconds."""
         if not self.count or now > self._last + GAP:
-            self.forget()
+            self.reset()
             self._since = now
         self.count, self._last = self.count + 1, now
         if self.count < FAILED:
             return
         if not self.why:
-            self.why = stranger(self._place)
+            self.why = diagnose(self._address)
         elif now >= self._since + CERTAIN and not self.certain:
-            self.why = stranger(self._place)  # another server may be there by now
+            self.why = diagnose(self._address)  # another server may listen there by now
             self.certain = bool(self.why)
-            self._since = now  # if not, it takes as long again
+            self._since = now  # if it is not certain, the interval starts again
 
     @property
     def refusal(self) -> str:
         return f"it {self.why} (it has refused every handshake for {seconds(CERTAIN)})"
 
 
-def stranger(place: peers.MemberAddress) -> str:
-    """What rank 0 is or has, where its greeting shows it; else empty.  It takes a few seconds at most."""
-    found = mechanism(place.endpoint)
-    if place.secret and found == b"CURVE":
-        return f"has another secret than this node, or another server listens there: {place.secret}"
-    if place.secret and found == b"NULL":
+def diagnose(address: peers.MemberAddress) -> str:
+    """The mismatch that the greeting of rank 0 shows, else an empty string.  Takes a few seconds at most."""
+    server_mechanism = mechanism(address.endpoint)
+    if address.secret and server_mechanism == b"CURVE":
+        return f"has a different secret from this node, or another server listens there: {address.secret}"
+    if address.secret and server_mechanism == b"NULL":
         return "has no secret, and this node has one"
-    if not place.secret and found == b"CURVE":
+    if not address.secret and server_mechanism == b"CURVE":
         return "has a secret, and this node has none"
     return ""
 
 
 def mechanism(endpoint: str) -> bytes:
-    """As the server greets; empty where it does not, as a proxy with nothing behind it.  We do not say ours: it would
-    end the connection at once if that is another."""
+    """The security mechanism in the greeting of the server; empty if there is none, as from a proxy without a backend.
+    Ours is not sent: the server would close the connection at once if it differs."""
     host, _, port = endpoint.rpartition(":")
     try:
-        with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), PATIENCE) as one:
-            one.sendall(SIGNATURE + VERSION)
-            said = b""
-            while len(said) < MECHANISM.stop and (more := one.recv(MECHANISM.stop - len(said))):
-                said += more
+        with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), PATIENCE) as connection:
+            connection.sendall(SIGNATURE + VERSION)
+            greeting = b""
+            while len(greeting) < MECHANISM.stop and (more := connection.recv(MECHANISM.stop - len(greeting))):
+                greeting += more
     except (OSError, ValueError):
         return b""
-    if len(said) < MECHANISM.stop or said[:1] != SIGNATURE[:1] or said[9:10] != SIGNATURE[9:]:
+    if len(greeting) < MECHANISM.stop or greeting[:1] != SIGNATURE[:1] or greeting[9:10] != SIGNATURE[9:]:
         return b""
-    return said[MECHANISM].rstrip(b"\0")
+    return greeting[MECHANISM].rstrip(b"\0")

@@ -1,4 +1,4 @@
-"""The keys of a group, all from its secret: who does not know it neither gets a word in, nor one out.
+"""The CURVE keys of a group, derived from its secret.  Without the secret nobody can send or read messages.
 
 A client has to know the public key of the server, and that is never sent.
 """
@@ -15,7 +15,7 @@ except ImportError:
 
 
 class Unusable(ValueError):
-    """One line: why there is no secret."""
+    """The secret cannot be used; the text is one line with the reason."""
 
 
 class Keys(NamedTuple):
@@ -24,17 +24,17 @@ class Keys(NamedTuple):
 
 
 def read(path: str) -> bytes:
-    """The secret, as the options' check reads it; it may have changed since."""
+    """The secret, validated as on the command line; the file may have changed since."""
     try:
         return read_secret(path)
     except ConfigError as error:
         raise Unusable(str(error)) from None
 
 
-def made(secret: bytes, of: str) -> Keys:
-    """The same on every node, `of` the server or its clients."""
+def derive(secret: bytes, role: str) -> Keys:
+    """The keys of `role`, either the server or its clients; identical on every node."""
     import zmq
     from zmq.utils import z85
 
-    key = z85.encode(blake2b(secret, digest_size=32, person=f"ftrun-{of}".encode()).digest())
+    key = z85.encode(blake2b(secret, digest_size=32, person=f"ftrun-{role}".encode()).digest())
     return Keys(zmq.curve_public(key), key)

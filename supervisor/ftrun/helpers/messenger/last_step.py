@@ -1,4 +1,4 @@
-"""The rank of this node that stopped first, from the beat file."""
+"""Reads from the beat file which rank of this node stopped first."""
 
 import os
 
@@ -10,13 +10,14 @@ from ftrun_hooks import layout as at
 
 
 def read(beat_dir: str, now: float) -> Pulse | None:
-    """None: nobody beats here, or all are done.  The lowest step is behind, then the longest silence."""
+    """The rank with the lowest step; among equals, the one that has been silent longest.  None: no rank has sent a
+    heartbeat, or all are done."""
     try:
         fd = os.open(f"{beat_dir}/{at.BEATS}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        # Read, not mapped: a file that the command cuts off meanwhile would be a SIGBUS.
+        # The file is read and not mapped: if the command truncated it meanwhile, access would raise SIGBUS.
         content = memoryview(os.pread(fd, at.FILE_BYTES, 0))
     except OSError:
         return None
@@ -25,15 +26,15 @@ def read(beat_dir: str, now: float) -> Pulse | None:
     if len(content) < at.FILE_BYTES:
         return None
     words = content.cast("Q")
-    found = []
-    for number, magic in enumerate(words[at.HEADER_WORDS + at.MAGIC_WORD :: at.SLOT_WORDS].tolist()):
+    ranks = []
+    for slot, magic in enumerate(words[at.HEADER_WORDS + at.MAGIC_WORD :: at.SLOT_WORDS].tolist()):
         if magic:
-            begin = at.HEADER_WORDS + number * at.SLOT_WORDS
+            begin = at.HEADER_WORDS + slot * at.SLOT_WORDS
             row = words[begin : begin + at.SLOT_WORDS].tolist()
             rank = beat_slots.rank(row, row[at.CREDIT], (), lambda _: None)
             if beat_slots.has_plausible_times(row, now):
-                found.append(rank)
-    pulses = (_pulse(rank, now) for rank in one_each(found) if not rank.done)
+                ranks.append(rank)
+    pulses = (_pulse(rank, now) for rank in one_each(ranks) if not rank.done)
     return min(pulses, key=lambda pulse: (pulse.step is None, pulse.step or 0, -pulse.age), default=None)
 
 

@@ -1,6 +1,7 @@
-"""The side of a member: its report goes to rank 0 whenever it changes, and again as a heartbeat; orders come back.
+"""A member's side of the group: it sends its report to rank 0 whenever that changes, and again as a heartbeat; rank 0
+replies with its order.
 
-Whole states travel: what is lost on a connection that breaks is said again on the next, and nothing is queued.
+Every message carries the complete state: what a broken connection loses is sent again on the next, nothing is queued.
 """
 
 import ipaddress
@@ -23,49 +24,49 @@ from ftrun.messages.codec import Malformed
 if TYPE_CHECKING:
     import zmq
 
-A_TURN: Final = 64  # messages
-OFTEN: Final = 1.0  # s between two heartbeats of a member
-SELDOM: Final = 4.5  # in a large group; PID 1 has its `contact` at least each 5 s
-MANY: Final = 200  # heartbeats a second that rank 0 takes at most
-ANSWER: Final = 5.0  # s after which a connection that is silent is made anew: rank 0 may have another address
-PARTING: Final = 0.2  # s before that, in which rank 0 is told that we do so
-CONNECT: Final = 2000  # ms; the kernel would ask again after 1, 2, 4, 8, ... s, and not notice that a network is back
+BATCH: Final = 64  # messages that are read before other work is done
+PERIOD: Final = 1.0  # s between two heartbeats of a member
+MAX_PERIOD: Final = 4.5  # s, in a large group; PID 1 gets a `contact` at least every 5 s
+HEARTBEATS_PER_SECOND: Final = 200  # that rank 0 receives at most
+REPLY_TIMEOUT: Final = 5.0  # s, after which the connection is renewed: rank 0 may have another address
+RENEW_DELAY: Final = 0.2  # s between the notice to rank 0 and the renewal of the connection
+CONNECT: Final = 2000  # ms; the kernel would retry after 1, 2, 4, 8, ... s, and not notice that the network is back
 RETRY: Final = 1.0  # s
-LATE: Final = 1.0  # s; who is woken that much later than planned was stopped, and does not judge at once
-SETTLED: Final = 10.0  # s without rank 0 after which that is told of one that was there: a proxy closes them too
-LEAVING: Final = 3.0  # s that rank 0 has for its last answer; PID 1 waits for a little longer
+LATE: Final = 1.0  # s; if it wakes up later than planned by this much, it was stopped, so timeouts start again
+SETTLED: Final = 10.0  # s after the last contact until failed handshakes are reported: a proxy also closes connections
+LEAVING: Final = 3.0  # s that rank 0 has for its last reply; PID 1 waits a little longer
 HANDSHAKE: Final = 5000  # ms
 
 
 def period(size: int) -> float:
-    """Of the heartbeats."""
-    return min(max(OFTEN, size / MANY), SELDOM)
+    """The period of the heartbeats, in seconds, for a group of that size."""
+    return min(max(PERIOD, size / HEARTBEATS_PER_SECOND), MAX_PERIOD)
 
 
-def server(place: peers.MemberAddress, bind: bool) -> str:
-    """The address for zmq; `keys.Unusable` if there is none that may be used."""
-    host, _, port = place.endpoint.rpartition(":")
+def server(address: peers.MemberAddress, bind: bool) -> str:
+    """The address of rank 0 for zmq; `keys.Unusable` if the endpoint is invalid or unsafe."""
+    host, _, port = address.endpoint.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise keys.Unusable(f"the group's endpoint is no HOST:PORT: {place.endpoint}")
+        raise keys.Unusable(f"the endpoint of the group is not HOST:PORT: {address.endpoint}")
     host = "127.0.0.1" if host == "localhost" else host
     try:
-        here = ipaddress.ip_address(host).is_loopback
+        loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
-        here = False
-    if place.secret is None and not here:
-        raise keys.Unusable(f"without a secret a group has a loopback endpoint, and no {place.endpoint}")
-    if bind and not here:
+        loopback = False
+    if address.secret is None and not loopback:
+        raise keys.Unusable(f"a group without a secret needs a loopback endpoint: {address.endpoint}")
+    if bind and not loopback:
         return f"tcp://*:{port}"
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def secured(socket: "zmq.Socket[bytes]", place: peers.MemberAddress, bind: bool) -> bytes | None:
-    """It speaks with who knows the secret, and with nobody else; without a secret only within this machine."""
-    if place.secret is None:
+def secured(socket: "zmq.Socket[bytes]", address: peers.MemberAddress, bind: bool) -> bytes | None:
+    """Restrict the socket to peers with the secret, which is returned.  Without one the group stays on this machine."""
+    if address.secret is None:
         return None
-    secret = keys.read(place.secret)
-    servers, clients = keys.made(secret, "server"), keys.made(secret, "client")
+    secret = keys.read(address.secret)
+    servers, clients = keys.derive(secret, "server"), keys.derive(secret, "client")
     if bind:
         socket.curve_secretkey, socket.curve_publickey, socket.curve_server = servers.secret, servers.public, True
     else:
@@ -74,8 +75,8 @@ def secured(socket: "zmq.Socket[bytes]", place: peers.MemberAddress, bind: bool)
     return secret
 
 
-def happened(monitor: "zmq.Socket[bytes]") -> list[tuple[int, int]]:
-    """What its socket monitor has to say: event and value."""
+def monitor_events(monitor: "zmq.Socket[bytes]") -> list[tuple[int, int]]:
+    """The pending events of a socket monitor: (event, value)."""
     import zmq
 
     found: list[tuple[int, int]] = []
@@ -88,16 +89,16 @@ def happened(monitor: "zmq.Socket[bytes]") -> list[tuple[int, int]]:
 
 
 class MemberLink:
-    """`sources` are to be polled; then, and when `due`, `tend`."""
+    """The owner polls `sources`, and calls `process` after that and at `due`."""
 
-    def __init__(self, place: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
         import zmq
 
-        self._place, self._beat_dir, self._lines = place, beat_dir, lines
-        hello = peers.Hello(__version__, place.job, place.size, place.rank, place.life, place.node)
+        self._address, self._beat_dir, self._lines = address, beat_dir, lines
+        hello = peers.Hello(__version__, address.job, address.size, address.rank, address.life, address.node)
         self._hello = peers.dump_hello(hello)
-        self._period = period(place.size)
-        # An own context: where names are looked up, nothing else is done meanwhile.
+        self._period = period(address.size)
+        # A context of its own: its I/O thread blocks during name resolution.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.immediate = True  # without a connection nothing is queued
@@ -114,82 +115,82 @@ class MemberLink:
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
         self.sources = (self._socket, self._monitor)
-        self._address: str | None = None  # None: not yet connected to
+        self._url: str | None = None  # None: not connected yet
         self._report: Report | None = None
-        self._content = b""  # as it is sent; empty: to be made
-        self._reported = 0.0
+        self._frame = b""  # the report as it is sent; empty: must be encoded again
+        self._reported_at = 0.0
         self._order = b""
         self._refusals: set[str] = set()
-        self._refused = ""
-        self._handshakes = Handshakes(place)
-        self._unanswered = 0  # connections in a row without an answer in time
-        self._secret: bytes | None = None  # as the connection has it
+        self._refusal = ""
+        self._handshakes = Handshakes(address)
+        self._unanswered = 0  # consecutive connections without a reply in time
+        self._secret: bytes | None = None  # that the connection uses
         self._up = False  # there is a connection
-        self._over = False  # by the last order
+        self._over = False  # the last order ended the group
         self._left = self._cut = False
         now = time.monotonic()
         self._since = self._planned = now
-        self._next = self._patient = now
-        # When we asked what rank 0 has answered: it has heard of us since, and does not give us up before we do.
-        self._heard: float | None = None
-        self._asked: float | None = None  # the oldest question that has no answer
-        self._sent = now
-        self._said = 0.0
-        self._renewing: float | None = None  # when the connection is made anew
+        self._next = self._lenient_until = now
+        # When we sent the latest message that rank 0 has confirmed: it will not give us up before we give it up.
+        self._confirmed: float | None = None
+        self._awaiting: float | None = None  # when the oldest message without a reply was sent
+        self._sent_at = now
+        self._contact_sent = 0.0
+        self._renew_at: float | None = None  # when the connection is renewed
 
     @property
     def due(self) -> float:
-        """When something has to be done that nobody announces."""
-        judged = min(
-            math.inf if self._asked is None else self._asked + ANSWER,
-            math.inf if self._renewing is None else self._renewing,
-            math.inf if self._cut else self._silent,
+        """The time of the next action that no socket event triggers."""
+        timeouts = min(
+            math.inf if self._awaiting is None else self._awaiting + REPLY_TIMEOUT,
+            math.inf if self._renew_at is None else self._renew_at,
+            math.inf if self._cut else self._silence_ends,
         )
-        parted = self._reported + LEAVING if self._parting else math.inf
-        return min(self._next, max(judged, self._patient), parted)
+        leave_by = self._reported_at + LEAVING if self._may_leave else math.inf
+        return min(self._next, max(timeouts, self._lenient_until), leave_by)
 
     @property
-    def _silent(self) -> float:
-        """When rank 0 is lost to us.  Who has a command at work has heard of it before, by another messenger."""
-        if self._heard is not None:
-            return self._heard + self._place.silence
+    def _silence_ends(self) -> float:
+        """When rank 0 counts as lost.  If a command is running, an earlier messenger has had contact before."""
+        if self._confirmed is not None:
+            return self._confirmed + self._address.silence
         at_work = self._report is not None and self._report.epoch > 0 and self._report.state != "ready"
-        return self._since + (self._place.silence if at_work else self._place.wait)
+        return self._since + (self._address.silence if at_work else self._address.wait)
 
     @property
-    def _parting(self) -> bool:
-        """Nobody loses anything if rank 0 does not hear our last word: all is over, or it is lost to us."""
+    def _may_leave(self) -> bool:
+        """Whether this member may leave without confirmation: the group ended, or rank 0 is lost or refuses it."""
         left = self._report is not None and self._report.state == "left"
-        return left and not self._left and (self._over or self._cut or bool(self._refused))
+        return left and not self._left and (self._over or self._cut or bool(self._refusal))
 
-    def take(self, report: Report, now: float) -> None:
-        """The report of PID 1."""
+    def set_report(self, report: Report, now: float) -> None:
+        """Set the report of PID 1, which is sent at once."""
         self._report = report
-        self._reported = self._next = now
-        self._content = b""
+        self._reported_at = self._next = now
+        self._frame = b""
 
-    def tend(self, now: float) -> None:
+    def process(self, now: float) -> None:
         if now > self._planned + LATE:
-            self._patient = now + LATE
-        for event, value in happened(self._monitor):
-            self._connected(event, value, now)
+            self._lenient_until = now + LATE
+        for event, value in monitor_events(self._monitor):
+            self._connection_changed(event, value, now)
         self._read(now)
         if now >= self._next:
             self._next = now + self._period * (1 - os.urandom(1)[0] / 2560)
-            if self._address is None:
+            if self._url is None:
                 self._connect(now)
             elif self._report is not None:
                 self._send(self._report, now)
-        if now >= self._patient:
-            self._judge(now)
-        if self._renewing is not None and now >= self._renewing:
+        if now >= self._lenient_until:
+            self._check_timeouts(now)
+        if self._renew_at is not None and now >= self._renew_at:
             self._renew()
-        if self._parting and (not self._up or now >= self._reported + LEAVING):
-            self._leave()
+        if self._may_leave and (not self._up or now >= self._reported_at + LEAVING):
+            self._report_left()
         self._planned = max(now, self.due)
 
     def close(self, orphan: bool) -> None:
-        """`orphan`: PID 1 is no more; if it did not take its leave, we do, so that nobody has to find out."""
+        """`orphan`: PID 1 has died.  Unless it had left the group, rank 0 gets a `BYE`, and is not left waiting."""
         import zmq
 
         if orphan and self._report is not None and self._report.state != "left":
@@ -204,159 +205,160 @@ class MemberLink:
         import zmq
 
         try:
-            address = server(self._place, False)
-            self._secret = secured(self._socket, self._place, False)
-            self._socket.connect(address)
-            self._address = address
-        except keys.Unusable as why:
-            self._lines.problem(f"this node cannot join the group: {why}")
+            url = server(self._address, False)
+            self._secret = secured(self._socket, self._address, False)
+            self._socket.connect(url)
+            self._url = url
+        except keys.Unusable as error:
+            self._lines.problem(f"this node cannot join the group: {error}")
             self._next = now + RETRY
         except zmq.ZMQError as error:
-            self._lines.problem(f"this node cannot join the group: {self._place.endpoint}: {error.strerror}")
+            self._lines.problem(f"this node cannot join the group: {self._address.endpoint}: {error.strerror}")
             self._next = now + RETRY
 
-    def _connected(self, event: int, value: int, now: float) -> None:
+    def _connection_changed(self, event: int, value: int, now: float) -> None:
         import zmq
 
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._next, self._up, self._unanswered = now, True, 0
-            self._handshakes.forget()
-            self._content = b""  # rank 0 may be another, which takes the age of a trouble as it comes
+            self._handshakes.reset()
+            self._frame = b""  # a new rank 0 may have taken over, and it needs the current age of the failure
             return
         if event == zmq.EVENT_DISCONNECTED:
             self._up = False
             return
-        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._renewing is None:
-            self._renewing = now + RETRY  # after these libzmq does not connect again by itself
+        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._renew_at is None:
+            self._renew_at = now + RETRY  # after these events libzmq does not reconnect by itself
         if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value not in ENDED:
-            self._handshakes.forget()  # the answer may be lost on its way: that says nothing of rank 0's secret
+            self._handshakes.reset()  # the reply may have been lost, so this shows nothing about the secret of rank 0
             self._unanswered += 1
-            if self._heard is None and self._unanswered >= FAILED:
-                self._lines.problem(f"rank 0 at {self._place.endpoint} accepts a connection, and then does not answer")
+            if self._confirmed is None and self._unanswered >= FAILED:
+                self._lines.problem(f"rank 0 at {self._address.endpoint} accepts connections, but does not reply")
             return
         self._unanswered = 0
-        self._handshakes.ended(now)
+        self._handshakes.failed(now)
         if self._handshakes.count >= FAILED and not self._over:
-            self._denied(now)
+            self._report_denied(now)
 
-    def _denied(self, now: float) -> None:
-        """Rank 0, or what listens in its place, ends every connection."""
-        where, found = f"rank 0 at {self._place.endpoint}", self._handshakes
-        ends = "ends every connection before a word:"
-        if self._heard is not None:
-            if now >= self._heard + SETTLED:
-                self._lines.problem(f"{where} {ends} it is gone, or the group's secret there is another now")
+    def _report_denied(self, now: float) -> None:
+        """Rank 0, or what listens at its address, closes every connection before a message."""
+        where, handshakes = f"rank 0 at {self._address.endpoint}", self._handshakes
+        closes = "closes every connection before the first message:"
+        if self._confirmed is not None:
+            if now >= self._confirmed + SETTLED:
+                self._lines.problem(f"{where} {closes} it is gone, or the secret of the group has changed there")
             return
-        asks = f"{ends} is the group's secret the same there, and is it ftrun?"
-        self._lines.problem(f"{where} {found.why or asks}")
+        hint = f"{closes} check that it is ftrun, and that the secret of the group is the same there"
+        self._lines.problem(f"{where} {handshakes.why or hint}")
         if self._secret_changed():
-            found.forget()
-            self._renewing = self._renewing or now + RETRY
-        elif found.certain and not self._refused:
-            self._refused = found.refusal
-            self._lines.say(messages.Refused(self._refused, True))
+            handshakes.reset()
+            self._renew_at = self._renew_at or now + RETRY
+        elif handshakes.certain and not self._refusal:
+            self._refusal = handshakes.refusal
+            self._lines.send(messages.Refused(self._refusal, True))
 
     def _secret_changed(self) -> bool:
-        """Whether the file has another one than the connection, as where a platform has replaced it meanwhile."""
+        """Whether the secret file has changed since the connection was made, as when a platform replaces it."""
         try:
-            return self._place.secret is not None and keys.read(self._place.secret) != self._secret
+            return self._address.secret is not None and keys.read(self._address.secret) != self._secret
         except keys.Unusable:
             return False
 
     def _send(self, report: Report, now: float) -> None:
         import zmq
 
-        if not self._content:
-            trouble = report.trouble and report.trouble._replace(age=report.trouble.age + now - self._reported)
-            self._content = peers.dump(report._replace(trouble=trouble))
-        beat = peers.dump_pulse(last_step.read(self._beat_dir, now))
+        if not self._frame:
+            failure = report.trouble and report.trouble._replace(age=report.trouble.age + now - self._reported_at)
+            self._frame = peers.dump(report._replace(trouble=failure))
+        pulse = peers.dump_pulse(last_step.read(self._beat_dir, now))
         try:
-            self._socket.send_multipart([self._hello, self._content, beat, peers.dump_time(now)], zmq.NOBLOCK)
+            self._socket.send_multipart([self._hello, self._frame, pulse, peers.dump_time(now)], zmq.NOBLOCK)
         except zmq.Again:
             return  # there is no connection
-        self._sent = now
-        if self._asked is None:
-            self._asked = now
+        self._sent_at = now
+        if self._awaiting is None:
+            self._awaiting = now
 
     def _read(self, now: float) -> None:
         import zmq
 
-        for _ in range(A_TURN):
+        for _ in range(BATCH):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             try:
-                self._take(frames, now)
-            except Malformed as why:
-                self._lines.problem(f"what rank 0 says is not understood: {why}")
+                self._receive(frames, now)
+            except Malformed as error:
+                self._lines.problem(f"malformed message from rank 0: {error}")
 
-    def _take(self, frames: list[bytes], now: float) -> None:
+    def _receive(self, frames: list[bytes], now: float) -> None:
         if frames[0] == peers.REFUSED and len(frames) == 3:
-            self._asked = None
-            self._refused = peers.load_why(frames[1])
-            if self._refused not in self._refusals and len(self._refusals) < A_TURN:
-                self._refusals.add(self._refused)
-                self._lines.say(messages.Refused(self._refused, frames[2] == peers.MISFIT))
+            self._awaiting = None
+            self._refusal = peers.load_why(frames[1])
+            if self._refusal not in self._refusals and len(self._refusals) < BATCH:
+                self._refusals.add(self._refusal)
+                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.MISFIT))
             return
         if frames[0] != peers.ORDER or len(frames) != 4:
-            raise Malformed("neither an order nor a refusal")
-        ack, asked = peers.load_ack(frames[2]), peers.load_time(frames[3])
-        self._heard, self._refused = max(self._heard or asked, asked), ""
-        # The time travels in whole microseconds.
-        self._asked = None if asked > self._sent - 1e-5 else self._sent
-        if now < self._silent and (self._cut or now >= self._said + OFTEN / 2):
-            self._cut, self._said = False, now
-            self._lines.say(messages.Contact(max(0.0, now - self._heard)))
+            raise Malformed("it is neither an order nor a refusal")
+        acknowledged, sent_at = peers.load_ack(frames[2]), peers.load_time(frames[3])
+        self._confirmed, self._refusal = max(self._confirmed or sent_at, sent_at), ""
+        # The reply gives the time of our message in whole microseconds.
+        self._awaiting = None if sent_at > self._sent_at - 1e-5 else self._sent_at
+        if now < self._silence_ends and (self._cut or now >= self._contact_sent + PERIOD / 2):
+            self._cut, self._contact_sent = False, now
+            self._lines.send(messages.Contact(max(0.0, now - self._confirmed)))
         if frames[1] != self._order:
             order = peers.load_order(frames[1])
             self._order, self._over = frames[1], order.what == "end"
-            self._lines.say(messages.Ordered(order))
-        if self._report is not None and self._report.state == "left" and ack >= self._report.seq and not self._left:
-            self._leave()
+            self._lines.send(messages.Ordered(order))
+        left = self._report is not None and self._report.state == "left" and acknowledged >= self._report.seq
+        if left and not self._left:
+            self._report_left()
 
-    def _leave(self) -> None:
+    def _report_left(self) -> None:
         self._left = True
-        self._lines.say(messages.Left())
+        self._lines.send(messages.Left())
 
-    def _judge(self, now: float) -> None:
-        if self._asked is not None and now >= self._asked + ANSWER:
-            self._asked = None
-            self._part(now)
-        if not self._cut and now >= self._silent:
+    def _check_timeouts(self, now: float) -> None:
+        if self._awaiting is not None and now >= self._awaiting + REPLY_TIMEOUT:
+            self._awaiting = None
+            self._announce_renewal(now)
+        if not self._cut and now >= self._silence_ends:
             self._cut = True
-            self._lines.say(messages.Cut(self._why()))
+            self._lines.send(messages.Cut(self._cut_reason()))
 
-    def _part(self, now: float) -> None:
-        """The connection is made anew, soon; where our words reach rank 0 it does not take that for our end."""
+    def _announce_renewal(self, now: float) -> None:
+        """Renew the connection soon; the notice prevents rank 0 from taking the closed connection for our end."""
         import zmq
 
         try:
             self._socket.send_multipart([self._hello, peers.AGAIN], zmq.NOBLOCK)
         except zmq.ZMQError:
             pass  # there is no connection
-        self._renewing = now + PARTING
+        self._renew_at = now + RENEW_DELAY
 
     def _renew(self) -> None:
-        self._renewing = self._asked = None
-        if self._address is None:
+        self._renew_at = self._awaiting = None
+        if self._url is None:
             return
         import zmq
 
         self._up = False
         try:
-            self._socket.disconnect(self._address)
+            self._socket.disconnect(self._url)
         except zmq.ZMQError:
-            pass  # it has ended by itself
-        if self._heard is None and self._secret_changed():
-            self._secret = secured(self._socket, self._place, False)
-        self._socket.connect(self._address)
+            pass  # it has already closed
+        if self._confirmed is None and self._secret_changed():
+            self._secret = secured(self._socket, self._address, False)
+        self._socket.connect(self._url)
 
-    def _why(self) -> str:
-        where = f"rank 0 ({self._place.endpoint})"
-        if self._refused:
-            return f"{where} does not take this node: {self._refused}"
-        if self._heard is None:
-            why = f"{where} was not reached within {seconds(self._place.wait)}"
-            return f"{why}: it {self._handshakes.why}" if self._handshakes.why else why
-        return f"nothing was heard of {where} for {seconds(self._place.silence)}"
+    def _cut_reason(self) -> str:
+        where = f"rank 0 ({self._address.endpoint})"
+        if self._refusal:
+            return f"{where} does not accept this node: {self._refusal}"
+        if self._confirmed is None:
+            reason = f"{where} was not reached within {seconds(self._address.wait)}"
+            return f"{reason}: it {self._handshakes.why}" if self._handshakes.why else reason
+        return f"there was no reply from {where} for {seconds(self._address.silence)}"

@@ -1,7 +1,7 @@
-"""The control channel: a ROUTER that takes orders, and answers each when PID 1 has decided.
+"""The control channel: a ROUTER socket that receives operator requests, and replies to each once PID 1 has decided.
 
-Nothing that comes in can do more than be refused: requests are bounded in size, orders in number and in time, and
-whoever does not fetch an answer loses it.
+A client can do no harm beyond having its request refused: the size of requests, the number of pending requests and the
+time that they wait are limited, and a reply that a client does not read is dropped.
 """
 
 import math
@@ -16,108 +16,110 @@ from ftrun.messages.messenger import Answer, OperatorOrder, Verb
 if TYPE_CHECKING:
     import zmq
 
-A_TURN: Final = 64  # requests
-OPEN: Final = 16  # orders that wait for an answer
+BATCH: Final = 64  # messages that are read before other work is done
+MAX_PENDING: Final = 16  # requests that wait for a reply
 PATIENCE: Final = 10.0  # s
-RATE: Final = 5.0  # orders a second, and as many at once as
-BURST: Final = 10.0
+RATE: Final = 5.0  # requests a second on average
+BURST: Final = 10.0  # requests at once
 
 
-class Asked(NamedTuple):
-    """`envelope`: the frames before the message, and before its answer; a REQ has an empty one among them."""
+class Pending(NamedTuple):
+    """A request that waits for its reply.  `envelope`: the frames before the message, which also precede the reply; a
+    REQ socket adds an empty one."""
 
     envelope: tuple[bytes, ...]
     id: str
     until: float
 
 
-class Channel:
-    """`socket` None: it cannot be made, as `problem` said."""
+class OperatorChannel:
+    """`socket` is None if it could not be created, which was reported as a problem."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", lines: Lines) -> None:
         import zmq
 
-        self._lines, self._again, self._error = lines, zmq.Again, zmq.ZMQError
-        self._asked: dict[str, Asked] = {}
+        self._lines, self._no_message, self._error = lines, zmq.Again, zmq.ZMQError
+        self._pending: dict[str, Pending] = {}
         self._count = 0
         self._tokens, self._at = BURST, time.monotonic()
-        self._unread = False
+        self._more = False
         router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         router.maxmsgsize = operator.LIMIT
         router.handshake_ivl = operator.HANDSHAKE
-        router.rcvhwm = router.sndhwm = A_TURN
+        router.rcvhwm = router.sndhwm = BATCH
         self.socket: zmq.Socket[bytes] | None = router
         try:
             router.bind(f"ipc://{operator.SOCKET}")
         except zmq.ZMQError as error:
-            lines.problem(f"no control channel, so that ftctl cannot steer: {operator.SOCKET}: {error.strerror}")
+            lines.problem(f"ftctl cannot control this run: {operator.SOCKET} cannot be created: {error.strerror}")
             router.close()
             self.socket = None
 
     @property
     def due(self) -> float:
-        """When something has to be done that nobody announces."""
-        if self._unread:
+        """The time of the next action that no socket event triggers."""
+        if self._more:
             return 0.0
-        return min((asked.until for asked in self._asked.values()), default=math.inf)
+        return min((pending.until for pending in self._pending.values()), default=math.inf)
 
-    def tend(self, now: float) -> None:
-        """Take what has come, a turn's worth; give up what is not answered."""
-        for key in [key for key, asked in self._asked.items() if now >= asked.until]:
-            self._reply(self._asked.pop(key), False, "ftrun does not answer")
-        self._unread = False
+    def process(self, now: float) -> None:
+        """Read at most `BATCH` requests, and refuse those that PID 1 has not answered in time."""
+        for key in [key for key, pending in self._pending.items() if now >= pending.until]:
+            self._send_reply(self._pending.pop(key), False, "ftrun has not replied in time")
+        self._more = False
         if self.socket is None:
             return
         import zmq
 
-        for _ in range(A_TURN):
+        for _ in range(BATCH):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except self._again:
+            except self._no_message:
                 return
-            self._take(frames, now)
-        self._unread = True
+            self._receive(frames, now)
+        self._more = True
 
-    def answer(self, answer: Answer) -> None:
-        """PID 1 has decided."""
-        asked = self._asked.pop(answer.id, None)
-        if asked is not None:
-            self._reply(asked, answer.ok, answer.why)
+    def reply(self, answer: Answer) -> None:
+        """Send the decision of PID 1."""
+        pending = self._pending.pop(answer.id, None)
+        if pending is not None:
+            self._send_reply(pending, answer.ok, answer.why)
 
-    def _take(self, frames: list[bytes], now: float) -> None:
+    def _receive(self, frames: list[bytes], now: float) -> None:
         envelope = tuple(frames[:-1]) if len(frames) <= 3 else (frames[0],)
         try:
             request = operator.load_request(frames[-1])
-        except operator.RequestRefused as why:
-            self._reply(Asked(envelope, why.id, now), False, str(why))
+        except operator.RequestRefused as error:
+            self._send_reply(Pending(envelope, error.id, now), False, str(error))
             return
         until = now + PATIENCE
-        asked = Asked(envelope, request.id, until if request.until is None else min(until, request.until))
+        pending = Pending(envelope, request.id, until if request.until is None else min(until, request.until))
         if request.verb == operator.PING:
-            self._reply(asked, True, f"ftrun {__version__}")
-        elif now >= asked.until:
-            self._reply(asked, False, "it came too late")  # the messenger itself was stopped
-        elif not self._may(now):
-            self._reply(asked, False, "too many orders")
+            self._send_reply(pending, True, f"ftrun {__version__}")
+        elif now >= pending.until:
+            # The messenger itself was stopped meanwhile.
+            self._send_reply(pending, False, "the request expired before it was read")
+        elif not self._admit(now):
+            self._send_reply(pending, False, "too many requests")
         else:
             self._count += 1
-            self._asked[str(self._count)] = asked
-            order = OperatorOrder(str(self._count), cast(Verb, request.verb), request.by, request.lasting, asked.until)
-            self._lines.say(order)
+            self._pending[str(self._count)] = pending
+            verb = cast(Verb, request.verb)
+            self._lines.send(OperatorOrder(str(self._count), verb, request.by, request.lasting, pending.until))
 
-    def _may(self, now: float) -> bool:
+    def _admit(self, now: float) -> bool:
         self._tokens, self._at = min(BURST, self._tokens + RATE * (now - self._at)), now
-        if self._tokens < 1 or len(self._asked) >= OPEN:
+        if self._tokens < 1 or len(self._pending) >= MAX_PENDING:
             return False
         self._tokens -= 1
         return True
 
-    def _reply(self, asked: Asked, ok: bool, why: str) -> None:
+    def _send_reply(self, pending: Pending, ok: bool, why: str) -> None:
         import zmq
 
         assert self.socket is not None
         try:
-            reply = operator.dump_reply(operator.Reply(asked.id, ok, why), version=__version__)
-            self.socket.send_multipart([*asked.envelope, reply], zmq.NOBLOCK)
+            reply = operator.dump_reply(operator.Reply(pending.id, ok, why), version=__version__)
+            self.socket.send_multipart([*pending.envelope, reply], zmq.NOBLOCK)
         except self._error:
-            pass  # gone, or it fetches nothing
+            pass  # the client is gone, or does not read

@@ -1,6 +1,6 @@
-"""The records as they come, to whoever subscribes: a PUB, the name of the record first, then its line of JSON.
+"""A PUB socket that publishes each record as it is written: first the name of the record, then its line of JSON.
 
-`events.jsonl` is the truth: a subscriber that is too slow loses records here, and none there.
+`events.jsonl` is authoritative: a subscriber that is too slow loses records here, but they remain in the file.
 """
 
 import math
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     import zmq
 
 FILE: Final = "events.jsonl"
-BATCH: Final = 0.02  # s: records that come all the time wake us at most 50 times a second
-READ: Final = 1 << 18  # bytes a turn
+BATCH: Final = 0.02  # s between two batches: a steady flow of records wakes the messenger at most 50 times a second
+READ: Final = 1 << 18  # bytes per read
 LINE: Final = 1 << 20  # bytes of a record
-KEPT: Final = 1000  # records for a subscriber that does not read
+QUEUED: Final = 1000  # records that wait for a subscriber that does not read
 
 
 class RecordPublisher:
-    """`fd` is to be polled, and not from `changed` to `send`; None: there is no stream, as `problem` said."""
+    """The owner polls `fd`, except between `changed` and `send`.  None: nothing is published, which was reported."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", lines: Lines) -> None:
         import zmq
 
         self.fd: int | None = None
         self.due = math.inf
-        self._rest = b""
+        self._partial = b""
         self._socket: zmq.Socket[bytes] = context.socket(zmq.PUB)
-        self._socket.sndhwm = KEPT
+        self._socket.sndhwm = QUEUED
         self._socket.maxmsgsize = operator.LIMIT
         self._socket.handshake_ivl = operator.HANDSHAKE
         try:
@@ -42,7 +42,7 @@ class RecordPublisher:
             self._notify.add(FILE, MODIFY)
             self.fd = self._notify.fd
         except (OSError, zmq.ZMQError) as error:
-            lines.problem(f"no stream of records: {error.strerror}")
+            lines.problem(f"records are not published: {error.strerror}")
 
     def changed(self, now: float) -> None:
         self._notify.read()
@@ -51,13 +51,13 @@ class RecordPublisher:
     def send(self) -> None:
         self.due = math.inf
         while content := os.read(self._file, READ):
-            *lines, self._rest = (self._rest + content).split(b"\n")
+            *lines, self._partial = (self._partial + content).split(b"\n")
             for line in lines:
-                self._socket.send_multipart([_name(line), line])
-            if len(self._rest) > LINE:
-                self._rest = b""
+                self._socket.send_multipart([_event_name(line), line])
+            if len(self._partial) > LINE:
+                self._partial = b""
 
 
-def _name(line: bytes) -> bytes:
-    """Of a record, without reading all of it: ftrun writes the fields in one order."""
+def _event_name(line: bytes) -> bytes:
+    """The event name of a record, without parsing it: ftrun always writes the fields in the same order."""
     return line.partition(b'"event": "')[2].partition(b'"')[0][:64]

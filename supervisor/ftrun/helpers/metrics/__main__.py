@@ -72,7 +72,7 @@ class Metrics:
             why = str(error.strerror).partition(" (while")[0]  # which socket.create_server adds
             self._lines.problem(f"--metrics {self._address}: {why}; it is tried again")
             return
-        self._lines.say(Listening(self._server.address))
+        self._lines.send(Listening(self._server.address))
 
     def _write(self, ended: bool) -> None:
         try:

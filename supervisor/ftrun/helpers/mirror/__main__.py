@@ -52,23 +52,23 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     try:
         match verb:
             case "new":
-                lines.say(Done(path=fresh(words[0])))
+                lines.send(Done(path=fresh(words[0])))
             case "fetch":
                 read, replaced = fetch(*words, lines=lines)
-                lines.say(Done(read=read, replace=replaced))
+                lines.send(Done(read=read, replace=replaced))
             case "get":
                 get(*words)
-                lines.say(Done())
+                lines.send(Done())
             case "put":
                 put(*words)
-                lines.say(Done())
+                lines.send(Done())
             case _:
                 local, remote, read = words
                 Synchronization(local, remote, read, make=fresh, lines=lines).run()
     except OSError as error:
         if verb == "keep" or error.errno not in WRONG:
             raise
-        lines.say(Refused(f"run dir {error.filename or words[-1]}: {error.strerror}"))
+        lines.send(Refused(f"run dir {error.filename or words[-1]}: {error.strerror}"))
 
 
 def fresh(path: str) -> str:

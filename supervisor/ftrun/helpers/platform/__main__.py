@@ -42,7 +42,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     path, period, *site = argv
     platform = Platform(path, _table(site, lines), lines)
     platform.look()
-    lines.say(Ready())
+    lines.send(Ready())
     while not lines.ended:
         lines.pause(float(period))
         platform.look()
@@ -70,7 +70,7 @@ class Platform:
         found = found or messages.Platform()
         if found != self._known:
             self._known = found
-            self._lines.say(found)
+            self._lines.send(found)
 
     def _read(self) -> tuple[messages.Platform | None, Exception | None]:
         """What it says, None where it is not there; why it cannot be told."""
@@ -81,7 +81,7 @@ class Platform:
             return None, None
         except (OSError, ValueError, RecursionError) as error:
             return None, error
-        self._lines.dropped(self._path, dropped)
+        self._lines.report_dropped(self._path, dropped)
         return found, None
 
     def _severity(self, code: str) -> str:

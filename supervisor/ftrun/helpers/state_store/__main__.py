@@ -1,14 +1,14 @@
-"""Keeps what outlives the pod: `python -m ftrun.helpers.state_store FOLDER`, started by PID 1.
+"""Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER`, started by PID 1.
 
-In the folder, which several state stores may share and which may be on a network disk: `history.json`, `verdict.json`,
-and `history.lock`.  What it is asked and says is in messages/state_store.py. `History` comes at the start, and for each
-`KeepRunning`:
-faults of the last 2 days or of this boot, at most 256; 64 schedules. A fault is kept once; a schedule is joined with
-the one of the same `key` (best_* the maximum; progressed and faulted once true stay so; the rest as it is new). What
-was answered is on disk, unless a `problem` said that it cannot be: then it is in memory, and on disk as soon as that
-works again.  A file that is not ours is set aside as `NAME.corrupt-<n>`, one that cannot be read is left alone. When
-stdin ends it finishes what it was asked and ends with 0; with 1 after a problem that it did not expect.  It may block
-on a dead disk: nobody waits for it.
+The folder may be get_verdict by several state stores, and may be on a network disk.  It contains `history.json`,
+`verdict.json` and `history.lock`.  The requests and replies are in messages/state_store.py.  A `History` is sent at the
+start and in reply to each `Keep`: faults of the last 2 days or of this boot, at most 256, and 64 schedules.  Each fault
+is stored once; a schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted
+stay true; all other fields take the new value).  Once a request is answered its data is on disk, unless a `problem`
+reports a write error: then it is in memory, and is written as soon as writing works again.  A file with foreign content
+is set aside as `NAME.corrupt-<n>`; entry that cannot be read is left alone.  When stdin ends, the store completes the
+pending requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: nobody
+waits for it.
 """
 
 import os
@@ -27,7 +27,7 @@ from ftrun.messages import state_store as messages
 
 HISTORY: Final = "history.json"
 VERDICT: Final = "verdict.json"
-LIMIT: Final = 8 << 20  # bytes; what we write has at most half of it
+LIMIT: Final = 8 << 20  # bytes; the store writes at most half of this
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,9 +35,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    os.umask(0o022)  # the outer scheduler reads the verdict, as whoever it is (Slurm's epilog)
+    os.umask(0o022)  # the outer scheduler reads the verdict, perhaps as another user (Slurm's epilog)
     state_store = StateStore(os.path.abspath(argv[0]), lines)
-    lines.say(state_store.keep((), None))
+    lines.send(state_store.keep((), None))
     while not lines.ended:
         for request in lines.requests():
             state_store.answer(request)
@@ -46,58 +46,58 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 class StateStore:
     def __init__(self, path: str, lines: Lines) -> None:
         self._folder, self._lines = Folder(path, lines.problem), lines
-        self._known = History()
+        self._history = History()
         self._unsaved = History()
         self._boot = procfs.boot_id()
 
     def answer(self, request: messages.Request) -> None:
         match request:
             case messages.Keep(faults, schedule):
-                self._lines.say(self.keep(faults, schedule))
-            case messages.TellVerdict(mine, since):
-                if verdict.whole(mine._asdict()):
-                    self._lines.say(messages.Told(self.tell(mine, since)))
+                self._lines.send(self.keep(faults, schedule))
+            case messages.TellVerdict(job_verdict, since):
+                if verdict.validated(job_verdict._asdict()):
+                    self._lines.send(messages.Told(self.set_verdict(job_verdict, since)))
                 else:
-                    self._lines.problem(f"malformed request: not a whole verdict: {mine}")
+                    self._lines.problem(f"malformed request: the verdict is incomplete or invalid: {job_verdict}")
             case messages.GetVerdict(schedule_cnt, since):
-                self._lines.say(messages.Shared(self.shared(schedule_cnt, since)))
+                self._lines.send(messages.Shared(self.get_verdict(schedule_cnt, since)))
 
     # --- the history ------------------------------------------------------------------------------------------------
 
     def keep(self, faults: Sequence[messages.Fault], schedule: messages.Schedule | None) -> messages.History:
-        """All that is known, with these."""
-        good = [one._asdict() for one in faults if self._right(one._asdict(), history.FAULT)]
+        """Add these entries.  Returns the resulting history."""
+        valid_faults = [entry._asdict() for entry in faults if self._is_valid(entry._asdict(), history.FAULT)]
         schedules = [] if schedule is None else [schedule._asdict()]
-        fine = [one for one in schedules if self._right(one, history.SCHEDULE)]
-        self._unsaved = history.merge(self._unsaved, good, fine)
+        valid_schedules = [entry for entry in schedules if self._is_valid(entry, history.SCHEDULE)]
+        self._unsaved = history.merge(self._unsaved, valid_faults, valid_schedules)
         try:
             with self._folder.locked():
                 before = self._read_history()
-                self._known = self._with_unsaved()
-                content = history.dump(self._known)
-                if content != before and (before is not None or self._known != History()):
+                self._history = self._with_unsaved()
+                content = history.dump(self._history)
+                if content != before and (before is not None or self._history != History()):
                     self._folder.write(HISTORY, content)
             self._unsaved = History()
         except OSError as error:
-            self._lost(HISTORY, error)
-            self._known = self._with_unsaved()
-        return history.described(self._known, time.time(), self._boot)
+            self._write_failed(HISTORY, error)
+            self._history = self._with_unsaved()
+        return history.reply(self._history, time.time(), self._boot)
 
-    def _right(self, entry: object, shape: history.Shape) -> bool:
-        if (reason := history.wrong(entry, shape)) is not None:
+    def _is_valid(self, entry: object, shape: history.Shape) -> bool:
+        if (reason := history.validation_error(entry, shape)) is not None:
             self._lines.problem(f"malformed request: {reason}")
         return reason is None
 
     def _with_unsaved(self) -> History:
-        return history.merge(self._known, self._unsaved.faults, self._unsaved.schedules)
+        return history.merge(self._history, self._unsaved.faults, self._unsaved.schedules)
 
     def _read_history(self) -> bytes | None:
-        """What the file holds is known from now on; where there is none, what was known before still is."""
+        """Read the file into memory.  If there is no file, the history in memory stays."""
         try:
             content = self._folder.read(HISTORY, LIMIT)
             if content is not None:
-                self._known, dropped = history.parse(content)
-                self._lines.dropped(f"{self._folder.path}/{HISTORY}", dropped)
+                self._history, dropped = history.parse(content)
+                self._lines.report_dropped(f"{self._folder.path}/{HISTORY}", dropped)
             return content
         except (ForeignHistory, RecursionError) as reason:
             self._folder.set_aside(HISTORY, reason)
@@ -105,19 +105,19 @@ class StateStore:
 
     # --- the verdict ------------------------------------------------------------------------------------------------
 
-    def tell(self, mine: messages.Verdict, since: float) -> messages.Verdict:
-        """The verdict that stands: the first."""
+    def set_verdict(self, job_verdict: messages.Verdict, since: float) -> messages.Verdict:
+        """Store this verdict unless there is one of the same schedule.  Returns the stored one: the first wins."""
         try:
             with self._folder.locked():
                 first = self._read_verdict(aside=True)
-                if first is not None and verdict.holds(first, mine.schedule_cnt, since):
+                if first is not None and verdict.holds(first, job_verdict.schedule_cnt, since):
                     return first
-                self._folder.write(VERDICT, verdict.dump(mine))
+                self._folder.write(VERDICT, verdict.dump(job_verdict))
         except OSError as error:
-            self._lost(VERDICT, error)
-        return mine
+            self._write_failed(VERDICT, error)
+        return job_verdict
 
-    def shared(self, schedule_cnt: int, since: float) -> messages.Verdict | None:
+    def get_verdict(self, schedule_cnt: int, since: float) -> messages.Verdict | None:
         try:
             found = self._read_verdict(aside=False)
         except OSError as error:
@@ -132,15 +132,15 @@ class StateStore:
                 return None
             found = verdict.parse(content)
             if found is None:
-                raise ForeignHistory("it is no whole verdict")
+                raise ForeignHistory("it is not a complete verdict")
             return found
         except ForeignHistory as reason:
             if aside:
                 self._folder.set_aside(VERDICT, reason)
             return None
 
-    def _lost(self, name: str, error: OSError) -> None:
-        what = f"{self._folder.path}/{name} cannot be written ({error.strerror}); what has to outlive this pod does not"
+    def _write_failed(self, name: str, error: OSError) -> None:
+        what = f"{self._folder.path}/{name} cannot be written ({error.strerror}); its data does not outlive this pod"
         self._lines.problem(what)
 
 

@@ -1,4 +1,4 @@
-"""What is known across schedules: device faults and schedules, as values.  Lists are in the order of arrival."""
+"""The history across schedules, as values: device faults and schedules, in the order of arrival."""
 
 import json
 from collections import Counter
@@ -9,23 +9,23 @@ from ftrun.messages import state_store as messages
 from ftrun.messages.codec import EXACT, Malformed, Value
 
 SCHEMA: Final = 1
-ENTRY: Final = 2048  # bytes of one, as JSON
-EXTRA: Final = 65536  # bytes of what we do not know
-FAULTS: Final = 1024  # that are kept, of
-SAME: Final = 8  # the same code on the same device: a storm on one node must not push out what others know
+ENTRY: Final = 2048  # bytes of one entry, as JSON
+EXTRA: Final = 65536  # bytes of unknown fields
+FAULTS: Final = 1024  # faults that are stored, of which at most
+SAME: Final = 8  # with the same code on the same device: many faults of one node must not displace those of others
 SCHEDULES: Final = 64
-TOLD: Final = 256  # faults
+SENT_FAULTS: Final = 256
 RECENT: Final = 2 * 24 * 3600.0  # s
-LINE: Final = 60_000  # bytes that are told, of the 64 KiB that PID 1 takes; schedules have at most a quarter of it
+LINE: Final = 60_000  # bytes of a reply, of the 64 KiB that PID 1 accepts; schedules take at most a quarter of it
 Entry = dict[str, Any]
 
 
 class ForeignHistory(Exception):
-    """One line: why this is not what we write."""
+    """The file has not been written by a state store; the text is one line with the reason."""
 
 
 class History(NamedTuple):
-    """`extra`: what else the file holds, kept as it is."""
+    """`extra`: unknown fields of the file, which are preserved."""
 
     faults: tuple[Entry, ...] = ()
     schedules: tuple[Entry, ...] = ()
@@ -40,15 +40,15 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= messages.LATEST
 
 
-def _whole(value: object) -> bool:
+def _integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _step(value: object) -> bool:
-    return value is None or _whole(value)
+def _optional_integer(value: object) -> bool:
+    return value is None or _integer(value)
 
 
-def _truth(value: object) -> bool:
+def _boolean(value: object) -> bool:
     return isinstance(value, bool)
 
 
@@ -59,45 +59,45 @@ FAULT: Final[Shape] = {
 }
 SCHEDULE: Final[Shape] = {
     **dict.fromkeys(("key", "node"), _text),
-    "count": _whole,
+    "count": _integer,
     "wall": _number,
-    **dict.fromkeys(("best_step", "best_checkpoint"), _step),
-    **dict.fromkeys(("progressed", "faulted"), _truth),
+    **dict.fromkeys(("best_step", "best_checkpoint"), _optional_integer),
+    **dict.fromkeys(("progressed", "faulted"), _boolean),
 }
 
 
-def wrong(entry: object, shape: Shape) -> str | None:
-    """Why it is no such entry."""
+def validation_error(entry: object, shape: Shape) -> str | None:
+    """The reason why an entry does not have this shape, or None."""
     if not isinstance(entry, dict):
-        return "it is no object"
+        return "it is not an object"
     for name, right in shape.items():
         if name not in entry or not right(entry[name]):
-            return f"{name!r} is {'wrong' if name in entry else 'missing'}"
-    return "it is too long" if len(json.dumps(entry)) > ENTRY else None
+            return f"{name!r} is {'invalid' if name in entry else 'missing'}"
+    return "it is too large" if len(json.dumps(entry)) > ENTRY else None
 
 
 def parse(content: bytes) -> tuple[History, list[str]]:
-    """What the file holds, and why entries were dropped.  Foreign if it is none of ours."""
+    """The history in the file, and why entries were dropped.  `ForeignHistory` if it has another format."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
         raise ForeignHistory("it is not JSON") from None
-    if not isinstance(found, dict) or not _whole(found.get("schema")) or found["schema"] != SCHEMA:
+    if not isinstance(found, dict) or not _integer(found.get("schema")) or found["schema"] != SCHEMA:
         raise ForeignHistory(f"its schema is not {SCHEMA}")
     extra = {name: value for name, value in found.items() if name not in ("schema", "faults", "schedules")}
     dropped: list[str] = []
     if len(json.dumps(extra)) > EXTRA:
-        extra, dropped = {}, ["what we do not know: it is too long"]
-    faults = _good(found, "faults", FAULT, dropped)
-    schedules = _good(found, "schedules", SCHEDULE, dropped)
+        extra, dropped = {}, ["the unknown fields: they are too large"]
+    faults = _valid_entries(found, "faults", FAULT, dropped)
+    schedules = _valid_entries(found, "schedules", SCHEDULE, dropped)
     return History(faults, schedules, extra), dropped
 
 
-def _good(found: Mapping[str, Any], name: str, shape: Shape, dropped: list[str]) -> tuple[Entry, ...]:
+def _valid_entries(found: Mapping[str, Any], name: str, shape: Shape, dropped: list[str]) -> tuple[Entry, ...]:
     entries = found.get(name)
     if not isinstance(entries, list):
-        raise ForeignHistory(f"{name!r} is no list")
-    why = [wrong(entry, shape) for entry in entries]
+        raise ForeignHistory(f"{name!r} is not a list")
+    why = [validation_error(entry, shape) for entry in entries]
     dropped += [f"{name}[{number}]: {reason}" for number, reason in enumerate(why) if reason is not None]
     return tuple(entry for entry, reason in zip(entries, why, strict=True) if reason is None)
 
@@ -108,22 +108,22 @@ def dump(history: History) -> bytes:
 
 
 def merge(base: History, faults: Iterable[Entry], schedules: Iterable[Entry]) -> History:
-    """Both, of faults that are the same one, and of schedules with the same key one.  Twice gives the same as once."""
+    """Merge: each fault once, and one schedule for each key.  The operation is idempotent."""
     by_identity = {_identity(fault): fault for fault in base.faults}
     for fault in faults:
         by_identity.setdefault(_identity(fault), fault)
     by_key = {schedule["key"]: schedule for schedule in base.schedules}
     for schedule in schedules:
         before = by_key.get(schedule["key"])
-        by_key[schedule["key"]] = schedule if before is None else _joined(before, schedule)
-    return History(_kept(tuple(by_identity.values())), tuple(by_key.values())[-SCHEDULES:], base.extra)
+        by_key[schedule["key"]] = schedule if before is None else _merged(before, schedule)
+    return History(_limited(tuple(by_identity.values())), tuple(by_key.values())[-SCHEDULES:], base.extra)
 
 
 def _identity(fault: Entry) -> tuple[object, ...]:
     return tuple(fault[name] for name in ("node", "device", "code", "boot", "mono", "wall"))
 
 
-def _joined(before: Entry, after: Entry) -> Entry:
+def _merged(before: Entry, after: Entry) -> Entry:
     known = {
         name: max((one[name] for one in (before, after) if one[name] is not None), default=None)
         for name in ("best_step", "best_checkpoint")
@@ -132,7 +132,7 @@ def _joined(before: Entry, after: Entry) -> Entry:
     return before | after | known | either
 
 
-def _kept(faults: Sequence[Entry]) -> tuple[Entry, ...]:
+def _limited(faults: Sequence[Entry]) -> tuple[Entry, ...]:
     seen: Counter[tuple[str, str, str]] = Counter()
     kept = []
     for fault in reversed(faults):
@@ -143,22 +143,22 @@ def _kept(faults: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(reversed(kept[:FAULTS]))
 
 
-def described(history: History, now: float, boot: str) -> messages.History:
-    """What is said of it: faults of the last two days by the wall clock, or of this boot, which no clock can hide."""
+def reply(history: History, now: float, boot: str) -> messages.History:
+    """The reply to PID 1: faults of the last two days by the wall clock, or of this boot, whatever the clock."""
     recent = [fault for fault in history.faults if fault["boot"] == boot or fault["wall"] > now - RECENT]
-    schedules, room = _last(messages.Schedule, history.schedules, LINE // 4)
-    faults, _ = _last(messages.Fault, recent[-TOLD:], LINE - LINE // 4 + room)
+    schedules, room = _last_that_fit(messages.Schedule, history.schedules, LINE // 4)
+    faults, _ = _last_that_fit(messages.Fault, recent[-SENT_FAULTS:], LINE - LINE // 4 + room)
     return messages.History(faults, schedules)
 
 
-def _last(kind: type[Value], entries: Sequence[Entry], room: int) -> tuple[tuple[Value, ...], int]:
-    """As many of the last ones as have room, with the fields that we know; and the room that is left."""
+def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tuple[tuple[Value, ...], int]:
+    """The latest entries that fit into `room` bytes, with the fields of this version; and the remaining bytes."""
     kept: list[Value] = []
     for entry in reversed(entries):
         try:
             one = EXACT.value(kind, {name: entry[name] for name in kind._fields if name in entry})  # type: ignore[attr-defined]
         except Malformed:
-            continue  # of another version of ftrun
+            continue  # an entry of another version of ftrun
         if (left := room - len(EXACT.dump(one)) - 2) < 0:
             break
         room = left

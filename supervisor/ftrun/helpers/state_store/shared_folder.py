@@ -1,4 +1,4 @@
-"""A folder that several state stores write to, perhaps on a network disk: whole files, one writer at a time."""
+"""A folder that several state stores write to, perhaps on a network disk: atomic writes, one writer at a time."""
 
 import errno
 import fcntl
@@ -12,32 +12,32 @@ from ftrun.helpers.state_store.history import ForeignHistory
 from ftrun.host import bounded_read
 
 LOCK: Final = "history.lock"
-PATIENCE: Final = 10.0  # s for the lock: whoever holds it may be stopped, or stuck on the disk
-TURN: Final = 0.01  # s between tries
-ASIDE: Final = 99  # files that are set aside; the last is written over
+PATIENCE: Final = 10.0  # s for the lock: the process that holds it may be stopped, or blocked on the disk
+TURN: Final = 0.01  # s between attempts
+ASIDE: Final = 99  # files that are set aside; the last is overwritten
 
 
 class Folder:
-    """`problem` is told what a person has to know.  OSError of any method: the disk does not do it."""
+    """`problem` receives one line for a person.  All methods raise OSError if the disk fails."""
 
     def __init__(self, path: str, problem: Callable[[str], None]) -> None:
         self.path, self._problem = path, problem
-        self._alone = False
+        self._has_lock = False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One at a time, where the disk lets us; the folder is made if it is not there."""
+        """Hold the lock, if the disk supports locks.  Creates the folder if it is missing."""
         fd = None
         try:
             os.makedirs(self.path, 0o755, exist_ok=True)
             fd = self._open(LOCK, os.O_RDWR | os.O_CREAT)
-            self._alone = self._lock(fd)
-        except OSError as error:  # what is there can be read all the same
-            self._without(str(error.strerror))
+            self._has_lock = self._lock(fd)
+        except OSError as error:  # reading is possible without the lock
+            self._report_no_lock(str(error.strerror))
         try:
             yield
         finally:
-            self._alone = False
+            self._has_lock = False
             if fd is not None:
                 os.close(fd)
 
@@ -51,22 +51,22 @@ class Folder:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     raise
             if time.monotonic() >= until:
-                self._without("somebody holds it all the time")
+                self._report_no_lock(f"another process has held it for {PATIENCE:.0f} s")
                 return False
             time.sleep(TURN)
 
-    def _without(self, why: str) -> None:
-        self._problem(f"{self.path}/{LOCK}: {why}; it goes on without a lock")
+    def _report_no_lock(self, why: str) -> None:
+        self._problem(f"{self.path}/{LOCK}: {why}; ftrun continues without a lock")
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """None where there is no such file.  Foreign if it is not one of ours: a link, a pipe, larger than `limit`."""
+        """None if the file does not exist.  `ForeignHistory` for anything but a file of at most `limit` bytes."""
         try:
             fd = self._open(name, os.O_RDONLY)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None
             if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
-                raise ForeignHistory("it is no regular file") from None
+                raise ForeignHistory("it is not a regular file") from None
             raise
         try:
             return bounded_read.read(fd, limit)
@@ -74,9 +74,9 @@ class Folder:
             raise ForeignHistory(str(error)) from None
 
     def write(self, name: str, content: bytes) -> None:
-        """The old content or the new one, whatever happens; on disk when this returns."""
-        # Only with the lock is the name ours alone; the same one again, so that a kill leaves at most one behind.
-        fresh = f"{name}.new" if self._alone else f"{name}.new-{os.urandom(6).hex()}"
+        """Replace the file atomically; the new content is on disk when this returns."""
+        # With the lock the name is used by one process, and reused, so that a kill leaves at most one file behind.
+        fresh = f"{name}.new" if self._has_lock else f"{name}.new-{os.urandom(6).hex()}"
         try:
             os.unlink(f"{self.path}/{fresh}")
         except FileNotFoundError:
@@ -104,7 +104,7 @@ class Folder:
         names = (f"{name}.corrupt-{n}" for n in range(1, ASIDE))
         free = next((n for n in names if not os.path.lexists(f"{self.path}/{n}")), f"{name}.corrupt-{ASIDE}")
         os.rename(f"{self.path}/{name}", f"{self.path}/{free}")
-        self._problem(f"{self.path}/{name} is not ours ({why}); kept as {free}, it starts anew")
+        self._problem(f"{self.path}/{name} was not written by ftrun ({why}); kept as {free}, and a new one is begun")
 
     def _open(self, name: str, flags: int) -> int:
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY

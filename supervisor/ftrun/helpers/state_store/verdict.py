@@ -1,4 +1,4 @@
-"""A verdict that all tasks of a job share: `verdict.json`, as values."""
+"""The verdict that all tasks of a job share, in `verdict.json`, as values."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -10,8 +10,8 @@ SCHEMA: Final = 1
 LIMIT: Final = 65536  # bytes
 
 
-def whole(found: object) -> Verdict | None:
-    """What this verdict says, as far as we know its fields; None for what is no whole verdict."""
+def validated(found: object) -> Verdict | None:
+    """The verdict with its known fields; None if a field is missing or invalid."""
     if not isinstance(found, dict):
         return None
     known: dict[str, Any] = {"device": None} | {name: found[name] for name in Verdict._fields if name in found}
@@ -23,15 +23,15 @@ def whole(found: object) -> Verdict | None:
 
 
 def parse(content: bytes) -> Verdict | None:
-    """None for whatever is no whole verdict."""
+    """None if the content is not a complete verdict."""
     try:
-        return whole(parsed(content))
+        return validated(parsed(content))
     except Malformed:
         return None
 
 
 def holds(verdict: Verdict, schedule_cnt: int, since: float) -> bool:
-    """Whether it is of that schedule; one from before `since`, in s since the epoch, is of an earlier job."""
+    """Whether it belongs to that schedule; a verdict from before `since` (s since the epoch) is of an earlier job."""
     time = _time(verdict.time)
     return time is not None and verdict.schedule_cnt == schedule_cnt and time >= since
 
@@ -41,7 +41,7 @@ def dump(verdict: Verdict) -> bytes:
 
 
 def _time(text: str) -> float | None:
-    """Of an ISO-8601 time that says its zone."""
+    """Seconds since the epoch of an ISO-8601 time with a time zone, else None."""
     try:
         found = datetime.fromisoformat(text)
         return None if found.tzinfo is None else found.timestamp()
