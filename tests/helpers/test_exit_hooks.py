@@ -226,7 +226,7 @@ def test_without_the_program_it_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "[]", "{}", '{"commands": [1], "unmount": [], "grace": null}'])
-def test_a_word_that_is_none_is_a_problem(word: str) -> None:
+def test_a_malformed_argument_is_a_problem(word: str) -> None:
     with HelperProcess("exit_hooks", word) as process:
-        assert "it failed" in process.event("problem")["what"]
+        assert "unexpected error" in process.event("problem")["what"]
         assert process.ended() == 1

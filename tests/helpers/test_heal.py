@@ -122,7 +122,7 @@ def test_ctrl_c_is_not_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "[]", "{}", '{"command": "true", "timeout": "x", "environment": {}}'])
-def test_a_word_that_is_none_is_a_problem(word: str) -> None:
+def test_a_malformed_argument_is_a_problem(word: str) -> None:
     with HelperProcess("heal", word) as healer:
-        assert "it failed" in healer.event("problem")["what"]
+        assert "unexpected error" in healer.event("problem")["what"]
         assert healer.ended() == 1
