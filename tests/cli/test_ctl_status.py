@@ -50,8 +50,8 @@ def test_a_running_one_and_its_hang_and_its_end(runs: Runs) -> None:
     assert found["stalest"] == rank
     assert rank["limit"] == 3600
     assert 0 <= rank["age"] < 60
-    assert found["next"].startswith("rank 5 is a suspect in ")
-    assert found["next"].endswith("of 60m (option)")
+    assert found["next"].startswith("Rank 5 will be suspected in ")
+    assert found["next"].endswith("(timeout 60m, set by --hang-timeout).")
     assert found["left"] == {"hang": 3, "fault": 3, "failure": 0}
     said = ftctl("status", "--run-dir", str(run.run_dir))
     assert said.stdout.startswith("running for ")
@@ -170,7 +170,7 @@ def test_a_state_that_is_none_leaves_the_records(runs: Runs, content: bytes) -> 
     found = status(run)
     assert (found["phase"], found["verdict"], found["exit_code"]) == ("done", "succeeded", 0)
     assert "state.json" in found["problems"][0]
-    assert "problem     " in ftctl("status", "--run-dir", str(run.run_dir)).stdout
+    assert "warning     " in ftctl("status", "--run-dir", str(run.run_dir)).stdout
 
 
 def test_records_that_are_cut_off_or_not_ours_spoil_nothing(runs: Runs) -> None:
@@ -189,6 +189,6 @@ def test_a_vanished_beat_folder_is_a_problem_of_a_running_one(runs: Runs) -> Non
     folder = Path(run.state["beat_dir"])
     folder.rename(aside := folder.with_name(f"{folder.name}-aside"))
     try:
-        assert "no beats to be read" in status(run)["problems"][0]
+        assert "heartbeats cannot be read" in status(run)["problems"][0]
     finally:
         aside.rename(folder)

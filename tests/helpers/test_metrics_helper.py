@@ -71,8 +71,8 @@ def test_a_scrape_sees_the_run_as_it_is_now(run_dir: Path) -> None:
 
 def test_it_looks_at_most_once_a_second(run_dir: Path) -> None:
     count = (
-        "import ftrun.views.run_snapshot as v; real = v.look; "
-        "v.look = lambda d: (open('LOOKS', 'a').write('x'), real(d))[1]"
+        "import ftrun.views.run_snapshot as v; real = v.read_snapshot; "
+        "v.read_snapshot = lambda d: (open('LOOKS', 'a').write('x'), real(d))[1]"
     )
     looks = run_dir.parent / "looks"
     with HelperProcess("metrics", str(run_dir), "127.0.0.1:0", "", before=count.replace("LOOKS", str(looks))) as helper:
@@ -134,7 +134,8 @@ def test_the_file_is_written_from_time_to_time_and_keeps_the_verdict(run_dir: Pa
 def test_the_last_word_of_a_killed_ftrun_is_that_it_was_cut_off(run_dir: Path, looks: int) -> None:
     """The helper hears of the end an instant before the process is gone, which so many looks find alive."""
     alive = f'lambda d: seen._replace(alive=True, phase="running") if next(n) <= {looks} else real(d)'
-    look = f"import itertools, ftrun.views.run_snapshot as v; real, n = v.look, itertools.count(1); v.look = {alive}"
+    patch = f"real, n = v.read_snapshot, itertools.count(1); v.read_snapshot = {alive}"
+    look = f"import itertools, ftrun.views.run_snapshot as v; {patch}"
     before = f"{look}; seen = real({str(run_dir)!r})"
     path = run_dir.parent / "train.prom"
     with HelperProcess("metrics", str(run_dir), "", str(path), before=before) as helper:

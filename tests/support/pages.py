@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ftrun.views.page.app import Page
 from ftrun.views.page.server import server
-from ftrun.views.snapshot import DeviceNow, Limit, Problem, RankNow, Snapshot
+from ftrun.views.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
 from support.runs import HOUSE
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
@@ -171,9 +171,9 @@ def snapshot(run_dir: Path, number: int = 8, **changed: Any) -> Snapshot:
         stalest=found[3],
         limits=(Limit("hang", 38.0, "learned: 99% of silences below 0.9s"), Limit("start", 3600.0, "default")),
         deadline=7.0,
-        next="rank 3 is a suspect in 7s: 31s without a step of 38s (learned)",
+        next="Rank 3 will be suspected in 7s: 31s without a step (timeout 38s, learned).",
         devices=tuple(DeviceNow(f"GPU-{n}", "NVIDIA H100", 97.0, 71 << 30, 80 << 30, 640.0, 1.2) for n in range(8)),
-        trouble=Problem("2026-11-21T11:49:08.000Z", 1, "hang", "rank 3 stopped at step 790, 41s ago (limit 38s)"),
+        trouble=Incident("2026-11-21T11:49:08.000Z", 1, "hang", "rank 3 stopped at step 790, 41s ago (limit 38s)"),
         lost={"hang": 41.0, "redone": 12.5, "startup": 30.0},
         goodput=0.9887,
     )

@@ -40,7 +40,7 @@ def client(run_dir: Path) -> Iterator[TestClient]:
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, shown: Snapshot) -> None:
-    monkeypatch.setattr(feed, "look", lambda run_dir: shown)
+    monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: shown)
 
 
 @pytest.mark.parametrize("path", [*ROUTES, "/report/1", "/nothing"])
@@ -112,7 +112,7 @@ def test_the_snapshot_has_all_ranks_the_stalest_first(
 
 def test_a_stream_is_sent_few_ranks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_up(monkeypatch, snapshot(run_dir, 1024))
-    found = Page(lambda: str(run_dir)).feed._look()
+    found = Page(lambda: str(run_dir)).feed._read()
     assert not isinstance(found, str)
     brief = json.loads(found.text)
     assert len(brief["ranks"]) == SHOWN
@@ -210,7 +210,7 @@ def test_whatever_goes_wrong_is_one_line(
     def fails(*_: object) -> None:
         raise ValueError("never seen")
 
-    monkeypatch.setattr(feed, "look", fails)
+    monkeypatch.setattr(feed, "read_snapshot", fails)
     assert "never seen" in client.get("/snapshot.json").text
     monkeypatch.setattr(timeline_cache.TimelineCache, "picture", fails)
     assert client.get("/timeline.svg").status_code == 500

@@ -60,7 +60,7 @@ def made_up(page: browser.Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (run_dir / "events.jsonl").write_text('{"event": "progress", "step": 1, "time": "2026-11-21T10:00:00.000Z"}\n')
     (run_dir / "reports" / "attempt-1").mkdir(parents=True)
     (run_dir / "reports" / "attempt-1" / "report.md").write_text(HOSTILE)
-    monkeypatch.setattr(feed, "look", lambda run_dir: shown)
+    monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: shown)
     monkeypatch.setattr(feed, "paces", lambda run_dir, attempt: [(float(at), 0.4 + at % 5 / 100) for at in range(60)])
     with serving(app.Page(lambda: str(run_dir))) as served:
         yield served.url
@@ -77,7 +77,7 @@ def test_a_hang_is_seen_as_it_happens(page: browser.Page, runs: Runs) -> None:
         run = runs.start(*options)
         shows(page, "#phase", "Running, attempt 1")
         assert page.text("#link") == "Live"
-        shows(page, "#trouble-text", "hang in attempt 1")
+        shows(page, "#incident-text", "hang in attempt 1")
         shows(page, "#phase", "Ended with 0: succeeded")
         assert run.wait() == 0
         phases = "\n".join(page.run("return window.phases"))
@@ -90,7 +90,7 @@ def test_a_hang_is_seen_as_it_happens(page: browser.Page, runs: Runs) -> None:
         assert "2 after hang" in page.text("#timeline")
         assert page.count("#timeline svg title") > 3
         page.shot("ended")
-        page.all("#trouble-link")[0].click()
+        page.all("#incident-link")[0].click()
         assert page.text("h1") == "Report of attempt 1"
         assert "Rank 0 stopped at step 8" in page.text("pre")
         assert page.faint() == []
@@ -133,7 +133,7 @@ def test_it_comes_back_by_itself(chromium: browser.Page, tmp_path: Path) -> None
 
 def test_many_ranks_are_few_rows_until_all_are_wanted(page: browser.Page, made_up: str) -> None:
     page.open(made_up)
-    shows(page, "#ranks-text", "1024 in all")
+    shows(page, "#ranks-text", "1024 in total")
     assert page.count("#rank-rows tr") == SHOWN
     assert page.text("#rank-rows tr").split()[0] == "3"
     page.shot("ranks-light")
@@ -186,7 +186,7 @@ def test_everybody_can_read_it(page: browser.Page, made_up: str) -> None:
 def test_it_fits_a_small_screen_and_a_large_type(page: browser.Page, made_up: str, width: int) -> None:
     page.open(made_up)
     page.resize(width)
-    shows(page, "#ranks-text", "1024 in all")
+    shows(page, "#ranks-text", "1024 in total")
     shows(page, "#timeline", "ftrun")
     assert page.run("return document.documentElement.scrollWidth") <= width
     outside = "return [...document.querySelectorAll('main > *, main > * > :not(.out)')]"
@@ -200,7 +200,7 @@ def test_the_keyboard_reaches_all_of_it_in_order(page: browser.Page, made_up: st
     from selenium.webdriver.common.keys import Keys
 
     page.open(made_up)
-    shows(page, "#ranks-text", "1024 in all")
+    shows(page, "#ranks-text", "1024 in total")
     page.run("window.order = [...document.querySelectorAll('a[href], button, [tabindex=\"0\"]')]")
     wanted = page.run("return order.map((e, i) => e.checkVisibility() ? i : -1).filter((i) => i >= 0)")
     reached: list[Any] = []

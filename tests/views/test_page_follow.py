@@ -30,7 +30,7 @@ def test_however_it_is_written_each_record_comes_once(cuts: list[int]) -> None:
             Path(path).write_bytes(content[:end])
             anew, records = follower.read(path).after(place)
             found = [one.text for one in records] if anew else [*found, *(one.text for one in records)]
-            place = records[-1].place if records else place
+            place = records[-1].position if records else place
     finally:
         os.unlink(path)
     assert [json.loads(text)["step"] for text in found] == list(range(8))
@@ -39,7 +39,7 @@ def test_however_it_is_written_each_record_comes_once(cuts: list[int]) -> None:
 def test_a_place_leads_on_in_another_server(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"".join(map(line, range(3))))
-    place = Follower().read(str(path)).held[1].place
+    place = Follower().read(str(path)).held[1].position
     with path.open("ab") as stream:
         stream.write(line(3))
     anew, records = Follower().read(str(path)).after(StreamPosition.of(str(place)))
@@ -76,7 +76,7 @@ def test_of_many_the_last_are_held_and_who_is_behind_is_told_anew(tmp_path: Path
     records = follower.read(str(path))
     assert steps(records) == list(range(record_follower.HELD, 2 * record_follower.HELD))
     assert records.after(behind) == (True, records.held)
-    assert records.after(records.held[-2].place) == (False, records.held[-1:])
+    assert records.after(records.held[-2].position) == (False, records.held[-1:])
 
 
 def test_a_large_file_is_read_from_near_its_end(tmp_path: Path) -> None:

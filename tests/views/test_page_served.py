@@ -61,7 +61,7 @@ def test_a_run_is_followed_to_its_end_and_a_cut_stream_goes_on(runs: Runs) -> No
 
 
 def test_one_that_is_told_nothing_new_hears_that_it_is_still_told(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "look", lambda run_dir: snapshot(Path(run_dir)))
+    monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: snapshot(Path(run_dir)))
     monkeypatch.setattr(event_stream, "BEAT", 0.2)
     with serving(page) as served:
         one = served.stream()
@@ -89,7 +89,7 @@ def test_all_streams_share_one_reader(page: Page, monkeypatch: pytest.MonkeyPatc
         looks.append(threading.get_ident())
         return snapshot(Path(run_dir), step=len(looks))
 
-    monkeypatch.setattr(feed, "look", look)
+    monkeypatch.setattr(feed, "read_snapshot", look)
     monkeypatch.setattr(feed, "PERIOD", 0.2)
     with serving(page) as served:
         streams = [served.stream() for _ in range(8)]
@@ -127,7 +127,7 @@ def test_a_client_that_does_not_read_is_dropped(page: Page, monkeypatch: pytest.
     def look(run_dir: str) -> Snapshot:
         return snapshot(Path(run_dir), why="x" * 4_000_000, step=next(looks))
 
-    monkeypatch.setattr(feed, "look", look)
+    monkeypatch.setattr(feed, "read_snapshot", look)
     monkeypatch.setattr(feed, "PERIOD", 0.05)
     monkeypatch.setattr(event_stream, "SLOW", 0.5)
     with serving(page) as served, socket.create_connection(("127.0.0.1", served.port)) as deaf:

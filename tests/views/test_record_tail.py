@@ -52,21 +52,21 @@ def test_lines_from_the_end_are_those_of_the_file(
 
 def test_the_newest_come_first_however_far_back(path: Path) -> None:
     path.write_bytes(line(1, "hang") + line(2) * 200_000 + line(3, "hang") + line(4) * 10 + b'{"event": "hang", "nu')
-    assert numbers(record_tail.back(str(path), ("hang",))) == [3, 1]
+    assert numbers(record_tail.search_back(str(path), ("hang",))) == [3, 1]
 
 
 def test_of_progress_the_newest_is_enough(path: Path) -> None:
     saved = b'{"event": "progress", "by": "checkpoint", "number": %d}\n'
     stepped = b'{"event": "progress", "by": "step", "number": %d}\n'
     path.write_bytes(line(0) + saved % 1 + saved % 2 + line(3) + stepped % 4 + stepped % 5)
-    assert numbers(record_tail.telling(str(path))) == [0, 2, 3, 5]
+    assert numbers(record_tail.last_condensed(str(path))) == [0, 2, 3, 5]
     assert numbers(record_tail.last(str(path))) == [0, 1, 2, 3, 4, 5]
 
 
 def test_nothing_to_read_is_nothing(tmp_path: Path) -> None:
     assert record_tail.last(str(tmp_path / "none")) == []
     assert record_tail.last(str(tmp_path)) == []
-    assert list(record_tail.back(str(tmp_path / "none"), ("hang",))) == []
+    assert list(record_tail.search_back(str(tmp_path / "none"), ("hang",))) == []
 
 
 # --- a file that grows ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
 from ftrun.core.machine.values import LearnedTimeouts
 from ftrun.core.text import sentences
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
 from ftrun.views.summary import lines
@@ -30,10 +30,10 @@ def run(tmp_path: Path) -> Iterator[MadeRun]:
 
 
 def seen(run: MadeRun) -> Snapshot:
-    return look(run.write(), run.now)
+    return read_snapshot(run.write(), run.now)
 
 
-def test_a_run_that_moves(run: MadeRun) -> None:
+def test_a_running_job(run: MadeRun) -> None:
     run.rank(0, moved=2, step=9)
     run.rank(1, moved=30, step=8)
     run.samples([(40, 0, 0), (30, 2, 3)])
@@ -48,12 +48,12 @@ def test_a_run_that_moves(run: MadeRun) -> None:
     assert found.step == 9
     assert found.step_time == pytest.approx(38 / 9, abs=0.01), "since the first sample of the last minute"
     assert found.deadline == pytest.approx(70, abs=0.01)
-    assert found.next == "rank 1 is a suspect in 70s: 30s without a step of 100s (option)"
+    assert found.next == "Rank 1 will be suspected in 70s: 30s without a step (timeout 100s, set by --hang-timeout)."
     assert found.left == {"hang": 3, "fault": 3, "failure": 0}
     assert found.problems == ()
 
 
-def test_for_how_long_it_is_in_its_phase(run: MadeRun) -> None:
+def test_the_time_in_the_present_phase(run: MadeRun) -> None:
     run.rank(0, moved=2)
     run.standing["since"] = run.now - 33
     assert seen(run).since == pytest.approx(33)
@@ -61,16 +61,16 @@ def test_for_how_long_it_is_in_its_phase(run: MadeRun) -> None:
     assert seen(run).since is None, "nobody knows what it would be in now"
 
 
-def test_one_of_a_group_says_how_that_stands(run: MadeRun) -> None:
+def test_the_state_of_the_group_is_shown(run: MadeRun) -> None:
     run.rank(0, moved=2)
     run.ledger = run.ledger._replace(epoch=3)
     run.standing["group"] = {"what": "run", "why": "rank 1 fell"}
-    assert seen(run).group == "epoch 3, at work"
+    assert seen(run).group == "epoch 3, running"
     run.standing |= {"phase": "pending", "attempt": None, "deadline": None}
     run.standing["group"] = {"what": "stop", "why": "rank 1 (node-b) is lost"}
     found = seen(run)
-    assert found.group == "epoch 3, ended everywhere, to start again: rank 1 (node-b) is lost"
-    assert found.next == "the next start, once all members of the group can"
+    assert found.group == "epoch 3, all members stop, to start again: rank 1 (node-b) is lost"
+    assert found.next == "The next start, once all members of the group are ready."
 
 
 def test_one_that_is_done_or_gone_is_not_waited_for(run: MadeRun) -> None:
@@ -87,7 +87,8 @@ def test_one_that_has_not_moved_yet_is_starting(run: MadeRun) -> None:
     run.standing["phase"] = "starting"
     found = seen(run)
     assert found.ranks[0].state == "starting"
-    assert found.next == "rank 0 is a suspect in 59m 10s: 50s without a first beat of 60m (default)"
+    assert str(found.next).startswith("Rank 0 will be suspected in 59m 10s: 50s without a first ")
+    assert str(found.next).endswith("(timeout 60m, the default).")
 
 
 def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
@@ -95,14 +96,14 @@ def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
     run.section(0, "checkpoint", began=120, timeout=600)
     found = seen(run)
     assert (found.ranks[0].state, found.ranks[0].section) == ("section", "checkpoint")
-    assert found.next == "rank 0 is a suspect in 8m: 2m in section 'checkpoint' of 10m"
+    assert found.next == "Rank 0 will be suspected in 8m: 2m in section 'checkpoint' (timeout 10m)."
 
 
-def test_where_nothing_beats_nothing_is_judged(run: MadeRun) -> None:
+def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     run.standing["phase"] = "starting"
     found = seen(run)
     assert found.ranks == ()
-    assert found.next == sentences.UNWATCHED
+    assert found.next == f"{sentences.UNWATCHED[0].upper()}{sentences.UNWATCHED[1:]}."
     assert found.limits[1].seconds is None, "what is not armed is not listed as if it were"
     assert found.limits[1].source.startswith("until the command's hooks are loaded; then 60m")
 
@@ -111,13 +112,15 @@ def test_a_start_limit_that_was_given_holds_from_the_spawn(run: MadeRun) -> None
     run.limits = run.limits._replace(start=60.0, start_given=True)
     run.run["sources"]["start-timeout"] = "environment"
     run.standing["phase"] = "starting"
-    assert seen(run).next == "the command is a suspect in 10s: 50s without a first beat of 60s (environment)"
+    found = str(seen(run).next)
+    assert found.startswith("The command will be suspected in 10s: 50s without a first ")
+    assert found.endswith("(timeout 60s, set by FTRUN_START_TIMEOUT).")
 
 
 def test_the_idle_rule_is_seen(run: MadeRun) -> None:
     run.attempt |= {"idle_since": run.now - 45, "accelerator": True}
-    why = "default, since the job uses an accelerator"
-    assert seen(run).next == f"the command is a suspect in 29m 15s: 45s without any work of 30m ({why})"
+    why = "the default, since the job uses an accelerator"
+    assert seen(run).next == f"The command will be suspected in 29m 15s: 45s without any work (timeout 30m, {why})."
 
 
 def test_a_learned_limit_says_why(run: MadeRun) -> None:
@@ -128,7 +131,7 @@ def test_a_learned_limit_says_why(run: MadeRun) -> None:
     hang = found.limits[0]
     assert (hang.name, hang.seconds) == ("hang", 50.0)
     assert hang.source.startswith("learned: 10 times 5s, within which 99 of 100 silences are")
-    assert "(learned: 10 times 5s" in str(found.next)
+    assert "(timeout 50s, learned: 10 times 5s" in str(found.next)
 
 
 def test_before_it_is_learned_a_provisional_limit_holds(run: MadeRun) -> None:
@@ -139,7 +142,7 @@ def test_before_it_is_learned_a_provisional_limit_holds(run: MadeRun) -> None:
     assert hang.seconds == 300.0
     assert hang.source.startswith("provisional: 5 times the time from the start to the last step; at least 5m")
     run.limits = run.limits._replace(start=200.0)
-    assert seen(run).limits[0] == ("hang", 200.0, "default: as the start timeout, until it is learned")
+    assert seen(run).limits[0] == ("hang", 200.0, "default: the start timeout, until a hang timeout is learned")
 
 
 def test_a_later_start_shows_the_limit_that_holds_for_it(run: MadeRun) -> None:
@@ -149,7 +152,7 @@ def test_a_later_start_shows_the_limit_that_holds_for_it(run: MadeRun) -> None:
     found = seen(run)
     assert (found.limits[1].name, found.limits[1].seconds) == ("start", 300.0)
     assert "learned: 5 times the slowest start so far, 5.5s" in found.limits[1].source
-    assert "the command is a suspect in" in str(found.next)
+    assert "The command will be suspected in" in str(found.next)
     assert found.first_beat == 5.5
 
 
@@ -159,31 +162,43 @@ def test_paused_ages_stand_still(run: MadeRun) -> None:
     found = seen(run)
     assert found.paused == pytest.approx(60)
     assert found.resumes == pytest.approx(1200)
-    assert found.next == "paused: no verdicts; resumes in 20m"
+    assert found.next == "Paused: hangs and faults are not acted on; verdicts resume in 20m."
     assert found.ranks[0].age == pytest.approx(35, abs=0.01)
 
 
-COMING = [
-    ({"phase": "pending", "want": {"want": "again"}}, 8, "restart in 8s (backoff)"),
-    ({"phase": "stopping", "stage": "term"}, 4, "SIGKILL in 4s"),
-    ({"phase": "stopping", "stage": "kill"}, 50, "what SIGKILL does not end makes this node unusable in 50s (197)"),
-    ({"phase": "stopping", "stage": "asked"}, None, "asked to end from outside; waits for the command to do so"),
-    ({"phase": "healing"}, 180, "healing given up in 3m, with 197"),
-    ({"phase": "healing", "held": "hands off"}, 180, "waits for the platform: hands off; given up in 3m"),
+NEXT_ACTIONS = [
+    ({"phase": "pending", "want": {"want": "again"}}, 8, "Restart in 8s (backoff)."),
+    ({"phase": "stopping", "stage": "term"}, 4, "SIGKILL in 4s."),
+    (
+        {"phase": "stopping", "stage": "kill"},
+        50,
+        "The node is declared unusable in 50s (197) if processes survive SIGKILL.",
+    ),
+    (
+        {"phase": "stopping", "stage": "asked"},
+        None,
+        "A signal from outside asked the command to exit; its exit is awaited.",
+    ),
+    ({"phase": "healing"}, 180, "Healing is given up in 3m, and ftrun exits with 197."),
+    (
+        {"phase": "healing", "held": "hands off"},
+        180,
+        "The platform does not permit a start: hands off; given up in 3m.",
+    ),
     (
         {"phase": "suspect", "finding": {"rank": 3}},
         28,
-        "the verdict on rank 3: evidence is being taken; in 28s at the latest",
+        "The verdict on rank 3 follows in 28s at the latest; evidence is being collected.",
     ),
-    ({"phase": "launching"}, None, "the command is being executed"),
+    ({"phase": "launching"}, None, "The command is being executed."),
 ]
 
 
-@pytest.mark.parametrize(("standing", "left", "words"), COMING, ids=range(len(COMING)))
-def test_what_comes_next_in_words(run: MadeRun, standing: dict[str, object], left: float | None, words: str) -> None:
-    run.standing |= standing | {"deadline": None if left is None else run.now + left}
+@pytest.mark.parametrize(("status", "left", "text"), NEXT_ACTIONS, ids=range(len(NEXT_ACTIONS)))
+def test_the_next_action_is_a_sentence(run: MadeRun, status: dict[str, object], left: float | None, text: str) -> None:
+    run.standing |= status | {"deadline": None if left is None else run.now + left}
     found = seen(run)
-    assert found.next == words
+    assert found.next == text
     assert found.deadline == (None if left is None else pytest.approx(left, abs=0.01))
 
 
@@ -204,7 +219,7 @@ def test_checkpoints_have_an_age(run: MadeRun) -> None:
     assert seen(run).checkpoint_age == pytest.approx(3, abs=0.01), "as the rank says, where one does"
 
 
-def test_what_was_lost_is_told(run: MadeRun) -> None:
+def test_lost_time_and_goodput(run: MadeRun) -> None:
     account = Account(
         wall=100.0, kept=60.0, lost=LostTime(hang=30.0), restarts=RestartCounts(hang=2), open=10.0, begun=True
     )
@@ -302,7 +317,7 @@ def test_ranks_that_outlive_ftrun_are_no_part_of_the_run(run: MadeRun) -> None:
     found = seen(run)
     assert (found.phase, found.step, found.checkpoint_step, found.ranks) == ("cut off", 7, 5, ())
     assert found.checkpoint_age == pytest.approx(25, abs=5)
-    assert found.problems == ("1 rank still runs, unsupervised: the rest is as it was when ftrun died",)
+    assert found.problems == ("1 rank still runs, unsupervised; the rest is as of the end of ftrun",)
 
 
 def test_another_boot_has_another_clock(run: MadeRun) -> None:
@@ -317,12 +332,12 @@ def test_devices_as_the_probe_said(run: MadeRun) -> None:
     device = {"vendor": "nvidia", "id": "GPU-1", "index": 0, "name": "H100", "util": 97.0, "memory_used": 5}
     device |= {"power": 650.5, "health": "GPU is lost", "recovery": "reboot"}
     (path / "devices.json").write_text(json.dumps({"mono": run.now - 4, "devices": [device]}))
-    (found,) = look(str(path), run.now).devices
+    (found,) = read_snapshot(str(path), run.now).devices
     assert found[:6] == ("GPU-1", "H100", 97.0, 5, None, 650.5)
     assert found.age == pytest.approx(4, abs=0.01)
     assert (found.index, found.health, found.recovery) == (0, "GPU is lost", "reboot")
     (path / "devices.json").write_text('{"mono": "x", "devices": 7}')
-    assert look(str(path), run.now).devices == ()
+    assert read_snapshot(str(path), run.now).devices == ()
 
 
 # --- bytes that are torn, missing or not ours -------------------------------------------------------------------------
@@ -331,7 +346,7 @@ def test_devices_as_the_probe_said(run: MadeRun) -> None:
 def test_no_state_leaves_the_records(run: MadeRun) -> None:
     path = Path(run.write())
     (path / "state.json").unlink()
-    found = look(str(path), run.now)
+    found = read_snapshot(str(path), run.now)
     assert (found.phase, found.attempt, found.alive) == ("cut off", 1, False)
     (problem,) = found.problems
     assert "state.json cannot be read" in problem
@@ -340,14 +355,14 @@ def test_no_state_leaves_the_records(run: MadeRun) -> None:
 def test_no_state_makes_no_zeros(run: MadeRun) -> None:
     path = Path(run.write())
     (path / "state.json").write_bytes(b"torn")
-    found = look(str(path), run.now)
+    found = read_snapshot(str(path), run.now)
     assert (found.restarts, found.counts, found.left, found.wall, found.schedule_cnt) == ({}, {}, {}, None, None)
     assert not any(line.startswith(("restarts", "goodput")) for line in lines(found))
     for number in (2, 3):
         run.record("restart", number, reason="hang", start_cnt=number)
     run.write()
     (path / "state.json").unlink()
-    found = look(str(path), run.now)
+    found = read_snapshot(str(path), run.now)
     assert (found.attempt, found.reason, found.restarts) == (3, "hang", {"hang": 2})
     assert "restarts    2 after a hang" in lines(found)
 
@@ -359,7 +374,7 @@ BROKEN = [b"", b"{", b"null", b'{"schema": 2}', b"\0" * 512, b"[" * 100_000, b'{
 def test_a_state_that_is_none_is_a_problem_and_no_error(run: MadeRun, content: bytes) -> None:
     path = Path(run.write())
     (path / "state.json").write_bytes(content)
-    (problem,) = look(str(path), run.now).problems
+    (problem,) = read_snapshot(str(path), run.now).problems
     assert "state.json" in problem
     assert "\n" not in problem
 
@@ -370,7 +385,7 @@ def test_a_truncated_state_is_a_problem_at_any_length(run: MadeRun) -> None:
     whole = (path / "state.json").read_bytes()
     for length in range(0, len(whole.rstrip()), 97):
         (path / "state.json").write_bytes(whole[:length])
-        assert len(look(str(path), run.now).problems) == 1
+        assert len(read_snapshot(str(path), run.now).problems) == 1
 
 
 ODD: list[dict[str, object]] = [
@@ -386,7 +401,7 @@ ODD: list[dict[str, object]] = [
 def test_a_state_of_another_make_is_a_problem_and_no_error(run: MadeRun, standing: dict[str, object]) -> None:
     run.standing |= standing
     found = seen(run)
-    assert "not understood" in found.problems[0]
+    assert "malformed" in found.problems[0]
     assert found.step == 7, "the ledger is"
 
 
@@ -395,21 +410,21 @@ def test_unknown_limits_are_a_problem_and_no_error(run: MadeRun) -> None:
     run.write_state(
         {**run.rest, "run": run.run | {"limits": {"new": 1}}, "now": run.standing | {"attempt": run.attempt}}
     )
-    assert "not understood" in look(path, run.now).problems[0]
+    assert "malformed" in read_snapshot(path, run.now).problems[0]
 
 
 def test_a_beat_folder_that_vanished_is_a_problem(run: MadeRun) -> None:
     run.write()
     run.close()
-    found = look(str(run.folder), run.now)
+    found = read_snapshot(str(run.folder), run.now)
     assert found.alive
-    assert "no beats to be read" in found.problems[0]
+    assert "heartbeats cannot be read" in found.problems[0]
 
 
 def test_a_beat_file_that_was_cut_off_is_a_problem(run: MadeRun) -> None:
     run.write()
     os.truncate(run.beats / at.BEATS, 100)
-    assert "cut off" in look(str(run.folder), run.now).problems[0]
+    assert "truncated" in read_snapshot(str(run.folder), run.now).problems[0]
 
 
 def test_torn_and_endless_records_are_passed_over(run: MadeRun) -> None:
@@ -433,9 +448,9 @@ def test_an_empty_file_of_records_is_a_beginning(run: MadeRun) -> None:
 
 def test_no_run_dir(tmp_path: Path) -> None:
     with pytest.raises(NoRunDir, match="there is no such folder"):
-        look(str(tmp_path / "none"))
+        read_snapshot(str(tmp_path / "none"))
     with pytest.raises(NoRunDir, match=r"there is no events\.jsonl in it"):
-        look(str(tmp_path))
+        read_snapshot(str(tmp_path))
 
 
 def test_it_is_cheap(run: MadeRun) -> None:
@@ -447,7 +462,7 @@ def test_it_is_cheap(run: MadeRun) -> None:
     costs = []
     for _ in range(5):
         began = time.process_time()
-        look(path)
+        read_snapshot(path)
         costs.append(time.process_time() - began)
     assert min(costs) < 0.1, "five times what it takes"
 
@@ -455,13 +470,13 @@ def test_it_is_cheap(run: MadeRun) -> None:
 def test_a_full_disk_is_told_since_nothing_new_gets_there(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.record("started", reason="first", start_cnt=1)
     path = run.write()
-    assert not [what for what in look(path).problems if "is full" in what]
+    assert not [what for what in read_snapshot(path).problems if "is full" in what]
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    assert [what for what in look(path).problems if "is full" in what]
+    assert [what for what in read_snapshot(path).problems if "is full" in what]
 
 
 def test_events_that_are_no_file_make_no_run_dir(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "events.jsonl")
     with pytest.raises(NoRunDir, match="is no file"):
-        look(str(tmp_path))
+        read_snapshot(str(tmp_path))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftrun.core.rules.liveness import Limits
 from ftrun.views import validated
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.summary import document, lines, title
 from support.made_run import MadeRun
 
@@ -85,7 +85,7 @@ def test_every_limit_is_checked() -> None:
 
 
 def shown(path: Path) -> None:
-    found = look(str(path))
+    found = read_snapshot(str(path))
     json.dumps(document(found))
     for line in (*title(found), *lines(found)):
         assert line.isprintable()

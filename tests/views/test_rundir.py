@@ -167,4 +167,4 @@ def test_a_list_of_locks_that_lacks_a_line_now_and_then(monkeypatch: pytest.Monk
     lines = [b"1: FLOCK  ADVISORY  WRITE %d fe:00:%d 0 EOF\n" % (pid, pid) for pid in (7, 8)]
     readings = iter([lines[0], lines[1], b""])
     monkeypatch.setattr(procfs, "read", lambda path, limit: next(readings))
-    assert sorted(words[4] for words in liveness.locks()) == [b"7", b"8"]
+    assert sorted(words[4] for words in liveness.held_locks()) == [b"7", b"8"]

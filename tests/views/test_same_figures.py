@@ -34,7 +34,7 @@ def test_of_several_ranks_everybody_shows_the_same(runs: Runs, kind: str) -> Non
     run = runs.run("--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK, kind)))
     assert run.wait() == 0
     run_dir = str(run.run_dir)
-    account, shown, drawn = run.state["account"], run_snapshot.look(run_dir), history.read(run_dir)
+    account, shown, drawn = run.state["account"], run_snapshot.read_snapshot(run_dir), history.read(run_dir)
     assert account["lost"]["hang"] > 0.9
     assert shown.goodput is not None
     lost = {why: seconds for why, seconds in account["lost"].items() if seconds}

@@ -1,11 +1,11 @@
-"""A snapshot in words."""
+"""A snapshot as text."""
 
 import json
 from typing import Any
 
 import pytest
 
-from ftrun.views.snapshot import DeviceNow, Limit, Problem, RankNow, Snapshot
+from ftrun.views.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
 from ftrun.views.summary import document, goodput, headline, lines, title
 
 QUIET = RankNow(3, 77, "moving", 812, moved=26.0, alive=1.0, rule="step", age=26.0, limit=38.0)
@@ -40,9 +40,9 @@ RUNNING = Snapshot(
         Limit("idle", None, "option"),
     ),
     deadline=12.0,
-    next="rank 3 is a suspect in 12s: 26s without a step of 38s (learned: 10 times 3.8s)",
+    next="Rank 3 will be suspected in 12s: 26s without a step (timeout 38s, learned: 10 times 3.8s).",
     devices=(DeviceNow("GPU-1", "H100", 97.0, 70 << 30, 80 << 30, 650.0, 2.0), DeviceNow("GPU-2", "H100", 99.0)),
-    trouble=Problem("2026-01-02T03:30:00.000Z", 2, "hang", "rank 3 stopped at step 600", "/run/dir/reports/r.md"),
+    trouble=Incident("2026-01-02T03:30:00.000Z", 2, "hang", "rank 3 stopped at step 600", "/run/dir/reports/r.md"),
     lost={"hang": 300.0, "redone": 120.0, "startup": 60.0, "stopping": 0.5},
     goodput=0.93,
 )
@@ -52,16 +52,16 @@ def text(shown: Snapshot, width: int = 80) -> str:
     return "\n".join([*title(shown, width), *lines(shown, width)])
 
 
-def test_all_that_a_person_needs_at_night_is_there() -> None:
+def test_status_shows_all_that_an_operator_needs() -> None:
     said = " ".join(text(RUNNING).split())
     for words in (
         "running for 60m, attempt 3 after a hang: quiet, rank 3 has not moved for 26s",
-        "next rank 3 is a suspect in 12s",
+        "next Rank 3 will be suspected in 12s",
         "hang in attempt 2: rank 3 stopped at step 600 report /run/dir/reports/r.md",
-        "2 after a hang; in a row without progress: hang 1 of 3, fault 0 of 3; a failure ends the job",
-        "812, 350ms a step, 2.86 a second",
+        "2 after a hang; consecutive without progress: hang 1 of 3, fault 0 of 3; a failure ends the job",
+        "812, 350ms per step, 2.86 steps/s",
         "step 800, 4m 10s ago: /checkpoints/800",
-        "ranks 2: 1 moving, 1 that moved and is quiet now",
+        "ranks 2: 1 moving, 1 quiet",
         "slowest rank 3 at step 812, 2 steps behind",
         "stalest rank 3, process 77: 26s of 38s",
         "hang 38s learned: 10 times 3.8s",
@@ -83,51 +83,51 @@ def test_it_fits_a_screen(count: int) -> None:
     assert max(map(len, text(RUNNING._replace(ranks=ranks), 60).split("\n"))) <= 60
 
 
-def test_paused_is_loud_and_first() -> None:
+def test_the_headline_begins_with_a_pause() -> None:
     found = headline(RUNNING._replace(paused=720.0, resumes=1080.0))
-    assert found.startswith("PAUSED for 12m: NO VERDICTS, a hang is not seen; resumes in 18m")
-    assert "until it is resumed" in headline(RUNNING._replace(paused=720.0))
+    assert found.startswith("PAUSED for 12m: HANGS ARE NOT DETECTED; resumes in 18m")
+    assert "until `ftctl resume`" in headline(RUNNING._replace(paused=720.0))
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"stalest": QUIET._replace(age=1.0)}, "healthy, it moves"),
+        ({"stalest": QUIET._replace(age=1.0)}, "healthy, making progress"),
         ({"stalest": QUIET._replace(rule="section", section="eval")}, "healthy, in section eval"),
-        ({"phase": "suspect"}, "it may hang, evidence is being taken"),
-        ({"ranks": (), "stalest": None}, "no heartbeat has come yet"),
+        ({"phase": "suspect"}, "it may hang, evidence is being collected"),
+        ({"ranks": (), "stalest": None}, "no heartbeat yet"),
         (
             {"phase": "starting", "ranks": (), "stalest": None, "first_beat": 5.5},
-            "no heartbeat since this start; an earlier start took 5.5s to its first",
+            "no heartbeat since this start; in an earlier start the first one came after 5.5s",
         ),
         ({"stalest": QUIET._replace(age=225.0, limit=300.0)}, "quiet, rank 3 has not moved for 3m 45s"),
         ({"stalest": QUIET._replace(age=16.0, limit=300.0, step_time=0.024)}, "quiet, rank 3 has not moved for 16s"),
-        ({"stalest": QUIET._replace(age=16.0, limit=300.0, step_time=2.0)}, "healthy, it moves"),
-        ({"stalest": QUIET._replace(age=14.0, limit=300.0, step_time=0.024)}, "healthy, it moves"),
-        ({"stalest": None}, "no rank is waited for"),
+        ({"stalest": QUIET._replace(age=16.0, limit=300.0, step_time=2.0)}, "healthy, making progress"),
+        ({"stalest": QUIET._replace(age=14.0, limit=300.0, step_time=0.024)}, "healthy, making progress"),
+        ({"stalest": None}, "no rank is active"),
         ({"phase": "waiting"}, "between two attempts"),
         ({"phase": "cut off", "alive": False}, "ftrun is gone and left no verdict"),
     ],
 )
-def test_how_it_is_in_a_sentence(changed: dict[str, Any], words: str) -> None:
+def test_the_headline_describes_the_state(changed: dict[str, Any], words: str) -> None:
     assert words in headline(RUNNING._replace(**changed))
 
 
-def test_how_well_each_device_is() -> None:
+def test_device_faults_are_listed() -> None:
     well = DeviceNow("GPU-1", "H100", 97.0, health="ok", recovery="none", index=0)
     lost = DeviceNow("GPU-2", "H100", health="GPU is lost", index=1)
     marked = well._replace(id="GPU-3", recovery="reboot", index=2)
     said = " ".join(text(RUNNING._replace(devices=(well, well._replace(id="GPU-4")))).split())
     assert "2 H100s, health ok, util 97-97%" in said
     said = " ".join(text(RUNNING._replace(devices=(lost, well, marked))).split())
-    assert "3 H100s, health ok of 1, of 2 not, util 97-97%" in said
+    assert "3 H100s, health ok: 1 of 3, util 97-97%" in said
     assert "GPU-2 (number 1): GPU is lost" in said
     assert "GPU-3 (number 2): the driver asks for: reboot" in said
     said = " ".join(text(RUNNING._replace(devices=(lost,) * 12)).split())
-    assert "and 4 more that are not well" in said
+    assert "and 4 more with a fault" in said
 
 
-def test_after_the_end_what_the_scheduler_should_do() -> None:
+def test_after_the_end_the_action_of_the_scheduler_is_shown() -> None:
     ended = RUNNING._replace(alive=False, phase="done", verdict="node-fault", exit_code=197, why="GPU-1 reported 79")
     said = " ".join(text(ended).split())
     assert said.startswith(
@@ -135,33 +135,33 @@ def test_after_the_end_what_the_scheduler_should_do() -> None:
     )
     assert "next" not in said
     own = RUNNING._replace(alive=False, phase="done", verdict="succeeded", exit_code=0, why="the command exited with 0")
-    assert "as it would without ftrun" in " ".join(text(own).split())
+    assert "should act as it would without ftrun" in " ".join(text(own).split())
 
 
-def test_why_is_said_once() -> None:
+def test_the_reason_is_shown_once() -> None:
     why = "rank 3 stopped at step 600"
     assert (
         text(RUNNING._replace(alive=False, phase="done", verdict="hang-limit", exit_code=195, why=why)).count(why) == 1
     )
 
 
-def test_foreign_text_breaks_no_line_and_no_terminal() -> None:
+def test_control_characters_in_foreign_text_are_escaped() -> None:
     odd = RUNNING._replace(command=("a\x1b[2Jb", "\n", "\udcff"), checkpoint="/c\n/\x07", problems=("x\ny",))
     for line in lines(odd):
         assert line.isprintable()
 
 
-def test_nothing_lost() -> None:
+def test_goodput_without_lost_time() -> None:
     assert goodput(RUNNING._replace(lost={}, goodput=1.0)) == "100% of 2h 3m"
     assert goodput(RUNNING._replace(lost={}, goodput=None)) == "nothing lost"
 
 
-def test_what_rounds_to_nothing_is_left_out() -> None:
+def test_lost_time_that_rounds_to_zero_is_left_out() -> None:
     short = RUNNING._replace(wall=1.5, goodput=0.2, lost={"hang": 1.0, "stopping": 0.03})
     assert goodput(short) == "20% of 1.5s; lost 1s: 1s hang"
 
 
-def test_for_machines_all_of_it_by_name() -> None:
+def test_the_json_document_has_all_fields() -> None:
     found = json.loads(json.dumps(document(RUNNING._replace(command=("\udcff",))), allow_nan=False))
     assert found["schema"] == 1
     assert set(found) == {"schema", *Snapshot._fields}

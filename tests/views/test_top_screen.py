@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ftrun.views import top
-from ftrun.views.snapshot import DeviceNow, Limit, Problem, RankNow, Snapshot
+from ftrun.views.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
 from ftrun.views.summary import headline
-from ftrun.views.top import Look
+from ftrun.views.top import Screen
 
 SIZES = [(80, 24), (40, 10), (200, 60), (20, 5), (1, 1), (80, 3)]
 NASTY = "\x1b[2J\x1b]0;x\x07\n\r\t名前名前\ud800\u202e"
@@ -62,9 +62,9 @@ def snapshot(count: int = 8, devices: int = 0, **more: Any) -> Snapshot:
         stalest=of[count // 2] if of else None,
         limits=(Limit("hang", 38.0, "learned"),),
         deadline=12.0,
-        next=f"rank {count // 2} is a suspect in 12s: 26s without a step of 38s (learned)",
+        next=f"Rank {count // 2} will be suspected in 12s: 26s without a step (timeout 38s, learned).",
         devices=tuple(DeviceNow(f"GPU-{n}", "H100", 98.0 - n, 60 << 30, 80 << 30, 650.0) for n in range(devices)),
-        trouble=Problem("2026-11-21T22:00:00Z", 1, "hang", "rank 3 stopped at step 812"),
+        trouble=Incident("2026-11-21T22:00:00Z", 1, "hang", "rank 3 stopped at step 812"),
         lost={"hang": 300.0, "startup": 60.0},
         goodput=0.93,
     )
@@ -81,7 +81,7 @@ RECORDS = [
 def drawn(shown: Snapshot, width: int = 80, height: int = 24, unicode: bool = True) -> list[str]:
     """As a terminal of that size gets it, its colours left out."""
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None, markup=False, highlight=False)
-    console.print(top.screen(shown, PACES, RECORDS, "q quits", Look(width, height, unicode)), end="")
+    console.print(top.render(shown, PACES, RECORDS, "q quits", Screen(width, height, unicode)), end="")
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
     return text.split("\n")
@@ -146,7 +146,7 @@ def test_the_bar_goes_to_the_deadline(age: float, full: int, style: str) -> None
     shown = snapshot(1)
     rank = shown.ranks[0]._replace(age=age)
     shown = shown._replace(stalest=rank, ranks=(rank,))
-    page = top.screen(shown, (), (), "", Look(80, 24, False))
+    page = top.render(shown, (), (), "", Screen(80, 24, False))
     (line,) = [line for line in page.plain.split("\n") if line.startswith("silent")]
     bar = line.split()[1]
     assert (bar.count("#"), len(bar)) == (full, 24)

@@ -223,7 +223,7 @@ def test_it_follows_a_run_to_its_verdict(runs: Runs, terminal: Open) -> None:
     run = runs.start("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1", FTHANG, *hang)
     run.until("spawned")
     seen = terminal("--run-dir", str(run.run_dir), "--interval", "100ms")
-    seen.until("rank 0 is a suspect in")
+    seen.until("Rank 0 will be suspected in")
     text = seen.until("it is over; q quits")
     assert run.wait() == 195
     assert "attempt 1" in text

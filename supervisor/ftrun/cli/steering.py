@@ -15,7 +15,7 @@ from ftrun.config.parsers import duration
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
 from ftrun.views import rundir
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 
 if TYPE_CHECKING:
     import zmq
@@ -106,7 +106,7 @@ def _wait(run_dir: str, dealer: "zmq.Socket[bytes]") -> None:
     """For the answer; Trouble if there is none."""
     until = time.monotonic() + PATIENCE
     while not dealer.poll(SLICE * 1000):
-        if not look(run_dir).alive and not dealer.poll(0):
+        if not read_snapshot(run_dir).alive and not dealer.poll(0):
             raise UserError(f"{run_dir}: ftrun ended before it answered")
         if time.monotonic() > until:
             raise UserError(f"{run_dir}: ftrun does not answer; what it has not heard by now it will not obey")
@@ -116,7 +116,7 @@ def _await(run_dir: str, path: str) -> None:
     """Until somebody listens there; Trouble where nobody does, or will."""
     until = time.monotonic() + APPEARING
     while (why := _deaf(path)) is not None:
-        if not look(run_dir).alive:
+        if not read_snapshot(run_dir).alive:
             raise UserError(f"no ftrun runs in {run_dir}")
         if isinstance(why, PermissionError):
             raise UserError(f"{run_dir}/{operator.SOCKET}: of another user; ask as that one, or as root")

@@ -1,4 +1,4 @@
-"""The ranks as the beat file has them, for one who only looks: nothing in it is changed, mended or made."""
+"""The ranks in the beat file, for a reader that changes, repairs or creates nothing in it."""
 
 import os
 import time
@@ -10,62 +10,62 @@ from ftrun.host import beat_slots
 from ftrun.host.beat_slots import NS
 from ftrun_hooks import layout as at
 
-FRESH: Final = 2.0  # s; whether its process lives is not asked of one that beat within them
+FRESH: Final = 2.0  # s; a rank with a heartbeat within them is alive, and its process is not looked up
 TRIES: Final = 4
 
 
-class Beaten(NamedTuple):
-    """`saved_at`: when the newest checkpoint was reported.  `problem`: why there may be more ranks than these."""
+class BeatFileContent(NamedTuple):
+    """`saved_at`: when the newest checkpoint was reported.  `problem`: why ranks may be missing."""
 
     ranks: tuple[Rank, ...] = ()
     saved_at: float | None = None
     problem: str | None = None
 
 
-def read(folder: str, now: float, spawned_at: float, here: bool) -> Beaten:
-    """All that claimed a slot; `here`: the pids in it are of this PID namespace.  Never raises.
+def read(folder: str, now: float, spawned_at: float, here: bool) -> BeatFileContent:
+    """All ranks that claimed a slot; `here`: the pids are of this PID namespace.  Never raises.
 
-    It is read, not mapped: the command may cut the file off at any time, which would end us by SIGBUS.
+    The file is read, not mapped: the command may truncate it at any time, which would end this process by SIGBUS.
     """
     try:
         fd = os.open(f"{folder}/{at.BEATS}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
-        return Beaten(problem=f"{folder}: no beats to be read ({error.strerror})")
+        return BeatFileContent(problem=f"{folder}: the heartbeats cannot be read ({error.strerror})")
     try:
         return _read(fd, folder, now, spawned_at, here)
     except OSError as error:
-        return Beaten(problem=f"{folder}: no beats to be read ({error.strerror})")
+        return BeatFileContent(problem=f"{folder}: the heartbeats cannot be read ({error.strerror})")
     finally:
         os.close(fd)
 
 
-def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> Beaten:
-    # Twice: a beat moves MOVED_AT, then clears CREDIT, so the credit is of the earlier look.
+def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> BeatFileContent:
+    # Twice: a heartbeat first sets MOVED_AT, then clears CREDIT, so the credit is taken from the earlier read.
     before, content = (os.pread(fd, at.FILE_BYTES, 0) for _ in range(2))
     if len(before) != at.FILE_BYTES or len(content) != at.FILE_BYTES:
-        return Beaten(problem=f"{folder}/{at.BEATS} is cut off: no beats are seen")
-    credits, words = memoryview(before).cast("Q"), memoryview(content).cast("Q")
-    found, times, others = [], [0], 0
-    for index, magic in enumerate(words[at.HEADER_WORDS :: at.SLOT_WORDS].tolist()):
+        return BeatFileContent(problem=f"{folder}/{at.BEATS} is truncated: no heartbeats can be read")
+    credits, slots = memoryview(before).cast("Q"), memoryview(content).cast("Q")
+    found, times, unknown = [], [0], 0
+    for index, magic in enumerate(slots[at.HEADER_WORDS :: at.SLOT_WORDS].tolist()):
         if not magic:
             continue
         if magic != at.MAGIC:
-            others += 1
+            unknown += 1
             continue
         start = at.HEADER_WORDS + index * at.SLOT_WORDS
-        row = words[start : start + at.SLOT_WORDS].tolist()
+        row = slots[start : start + at.SLOT_WORDS].tolist()
         if row[at.SEQUENCE] % 2 or row[at.SEQUENCE] != credits[start + at.SEQUENCE]:
             row = _settled(fd, start)
         if beat_slots.has_plausible_times(row, now):
             found.append(_rank(row, credits[start + at.CREDIT], now, here))
             times.append(row[at.CHECKPOINT_AT])
-    ranks = one_each(found) + _touched(folder, now, spawned_at)
-    problem = f"{others} beat slots are of another layout version; they are not read" if others else None
-    return Beaten(ranks, max(times) / NS or None, problem)
+    ranks = one_each(found) + _touch_file(folder, now, spawned_at)
+    problem = f"{unknown} beat slots have another layout version and are not read" if unknown else None
+    return BeatFileContent(ranks, max(times) / NS or None, problem)
 
 
 def _settled(fd: int, start: int) -> list[int]:
-    """The slot when its writer is not in the middle of a change; without its sections where it was stopped in one."""
+    """The slot in a consistent state; without its sections if its writer was stopped in the middle of a change."""
     row: list[int] = []
     for _ in range(TRIES):
         content = os.pread(fd, at.SLOT_WORDS * at.WORD, start * at.WORD)
@@ -83,7 +83,7 @@ def _rank(row: list[int], credit: int, now: float, here: bool) -> Rank:
     return rank._replace(present=beat_slots.is_alive(rank.pid, row[at.START_TICKS]))
 
 
-def _touched(folder: str, now: float, spawned_at: float) -> tuple[Rank, ...]:
+def _touch_file(folder: str, now: float, spawned_at: float) -> tuple[Rank, ...]:
     """The touch file, if it was touched since the command was started."""
     try:
         modified = os.stat(f"{folder}/{at.TOUCH}").st_mtime

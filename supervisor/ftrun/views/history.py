@@ -118,7 +118,7 @@ def _known(run_dir: str, now: float) -> Known:
     """`now`: CLOCK_MONOTONIC."""
     found = state.load(run_dir)
     run = found.part("run")
-    lives = liveness.lives(run_dir, run)
+    lives = liveness.is_running(run_dir, run)
     if found.ledger is None:
         return Known(lives)
     account = found.ledger.account

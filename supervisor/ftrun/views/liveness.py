@@ -1,4 +1,4 @@
-"""Whether an ftrun works in a run dir now.  Its lock is looked at, never taken: one that starts would be refused."""
+"""Whether an ftrun is running in a run dir.  Its lock is never taken, as that would make a starting ftrun fail."""
 
 import fcntl
 import os
@@ -8,21 +8,21 @@ from typing import Any
 from ftrun.host import procfs
 
 
-def lives(run_dir: str, run: dict[str, Any]) -> bool:
-    """By the process that `state.json` names; where that is none of ours, as in a container, by who holds the lock; on
-    a network disk by who copies there, from whatever node."""
-    return here(run) or locked(f"{run_dir}/events.jsonl") or copied(run_dir)
+def is_running(run_dir: str, run: dict[str, Any]) -> bool:
+    """By the process that `state.json` names; if that is in another PID namespace, by the lock on the records; on a
+    network disk by the lock of the mirror, which may be on another node."""
+    return is_local(run) or is_locked(f"{run_dir}/events.jsonl") or is_mirrored(run_dir)
 
 
-def here(run: dict[str, Any]) -> bool:
-    """Whether that ftrun lives and is in our PID namespace, so that its pids are ours."""
+def is_local(run: dict[str, Any]) -> bool:
+    """Whether that ftrun is running and in this PID namespace, so that its pids are valid here."""
     pid, start = run.get("pid"), run.get("pid_start")
     process = procfs.stat(pid) if type(pid) is int and pid > 0 and same_boot(run) else None
     return process is not None and process.start == start and not process.ended
 
 
 def same_boot(run: dict[str, Any]) -> bool:
-    """Whether its times are on our clock."""
+    """Whether its monotonic times are comparable with the clock here."""
     return run.get("boot") in (None, boot())
 
 
@@ -30,27 +30,27 @@ def boot() -> str:
     return (procfs.read("/proc/sys/kernel/random/boot_id", 64) or b"").decode("ascii", "replace").strip()
 
 
-def locked(path: str) -> bool:
-    """Whether somebody whom /proc/locks shows us holds a flock on this file."""
+def is_locked(path: str) -> bool:
+    """Whether /proc/locks shows a flock on this file."""
     try:
         found = os.stat(path)
     except OSError:
         return False
-    held = {words[5] for words in locks()}
+    held = {fields[5] for fields in held_locks()}
     if not any(name.endswith(b":%d" % found.st_ino) for name in held):
         return False
     return any(b"%02x:%02x:%d" % (*device, found.st_ino) in held for device in _devices(path, found.st_dev))
 
 
-def copied(run_dir: str) -> bool:
-    """Whether a mirror works there (ADR 11).  fcntl(2): F_GETLK asks the server, if any, and takes nothing."""
+def is_mirrored(run_dir: str) -> bool:
+    """Whether a mirror is running there (ADR 11).  fcntl(2): F_GETLK asks the server, if any, and takes no lock."""
     try:
         fd = os.open(f"{run_dir}/mirror.lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        asked = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind: int = struct.unpack("hhqqi", fcntl.fcntl(fd, fcntl.F_GETLK, asked))[0]
+        query = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind: int = struct.unpack("hhqqi", fcntl.fcntl(fd, fcntl.F_GETLK, query))[0]
         return kind != fcntl.F_UNLCK
     except OSError:
         return False
@@ -58,21 +58,21 @@ def copied(run_dir: str) -> bool:
         os.close(fd)
 
 
-def locks() -> list[list[bytes]]:
-    """Every flock that is held, in the words of fs/locks.c: `1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF`."""
-    # The kernel hands the list out a page at a time: one that others change meanwhile lacks a line now and then.
+def held_locks() -> list[list[bytes]]:
+    """Every flock that is held, as the fields of fs/locks.c: `1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF`."""
+    # The kernel returns the list a page at a time: if it changes meanwhile, a line may be missing.
     lines = {line for _ in range(3) for line in (procfs.read("/proc/locks", 1 << 20) or b"").split(b"\n")}
     split = (line.split() for line in lines)
-    return [words for words in split if len(words) > 5 and words[1] == b"FLOCK"]  # one that waits has an arrow
+    return [fields for fields in split if len(fields) > 5 and fields[1] == b"FLOCK"]  # a waiter has an arrow there
 
 
-def _devices(path: str, told: int) -> set[tuple[int, int]]:
-    """As `stat` has it, and as the mount has it: btrfs and overlays tell another number for their files."""
-    path, best, of_mount = os.path.realpath(path), "", (os.major(told), os.minor(told))
+def _devices(path: str, device: int) -> set[tuple[int, int]]:
+    """The device numbers of `stat` and of the mount: btrfs and overlays report another number for their files."""
+    path, best, of_mount = os.path.realpath(path), "", (os.major(device), os.minor(device))
     for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
-        words = line.split(" ")
-        point = words[4].rstrip("/")
+        fields = line.split(" ")
+        point = fields[4].rstrip("/")
         if path.startswith(f"{point}/") and len(point) >= len(best):
-            major, _, minor = words[2].partition(":")
+            major, _, minor = fields[2].partition(":")
             best, of_mount = point, (int(major), int(minor))
-    return {(os.major(told), os.minor(told)), of_mount}
+    return {(os.major(device), os.minor(device)), of_mount}

@@ -1,90 +1,124 @@
-"""What comes next, and when, in words."""
+"""What ftrun will do next, and when, as a sentence."""
 
-from typing import Any
+from typing import Any, Final
 
+from ftrun.core.machine.values import Finding
 from ftrun.core.rules.exit_codes import NODE_FAULT
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.text import durations, sentences
-from ftrun.views.live_verdict import LiveVerdict, silence
+from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.snapshot import Limit
 
-Coming = tuple[float | None, str | None]  # in so many seconds; what
+NextAction = tuple[float | None, str | None]  # seconds until then; what happens, a sentence
+ORIGINS: Final = {  # of an option's value, `Limit.source`
+    "option": "set by --{}-timeout",
+    "environment": "set by FTRUN_{}_TIMEOUT",
+    "annotations": "set by a pod annotation",
+    "config file": "set in the config file",
+    "default": "the default",
+}
 
 
 def next_action(
-    standing: dict[str, Any], phase: str, judged: LiveVerdict | None, limits: tuple[Limit, ...], now: float
-) -> Coming:
-    """`standing` is the `now` of `state.json`."""
-    paused, deadline = standing.get("paused"), standing.get("deadline")
+    status: dict[str, Any], phase: str, live: LiveVerdict | None, limits: tuple[Limit, ...], now: float
+) -> NextAction:
+    """`status` is the `now` of `state.json`; `live` is None where no hang rule is active."""
+    seconds, what = _next_action(status, phase, live, limits, now)
+    return seconds, None if what is None else f"{what[0].upper()}{what[1:]}."
+
+
+def _next_action(
+    status: dict[str, Any], phase: str, live: LiveVerdict | None, limits: tuple[Limit, ...], now: float
+) -> NextAction:
+    paused, deadline = status.get("paused"), status.get("deadline")
     left = None if deadline is None else max(0.0, float(deadline) - now)
     if phase == "done":
         return None, None
     if phase == "waiting":
-        return _waiting(standing, left)
+        return _waiting(status, left)
     if phase == "stopping":
-        return _stopping(standing, left)
+        return _stopping(status, left)
     if phase == "healing":
-        if standing.get("held"):
-            return _by("waits for the platform: " + str(standing["held"]) + "; given up", left)
-        return _by("healing given up", left, f", with {NODE_FAULT.code}")
+        if status.get("held"):
+            return _within(f"the platform does not permit a start: {status['held']}; given up", left)
+        return _within("healing is given up", left, f", and ftrun exits with {NODE_FAULT.code}")
     if paused:
         until = paused.get("until")
         resumes = None if until is None else max(0.0, float(until) - now)
-        return resumes, "paused: no verdicts" + (
-            "" if resumes is None else f"; resumes in {durations.seconds(resumes)}"
-        )
-    if phase == "launching" or judged is None:
+        then = "" if resumes is None else f"; verdicts resume in {durations.seconds(resumes)}"
+        return resumes, f"paused: hangs and faults are not acted on{then}"
+    if phase == "launching" or live is None:
         return None, "the command is being executed" if phase == "launching" else None
-    if judged.attempt.stopped_at is not None:
-        return None, "the command is stopped by job control: nothing is judged until it goes on"
+    if live.attempt.stopped_at is not None:
+        return None, "the command is stopped by job control: no timeout runs until it continues"
     if phase == "suspect":
-        who = sentences.rank((standing.get("finding") or {}).get("rank"))
-        return _by(f"the verdict on {who}: evidence is being taken;", left, " at the latest")
-    return _suspicion(judged, limits)
+        who = sentences.rank((status.get("finding") or {}).get("rank"))
+        return _within(f"the verdict on {who} follows", left, " at the latest; evidence is being collected")
+    return _suspicion(live, limits)
 
 
-def _suspicion(judged: LiveVerdict, limits: tuple[Limit, ...]) -> Coming:
-    first = judged.first()
+def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...]) -> NextAction:
+    first = live.first()
     if first is None:
-        return None, _unjudged(judged)
+        return None, _no_active_timeout(live)
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
     source = sources.get(RULES[first.rule].timeout, "default")
-    return left, f"{sentences.rank(first.rank)} is a suspect in {durations.seconds(left)}: {silence(first, source)}"
+    return (
+        left,
+        f"{sentences.rank(first.rank)} will be suspected in {durations.seconds(left)}: {_silence(first, source)}",
+    )
 
 
-def _unjudged(judged: LiveVerdict) -> str:
-    """Why no limit runs now."""
-    attempt, idle = judged.attempt, judged.limits.idle
-    if idle is not None and (judged.limits.idle_given or attempt.idle.accelerator):
+def _silence(found: Finding, source: str) -> str:
+    """`26s without a step (timeout 38s, learned: ...)`."""
+    age, limit, rule = durations.seconds(found.age), durations.seconds(found.limit), RULES[found.rule]
+    # A section may have a timeout of its own, so the source of the general one is not named.
+    origin = "" if found.rule == "section" else f", {_origin(source, rule.timeout)}"
+    return f"{age} {rule.missing(found)} (timeout {limit}{origin})"
+
+
+def _origin(source: str, timeout: str) -> str:
+    """`set by --hang-timeout` for `option`; anything after the origin stays, and so does a learned timeout's reason."""
+    for origin, text in ORIGINS.items():
+        if source.startswith(origin):
+            name = timeout.upper() if origin == "environment" else timeout
+            return text.format(name) + source.removeprefix(origin)
+    return source
+
+
+def _no_active_timeout(live: LiveVerdict) -> str:
+    """Why no timeout runs now."""
+    attempt, idle = live.attempt, live.limits.idle
+    if idle is not None and (live.limits.idle_given or attempt.idle.accelerator):
         timeout = durations.seconds(idle)
-        return f"the command works; if it did nothing for {timeout}, it would be a suspect (--idle-timeout)"
+        return f"the command works; it will be suspected after {timeout} without any work (--idle-timeout)"
     if attempt.ranks:
-        return "no process that has sent a heartbeat is waited for: a hang of the rest would not be noticed"
+        return "every process that has sent heartbeats is done or gone: a hang of the others would not be noticed"
     return sentences.UNWATCHED
 
 
-def _waiting(standing: dict[str, Any], left: float | None) -> Coming:
-    want = standing.get("want") or {}
-    if left is None and standing.get("group") is not None:
-        return None, "the next start, once all members of the group can"
+def _waiting(status: dict[str, Any], left: float | None) -> NextAction:
+    want = status.get("want") or {}
+    if left is None and status.get("group") is not None:
+        return None, "the next start, once all members of the group are ready"
     if want.get("want") == "again":
-        return _by("restart", left, " (backoff)")
-    return _by("the first start, once the platform permits it,", left)
+        return _within("restart", left, " (backoff)")
+    return _within("the first start, once the platform permits it,", left)
 
 
-def _stopping(standing: dict[str, Any], left: float | None) -> Coming:
-    stage = standing.get("stage")
+def _stopping(status: dict[str, Any], left: float | None) -> NextAction:
+    stage = status.get("stage")
     if stage == "asked" and left is None:
-        return None, "asked to end from outside; waits for the command to do so"
+        return None, "a signal from outside asked the command to exit; its exit is awaited"
     what, more = {
-        "kill": ("what SIGKILL does not end makes this node unusable", f" ({NODE_FAULT.code})"),
-        "inspect": ("looks at what SIGKILL did not end;", ""),
-        "devices": ("devices that are not free make this node unusable", f" ({NODE_FAULT.code})"),
-        "verdict": ("waits for what the others of this job say;", " at the latest"),
+        "kill": ("the node is declared unusable", f" ({NODE_FAULT.code}) if processes survive SIGKILL"),
+        "inspect": ("the processes that survived SIGKILL are recorded", ""),
+        "devices": ("the node is declared unusable", f" ({NODE_FAULT.code}) unless its devices become free"),
+        "verdict": ("the other members of this job are asked for the verdict; it follows", " at the latest"),
     }.get(str(stage), ("SIGKILL", ""))
-    return _by(what, left, more)
+    return _within(what, left, more)
 
 
-def _by(what: str, left: float | None, more: str = "") -> Coming:
+def _within(what: str, left: float | None, more: str = "") -> NextAction:
     return left, what + ("" if left is None else f" in {durations.seconds(left)}") + more

@@ -1,4 +1,4 @@
-"""What the records say of the past: the last trouble, the end, and what else only they know."""
+"""What only the records contain: the last incident, the end, and the restarts."""
 
 import os
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ from ftrun.core.machine.values import Finding
 from ftrun.core.rules import hang_rules
 from ftrun.views import record_tail, validated
 from ftrun.views.record_tail import Record
-from ftrun.views.snapshot import Problem
+from ftrun.views.snapshot import Incident
 
-TOLD: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
-BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command past us
-ACTING: Final = ("user", "minor", "minor+user", "major", "critical")
+INCIDENT_EVENTS: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
+BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command without ftrun
+SEVERITIES: Final = ("user", "minor", "minor+user", "major", "critical")
 _PHASES: Final = {
     "started": "launching",
     "spawned": "starting",
@@ -27,29 +27,29 @@ _PHASES: Final = {
 
 
 def last(recent: list[Record], event: str) -> Record:
-    """Empty where there is none."""
+    """The newest record of this name; empty if there is none."""
     return next((record for record in reversed(recent) if record["event"] == event), {})
 
 
 def ended(recent: list[Record]) -> Record | None:
-    """The end, unless another ftrun has begun after it."""
+    """The record `ended`, unless another ftrun has started after it."""
     found = next((record for record in reversed(recent) if record["event"] in ("ended", "started")), None)
     return found if found is not None and found["event"] == "ended" else None
 
 
 def phase(recent: list[Record]) -> str:
-    """As far as the records tell."""
-    return next((told for record in reversed(recent) if (told := _PHASES.get(record["event"]))), "launching")
+    """The phase that the newest records imply."""
+    return next((phase for record in reversed(recent) if (phase := _PHASES.get(record["event"]))), "launching")
 
 
 def reason(recent: list[Record]) -> str:
-    """Why the last start among these was made; empty where there is none."""
+    """The reason of the last start among these records; empty if there is none."""
     found = next((record for record in reversed(recent) if record["event"] in ("started", "restart")), {})
     return validated.text(found.get("reason")) or ""
 
 
 def restarts(recent: list[Record]) -> dict[str, int]:
-    """How many there are among these, by reason."""
+    """The number of restarts among these records, by reason."""
     found: dict[str, int] = {}
     for record in recent:
         if record["event"] == "restart":
@@ -58,22 +58,23 @@ def restarts(recent: list[Record]) -> dict[str, int]:
     return found
 
 
-def last_problem(run_dir: str, recent: list[Record], further: bool) -> Problem | None:
-    """The last one; `further`: there was one, maybe long ago."""
-    found = _trouble(reversed(recent))
+def last_incident(run_dir: str, recent: list[Record], further: bool) -> Incident | None:
+    """The last one; `further`: search also records of long ago, as there was an earlier attempt."""
+    found = _incident(reversed(recent))
     if found is None and further:
-        found = _trouble(record_tail.back(f"{run_dir}/events.jsonl", TOLD))
+        found = _incident(record_tail.search_back(f"{run_dir}/events.jsonl", INCIDENT_EVENTS))
     if found is None:
         return None
     cause = {"exited": "failure", "escalated": str(found.get("cause"))}.get(found["event"]) or str(found["event"])
     number = validated.whole(found.get("attempt")) or 0
     report = f"{run_dir}/reports/attempt-{number}/report.md"
-    there = report if os.path.exists(report) else None
-    return Problem(str(found.get("time") or ""), number, cause, _why(found), there)
+    return Incident(
+        str(found.get("time") or ""), number, cause, _why(found), report if os.path.exists(report) else None
+    )
 
 
-def _trouble(newest_first: Iterable[Record]) -> Record | None:
-    """An end that was asked for is none: what led to it is."""
+def _incident(newest_first: Iterable[Record]) -> Record | None:
+    """A requested stop is no incident; what led to it is."""
     failed: Record | None = None
     for record in newest_first:
         event = record["event"]
@@ -84,7 +85,7 @@ def _trouble(newest_first: Iterable[Record]) -> Record | None:
                 break
         elif event == "exited" and (record.get("code") or record.get("signal", BY_TERMINAL[0]) not in BY_TERMINAL):
             failed = record
-        elif event in ("hang", "escalated") or (event == "fault" and record.get("severity") in ACTING):
+        elif event in ("hang", "escalated") or (event == "fault" and record.get("severity") in SEVERITIES):
             return record
     return failed
 

@@ -1,4 +1,4 @@
-"""The end of the records: what happened last, in a file that may be large, torn or still growing."""
+"""The newest records of a file that may be large, torn or still growing."""
 
 import json
 import os
@@ -7,13 +7,13 @@ from typing import Any, Final
 
 TAIL: Final = 256 << 10  # bytes
 LINE: Final = 1 << 20  # bytes of one record
-FAR: Final = 64 << 20  # bytes, that are searched for what happened longer ago
+SEARCHED: Final = 64 << 20  # bytes that are searched for older records
 PROGRESS: Final = b'"event": "progress"'
 Record = dict[str, Any]
 
 
 def record(line: bytes) -> Record | None:
-    """None for a line that is torn, or no record."""
+    """None for a torn line, and for one that is no record."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -22,42 +22,42 @@ def record(line: bytes) -> Record | None:
 
 
 def last(path: str, limit: int = TAIL) -> list[Record]:
-    """The records in the last `limit` bytes of this file, oldest first; none where it cannot be read."""
+    """The records in the last `limit` bytes of this file, oldest first; none if it cannot be read."""
     return [found for line in lines(path, limit) if (found := record(line)) is not None]
 
 
-def telling(path: str, limit: int = TAIL) -> list[Record]:
-    """The same, but of progress, which may be most of it, only the newest and the newest checkpoint."""
+def last_condensed(path: str, limit: int = TAIL) -> list[Record]:
+    """The same with only two `progress` records, which may be most of them: the newest, and the newest checkpoint."""
     found, missing = [], [PROGRESS, b'"by": "checkpoint"']
     for line in backwards(path, limit):
         if PROGRESS in line:
-            wanted = [mark for mark in missing if mark in line]
-            if not wanted:
+            marks = [mark for mark in missing if mark in line]
+            if not marks:
                 continue
-            missing = [mark for mark in missing if mark not in wanted]
+            missing = [mark for mark in missing if mark not in marks]
         if (one := record(line)) is not None:
             found.append(one)
     return found[::-1]
 
 
 def lines(path: str, limit: int) -> list[bytes]:
-    """The whole lines in the last `limit` bytes, oldest first; none where it cannot be read."""
+    """The complete lines in the last `limit` bytes, oldest first; none if the file cannot be read."""
     return list(backwards(path, limit))[::-1]
 
 
-def back(path: str, events: Sequence[str]) -> Iterator[Record]:
-    """Records of these names, the newest first, as far back as is searched."""
+def search_back(path: str, events: Sequence[str]) -> Iterator[Record]:
+    """Records of these names, the newest first, within the last SEARCHED bytes."""
     marks = [f'"event": "{event}"'.encode() for event in events]
-    for line in backwards(path, FAR, marks):
+    for line in backwards(path, SEARCHED, marks):
         if any(mark in line for mark in marks) and (found := record(line)) is not None and found["event"] in events:
             yield found
 
 
 def backwards(path: str, limit: int, marks: Sequence[bytes] = (b"",), end: int | None = None) -> Iterator[bytes]:
-    """The whole lines in the last `limit` bytes before `end`, the newest first.
+    """The complete lines in the last `limit` bytes before `end`, the newest first.
 
-    A stretch of the file without any of the marks is passed over, and so is a line of more than LINE bytes.  An error
-    of the disk is the end.
+    A block of the file without any of the marks is skipped, and so is a line of more than LINE bytes.  A disk error
+    ends the iteration.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -65,15 +65,15 @@ def backwards(path: str, limit: int, marks: Sequence[bytes] = (b"",), end: int |
         return
     try:
         end = os.fstat(fd).st_size if end is None else end
-        least, begun = max(0, end - limit), b""  # the rest of a line that begins further up
-        while end > least:
-            start = max(least, end - LINE)
-            content = os.pread(fd, end - start, start) + begun
+        lowest, partial = max(0, end - limit), b""  # the rest of a line that begins in an earlier block
+        while end > lowest:
+            start = max(lowest, end - LINE)
+            content = os.pread(fd, end - start, start) + partial
             first = content.find(b"\n") + 1 if start else 0
-            whole, end = content[first : content.rfind(b"\n") + 1], start
-            begun = content[:first] if first <= LINE else b""
-            if any(mark in whole for mark in marks):
-                yield from reversed(whole.split(b"\n")[:-1])
+            block, end = content[first : content.rfind(b"\n") + 1], start
+            partial = content[:first] if first <= LINE else b""
+            if any(mark in block for mark in marks):
+                yield from reversed(block.split(b"\n")[:-1])
     except OSError:
         return
     finally:

@@ -1,4 +1,6 @@
-"""A run as it stands, from the files of its run dir alone: ftrun may live or be gone, a file be torn or missing."""
+"""The present state of a run, from the files of its run dir alone.  ftrun may be running or gone, and a file may be
+torn or missing.
+"""
 
 import json
 import os
@@ -13,7 +15,7 @@ from ftrun.core.rules.liveness import Limits
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.views import beatfile, live_verdict, liveness, recent_events, record_tail, state, steps, validated
-from ftrun.views.beatfile import Beaten
+from ftrun.views.beatfile import BeatFileContent
 from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.next_action import next_action
 from ftrun.views.record_tail import Record
@@ -21,48 +23,48 @@ from ftrun.views.rundir import check
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 from ftrun.views.state import State
 
-JUDGING = ("starting", "running", "suspect")
-LOOKS = 2.0  # s; what ftrun has seen is on disk by then
+LIVE_PHASES = ("starting", "running", "suspect")
+RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
 
 
-def look(run_dir: str, now: float | None = None) -> Snapshot:
-    """How it stands; `now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  A few milliseconds, and bounded reads."""
+def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
+    """`now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  It takes a few milliseconds, and the reads are bounded."""
     check(run_dir)
     now = time.monotonic() if now is None else now
-    recent, found = record_tail.telling(f"{run_dir}/events.jsonl"), state.load(run_dir)
+    recent, found = record_tail.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
     problems = [problem for problem in (found.problem, _stale(run_dir)) if problem is not None]
     try:
-        return _whole(run_dir, now, recent, found, problems)
+        return _snapshot(run_dir, now, recent, found, problems)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        problems.append(f"{run_dir}/state.json is not understood: {error!r}")
-        return _whole(run_dir, now, recent, State(found.ledger), problems)
+        problems.append(f"{run_dir}/state.json is malformed: {error!r}")
+        return _snapshot(run_dir, now, recent, State(found.ledger), problems)
 
 
 def _stale(run_dir: str) -> str | None:
-    """Why nothing new can be read there, if so."""
+    """Why the files there may be out of date, if so."""
     try:
         disk = os.statvfs(run_dir)
     except OSError:
         return None
     if disk.f_blocks and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail):
-        return f"the disk of {run_dir} is full: what is shown may be older than what has happened since"
+        return f"the disk of {run_dir} is full: this may be out of date"
     return None
 
 
-def _whole(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
-    ledger, run, standing = found.ledger or Ledger(), found.part("run"), found.part("now")
+def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
+    ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
     began, ended = recent_events.last(recent, "started"), recent_events.ended(recent)
-    lives = ended is None and liveness.lives(run_dir, run)
-    phase = str(standing.get("phase") or recent_events.phase(recent)).replace("pending", "waiting")
+    alive = ended is None and liveness.is_running(run_dir, run)
+    phase = str(status.get("phase") or recent_events.phase(recent)).replace("pending", "waiting")
     newest: Record = recent[-1] if recent else {}
     clock = now
-    if not lives or not liveness.same_boot(run):  # on another node there is another clock: it is as at its last word
+    if not alive or not liveness.same_boot(run):  # that clock is not ours: show it as of its last record
         now = max(validated.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
-    if not lives:
+    if not alive:
         phase = "cut off" if ended is None else "done"
     shown = Snapshot(
         run_dir=run_dir,
-        alive=lives,
+        alive=alive,
         phase=phase,
         attempt=ledger.start_cnt or validated.whole(newest.get("attempt")) or 0,
         reason=recent_events.reason(recent) if found.ledger is None else ledger.reason,
@@ -79,54 +81,53 @@ def _whole(run_dir: str, now: float, recent: list[Record], found: State, problem
         checkpoint_step=ledger.best_checkpoint,
         checkpoint_age=_checkpoint_age(recent),
         devices=_devices(run_dir, now),
-        trouble=recent_events.last_problem(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
+        trouble=recent_events.last_incident(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
     )
-    if lives and (since := validated.number(standing.get("since"))) is not None:
+    if alive and (since := validated.number(status.get("since"))) is not None:
         shown = shown._replace(since=max(0.0, now - since))
     if found.ledger is not None:
         shown = _budgets(_accounted(shown, ledger, run, now), ledger, run)
     if ended is not None:
         verdict, why = (validated.text(ended.get(name)) for name in ("verdict", "why"))
         shown = shown._replace(verdict=verdict, exit_code=validated.whole(ended.get("exit_code")), why=why)
-    if standing.get("attempt") is not None:
+    if status.get("attempt") is not None:
         shown = _attempt(shown, now, clock, found, problems)
     else:
-        at, what = next_action(standing, phase, None, (), now)
-        shown = shown._replace(deadline=at, next=what, **_paused(standing, now))
-    return shown._replace(problems=tuple(problems), group=_group(standing, ledger) if lives else None)
+        at, what = next_action(status, phase, None, (), now)
+        shown = shown._replace(deadline=at, next=what, **_paused(status, now))
+    return shown._replace(problems=tuple(problems), group=_group(status, ledger) if alive else None)
 
 
 def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
-    """With what is known of the attempt under way: its ranks, and how they are judged.  `now` is the end of one that is
-    gone."""
-    ledger, run, standing = found.ledger or Ledger(), found.part("run"), found.part("now")
-    spawned_at, beaten = float(standing["attempt"]["spawned_at"]), Beaten()
+    """With the attempt under way: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
+    ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
+    spawned_at, beats = float(status["attempt"]["spawned_at"]), BeatFileContent()
     if shown.phase != "done" and liveness.same_boot(run):
-        beaten = beatfile.read(
-            str(found.rest.get("beat_dir")), clock, spawned_at, liveness.here(run) or not shown.alive
+        beats = beatfile.read(
+            str(found.rest.get("beat_dir")), clock, spawned_at, liveness.is_local(run) or not shown.alive
         )
-        problems += [beaten.problem] if beaten.problem and shown.alive else []
+        problems += [beats.problem] if beats.problem and shown.alive else []
         if not shown.alive:
-            beaten = Beaten(_until(beaten.ranks, now, problems))
-    attempt, seen = live_verdict.attempt(standing["attempt"], beaten.ranks), steps.samples(shown.run_dir, shown.attempt)
-    stops = [float(at) for at in ((standing.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
-    whole = (
+            beats = BeatFileContent(_until(beats.ranks, now, problems))
+    attempt, samples = live_verdict.attempt(status["attempt"], beats.ranks), steps.samples(shown.run_dir, shown.attempt)
+    stops = [float(at) for at in ((status.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
+    verdict = (
         LiveVerdict(attempt, Limits(**run["limits"]), ledger.learned, min([now, *stops])) if "limits" in run else None
     )
-    judging = whole if shown.phase in JUDGING else None
-    limits = live_verdict.limits(whole, run.get("sources") or {}) if whole is not None else ()
-    firsts = repeat(None) if judging is None else judging.first_of_each()
+    live = verdict if shown.phase in LIVE_PHASES else None
+    limits = live_verdict.limits(verdict, run.get("sources") or {}) if verdict is not None else ()
+    firsts = repeat(None) if live is None else live.first_of_each()
     ranks = tuple(
-        live_verdict.rank_now(rank, first, now, steps.pace_of(rank, seen))
-        for rank, first in zip(beaten.ranks, firsts, strict=False)
+        live_verdict.rank_now(rank, first, now, steps.rank_pace(rank, samples))
+        for rank, first in zip(beats.ranks, firsts, strict=False)
     )
-    at, what = next_action(standing, shown.phase, judging, limits, now)
+    at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
         first_beat=attempt.first_beat,
         step=shown.step if attempt.step is None else attempt.step,
-        step_time=steps.pace(beaten.ranks, seen),
-        checkpoint_age=shown.checkpoint_age if beaten.saved_at is None else max(0.0, now - beaten.saved_at),
+        step_time=steps.pace(beats.ranks, samples),
+        checkpoint_age=shown.checkpoint_age if beats.saved_at is None else max(0.0, now - beats.saved_at),
         ranks=ranks,
         slowest=min(
             (r for r in ranks if r.step is not None and r.state not in ("done", "gone")), key=_step, default=None
@@ -135,19 +136,19 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         limits=limits,
         deadline=at,
         next=what,
-        **_paused(standing, now),
+        **_paused(status, now),
     )
 
 
 def _until(ranks: tuple[Rank, ...], end: float, problems: list[str]) -> tuple[Rank, ...]:
-    """As they were at the end of an ftrun that is gone; none where they ran on after it, nobody knows from where."""
+    """The ranks at the end of an ftrun that is gone; none if they ran on after it, as their state then is unknown."""
     left = sum(rank.present and not rank.done and rank.rank != TOUCH for rank in ranks)
     if left:
         problems.append(
-            f"{several(left, 'rank')} still run{'s' * (left == 1)}, unsupervised: the rest is as it was when ftrun died"
+            f"{several(left, 'rank')} still run{'s' * (left == 1)}, unsupervised; the rest is as of the end of ftrun"
         )
     newest = max((at for rank in ranks for at in (rank.alive_at, rank.moved_at) if at is not None), default=end)
-    return ranks if newest <= end + LOOKS else ()
+    return ranks if newest <= end + RECORD_DELAY else ()
 
 
 def _step(rank: RankNow) -> int:
@@ -158,8 +159,8 @@ def _left(rank: RankNow) -> float:
     return (rank.limit or 0.0) - (rank.age or 0.0)
 
 
-def _paused(standing: dict[str, Any], now: float) -> dict[str, Any]:
-    paused = standing.get("paused")
+def _paused(status: dict[str, Any], now: float) -> dict[str, Any]:
+    paused = status.get("paused")
     if paused is None:
         return {}
     until = paused["until"]
@@ -167,13 +168,18 @@ def _paused(standing: dict[str, Any], now: float) -> dict[str, Any]:
     return {"paused": max(0.0, now - float(paused["since"])), "resumes": resumes}
 
 
-def _group(standing: dict[str, Any], ledger: Ledger) -> str | None:
-    order = standing.get("group")
+def _group(status: dict[str, Any], ledger: Ledger) -> str | None:
+    order = status.get("group")
     if order is None:
         return None
-    stands = {"run": "at work", "stop": "ended everywhere, to start again", "end": "ending", "wait": "gathering"}
+    states = {
+        "run": "running",
+        "stop": "all members stop, to start again",
+        "end": "ending",
+        "wait": "waiting for members",
+    }
     why = f": {order['why']}" if order["why"] and order["what"] != "run" else ""
-    return f"epoch {ledger.epoch}, {stands.get(order['what'], order['what'])}{why}"
+    return f"epoch {ledger.epoch}, {states.get(order['what'], order['what'])}{why}"
 
 
 def _accounted(shown: Snapshot, ledger: Ledger, run: dict[str, Any], now: float) -> Snapshot:
@@ -183,7 +189,7 @@ def _accounted(shown: Snapshot, ledger: Ledger, run: dict[str, Any], now: float)
 
 
 def _budgets(shown: Snapshot, ledger: Ledger, run: dict[str, Any]) -> Snapshot:
-    """After the end they are those of whoever begins anew."""
+    """None after the end: a new run would begin with a full budget."""
     if shown.phase == "done":
         return shown
     counts: dict[str, int] = {cause: ledger.count(cause) for cause in CAUSES}
@@ -195,7 +201,7 @@ def _budgets(shown: Snapshot, ledger: Ledger, run: dict[str, Any]) -> Snapshot:
 
 
 def _checkpoint_age(recent: list[Record]) -> float | None:
-    """By the wall clock: it may be of an earlier boot."""
+    """By the wall clock, since it may be of an earlier boot."""
     saved = [record for record in recent if record["event"] == "progress" and record.get("by") == "checkpoint"]
     try:
         return max(0.0, time.time() - datetime.fromisoformat(str(saved[-1].get("time"))).timestamp()) if saved else None

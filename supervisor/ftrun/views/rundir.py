@@ -44,7 +44,7 @@ def find(given: str | None) -> str:
 def _near(path: str) -> str | None:
     """Where an ftrun works whose run dir is on a network disk, here: it can be asked there, also while that is dead."""
     ours = (folder for folder in work_dir.local_folders(path) if _whose(folder))
-    return next((folder for folder in ours if liveness.locked(f"{folder}/events.jsonl")), None)
+    return next((folder for folder in ours if liveness.is_locked(f"{folder}/events.jsonl")), None)
 
 
 def _whose(folder: str) -> bool:
@@ -128,12 +128,12 @@ def _left() -> list[str]:
 
 def _holders() -> dict[str, int]:
     """The run dirs of those that run, wherever they are, and their pids: each holds the lock of its records."""
-    pids = {int(words[4]) for words in liveness.locks() if words[4].isdigit()}
+    pids = {int(words[4]) for words in liveness.held_locks() if words[4].isdigit()}
     found: dict[str, int] = {}
     for pid in pids:
         for name in _open_files(pid):
             folder, _, file = name.rpartition("/")
-            if file == "events.jsonl" and liveness.locked(name):
+            if file == "events.jsonl" and liveness.is_locked(name):
                 found[folder] = pid
     return found
 
@@ -152,7 +152,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 def _runs(folder: str) -> bool:
-    return liveness.lives(folder, state.load(folder).part("run"))
+    return liveness.is_running(folder, state.load(folder).part("run"))
 
 
 def _temporary(pid: int) -> str | None:

@@ -1,12 +1,12 @@
-"""A run as it stands, as values: what `ftctl status`, `top`, the page and the metrics show.  Times are seconds."""
+"""The present state of a run as values, for `ftctl status`, `top`, the page and the metrics.  Times are in seconds."""
 
 from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """One of the timeouts that are in force: `hang`, `start`, `section`, `idle`.  `seconds` None: it is off.
+    """A timeout in force: `hang`, `start`, `section`, `automatic section` or `idle`.  `seconds` None: it is off.
 
-    `source`: where its value comes from, for a person: `default`, `option`, `environment`, `annotations`,
+    `source`: where its value comes from, as text: `default`, `option`, `environment`, `annotations`,
     `config file`, or `learned: ...`.
     """
 
@@ -16,10 +16,10 @@ class Limit(NamedTuple):
 
 
 class RankNow(NamedTuple):
-    """`moved` and `alive`: ago; None: never.  `step_time`: seconds a step, over this attempt.
+    """`moved` and `alive`: seconds ago; None: never.  `step_time`: seconds per step, over this attempt.
 
-    `state`: `starting`, `moving`, `section`, `done` or `gone`.  `age` of `limit`: of the rule that would be broken
-    first; None where nothing is judged.
+    `state`: `starting`, `moving`, `section`, `done` or `gone`.  `rule`: the hang rule that would find this rank first,
+    with its `age` and `limit`; None where no rule applies.
     """
 
     rank: int
@@ -36,9 +36,9 @@ class RankNow(NamedTuple):
 
 
 class DeviceNow(NamedTuple):
-    """As the probe said `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: it does not say.
+    """As the probe reported it `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: not reported.
 
-    `health`: `ok`, or the driver's word for what it is instead; `recovery`: what the driver says would cure it.
+    `health`: `ok`, or the driver's name for another state; `recovery`: the action that the driver asks for.
     """
 
     id: str
@@ -53,14 +53,14 @@ class DeviceNow(NamedTuple):
     recovery: str | None = None
 
     @property
-    def unwell(self) -> str:
-        """What its driver has against it; empty: nothing, or it has not been asked yet."""
+    def fault(self) -> str:
+        """What the driver reports against it; empty: nothing, or the driver has not been asked yet."""
         asks = "" if self.recovery in (None, "none") else f"the driver asks for: {self.recovery}"
         return ", ".join(filter(None, ("" if self.health in (None, "ok") else self.health, asks)))
 
 
-class Problem(NamedTuple):
-    """The last one: `cause` is hang, fault or failure; `why` a sentence; `report` a path, if there is one."""
+class Incident(NamedTuple):
+    """`cause`: hang, fault or failure; `why`: a sentence; `report`: the path of its report, if there is one."""
 
     time: str
     attempt: int
@@ -70,15 +70,16 @@ class Problem(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """`alive`: an ftrun works in this run dir now.  `phase`: launching, starting, running, suspect, stopping, healing,
+    """`alive`: an ftrun is running in this run dir.  `phase`: launching, starting, running, suspect, stopping, healing,
     waiting, done; or `cut off` where ftrun died without a verdict.
 
-    `counts`: restarts in a row without progress, a cause; `left`: how many more there may be (None: no limit).
-    After the end there are none of these: they are those of whoever begins anew.  `restarts`: of all time in this run
-    dir, by reason, or without a `state.json` those among the newest records.  `reason`: empty, it is not known.
+    `counts`: consecutive restarts without progress, by cause; `left`: how many more are permitted (None: no limit).
+    Both are empty after the end, when a new run would begin with a full budget.  `restarts`: all in this run dir, by
+    reason, or without a `state.json` those among the newest records.  `reason`: why this attempt was started; empty:
+    unknown.  `trouble`: the last incident (a fixed name of the JSON).
 
-    A run that is cut off is told as it was at the end.  `deadline`: seconds until `next`, what comes then, in words.
-    `lost`: seconds by why; `goodput`: 0 to 1, None before there is anything to say.
+    A run that is cut off is shown as it was at its end.  `deadline`: seconds until `next`, a sentence on what happens
+    then.  `lost`: seconds by reason; `goodput`: 0 to 1, None before it is known.
     """
 
     run_dir: str
@@ -89,14 +90,14 @@ class Snapshot(NamedTuple):
     command: tuple[str, ...] = ()
     version: str = ""
     pid: int | None = None  # of the command
-    part: str = ""  # of several commands in sequence, this one
+    part: str = ""  # the phase of this command, where several run in sequence
     schedule_cnt: int | None = 1
     began: str | None = None  # ISO-8601
     wall: float | None = None
-    up: float | None = None  # since this attempt's exec
-    first_beat: float | None = None  # the longest that an earlier start took to its first beat
-    paused: float | None = None  # since; no verdicts
-    resumes: float | None = None  # in so long, by itself
+    up: float | None = None  # since the exec of this attempt
+    first_beat: float | None = None  # the longest time from a start to its first heartbeat, of earlier starts
+    paused: float | None = None  # for so long; no verdicts meanwhile
+    resumes: float | None = None  # by itself in so long
     counts: dict[str, int] = {}  # noqa: RUF012 - a value, never changed
     left: dict[str, int | None] = {}  # noqa: RUF012
     restarts: dict[str, int] = {}  # noqa: RUF012
@@ -107,18 +108,18 @@ class Snapshot(NamedTuple):
     checkpoint_step: int | None = None
     checkpoint_age: float | None = None
     ranks: tuple[RankNow, ...] = ()
-    slowest: RankNow | None = None  # the lowest step
-    stalest: RankNow | None = None  # the nearest to its limit
+    slowest: RankNow | None = None  # the one with the lowest step
+    stalest: RankNow | None = None  # the one nearest to its limit
     limits: tuple[Limit, ...] = ()
     deadline: float | None = None
     next: str | None = None
     devices: tuple[DeviceNow, ...] = ()
-    trouble: Problem | None = None
+    trouble: Incident | None = None
     lost: dict[str, float] = {}  # noqa: RUF012
     goodput: float | None = None
     verdict: str | None = None
     exit_code: int | None = None
     why: str | None = None
-    since: float | None = None  # in this phase
-    group: str | None = None  # how the group stands whose member it is
+    since: float | None = None  # how long it has been in this phase
+    group: str | None = None  # the state of the group that it is a member of
     problems: tuple[str, ...] = ()  # what could not be read, one line each

@@ -1,4 +1,4 @@
-"""`state.json` as it is, for one who only reads it."""
+"""Reads `state.json`."""
 
 from typing import Any, Final, NamedTuple
 
@@ -11,15 +11,14 @@ LIMIT: Final = 4 << 20  # bytes
 
 
 class State(NamedTuple):
-    """`ledger`: None where nobody knows.  `rest`: all but that.  `problem`: why there is less than there should be, one
-    line."""
+    """`ledger`: None if it cannot be read.  `rest`: the other parts.  `problem`: why something is missing, one line."""
 
     ledger: Ledger | None = None
     rest: dict[str, Any] = {}  # noqa: RUF012 - a value, never changed
     problem: str | None = None
 
     def part(self, name: str) -> dict[str, Any]:
-        """`run`, `now` ...; empty where there is none."""
+        """`run`, `now` ...; empty if there is none."""
         found = self.rest.get(name)
         return found if isinstance(found, dict) else {}
 
@@ -29,11 +28,11 @@ def load(run_dir: str) -> State:
     path = f"{run_dir}/state.json"
     content = procfs.read(path, LIMIT)
     if content is None:
-        return State(problem=f"{path} cannot be read: what is shown is from the records alone")
+        return State(problem=f"{path} cannot be read: only the records are shown")
     try:
         ledger, rest = records.load_state(content)
     except records.Corrupt as error:
-        return State(problem=f"{path}: {error}: what is shown is from the records alone")
-    if (odd := validated.misfit(rest, validated.STATE)) is not None:
-        return State(ledger, problem=f"{path}: {odd} is not understood: what is shown is from the records alone")
+        return State(problem=f"{path}: {error}: only the records are shown")
+    if (name := validated.misfit(rest, validated.STATE)) is not None:
+        return State(ledger, problem=f"{path}: {name} is malformed: only the records are shown")
     return State(ledger, rest)

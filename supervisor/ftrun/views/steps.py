@@ -1,4 +1,4 @@
-"""How fast the steps come: the samples in `steps.jsonl`, and where the ranks are now."""
+"""The time per step, from the samples in `steps.jsonl` and the present steps of the ranks."""
 
 import json
 from collections.abc import Iterable
@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from ftrun.core.machine.values import Rank
 from ftrun.views import record_tail
 
-LIMIT: Final = 16 << 10  # bytes, of the end
-WINDOW: Final = 60.0  # s, over which the time of a step is taken, if so many were seen
+LIMIT: Final = 16 << 10  # bytes at the end of the file
+WINDOW: Final = 60.0  # s over which the time per step is measured, if there are samples for so long
 PACES: Final = 120
 
 
@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
 
 def samples(run_dir: str, attempt: int) -> list[Sample]:
-    """The last ones of this attempt, oldest first; none where nothing steps."""
+    """The last samples of this attempt, oldest first; none if no rank reports steps."""
     found = []
     for line in record_tail.lines(f"{run_dir}/steps.jsonl", LIMIT):
         try:
@@ -33,28 +33,28 @@ def samples(run_dir: str, attempt: int) -> list[Sample]:
 
 
 def paces(run_dir: str, attempt: int) -> list[tuple[float, float]]:
-    """Seconds a step over time (CLOCK_MONOTONIC), as far as this attempt is known; one that repeats steps has none."""
+    """(CLOCK_MONOTONIC, seconds per step) pairs of this attempt; intervals without a higher step are left out."""
     seen = samples(run_dir, attempt)
     found = [(b.mono, (b.mono - a.mono) / (b.high - a.high)) for a, b in pairwise(seen) if b.high > a.high]
     return [(round(at, 2), round(pace, 4)) for at, pace in found if pace > 0][-PACES:]
 
 
 def pace(ranks: Iterable[Rank], seen: list[Sample]) -> float | None:
-    """Seconds a step of the one that is ahead, over the last minute or what there is of it."""
+    """Seconds per step of the rank with the highest step, over the last minute or the samples that there are."""
     stepped = [(rank.step, rank.moved_at) for rank in ranks if rank.step is not None and rank.moved_at is not None]
     if not stepped or not seen:
         return None
     step, moved_at = max(stepped)
     since = next((one for one in seen if moved_at - one.mono <= WINDOW), seen[-1])
-    return _each(moved_at - since.mono, step - since.high)
+    return _per_step(moved_at - since.mono, step - since.high)
 
 
-def pace_of(rank: Rank, seen: list[Sample]) -> float | None:
-    """The same of one rank, over all of this attempt that is known."""
+def rank_pace(rank: Rank, seen: list[Sample]) -> float | None:
+    """The same for one rank, over all samples of this attempt."""
     if rank.step is None or rank.moved_at is None or not seen:
         return None
-    return _each(rank.moved_at - seen[0].mono, rank.step - seen[0].low)
+    return _per_step(rank.moved_at - seen[0].mono, rank.step - seen[0].low)
 
 
-def _each(seconds: float, steps: int) -> float | None:
+def _per_step(seconds: float, steps: int) -> float | None:
     return seconds / steps if steps > 0 and seconds > 0 else None

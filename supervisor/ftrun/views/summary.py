@@ -1,4 +1,4 @@
-"""A snapshot in words: for a person who is paged at night, and for machines."""
+"""A snapshot as text for an operator, and as JSON."""
 
 import textwrap
 from collections.abc import Iterator
@@ -12,31 +12,31 @@ from ftrun.core.text.sentences import printable, several
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
-HEAD: Final = 12  # columns of the names
+HEAD: Final = 12  # columns of the line names
 PATH: Final = 300  # characters of a path
 COMMAND: Final = 140  # characters of a command
-ILL: Final = 8  # devices that are named
+FAULTY: Final = 8  # devices with a fault that are listed
 DAY: Final = 86_400.0  # s
-LEAST: Final = 0.05  # s, and this
-QUIET: Final = 15.0  # s: half of the least limit that is learned
-QUIET_STEPS: Final = 10  # of the usual time: as many as a learned limit has
-SHARE: Final = 0.001  # of the time: less is not worth a word
+LEAST: Final = 0.05  # s: less lost time is not shown
+QUIET: Final = 15.0  # s: half of the smallest learned timeout
+QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
+SHARE: Final = 0.001  # of the whole time: less is not shown
 STATES: Final = ("starting", "moving", "quiet", "section", "done", "gone")
 Line = tuple[str, str]  # name, text
 
 
 def document(shown: Snapshot) -> dict[str, Any]:
-    """As `--json` gives it: the fields of `Snapshot`, those in it by name as well."""
+    """The output of `--json`: the fields of `Snapshot`, nested tuples as objects."""
     return {"schema": SCHEMA, **_plain(shown)}
 
 
 def title(shown: Snapshot, width: int = 80) -> list[str]:
-    """How it is: the headline, wrapped."""
+    """The headline, wrapped."""
     return textwrap.wrap(printable(headline(shown)), width, **_WRAP)
 
 
 def lines(shown: Snapshot, width: int = 80) -> list[str]:
-    """What is below the title: about 25 at most, none wider than `width` but for a path."""
+    """The lines below the title: about 25 at most, none wider than `width` except for a long path."""
     found, indent = [], " " * HEAD
     for name, text in _lines(shown):
         body = textwrap.wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, **_WRAP)
@@ -49,43 +49,45 @@ _WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": F
 
 
 def headline(shown: Snapshot) -> str:
-    """How it is, in a sentence."""
+    """The state of the run in one sentence."""
     attempt = f"attempt {shown.attempt}" + (
-        f" after {_word(shown.reason)}" if shown.reason not in ("first", "") else ""
+        f" after {_reason(shown.reason)}" if shown.reason not in ("first", "") else ""
     )
     if shown.paused is not None and shown.alive:
-        ends = "until it is resumed" if shown.resumes is None else f"resumes in {seconds(shown.resumes)}"
-        return f"PAUSED for {seconds(shown.paused)}: NO VERDICTS, a hang is not seen; {ends} ({shown.phase}, {attempt})"
+        end = "until `ftctl resume`" if shown.resumes is None else f"resumes in {seconds(shown.resumes)}"
+        return f"PAUSED for {seconds(shown.paused)}: HANGS ARE NOT DETECTED; {end} ({shown.phase}, {attempt})"
     if shown.phase == "done":
         return f"ended with {shown.exit_code} ({shown.verdict}) in attempt {shown.attempt}"
     if shown.phase == "cut off":
         return f"ftrun is gone and left no verdict: it was killed, or its machine went down, in attempt {shown.attempt}"
-    lasting = shown.up if shown.phase in ("starting", "running", "suspect") else shown.since
-    up = "" if lasting is None else f" for {seconds(lasting)}"
+    duration = shown.up if shown.phase in ("starting", "running", "suspect") else shown.since
+    up = "" if duration is None else f" for {seconds(duration)}"
     return f"{shown.phase}{up}, {attempt}: {_health(shown)}"
 
 
 def _health(shown: Snapshot) -> str:
     stalest = shown.stalest
     if shown.phase == "suspect":
-        return "it may hang, evidence is being taken"
+        return "it may hang, evidence is being collected"
     if shown.phase not in ("starting", "running"):
         return "between two attempts" if shown.phase in ("healing", "waiting") else "in transition"
     if shown.first_beat is not None and shown.phase == "starting":
-        return f"no heartbeat since this start; an earlier start took {seconds(shown.first_beat)} to its first"
+        return (
+            f"no heartbeat since this start; in an earlier start the first one came after {seconds(shown.first_beat)}"
+        )
     if not shown.ranks:
-        return "no heartbeat has come yet"
+        return "no heartbeat yet"
     if stalest is None:
-        return "no rank is waited for"
+        return "no rank is active"
     if stalest.rule == "section":
         return f"healthy, in section {stalest.section}"
     if quiet(stalest):
         return f"quiet, {sentences.rank(stalest.rank)} has not moved for {seconds(stalest.age or 0.0)}"
-    return "healthy, it has not moved yet" if shown.phase == "starting" else "healthy, it moves"
+    return "healthy, no step yet" if shown.phase == "starting" else "healthy, making progress"
 
 
 def quiet(rank: RankNow) -> bool:
-    """Whether it has not moved for long: half its limit, or many of its own steps."""
+    """Whether it has not moved for longer than half its limit, or than many of its own step times."""
     age = (rank.moved or 0.0) if rank.age is None else rank.age
     if rank.limit is not None and age > rank.limit / 2:
         return True
@@ -99,13 +101,13 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     if shown.next is not None and shown.alive:
         yield "next", shown.next
     if shown.trouble is not None:
-        trouble = shown.trouble
-        why = "" if trouble.why == shown.why else f": {trouble.why}"
-        yield "trouble", f"{_ago(trouble.time)}, {trouble.cause} in attempt {trouble.attempt}{why}"
-        if trouble.report is not None or trouble.cause == "hang":
-            yield "report", trouble.report or "there is none"
+        incident = shown.trouble
+        why = "" if incident.why == shown.why else f": {incident.why}"
+        yield "incident", f"{_ago(incident.time)}, {incident.cause} in attempt {incident.attempt}{why}"
+        if incident.report is not None or incident.cause == "hang":
+            yield "report", incident.report or "none was written"
     elif shown.alive:
-        yield "trouble", "none so far"
+        yield "incident", "none so far"
     if shown.restarts or shown.left:
         yield "restarts", _restarts(shown)
     if shown.group is not None:
@@ -114,11 +116,11 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     if shown.ranks:
         yield from _ranks(shown)
     if shown.devices:
-        ill = [device for device in shown.devices if device.unwell]
+        faulty = [device for device in shown.devices if device.fault]
         yield "devices", _devices(shown)
-        yield from (("", f"{_named(device)}: {device.unwell}") for device in ill[:ILL])
-        if ill[ILL:]:
-            yield "", f"and {len(ill) - ILL} more that are not well"
+        yield from (("", f"{_named(device)}: {device.fault}") for device in faulty[:FAULTY])
+        if faulty[FAULTY:]:
+            yield "", f"and {len(faulty) - FAULTY} more with a fault"
     for number, limit in enumerate(shown.limits):
         value = "off" if limit.seconds is None else seconds(limit.seconds)
         yield "" if number else "timeouts", f"{limit.name:<8} {value:<7} {limit.source}"
@@ -129,7 +131,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     yield "started", f"{_ago(shown.began)} (ftrun {shown.version or 'of an unknown version'}{schedule})"
     yield "records", shown.run_dir
     for problem in shown.problems:
-        yield "problem", problem
+        yield "warning", problem
 
 
 def _end(shown: Snapshot) -> Iterator[Line]:
@@ -139,26 +141,26 @@ def _end(shown: Snapshot) -> Iterator[Line]:
     if known is not None:
         yield "scheduler", f"should {known.outer}: {known.meaning}"
     else:
-        yield "scheduler", "should do as it would without ftrun"
+        yield "scheduler", "should act as it would without ftrun"
 
 
 def _restarts(shown: Snapshot) -> str:
     done = {why: number for why, number in shown.restarts.items() if number}
-    told = ", ".join(f"{number} after {_word(why)}" for why, number in done.items()) or "none"
+    total = ", ".join(f"{number} after {_reason(why)}" for why, number in done.items()) or "none"
     if shown.phase == "done" or not shown.left:
-        return told
-    counted = [_left(shown, cause) for cause in shown.counts if _allowed(shown, cause)]
-    ends = [cause for cause in shown.counts if not _allowed(shown, cause)]
-    at_once = f"; a {' or a '.join(ends)} ends the job" if ends else ""
-    return f"{told}; in a row without progress: {', '.join(counted) or 'none are made'}{at_once}"
+        return total
+    budgets = [_budget(shown, cause) for cause in shown.counts if _permitted(shown, cause)]
+    final = [cause for cause in shown.counts if not _permitted(shown, cause)]
+    ends = f"; a {' or a '.join(final)} ends the job" if final else ""
+    return f"{total}; consecutive without progress: {', '.join(budgets) or 'none permitted'}{ends}"
 
 
-def _allowed(shown: Snapshot, cause: str) -> bool:
-    """Whether there are restarts for it at all."""
+def _permitted(shown: Snapshot, cause: str) -> bool:
+    """Whether this cause has a restart budget at all."""
     return shown.left.get(cause) is None or shown.counts[cause] + (shown.left[cause] or 0) > 0
 
 
-def _left(shown: Snapshot, cause: str) -> str:
+def _budget(shown: Snapshot, cause: str) -> str:
     count, left = shown.counts[cause], shown.left.get(cause)
     return f"{cause} {count}" if left is None else f"{cause} {count} of {count + left}"
 
@@ -171,34 +173,34 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
     if shown.checkpoint is not None or shown.checkpoint_step is not None:
         at = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}"
         age = "" if shown.checkpoint_age is None else f"{seconds(shown.checkpoint_age)} ago"
-        told = ", ".join(part for part in (at, age) if part)
-        yield "checkpoint", sentences.short(f"{told}: {shown.checkpoint}" if shown.checkpoint else told, PATH)
+        when = ", ".join(part for part in (at, age) if part)
+        yield "checkpoint", sentences.short(f"{when}: {shown.checkpoint}" if shown.checkpoint else when, PATH)
     elif shown.step is not None:
-        yield "checkpoint", "none was reported"
+        yield "checkpoint", "none reported"
 
 
 def _rate(step_time: float) -> str:
     each = f"{1000 * step_time:.0f}ms" if step_time < 1 else f"{step_time:.1f}s"
-    return f"{each} a step, {1 / step_time:.3g} a second"
+    return f"{each} per step, {1 / step_time:.3g} steps/s"
 
 
 def _ranks(shown: Snapshot) -> Iterator[Line]:
     states = ["quiet" if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
     count = {state: states.count(state) for state in STATES}
-    yield "ranks", f"{len(shown.ranks)}: " + ", ".join(f"{n} {_STATE[state]}" for state, n in count.items() if n)
+    yield "ranks", f"{len(shown.ranks)}: " + ", ".join(f"{n} {_STATE_NAMES[state]}" for state, n in count.items() if n)
     slowest, stalest = shown.slowest, shown.stalest
     if slowest is not None and len(shown.ranks) > 1:
         behind = max((rank.step or 0) for rank in shown.ranks) - (slowest.step or 0)
-        told = f"{sentences.rank(slowest.rank)} at step {slowest.step}, {several(behind, 'step')} behind"
-        yield "slowest", told if behind else f"none, all are at step {slowest.step}"
+        text = f"{sentences.rank(slowest.rank)} at step {slowest.step}, {several(behind, 'step')} behind"
+        yield "slowest", text if behind else f"none, all are at step {slowest.step}"
     if stalest is not None:
         yield "stalest", _stalest(stalest)
 
 
-_STATE: Final = {
-    "starting": "not yet moving",
+_STATE_NAMES: Final = {
+    "starting": "starting",
     "moving": "moving",
-    "quiet": "that moved and is quiet now",
+    "quiet": "quiet",
     "section": "in a section",
     "done": "done",
     "gone": "gone",
@@ -216,20 +218,18 @@ def _devices(shown: Snapshot) -> str:
     powers = [device.power for device in shown.devices if device.power is not None]
     used = sum(device.memory_used or 0 for device in shown.devices)
     total = sum(device.memory_total or 0 for device in shown.devices)
-    told = [several(len(shown.devices), shown.devices[0].name or "device")]
-    well = sum(device.health == "ok" and not device.unwell for device in shown.devices)
+    parts = [several(len(shown.devices), shown.devices[0].name or "device")]
+    healthy = sum(device.health == "ok" and not device.fault for device in shown.devices)
     if any(device.health is not None for device in shown.devices):
-        told.append(
-            "health ok" if well == len(shown.devices) else f"health ok of {well}, of {len(shown.devices) - well} not"
-        )
+        parts.append("health ok" if healthy == len(shown.devices) else f"health ok: {healthy} of {len(shown.devices)}")
     if utils:
-        told.append(f"util {min(utils):.0f}-{max(utils):.0f}%")
+        parts.append(f"util {min(utils):.0f}-{max(utils):.0f}%")
     if total:
-        told.append(f"memory {used / 2**30:.0f} of {total / 2**30:.0f} GiB")
+        parts.append(f"memory {used / 2**30:.0f} of {total / 2**30:.0f} GiB")
     if powers:
-        told.append(f"{sum(powers):.0f} W")
-    told.append(f"{seconds(max(device.age for device in shown.devices))} ago")
-    return ", ".join(told)
+        parts.append(f"{sum(powers):.0f} W")
+    parts.append(f"{seconds(max(device.age for device in shown.devices))} ago")
+    return ", ".join(parts)
 
 
 def _named(device: DeviceNow) -> str:
@@ -244,20 +244,20 @@ def goodput(shown: Snapshot) -> str:
     lost = sorted(((why, value) for why, value in shown.lost.items() if value >= worth), key=lambda o: -o[1])
     if not lost:
         return share or "nothing lost"
-    whole = seconds(sum(shown.lost.values()))
-    parts = f"lost {whole}: " + ", ".join(f"{seconds(value)} {why}" for why, value in lost)
+    total = seconds(sum(shown.lost.values()))
+    parts = f"lost {total}: " + ", ".join(f"{seconds(value)} {why}" for why, value in lost)
     return f"{share}; {parts}" if share else parts
 
 
 def _command(shown: Snapshot) -> str:
-    text = sentences.short(" ".join(shown.command), COMMAND) or "not known"
+    text = sentences.short(" ".join(shown.command), COMMAND) or "unknown"
     part = f"phase {shown.part}: " if shown.part else ""
     return f"{part}{text}" + (f" (process {shown.pid})" if shown.pid and shown.alive else "")
 
 
-def _word(reason: str) -> str:
+def _reason(reason: str) -> str:
     return {
-        "manual": "an order",
+        "manual": "an operator command",
         "peer": "another node",
         "hang": "a hang",
         "fault": "a fault",
@@ -268,7 +268,7 @@ def _word(reason: str) -> str:
 def _ago(time: str | None) -> str:
     """`2026-11-21 22:33:20 UTC, 41s ago`."""
     if not time:
-        return "nobody knows when"
+        return "at an unknown time"
     try:
         at = datetime.fromisoformat(time)
         ago = (datetime.now(UTC) - at).total_seconds()
@@ -279,7 +279,7 @@ def _ago(time: str | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """NamedTuples as objects; undecodable bytes in names become text that every reader of JSON takes."""
+    """NamedTuples as objects; undecodable bytes in names become text that every JSON parser accepts."""
     if hasattr(value, "_asdict"):
         return {name: _plain(inner) for name, inner in value._asdict().items()}
     if isinstance(value, dict):

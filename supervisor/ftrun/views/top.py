@@ -1,4 +1,4 @@
-"""`ftctl top` as text: one screen, whatever its size.  Pure; foreign text in it moves no cursor."""
+"""`ftctl top` as text: one screen of any size.  Pure; control characters in foreign text are escaped."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,40 +16,40 @@ from ftrun.views.record_tail import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
-WIDE: Final = 70  # cells that the whole table needs
-TABLE: Final = "rank     pid state          step    moved  silent of limit      a step"
+WIDE: Final = 70  # cells that the full table needs
+TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"
 NARROW: Final = "rank state          step silent of limit"
 BAR: Final = 24  # cells at most
 ENDS: Final = 60  # records at most
 BLOCKS, SIGNS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 
 
-class Look(NamedTuple):
-    """What the terminal shows: `unicode` or ASCII alone."""
+class Screen(NamedTuple):
+    """`unicode`: whether the terminal shows more than ASCII."""
 
     width: int = 80
     height: int = 24
     unicode: bool = True
 
 
-def screen(shown: Snapshot, paces: Sequence[float], records: Sequence[Record], note: str, look: Look) -> Text:
-    """At most `height` lines of at most `width` cells; `note` is the last of them.  `paces`: seconds a step in this
+def render(shown: Snapshot, paces: Sequence[float], records: Sequence[Record], note: str, screen: Screen) -> Text:
+    """At most `height` lines of at most `width` cells; `note` is the last line.  `paces`: seconds per step in this
     attempt, the newest last."""
-    page = _Page(look)
+    page = _Page(screen)
     head = _head(page, shown, paces)
-    room = look.height - 1
+    room = screen.height - 1
     lines = head[: max(1, room - 3)]
     room -= len(lines)
     ranks, devices, recent = _rooms(room, len(shown.ranks), len(shown.devices), len(records))
     lines += _ranks(page, shown, ranks)
     lines += _devices(page, shown.devices, devices)
     lines += _records(page, records, recent)
-    lines = lines[: look.height - 1]
+    lines = lines[: screen.height - 1]
     return Text("\n", end="").join([*lines, page.line((note, "dim"))])
 
 
 def _rooms(room: int, ranks: int, devices: int, records: int) -> tuple[int, int, int]:
-    """Lines for each: nobody gets more than can be used, ranks get the rest.  A heading is a line."""
+    """Lines for ranks, devices and records: none gets more than it can use, ranks get the rest.  A heading counts."""
     recent = min(records, ENDS, max(1, room // 4)) if room > 2 else 0
     needed = min(devices, max(1, room // 5)) if room > 6 else 0
     left = max(0, room - recent - needed)
@@ -61,18 +61,18 @@ def _rooms(room: int, ranks: int, devices: int, records: int) -> tuple[int, int,
 
 
 class _Page:
-    """Lines that fit."""
+    """Makes lines that fit the screen."""
 
-    def __init__(self, look: Look) -> None:
-        self.width, self.unicode = look.width, look.unicode
+    def __init__(self, screen: Screen) -> None:
+        self.width, self.unicode = screen.width, screen.unicode
 
     def plain(self, text: str) -> str:
-        """Printable, and in ASCII where that is all there is."""
+        """Printable, and in ASCII if the terminal shows no more."""
         shown = printable(text)
         return shown if self.unicode else shown.encode("ascii", "backslashreplace").decode()
 
     def line(self, *parts: tuple[str, str]) -> Text:
-        """Of (text, style); cut to the width."""
+        """From (text, style) pairs; cut to the width."""
         found, left = Text(end=""), self.width
         for text, style in parts:
             whole = self.plain(text)
@@ -82,7 +82,7 @@ class _Page:
         return found
 
     def wrapped(self, text: str, style: str, most: int) -> list[Text]:
-        """Over several lines; the last one is cut."""
+        """Over at most `most` lines; the last one is cut."""
         found: list[Text] = []
         rest = self.plain(text)
         while rest and len(found) < most:
@@ -99,13 +99,13 @@ class _Page:
         return ("█" * full + "░" * (width - full)) if self.unicode else "#" * full + "-" * (width - full)
 
     def spark(self, values: Sequence[float]) -> str:
-        """From zero to three times what is usual: a hang must not flatten all the rest, nor noise fill it."""
+        """The scale ends at three times the median: a hang must not flatten the rest, nor noise fill it."""
         most = 3 * sorted(values)[len(values) // 2] or 1.0
         levels = BLOCKS if self.unicode else SIGNS
         return "".join(levels[min(7, int(8 * value / most))] for value in values)
 
 
-# --- how it stands --------------------------------------------------------------------------------------------------
+# --- the state of the run --------------------------------------------------------------------------------------------
 
 
 def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
@@ -122,16 +122,16 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.goodput is not None:
         found.append(page.line(("goodput  ", "dim"), (summary.goodput(shown), "")))
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
-        told = f"{shown.trouble.cause} in attempt {shown.trouble.attempt}: {shown.trouble.why}"
-        found.append(page.line(("trouble  ", "dim"), (told, "")))
+        text = f"{shown.trouble.cause} in attempt {shown.trouble.attempt}: {shown.trouble.why}"
+        found.append(page.line(("incident ", "dim"), (text, "")))
     found.append(page.line(("job      ", "dim"), (" ".join(shown.command), "")))
     for problem in shown.problems[:2]:
-        found += page.wrapped(f"problem  {problem}", "yellow", 2)
+        found += page.wrapped(f"warning  {problem}", "yellow", 2)
     return found
 
 
 def mood(shown: Snapshot) -> str:
-    """The style of how it is."""
+    """The style of the headline."""
     if shown.phase == "done":
         return "bold green" if shown.exit_code == 0 else "bold red"
     if shown.phase == "cut off":
@@ -145,17 +145,17 @@ def mood(shown: Snapshot) -> str:
 
 
 def _part(rank: RankNow) -> float:
-    """How much of its limit it has used up."""
+    """The part of its limit that it has used up."""
     return 0.0 if rank.age is None or not rank.limit else rank.age / rank.limit
 
 
 def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
-    """How near the stalest rank is to its limit; and what comes next, in words."""
+    """How near the stalest rank is to its limit, and what ftrun does next."""
     stalest, found = shown.stalest, list[Text]()
     if stalest is not None and stalest.age is not None and stalest.limit:
-        told = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {sentences.rank(stalest.rank)}"
-        bar = page.bar(_part(stalest), max(4, min(BAR, page.width - 9 - len(told))))
-        found.append(page.line(("silent   ", "dim"), (bar, _heat(stalest)), (told, "")))
+        text = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {sentences.rank(stalest.rank)}"
+        bar = page.bar(_part(stalest), max(4, min(BAR, page.width - 9 - len(text))))
+        found.append(page.line(("silent   ", "dim"), (bar, _heat(stalest)), (text, "")))
     if shown.next and shown.alive:
         found.append(page.line(("next     ", "dim"), (shown.next, "")))
     return found
@@ -169,11 +169,11 @@ def _heat(rank: RankNow) -> str:
 def _steps(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.step is None:
         return []
-    pace = f", {_each(shown.step_time)} a step" if shown.step_time else ""
+    pace = f", {_each(shown.step_time)} per step" if shown.step_time else ""
     behind = (shown.step or 0) - (shown.slowest.step or 0) if shown.slowest is not None and len(shown.ranks) > 1 else 0
-    told = f"{shown.step}{pace}" + (f", the last is {behind} behind" if behind > 0 else "")
-    room = page.width - 9 - cell_len(told) - 2
-    line = [("step     ", "dim"), (told, "")]
+    text = f"{shown.step}{pace}" + (f", the slowest rank is {behind} behind" if behind > 0 else "")
+    room = page.width - 9 - cell_len(text) - 2
+    line = [("step     ", "dim"), (text, "")]
     values = paces[-max(0, min(60, room - 14)) :]
     if room >= 20 and len(values) >= 6:
         line += [("  ", ""), (page.spark(values), "cyan"), (f" max {_each(max(values))}", "dim")]
@@ -185,18 +185,18 @@ def _each(value: float) -> str:
 
 
 def _budget(shown: Snapshot) -> str:
-    """Counts until escalation; after the end, what there was."""
+    """Consecutive restarts against their budgets; after the end, all restarts."""
     if not shown.alive:
         return ", ".join(f"{count} after {reason}" for reason, count in shown.restarts.items() if count)
-    told, ends = [], []
+    counts, ends = [], []
     for cause, count in shown.counts.items():
         left = shown.left.get(cause)
         if left == 0 and count == 0:
             ends.append(f"a {cause} ends it")
         else:
-            told.append(f"{cause} {count}" + ("" if left is None else f" of {count + left}"))
+            counts.append(f"{cause} {count}" + ("" if left is None else f" of {count + left}"))
     done = sum(shown.restarts.values())
-    parts = [f"{', '.join(told)} in a row" if told else "", *ends, f"{done} in all" if done else ""]
+    parts = [f"{', '.join(counts)} consecutive" if counts else "", *ends, f"{done} in total" if done else ""]
     return "; ".join(part for part in parts if part)
 
 
@@ -204,7 +204,7 @@ def _budget(shown: Snapshot) -> str:
 
 
 def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
-    """The stalest first; if there are more than lines, the last one says what the others do."""
+    """The stalest first; if there is no room for all, the last line counts the states of the others."""
     if room < 2 or not shown.ranks:
         return []
     ranks = sorted(shown.ranks, key=lambda r: (-_part(r), r.rank))
@@ -215,13 +215,13 @@ def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
     rest = ranks[len(few) :]
     if rest and len(found) < room:
         states = Counter(rank.state for rank in rest)
-        told = ", ".join(f"{count} {state}" for state, count in states.most_common())
-        found.append(page.line((f"and {len(rest)} more: {told}", "dim")))
+        text = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        found.append(page.line((f"and {len(rest)} more: {text}", "dim")))
     return found
 
 
 def _rank(page: _Page, rank: RankNow) -> Text:
-    who = "touch" if rank.rank == TOUCH else "-" if rank.rank < TOUCH else str(rank.rank)
+    name = "touch" if rank.rank == TOUCH else "-" if rank.rank < TOUCH else str(rank.rank)
     state = "moving" if rank.state == "section" and not rank.section else rank.section or rank.state
     moved = "never" if rank.moved is None else seconds(rank.moved)
     wide = page.width >= WIDE
@@ -230,7 +230,7 @@ def _rank(page: _Page, rank: RankNow) -> Text:
         limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(_part(rank), 5) + " "
         pace = "" if rank.step_time is None else f"{_each(rank.step_time):>6}"
     return page.line(
-        (f"{who:>4} {rank.pid:>7} " if wide else f"{who:>4} ", ""),
+        (f"{name:>4} {rank.pid:>7} " if wide else f"{name:>4} ", ""),
         (set_cell_size(page.plain(state), 11), "dim" if rank.state in ("done", "gone") else ""),
         (f" {'' if rank.step is None else rank.step:>7} ", ""),
         *(((f"{moved:>8}  ", ""), (bar, _heat(rank))) if wide else ()),
@@ -239,8 +239,8 @@ def _rank(page: _Page, rank: RankNow) -> Text:
 
 
 def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]:
-    """Those that are not well first, then the idlest: one that idles while others work tells of a hang."""
-    ordered = sorted(devices, key=lambda d: (not d.unwell, d.util is not None, d.util or 0.0))
+    """Those with a fault first, then the idlest: a device that idles while others work indicates a hang."""
+    ordered = sorted(devices, key=lambda d: (not d.fault, d.util is not None, d.util or 0.0))
     few = ordered if len(ordered) <= room else ordered[: room - 1]
     found = []
     for device in few if room else []:
@@ -252,10 +252,10 @@ def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]
         old = f"  {seconds(device.age)} ago" if device.age > 30 else ""
         bar = (page.bar((device.util or 0.0) / 100, 10), "cyan") if device.util is not None else ("", "")
         name = set_cell_size(page.plain(f"{device.id} {device.name}"), min(30, page.width // 3))
-        health = (f"  {page.plain(device.unwell)}" if device.unwell else "", "red")
+        health = (f"  {page.plain(device.fault)}" if device.fault else "", "red")
         found.append(page.line(("dev ", "dim"), (f"{name} ", ""), bar, (f"{util}{memory}{power}{old}", ""), health))
     if room and len(ordered) > len(few):
-        found.append(page.line((f"and {len(ordered) - len(few)} more devices, all of more use", "dim")))
+        found.append(page.line((f"and {len(ordered) - len(few)} more devices, all with a higher utilization", "dim")))
     return found
 
 
@@ -265,6 +265,6 @@ def _records(page: _Page, records: Sequence[Record], room: int) -> list[Text]:
         event = str(record.get("event"))
         fields = ((name, value) for name, value in record.items() if name not in HIDDEN)
         style = "red" if event in ("hang", "fault", "escalated") else ""
-        told = sentences.record(f"{event:<10}", fields)
-        found.append(page.line((str(record.get("time"))[11:19] + " ", "dim"), (told, style)))
+        text = sentences.record(f"{event:<10}", fields)
+        found.append(page.line((str(record.get("time"))[11:19] + " ", "dim"), (text, style)))
     return found

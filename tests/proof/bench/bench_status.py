@@ -1,8 +1,8 @@
 """How long `ftctl status` takes, Python's start included: `python tests/proof/bench/bench_status.py`.
 
-Wall and CPU time of the program from the checkout, with an `events.jsonl` of 10 MB, and of `look` alone, as `top` and
-the page call it: the wall time says little on a machine that is busy.  All ranks have beaten just now, or none for long
-(each is asked whether its process lives).
+Wall and CPU time of the program from the checkout, with an `events.jsonl` of 10 MB, and of `read_snapshot` alone, as
+`top` and the page call it: the wall time says little on a machine that is busy.  All ranks have beaten just now, or
+none for long (each is asked whether its process lives).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 HOUSE = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(HOUSE / "supervisor"), str(HOUSE / "hooks"), str(HOUSE / "tests")]
 
-from ftrun.views.run_snapshot import look  # noqa: E402
+from ftrun.views.run_snapshot import read_snapshot  # noqa: E402
 from support.made_run import MadeRun  # noqa: E402
 
 PROGRAM = str(HOUSE / "bin" / "ftctl")
@@ -39,7 +39,7 @@ def main() -> None:
                 try:
                     path = prepared(run, ranks, moved)
                     name = f"{ranks} ranks, {'all beat' if moved < 1 else 'none beats'}"
-                    tell(f"{name}, look", times(look, path))
+                    tell(f"{name}, read_snapshot", times(read_snapshot, path))
                     command = [sys.executable, PROGRAM, "status", "--run-dir", path]
                     tell(f"{name}, status", times(run_to_its_end, command))
                 finally:

@@ -229,7 +229,7 @@ def run_dir(content: bytes) -> None:
         ("events.jsonl", "state.json", "steps.jsonl", "devices.json"), pieces(content, 4), strict=True
     ):
         (where / name).write_bytes(piece)
-    shown = run_snapshot.look(str(where))
+    shown = run_snapshot.read_snapshot(str(where))
     json.dumps(summary.document(shown))
     assert all(line.isprintable() for line in (*summary.title(shown), *summary.lines(shown)))
     html.render(past.read(str(where)))

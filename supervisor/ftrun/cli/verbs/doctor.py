@@ -38,7 +38,7 @@ def command(run_dir: str | None, as_json: bool) -> None:
 
 def _examine(path: str | None) -> Iterator[Finding]:
     run = {} if path is None else state.load(path).part("run")
-    running = liveness.here(run)
+    running = liveness.is_local(run)
     run = run if running else {}
     checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
         ("PID 1", partial(process.first, run)),

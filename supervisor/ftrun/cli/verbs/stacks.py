@@ -18,7 +18,7 @@ from ftrun.helpers.evidence.processes import Seen
 from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
 from ftrun.views import rundir, state
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 
 SECONDS: Final = 60.0  # for all of them; one takes 20 ms
 COMMANDS: Final = 1.0  # s; a command line may never come
@@ -46,7 +46,7 @@ class Process(NamedTuple):
 @click.option("--rank", type=int, metavar="R", help="Only that rank and what it started, with all threads.")
 def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
     path = rundir.find(run_dir)
-    ranks = {one.pid: one.rank for one in look(path).ranks if one.state != "gone"}
+    ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state != "gone"}
     if rank is not None and rank not in ranks.values():
         raise UserError(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))
     found = _look(_root(path), ranks, rank)

@@ -5,14 +5,14 @@ import click
 from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.views import rundir, summary
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 
 
 @click.command(help="How the run stands: what it does, whether it is healthy, what happened last, what comes next.")
 @RUN_DIR
 @AS_JSON
 def command(run_dir: str | None, as_json: bool) -> None:
-    shown = look(rundir.find(run_dir))
+    shown = read_snapshot(rundir.find(run_dir))
     if as_json:
         printing.show_json(summary.document(shown))
         return

@@ -16,7 +16,7 @@ from ftrun.cli import printing, terminal
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.config.parsers import duration
 from ftrun.views import record_tail, rundir, steps, summary, top
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
 
 LEAST: Final = 0.1  # s
@@ -48,7 +48,7 @@ def command(run_dir: str | None, interval: float, once: bool, as_json: bool) -> 
     if once or not sys.stdout.isatty():
         size = shutil.get_terminal_size()
         drawn = console(size.columns)
-        drawn.print(frame(watched, top.Look(size.columns, size.lines, terminal.shows_unicode()), ""), end="\n")
+        drawn.print(frame(watched, top.Screen(size.columns, size.lines, terminal.shows_unicode()), ""), end="\n")
         return 0
     return watch(watched, interval)
 
@@ -59,14 +59,14 @@ class Watched:
     def __init__(self, given: str | None) -> None:
         self._given = given
         self._dir = rundir.find(given)
-        self.shown = look(self._dir)
+        self.shown = read_snapshot(self._dir)
         self.records = record_tail.last(f"{self._dir}/events.jsonl", SEEDED)
 
     def look(self) -> None:
         try:
             if self._given and not self.shown.alive:
                 self._dir = rundir.find(self._given)  # of several phases maybe the next
-            self.shown = look(self._dir)
+            self.shown = read_snapshot(self._dir)
         except rundir.NoRunDir as error:
             self.shown = self.shown._replace(alive=False, problems=(str(error),))
             return
@@ -77,8 +77,8 @@ class Watched:
         return [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
 
 
-def frame(watched: Watched, size: top.Look, note: str) -> Text:
-    return top.screen(watched.shown, watched.paces, watched.records, note, size)
+def frame(watched: Watched, size: top.Screen, note: str) -> Text:
+    return top.render(watched.shown, watched.paces, watched.records, note, size)
 
 
 def note(shown: Snapshot, live: bool) -> str:
@@ -126,7 +126,7 @@ def live(watched: Watched, keys: terminal.Keys, screen: Console, seconds: float)
 
     def drawn() -> Text:
         width, height = screen.size
-        return frame(watched, top.Look(width, height, unicode), note(watched.shown, live=True))
+        return frame(watched, top.Screen(width, height, unicode), note(watched.shown, live=True))
 
     with Live(
         drawn(), console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
@@ -149,7 +149,9 @@ def on_paper(watched: Watched, keys: terminal.Keys, screen: Console, seconds: fl
     """For a terminal that cannot go back: frame after frame."""
     while True:
         width, height = screen.size
-        screen.print(frame(watched, top.Look(width, height, terminal.shows_unicode()), note(watched.shown, live=True)))
+        screen.print(
+            frame(watched, top.Screen(width, height, terminal.shows_unicode()), note(watched.shown, live=True))
+        )
         due = time.monotonic() + max(seconds, DUMB)
         while (heard := keys.wait(due - time.monotonic())) is not None:
             if heard in ("q", "Q"):

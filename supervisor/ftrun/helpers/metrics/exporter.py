@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.readings import Reading, readings
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
 
@@ -59,7 +59,7 @@ class Exporter(Collector):
 
 def _seen(run_dir: str) -> Snapshot:
     try:
-        return look(run_dir)
+        return read_snapshot(run_dir)
     except NoRunDir:
         return NOTHING
 

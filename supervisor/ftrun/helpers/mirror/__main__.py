@@ -93,7 +93,7 @@ def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
     os.makedirs(remote, 0o700, exist_ok=True)
     until = time.monotonic() + LEAVING
     # That of another node may be gone with it, and its lock stays for a while; nor can we end anything there.
-    while liveness.copied(remote) and files.load(remote).get("node") == os.uname().nodename:
+    while liveness.is_mirrored(remote) and files.load(remote).get("node") == os.uname().nodename:
         if time.monotonic() > until:
             raise BlockingIOError(errno.EAGAIN, "another ftrun works in it", remote)
         time.sleep(TURN)

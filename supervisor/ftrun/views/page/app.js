@@ -1,16 +1,16 @@
-// The stream of what happens, and when the picture is drawn anew.
+// The event stream, and when the timeline is drawn again.
 
 import { at, draw, recordRow, set } from "./draw.js";
 
-const SILENT = 20_000; // ms without a word: the line is dead
-const AGAIN = 2_000; // ms
-const PICTURE = [3_000, 30_000]; // ms between two pictures: at least, at most; the server knows when nothing is new
+const SILENT = 20_000; // ms without an event: the connection is dead
+const RETRY = 2_000; // ms
+const PICTURE = [3_000, 30_000]; // ms between two pictures: at least, at most; the server answers at once if nothing is new
 const RECORDS = 256;
 
 let source = null;
 let last = null; // the id of the newest record
 let all = false; // ranks
-let heard = Date.now();
+let lastEvent = Date.now();
 let running = true;
 let drawnAt = 0;
 let due = 0; // a timer
@@ -22,21 +22,21 @@ function connect() {
   if (last) query.set("after", last);
   if (all) query.set("ranks", "all");
   source = new EventSource(`events?${query}`);
-  heard = Date.now();
-  const on = (name, act) => source.addEventListener(name, (event) => { hear(); act(event); });
+  lastEvent = Date.now();
+  const on = (name, act) => source.addEventListener(name, (event) => { alive(); act(event); });
   on("beat", () => {});
-  on("snapshot", (event) => told(JSON.parse(event.data)));
+  on("snapshot", (event) => snapshot(JSON.parse(event.data)));
   on("record", (event) => { last = event.lastEventId; record(JSON.parse(event.data)); });
   on("fresh", () => { last = null; at("record-rows").replaceChildren(); picture(); });
   on("unread", (event) => unread(JSON.parse(event.data).why));
   source.addEventListener("error", () => {
     link("lost", "Connection lost; trying again …");
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, AGAIN);
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY);
   });
 }
 
-function hear() {
-  heard = Date.now();
+function alive() {
+  lastEvent = Date.now();
   link("live", running ? "Live" : "Connected; the run is over");
 }
 
@@ -45,16 +45,16 @@ function link(state, text) {
   set(at("link"), text);
 }
 
-function told(now) {
+function snapshot(now) {
   at("unread").hidden = true;
   running = now.alive;
   draw(now);
-  hear();
+  alive();
 }
 
 function unread(why) {
   at("unread").hidden = false;
-  set(at("unread"), `The run cannot be read: ${why}. What is shown is how it stood before.`);
+  set(at("unread"), `The run cannot be read: ${why}. The page shows the last state that was read.`);
 }
 
 function record(found) {
@@ -76,7 +76,7 @@ function picture() {
   }, Math.max(0, drawnAt + PICTURE[0] - Date.now()));
 }
 
-// As a document, parsed by the browser: no text becomes markup here.
+// Fetched as a document that the browser parses, so that no text is turned into markup here.
 function fetched(path) {
   return new Promise((resolve) => {
     const request = new XMLHttpRequest();
@@ -95,7 +95,7 @@ function fetched(path) {
 at("all").addEventListener("click", () => { all = !all; connect(); });
 addEventListener("resize", () => { if (at("timeline").clientWidth !== wide) picture(); });
 setInterval(() => {
-  if (Date.now() - heard > SILENT) connect();
+  if (Date.now() - lastEvent > SILENT) connect();
   if (Date.now() - drawnAt > PICTURE[1]) picture();
 }, 1_000);
 connect();

@@ -1,4 +1,4 @@
-"""The page as an ASGI application: it reads a run dir, and steers nothing."""
+"""The page as an ASGI application.  It only reads the run dir."""
 
 import errno
 import html
@@ -26,7 +26,9 @@ from ftrun.views.rundir import NoRunDir
 from ftrun.views.svg import STYLE
 
 STREAMS: Final = 32
-DRAWN: Final = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+PICTURE_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+}
 THREADS: Final = 8
 PATIENCE: Final = 10.0  # s, for a file
 REPORT_MOST: Final = 1 << 20  # bytes
@@ -53,13 +55,13 @@ REPORT: Final = """<!doctype html>
 
 
 class Page:
-    """`find` says which run dir to read, anew each time."""
+    """`find` returns the run dir to read; it is called each time."""
 
     def __init__(self, find: Callable[[], str]) -> None:
-        self._aside = WorkerThreads(THREADS)
+        self._threads = WorkerThreads(THREADS)
         self._streams = 0
-        self.feed = Feed(find, self._aside)
-        self._drawn = TimelineCache(find, self._aside)
+        self.feed = Feed(find, self._threads)
+        self._timeline_cache = TimelineCache(find, self._threads)
         self._find = find
 
     def application(self, hosts: frozenset[str] = frozenset(), any_address: bool = False) -> ASGIApp:
@@ -79,14 +81,14 @@ class Page:
         try:
             view = await self.feed.now()
         except Busy as busy:
-            return _later(str(busy))
+            return _unavailable(str(busy))
         if view.snapshot is None:
-            return _later(f"{view.why}")
+            return _unavailable(f"{view.why}")
         return Response(json.dumps(view.snapshot), media_type="application/json")
 
     async def _events(self, request: Request) -> ASGIApp:
         if self._streams >= STREAMS:
-            return _later(f"{STREAMS} pages are open already")
+            return _unavailable(f"{STREAMS} pages are open already")
         after = StreamPosition.of(request.headers.get("last-event-id") or request.query_params.get("after", ""))
         stream = EventStream(self.feed, after, request.query_params.get("ranks") == "all")
 
@@ -100,36 +102,36 @@ class Page:
         return counted
 
     async def _timeline(self, request: Request) -> Response:
-        """`width`: px; `inline`: to be put into the page."""
+        """Query: `width` in px; `inline`: the picture is put into the page."""
         width, inline = request.query_params.get("width", ""), "inline" in request.query_params
         wide = float(width) if width.isdecimal() and len(width) < 6 else 1200.0
         try:
-            text = await self._drawn.picture(wide, not inline)
+            text = await self._timeline_cache.picture(wide, not inline)
         except NoRunDir as error:
             return _plain(str(error), 404)
         except (Busy, TimeoutError):
-            return _later("the disk does not answer")
-        return Response(text, media_type="image/svg+xml", headers=None if inline else DRAWN)
+            return _unavailable("the disk does not answer")
+        return Response(text, media_type="image/svg+xml", headers=None if inline else PICTURE_HEADERS)
 
     async def _report(self, request: Request) -> Response:
         number = request.path_params["number"]
         if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
-            return _plain("there is no such report", 404)
+            return _plain("no such report", 404)
         try:
-            text = await self._aside.do(lambda: _text(f"{self._find()}/reports/attempt-{number}/report.md"), PATIENCE)
+            text = await self._threads.do(lambda: _text(f"{self._find()}/reports/attempt-{number}/report.md"), PATIENCE)
         except (Busy, TimeoutError):
-            return _later("the disk does not answer")
+            return _unavailable("the disk does not answer")
         except (NoRunDir, OSError):
-            return _plain(f"there is no report of attempt {number}", 404)
+            return _plain(f"no report of attempt {number}", 404)
         return HTMLResponse(REPORT.format(number=number, text=html.escape(text)))
 
 
 def _text(path: str) -> str:
-    """Of a file that is there: what the job linked to in its place is not shown."""
+    """The text of a regular file: a symbolic link that the job put in its place is not followed."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "no file", path)
+            raise OSError(errno.EINVAL, "not a regular file", path)
         content = os.read(fd, REPORT_MOST)
     finally:
         os.close(fd)
@@ -150,10 +152,10 @@ async def _healthz(request: Request) -> Response:
     return _plain("ok")
 
 
-def _later(why: str) -> Response:
+def _unavailable(why: str) -> Response:
     return _plain(why, 503, {"retry-after": "5"})
 
 
 def _plain(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A path may hold bytes that are no text."""
+    """A path in it may contain bytes that cannot be decoded."""
     return PlainTextResponse(f"{text}\n".encode("utf-8", "backslashreplace"), status, headers)

@@ -1,20 +1,20 @@
-// What is told of a run, put into the page.  Foreign text goes in as text only.
+// Puts the snapshot of a run into the page.  Foreign text is inserted as text only, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PHASES = {
   launching: ["▸", "quiet", "the command is being started"],
-  starting: ["▸", "quiet", "waiting for its first beat"],
-  running: ["●", "good", "no suspicion"],
-  suspect: ["▲", "warn", "somebody is silent; evidence is being taken"],
+  starting: ["▸", "quiet", "waiting for the first heartbeat"],
+  running: ["●", "good", "no rank is suspected"],
+  suspect: ["▲", "warn", "a rank is silent; evidence is being collected"],
   stopping: ["■", "warn", "the process tree is being ended"],
-  healing: ["✚", "warn", "devices are being cured"],
-  waiting: ["◷", "warn", "for the next start"],
+  healing: ["✚", "warn", "devices are being healed"],
+  waiting: ["◷", "warn", "waiting for the next start"],
   "cut off": ["✖", "bad", "ftrun is gone and left no verdict"],
 };
 
 export const at = (id) => document.getElementById(id);
 
-// As core/text/sentences.py has it: what cannot be shown, or would turn the words around, is written out.
+// As `printable` of core/text/sentences.py: control characters, and those that change the text direction, are escaped.
 const printable = (text) => text.replace(/(?! )[\p{C}\p{Z}]/gu, (sign) => {
   const code = sign.codePointAt(0).toString(16);
   const short = { "\t": "\\t", "\n": "\\n", "\r": "\\r" }[sign];
@@ -31,7 +31,7 @@ function show(element, text) {
   if (text) set(element, text);
 }
 
-// As core/text/sentences.py has it.
+// As `seconds` of core/text/durations.py.
 export function seconds(value) {
   if (value === null || value === undefined) return "";
   if (value < 10) return `${value.toFixed(1)}s`.replace(".0s", "s");
@@ -55,7 +55,7 @@ export function draw(now) {
   set(at("where"), now.run_dir);
   set(at("version"), now.version ? `ftrun ${now.version}` : "");
   phase(now);
-  show(at("paused"), now.paused === null ? "" : `Paused for ${seconds(now.paused)}: no verdicts${
+  show(at("paused"), now.paused === null ? "" : `Paused for ${seconds(now.paused)}: hangs are not detected${
     now.resumes === null ? "" : `; resumes by itself in ${seconds(now.resumes)}`}.`);
   deadline(now);
   figures(now);
@@ -63,7 +63,7 @@ export function draw(now) {
   ranks(now);
   devices(now.devices);
   limits(now.limits);
-  trouble(now.trouble);
+  incident(now.trouble);
   rows(at("problems"), now.problems, "li", (item, text) => set(item, text));
   at("problems").hidden = !now.problems.length;
 }
@@ -84,11 +84,11 @@ function phase(now) {
 function deadline(now) {
   show(at("next"), now.next && now.phase !== "done" ? `Next: ${now.next}` : "");
   const rank = now.alive ? now.stalest : null;
-  const judged = rank !== null && rank.age !== null && rank.limit !== null;
-  at("deadline").hidden = !judged;
-  if (!judged) return;
+  const limited = rank !== null && rank.age !== null && rank.limit !== null;
+  at("deadline").hidden = !limited;
+  if (!limited) return;
   const used = Math.min(1, Math.max(0, rank.age / rank.limit));
-  set(at("bar-label"), `Towards the deadline: ${who(rank)}`);
+  set(at("bar-label"), `Nearest to its timeout: ${who(rank)}`);
   at("bar").value = used;
   at("bar").toggleAttribute("data-near", used > 0.75);
   set(at("bar-text"), `silent for ${seconds(rank.age)} of ${seconds(rank.limit)} (${Math.round(used * 100)} %)`);
@@ -96,14 +96,14 @@ function deadline(now) {
 
 function budget(cause, count, left) {
   if (left === null || left === undefined) return `${cause}: ${count}${left === null ? ", without limit" : ""}`;
-  return count || left ? `${cause}: ${count}, ${left} left` : `${cause}: ends the run`;
+  return count || left ? `${cause}: ${count}, ${left} left` : `${cause}: none permitted, ends the run`;
 }
 
 function figures(now) {
   const lost = Object.entries(now.lost).filter(([, value]) => value >= 0.05);
   const found = [
     ["Attempt", [`${now.attempt} (${["first", ""].includes(now.reason) ? "the first" : `after ${now.reason}`})`, now.up === null ? "" : `for ${seconds(now.up)}`]],
-    ["Step", now.step === null ? [] : [`${now.step}`, now.step_time === null ? "" : `${exact(now.step_time)} a step`,
+    ["Step", now.step === null ? [] : [`${now.step}`, now.step_time === null ? "" : `${exact(now.step_time)} per step`,
       now.best_step !== null && now.best_step > now.step ? `${now.best_step} was reached before` : ""]],
     ["Last checkpoint", now.checkpoint === null && now.checkpoint_step === null ? [] : [
       now.checkpoint_step === null ? "unnumbered" : `step ${now.checkpoint_step}`,
@@ -116,8 +116,8 @@ function figures(now) {
     ["Restarts so far", listed(now.restarts) ? [listed(now.restarts)] : []],
     ["Slowest", now.slowest && now.ranks.length > 1 ? [`${who(now.slowest)}, step ${now.slowest.step}`] : []],
   ];
-  const wanted = found.map(([name, texts]) => [name, texts.filter(Boolean)]).filter(([, texts]) => texts.length);
-  rows(at("figures"), wanted, "div", (group, [name, texts]) => {
+  const shown = found.map(([name, texts]) => [name, texts.filter(Boolean)]).filter(([, texts]) => texts.length);
+  rows(at("figures"), shown, "div", (group, [name, texts]) => {
     rows(group, [name, ...texts], (index) => (index ? "dd" : "dt"), set);
   });
 }
@@ -130,7 +130,7 @@ function pace(paces) {
   const [from, until] = [paces[0][0], paces.at(-1)[0]];
   const high = most * 1.1 || 1;
   const points = paces.map(([when, value]) => `${(600 * (when - from)) / (until - from || 1)},${80 - (76 * value) / high}`);
-  const words = `${exact(last)} a step now; between ${exact(least)} and ${exact(most)} over the last ${seconds(until - from)}`;
+  const words = `${exact(last)} per step now; between ${exact(least)} and ${exact(most)} over the last ${seconds(until - from)}`;
   set(at("pace-text"), words);
   let svg = at("spark").firstElementChild;
   if (!svg) {
@@ -149,7 +149,7 @@ function ranks(now) {
   const count = Object.values(now.states).reduce((a, b) => a + b, 0);
   at("ranks").hidden = !count;
   const part = now.ranks.length < count ? `; the ${now.ranks.length} nearest to their limits are shown` : "";
-  set(at("ranks-text"), `${count} in all: ${listed(now.states)}${part}.`);
+  set(at("ranks-text"), `${count} in total: ${listed(now.states)}${part}.`);
   const all = at("all");
   all.hidden = count <= 64;
   set(all, now.ranks.length < count ? `Show all ${count}` : "Show fewer");
@@ -180,12 +180,12 @@ function limits(found) {
   ]));
 }
 
-function trouble(found) {
-  at("trouble").hidden = !found;
+function incident(found) {
+  at("incident").hidden = !found;
   if (!found) return;
-  set(at("trouble-text"), `${found.cause} in attempt ${found.attempt}, ${stamp(found.time)} UTC: ${found.why}`);
-  at("trouble-report").hidden = !found.report;
-  const link = at("trouble-link");
+  set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${stamp(found.time)} UTC: ${found.why}`);
+  at("incident-report").hidden = !found.report;
+  const link = at("incident-link");
   if (link.getAttribute("href") !== `report/${found.attempt}`) link.setAttribute("href", `report/${found.attempt}`);
   set(link, `The report of attempt ${found.attempt}: stacks and evidence`);
 }
@@ -198,21 +198,21 @@ export function recordRow(record) {
   const row = document.createElement("tr");
   row.role = "row";
   const words = Object.entries(record).filter(([name, value]) => !KNOWN.has(name) && value !== null);
-  const told = words.map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ");
-  cells(row, [["when", stamp(record.time)], ["number", `${record.attempt ?? ""}`], ["", `${record.event}`, "th"], ["words", told]]);
-  for (const cell of row.children) cell.role = cell.localName === "th" ? "rowheader" : "cell"; // that a narrow page lays out as no table
+  const text = words.map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ");
+  cells(row, [["when", stamp(record.time)], ["number", `${record.attempt ?? ""}`], ["", `${record.event}`, "th"], ["words", text]]);
+  for (const cell of row.children) cell.role = cell.localName === "th" ? "rowheader" : "cell"; // a narrow page does not lay it out as a table
   return row;
 }
 
-function cells(row, wanted) {
-  rows(row, wanted, (index) => wanted[index][2] ?? "td", (cell, [look, text, head]) => {
+function cells(row, values) {
+  rows(row, values, (index) => values[index][2] ?? "td", (cell, [look, text, head]) => {
     if (cell.className !== look) cell.className = look;
     if (head && cell.scope !== "row") cell.scope = "row";
     set(cell, text);
   });
 }
 
-// As many children as there are values: those that are there are kept, so that focus, selection and scrolling are too.
+// As many children as there are values.  Existing ones are reused, so that focus, selection and scrolling stay.
 function rows(parent, values, tag, fill) {
   while (parent.children.length > values.length) parent.lastElementChild.remove();
   values.forEach((value, index) => {

@@ -1,4 +1,4 @@
-"""The one reader of the run dir, for all who look at the page: a look a second while anybody is there."""
+"""The one reader of the run dir, for all clients of the page: one read per second while there are any."""
 
 import asyncio
 import json
@@ -9,17 +9,17 @@ from typing import Any, Final, NamedTuple
 from ftrun.views.page.payload import brief, payload
 from ftrun.views.page.record_follower import Follower, Records
 from ftrun.views.page.threads import Busy, WorkerThreads
-from ftrun.views.run_snapshot import look
+from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.steps import paces
 
 PERIOD: Final = 1.0  # s
-PATIENCE: Final = 5.0  # s that a disk may take before it is said
+PATIENCE: Final = 5.0  # s after which a disk that does not answer is reported
 
 
 class View(NamedTuple):
-    """A look.  `number`: rises with each that shows something new; 0: there was none yet.  `snapshot` has all ranks,
-    and `text` is the same in brief, as JSON; without them `why` says why nothing can be read."""
+    """What one read gave.  `number` rises with each that has something new; 0: none yet.  `snapshot` has all ranks, and
+    `text` is the same with fewer ranks, as JSON; without them `why` is the reason that nothing can be read."""
 
     number: int = 0
     run_dir: str = ""
@@ -30,57 +30,57 @@ class View(NamedTuple):
 
 
 class Feed:
-    """`find` says which run dir to read, anew each time; NoRunDir: none any more."""
+    """`find` returns the run dir to read, or raises NoRunDir; it is called each time."""
 
-    def __init__(self, find: Callable[[], str], aside: WorkerThreads) -> None:
+    def __init__(self, find: Callable[[], str], threads: WorkerThreads) -> None:
         self.view = View()
         self.closed = False
-        self._find, self._aside = find, aside
+        self._find, self._threads = find, threads
         self._follower = Follower()
-        self._watchers = 0
-        self._looked = float("-inf")
+        self._clients = 0
+        self._last_read = float("-inf")
         self._reading: asyncio.Future[View | str] | None = None
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     async def now(self) -> View:
-        """Not older than a second.  Busy: the disk does not answer."""
-        if time.monotonic() - self._looked >= PERIOD:
+        """A view that is at most a second old.  Busy: the disk does not answer."""
+        if time.monotonic() - self._last_read >= PERIOD:
             await self._refresh()
         if self.view.number == 0:
             raise Busy("the disk does not answer")
         return self.view
 
-    async def next(self, within: float, gone: "asyncio.Task[None]") -> None:
-        """Until there is news, or so many seconds have passed, or who waits is gone."""
+    async def next(self, within: float, disconnected: "asyncio.Task[None]") -> None:
+        """Wait until there is a new view, `within` seconds have passed, or the client has disconnected."""
         news = asyncio.create_task(self._news.wait())
-        await asyncio.wait([news, gone], timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([news, disconnected], timeout=within, return_when=asyncio.FIRST_COMPLETED)
         news.cancel()
 
     def enter(self) -> None:
-        """Somebody watches: the looking goes on by itself until all have left."""
-        self._watchers += 1
+        """A client has connected: the run dir is read regularly until the last one has left."""
+        self._clients += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
 
     def leave(self) -> None:
-        self._watchers -= 1
+        self._clients -= 1
 
     def close(self) -> None:
         self.closed = True
-        self._tell()
+        self._notify()
 
     async def _watch(self) -> None:
-        while self._watchers and not self.closed:
+        while self._clients and not self.closed:
             begun = time.monotonic()
             await self._refresh()
             await asyncio.sleep(max(0.05, begun + PERIOD - time.monotonic()))
 
     async def _refresh(self) -> None:
-        """One look; for who asks while it is under way, it is the same."""
+        """One read; those who ask while it is in progress share its result."""
         if self._reading is None:
             try:
-                self._reading = self._aside.begin(self._look)
+                self._reading = self._threads.begin(self._read)
             except Busy as busy:
                 return self._unread(str(busy))
         reading = self._reading
@@ -89,7 +89,7 @@ class Feed:
             return self._unread("the disk does not answer")
         if self._reading is reading:
             self._reading = None
-            self._looked = time.monotonic()
+            self._last_read = time.monotonic()
             found = reading.result()
             if isinstance(found, str):
                 self._unread(found)
@@ -101,28 +101,28 @@ class Feed:
         self._publish(self.view._replace(snapshot=None, text="", why=why))
 
     def _publish(self, view: View) -> None:
-        """`snapshot` is new each time, `text` only if there is something new in it."""
+        """Clients are notified only if something other than `snapshot` has changed, as ages in it change each time."""
         new = self.view.number == 0 or view._replace(snapshot=None) != self.view._replace(snapshot=None)
         self.view = view._replace(number=self.view.number + new)
         if new:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _look(self) -> View | str:
-        """In a thread.  Whatever goes wrong is said: the page is there for runs that are in trouble."""
+    def _read(self) -> View | str:
+        """In a thread.  Each error is shown to the clients: the page is made for runs that have problems."""
         run_dir = self.view.run_dir
         try:
             run_dir = self._find()
-            shown = look(run_dir)
+            shown = read_snapshot(run_dir)
             records = self._follower.read(f"{run_dir}/events.jsonl")
-            whole = payload(shown, paces(shown.run_dir, shown.attempt))
-            return View(self.view.number, run_dir, records, whole, json.dumps(brief(whole)))
+            document = payload(shown, paces(shown.run_dir, shown.attempt))
+            return View(self.view.number, run_dir, records, document, json.dumps(brief(document)))
         except NoRunDir as error:
             return str(error)
         except OSError as error:
             return f"{error.filename or run_dir}: {error.strerror}"
         except Exception as error:
-            return f"{run_dir}: it cannot be read: {error!r}"
+            return f"{run_dir} cannot be read: {error!r}"

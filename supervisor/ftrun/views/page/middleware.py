@@ -1,4 +1,4 @@
-"""What holds for every answer: it only reads, it is for those who were meant, and a browser keeps to itself with it."""
+"""For every response: only GET and HEAD, only for permitted hosts, and with headers that restrict the browser."""
 
 import ipaddress
 import sys
@@ -23,19 +23,19 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-OTHERS: Final = ("cross-site", "same-site")
-ADDED: Final = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+FOREIGN_SITES: Final = ("cross-site", "same-site")
+HEADER_BYTES: Final = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 def loopback(host: str) -> bool:
-    """Whether this name or address can only mean this machine."""
+    """Whether this name or address always means this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower().rstrip(".") == "localhost"
 
 
-def named(header: str) -> str:
+def host_name(header: str) -> str:
     """The host in a `Host` header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
@@ -43,9 +43,9 @@ def named(header: str) -> str:
 
 
 class Middleware:
-    """Refuses what is no GET or HEAD, and a `Host` that is neither this machine nor one of `hosts`: a page of somebody
-    else's, whose name was made to lead here, must not read this one (DNS rebinding).  `any_address`: a host that is an
-    address is right too, as that cannot be made to lead anywhere else."""
+    """Refuses methods other than GET and HEAD, and a `Host` that is neither this machine nor one of `hosts`: a foreign
+    page whose name was pointed at this machine must not read this one (DNS rebinding).  `any_address`: a host that is
+    an IP address is permitted as well, since DNS cannot redirect it."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str] = frozenset(), any_address: bool = False) -> None:
         self._app, self._hosts, self._any_address = app, hosts, any_address
@@ -53,15 +53,15 @@ class Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        begun = False
+        started = False
 
         async def guarded(message: Message) -> None:
-            nonlocal begun
+            nonlocal started
             if message["type"] == "http.response.start":
-                begun = True
-                own = list(message.get("headers", ()))
-                names = {name for name, _ in own}
-                message = {**message, "headers": own + [pair for pair in ADDED if pair[0] not in names]}
+                started = True
+                headers = list(message.get("headers", ()))
+                names = {name for name, _ in headers}
+                message = {**message, "headers": headers + [pair for pair in HEADER_BYTES if pair[0] not in names]}
             await send(message)
 
         try:
@@ -69,22 +69,24 @@ class Middleware:
         except Exception as error:
             path, why = short(repr(scope["path"])), printable(repr(error))
             print(f"ftctl: {path} failed: {short(why)}", file=sys.stderr, flush=True)
-            if not begun:
-                await PlainTextResponse("this failed; the terminal says why\n", 500)(scope, receive, guarded)
+            if not started:
+                await PlainTextResponse("internal error; see the terminal of ftctl serve\n", 500)(
+                    scope, receive, guarded
+                )
         return None
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
-        if not self._meant(headers.get("host", "")):
-            return PlainTextResponse("not served under this name\n", 421)
-        if headers.get("sec-fetch-site") in OTHERS and headers.get("sec-fetch-mode") != "navigate":
-            return PlainTextResponse("not for pages of others\n", 403)
+        if not self._permitted(headers.get("host", "")):
+            return PlainTextResponse("this host name is not permitted\n", 421)
+        if headers.get("sec-fetch-site") in FOREIGN_SITES and headers.get("sec-fetch-mode") != "navigate":
+            return PlainTextResponse("requests from other sites are refused\n", 403)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("this only reads\n", 405, {"allow": "GET, HEAD"})
+            return PlainTextResponse("only GET and HEAD are permitted\n", 405, {"allow": "GET, HEAD"})
         return None
 
-    def _meant(self, header: str) -> bool:
-        host = named(header)
+    def _permitted(self, header: str) -> bool:
+        host = host_name(header)
         if loopback(host) or host.lower().rstrip(".") in self._hosts:
             return True
         try:

@@ -1,4 +1,4 @@
-"""What the page is told of a run: the snapshot, as plain values, and what goes with it."""
+"""What the server sends to the page: the snapshot as JSON values, and what the page shows beside it."""
 
 from math import isfinite
 from typing import Any, Final
@@ -7,12 +7,12 @@ from ftrun.core.rules import exit_codes
 from ftrun.views.snapshot import RankNow, Snapshot
 
 SCHEMA: Final = 1
-SHOWN: Final = 64  # ranks, unless all are asked for
+SHOWN: Final = 64  # ranks, unless all are requested
 STATES: Final = ("gone", "starting", "section", "moving", "done")
 
 
 def payload(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]:
-    """With all ranks, the stalest first; `outer`: what the outer scheduler should do about the verdict."""
+    """With all ranks, the stalest first; `outer`: what the outer scheduler should do after the verdict."""
     verdict = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
     plain: dict[str, Any] = _plain(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order))))
     return {
@@ -25,13 +25,13 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]
     }
 
 
-def brief(whole: dict[str, Any]) -> dict[str, Any]:
-    """With the first ranks only; `states` counts them all."""
-    return whole | {"ranks": whole["ranks"][:SHOWN]}
+def brief(document: dict[str, Any]) -> dict[str, Any]:
+    """With only the first ranks; `states` counts all of them."""
+    return document | {"ranks": document["ranks"][:SHOWN]}
 
 
 def _order(rank: RankNow) -> tuple[float, int, int]:
-    """The one that is nearest to its limit first; then who is not judged, by state."""
+    """The rank nearest to its limit first; then those without a limit, by state."""
     used = 0.0 if rank.age is None or not rank.limit else rank.age / rank.limit
     state = STATES.index(rank.state) if rank.state in STATES else 0
     return -used, state, rank.rank

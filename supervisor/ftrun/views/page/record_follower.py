@@ -1,5 +1,5 @@
-"""The records of a run dir as they come, each with an id by which a stream that was cut goes on, in a server that was
-started again too."""
+"""The records of a run dir as they are written.  Each has an id from which an interrupted stream can continue, also
+after a restart of the server."""
 
 import json
 import os
@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.views.record_tail import record as parsed
 
-BACK: Final = 256 << 10  # bytes, at the beginning
+BACK: Final = 256 << 10  # bytes that are read at the start
 CHUNK: Final = 1 << 20  # bytes at a time
-LONGEST: Final = 16 << 10  # bytes of one record that are passed on
+LONGEST: Final = 16 << 10  # bytes of a record that is passed on in full
 HELD: Final = 256  # records
 
 
 class StreamPosition(NamedTuple):
-    """The end of a record: in which file (one that is put in its place is another), after how many bytes."""
+    """The end of a record: a checksum that identifies the file, as it may be replaced, and the offset in bytes."""
 
     file: int
     end: int
@@ -34,63 +34,63 @@ class StreamPosition(NamedTuple):
             return None
 
 
-class HeldRecords(NamedTuple):
-    """One record: where it ends, and itself as JSON, in one line."""
+class HeldRecord(NamedTuple):
+    """`position`: the end of the record; `text`: the record as JSON, in one line."""
 
-    place: StreamPosition
+    position: StreamPosition
     text: str
 
 
 class Records(NamedTuple):
-    """What is held: read as far as `at`; records that end at `floor` or before are no longer there."""
+    """The records in memory, read up to `at`; those that end at `floor` or before have been dropped."""
 
     at: StreamPosition = StreamPosition(0, 0)
     floor: int = 0
-    held: tuple[HeldRecords, ...] = ()
+    held: tuple[HeldRecord, ...] = ()
 
-    def after(self, place: StreamPosition | None) -> tuple[bool, tuple[HeldRecords, ...]]:
-        """What came after it.  True: all that is held, because it does not follow on what ended there."""
-        if place is None or place.file != self.at.file or not self.floor <= place.end <= self.at.end:
+    def after(self, position: StreamPosition | None) -> tuple[bool, tuple[HeldRecord, ...]]:
+        """The records after `position`; or True and all records, if they do not continue from there."""
+        if position is None or position.file != self.at.file or not self.floor <= position.end <= self.at.end:
             return True, self.held
-        return False, tuple(one for one in self.held if one.place.end > place.end)
+        return False, tuple(one for one in self.held if one.position.end > position.end)
 
 
 class Follower:
-    """Follows a file that grows; one that is put in its place, or is shorter now, is read anew."""
+    """Follows a growing file; one that was replaced or truncated is read from the start."""
 
     def __init__(self) -> None:
         self._records = Records()
-        self._amid = False  # of a line whose beginning was passed over
+        self._skipping = False  # the rest of a line whose beginning was skipped
 
     def read(self, path: str) -> Records:
-        """With what has come, 1 MiB at most.  OSError: there is nothing to read."""
+        """With the new records, of 1 MiB at most.  OSError: the file cannot be read."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             size = os.fstat(fd).st_size
             file = zlib.crc32(os.pread(fd, 256, 0).partition(b"\n")[0])
             if file != self._records.at.file or size < self._records.at.end:
                 start = max(0, size - BACK)
-                self._records, self._amid = Records(StreamPosition(file, start), start), start > 0
+                self._records, self._skipping = Records(StreamPosition(file, start), start), start > 0
             content = os.pread(fd, CHUNK, self._records.at.end)
         finally:
             os.close(fd)
         if content:
-            self._records = self._taken(content)
+            self._records = self._append(content)
         return self._records
 
-    def _taken(self, content: bytes) -> Records:
+    def _append(self, content: bytes) -> Records:
         (file, end), floor, before = self._records
         held = deque(before)
         *lines, rest = content.split(b"\n")
         for line in lines:
             end += len(line) + 1
-            if not self._amid and (found := parsed(line)) is not None:
-                held.append(HeldRecords(StreamPosition(file, end), _short(found, len(line))))
-            self._amid = False
+            if not self._skipping and (found := parsed(line)) is not None:
+                held.append(HeldRecord(StreamPosition(file, end), _short(found, len(line))))
+            self._skipping = False
         while len(held) > HELD:
-            floor = held.popleft().place.end
+            floor = held.popleft().position.end
         if len(rest) == CHUNK:
-            end, self._amid = end + len(rest), True
+            end, self._skipping = end + len(rest), True
         return Records(StreamPosition(file, end), floor, tuple(held))
 
 

@@ -1,4 +1,4 @@
-"""uvicorn, quiet, bounded, and gone as soon as it is asked to go."""
+"""uvicorn, without logs, with bounded connections and a prompt shutdown."""
 
 import socket
 from typing import Final
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from ftrun.views.page.feed import Feed
 
 CONNECTIONS: Final = 512  # uvicorn answers those above this number with 503; below the usual limit of 1,024 open files
-GOODBYE: Final = 1  # s for answers that are under way
+GOODBYE: Final = 1  # s for responses in progress
 
 
 class Server(uvicorn.Server):
@@ -18,13 +18,13 @@ class Server(uvicorn.Server):
         self._feed = feed
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Streams have no end of their own."""
+        """Event streams do not end by themselves."""
         self._feed.close()
         await super().shutdown(sockets)
 
 
 def server(application: ASGIApp, feed: Feed) -> Server:
-    """`run([socket])` serves until a signal, which then does what it does by default: KeyboardInterrupt for Ctrl-C."""
+    """`run([socket])` serves until a signal, which then has its default effect: KeyboardInterrupt for Ctrl-C."""
     config = uvicorn.Config(
         application,
         http="h11",

@@ -1,4 +1,4 @@
-"""What may block, as a disk may, is done beside the event loop, in threads that nobody waits for at the end."""
+"""Work that may block on a disk runs beside the event loop, in daemon threads that the exit does not wait for."""
 
 import asyncio
 import threading
@@ -9,19 +9,19 @@ T = TypeVar("T")
 
 
 class Busy(Exception):
-    """As much as there may be is under way: the disk does not answer."""
+    """All threads are busy: the disk does not answer."""
 
 
 class WorkerThreads:
-    """At most `most` threads at once, of one event loop."""
+    """At most `most` threads at once, for one event loop."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Its result, or its exception.  A future that is cancelled ends no thread.  Busy: nothing was begun."""
+        """A future of its result or exception.  Cancelling it ends no thread.  Busy: the work was not started."""
         if not self._left:
-            raise Busy("too much is waiting for the disk")
+            raise Busy("too many reads are waiting for the disk")
         self._left -= 1
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -35,11 +35,11 @@ class WorkerThreads:
             try:
                 result = work()
             except Exception as error:
-                tell(lambda failed=error: future.set_exception(failed))  # type: ignore[misc]
+                schedule(lambda failed=error: future.set_exception(failed))  # type: ignore[misc]
             else:
-                tell(lambda: future.set_result(result))
+                schedule(lambda: future.set_result(result))
 
-        def tell(settle: Callable[[], None]) -> None:
+        def schedule(settle: Callable[[], None]) -> None:
             try:
                 loop.call_soon_threadsafe(done, settle)
             except RuntimeError:  # the loop is gone
@@ -49,5 +49,5 @@ class WorkerThreads:
         return future
 
     async def do(self, work: Callable[[], T], within: float) -> T:
-        """TimeoutError: it takes longer than `within` s, and goes on by itself.  Busy."""
+        """TimeoutError: the work takes longer than `within` s; it continues in its thread.  Busy: see `begin`."""
         return await asyncio.wait_for(self.begin(work), within)

@@ -1,4 +1,4 @@
-"""The timeline as SVG, for as many as ask for it: the records are read once for all of them."""
+"""The timeline as SVG, for any number of clients: the records are read once for all of them."""
 
 import asyncio
 import os
@@ -12,49 +12,49 @@ from ftrun.views.page.threads import WorkerThreads
 from ftrun.views.timeline import draw
 
 FRESH: Final = 2.0  # s
-SHARE: Final = 10  # times as long as it takes to read the records it is not done again: a week of them is many MB
+SHARE: Final = 10  # times the duration of a read until the next one: the records of a week are many MB
 PATIENCE: Final = 20.0  # s
 NARROWEST, WIDEST = 640, 2400  # px
 
 
 class Read(NamedTuple):
-    """`seen`: what the files were like before."""
+    """`seen`: size and modification time of the files before the read."""
 
     run_dir: str
     seen: tuple[tuple[int, int], ...]
-    until: float  # monotonic; so long it is good enough
+    until: float  # CLOCK_MONOTONIC; until then it is recent enough
     history: History
 
-    def over(self, seen: tuple[tuple[int, int], ...]) -> bool:
-        """Nothing comes any more: time does not go on in this picture."""
+    def is_final(self, seen: tuple[tuple[int, int], ...]) -> bool:
+        """The run is over and nothing was written since, so the picture stays as it is."""
         return not self.history.open and self.seen == seen
 
 
 class TimelineCache:
-    """`find` says which run dir to read; NoRunDir."""
+    """`find` returns the run dir to read, or raises NoRunDir."""
 
-    def __init__(self, find: Callable[[], str], aside: WorkerThreads) -> None:
-        self._find, self._aside = find, aside
+    def __init__(self, find: Callable[[], str], threads: WorkerThreads) -> None:
+        self._find, self._threads = find, threads
         self._last: Read | None = None
         self._reading: asyncio.Future[Read] | None = None
 
     async def picture(self, width: float, alone: bool) -> str:
-        """For `alone` see `svg.render`.  NoRunDir, TimeoutError, Busy."""
+        """For `alone` see `svg.render`.  Raises NoRunDir, TimeoutError and Busy."""
         if self._reading is None or self._reading.done():
-            self._reading = self._aside.begin(self._read)
+            self._reading = self._threads.begin(self._read)
         reading = self._reading
         await asyncio.wait([reading], timeout=PATIENCE)
         if not reading.done():
             raise TimeoutError
         found = self._last = reading.result()
         wide = min(max(width, NARROWEST), WIDEST)
-        return await self._aside.do(lambda: svg.render(draw(found.history, wide), alone, "timeline"), PATIENCE)
+        return await self._threads.do(lambda: svg.render(draw(found.history, wide), alone, "timeline"), PATIENCE)
 
     def _read(self) -> Read:
-        """In a thread.  What has not changed, or was read just now, is not read again."""
+        """In a thread.  Files that have not changed, or were read recently, are not read again."""
         run_dir, begun, last = self._find(), time.monotonic(), self._last
         seen = tuple(_seen(f"{run_dir}/{name}") for name in ("events.jsonl", "steps.jsonl"))
-        if last is not None and last.run_dir == run_dir and (begun < last.until or last.over(seen)):
+        if last is not None and last.run_dir == run_dir and (begun < last.until or last.is_final(seen)):
             return last
         found = history.read(run_dir)
         done = time.monotonic()
