@@ -81,9 +81,10 @@ stderr cannot take at once is dropped, so that a full pipe never holds up the jo
 terminal a line begins in the first column, also after a progress bar; in a pipe or a file it may follow an unfinished
 line of the command, since ftrun cannot know there in which column that ended.
 
-The line that names what is watched, the timeouts and the run dir comes 30 s after the first start of the command, once:
-what ends sooner, such as `ftrun true` in a script, has the stderr of the bare command. `ftctl status` shows the same
-from the start on.
+The first of them comes once, as soon as the command has been executed for the first time: `attempt 1 started; run dir
+/tmp/ftrun-…; watched: …` names the run dir, what is watched and with which timeouts. A restart does not repeat it, nor
+is it written for a command that cannot be executed (126, 127); of several phases each has one, with its name. A script
+that needs the stderr of the bare command gives `--quiet`. `ftctl status` shows the same at any time.
 
 With `--log-format json` each is an object:
 

@@ -10,7 +10,7 @@ import pytest
 from support.runs import HOUSE, PID1, need_pid1
 
 PATHS = [f"{HOUSE}/supervisor", f"{HOUSE}/hooks"]
-SAYS = ("--no-auto-beat", "sh", "-c", 'echo "$0=$(printenv "$0")"')
+SAYS = ("--quiet", "--no-auto-beat", "sh", "-c", 'echo "$0=$(printenv "$0")"')
 
 
 def done(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.runs import FTRUN, MOUNTS, need_mounts, wait_for
+from support.runs import FTRUN, MOUNTS, need_mounts, wait_for, without_start_line
 
 COMMAND = ("sh", "-c", "echo $FTRUN_RUN_DIR; test -s $FTRUN_RUN_DIR/events.jsonl && exit 7")
 
@@ -46,7 +46,7 @@ def run(root: Path, memory: Sequence[str], *options: str, **environment: str) ->
         timeout=90,
     )
     assert done.returncode == 7, done.stderr
-    return done.stdout.strip(), done.stderr
+    return done.stdout.strip(), without_start_line(done.stderr)
 
 
 def test_a_memory_file_system_is_local(root: Path) -> None:

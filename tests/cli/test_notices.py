@@ -1,11 +1,12 @@
-"""What ftrun says of its own accord while nothing is wrong: what is watched, and that nothing can be."""
+"""The lines that ftrun writes of its own accord while nothing is wrong: at the start, and where nothing is watched."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-from ftrun.core.machine.notices import INTRODUCED, UNWATCHED, GivenNotices, notices
+from ftrun.core.machine.notices import UNWATCHED, GivenNotices, notices
 from ftrun.core.machine.states import Job, Paused, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Rank
 from ftrun.core.rules.liveness import Limits
@@ -13,46 +14,56 @@ from ftrun.core.rules.policy import Policy
 from support.runs import HOUSE, Run, Runs, python, wait_for
 
 AUTO = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True, idle=1800.0)
+STARTED = GivenNotices(started=True)
 SOON = """
 import sys
 sys.path[:0] = [{paths}]
 import ftrun.core.machine.notices as notices
-notices.INTRODUCED, notices.UNWATCHED = 0.2, 0.6
+notices.UNWATCHED = 0.6
 from ftrun.cli.run import main
 main()
 """
-# The same program, a few hundred times as talkative.
+# The same program, which warns after less than a second.
 PROGRAM = (sys.executable, "-c", SOON.format(paths=", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))))
+ONCE_FAILING = 'if [ "$MA_PROC_START_CNT" = 1 ]; then exit 3; fi'
 
 
-def said(job: Job, now: float, limits: Limits = AUTO, told: GivenNotices = GivenNotices()) -> tuple[str, ...]:  # noqa: B008
-    return notices(job, Policy(limits=limits), told, "/run/dir", now).lines
+def due(
+    job: Job,
+    now: float,
+    limits: Limits = AUTO,
+    given: GivenNotices = GivenNotices(),  # noqa: B008
+    phase: str = "",
+) -> tuple[str, ...]:
+    return notices(job, Policy(limits=limits, phase=phase), given, "/run/dir", now).lines
 
 
 def started(**facts: object) -> Job:
     return Job(Starting(Attempt(1, pid=9)._replace(spawned_at=100.0, **facts)))  # type: ignore[arg-type]
 
 
-def test_the_introduction_says_what_is_watched_and_where_the_records_are() -> None:
-    first = notices(started(), Policy(limits=AUTO), GivenNotices(), "/run/dir", 105.0)
-    assert (first.lines, first.due) == ((), 100.0 + INTRODUCED)
-    (line,) = said(started(), 100.0 + INTRODUCED)
-    assert line == (
-        "watched: heartbeats (timeout learned from them), idleness (timeout 30m, once an accelerator is used); "
-        "run dir: /run/dir"
+def test_the_start_line_names_the_run_dir_and_what_is_watched() -> None:
+    assert due(started(), 100.0) == (
+        "attempt 1 started; run dir /run/dir; watched: heartbeats (timeout learned from them, 60m until then), "
+        "idleness (timeout 30m, once an accelerator is used)",
     )
     given = AUTO._replace(hang=60.0, auto=False, start=300.0, start_given=True, idle=900.0, idle_given=True)
-    (line,) = said(started(), 200.0, given)
-    assert "heartbeats (timeout 60s), the time to the first heartbeat (timeout 5m), idleness (timeout 15m);" in line
+    (line,) = due(started(), 100.0, given, phase="tune")
+    assert line == (
+        "phase tune attempt 1 started; run dir /run/dir; watched: heartbeats (timeout 60s), "
+        "the time to the first heartbeat (timeout 5m), idleness (timeout 15m)"
+    )
     off = Limits(hang=None, start=None, start_given=False, section=None)
-    (line,) = said(started(), 10_000.0, off)
-    assert line.startswith("watched: nothing, all timeouts are off")
+    (line,) = due(started(), 100.0, off)
+    assert line.endswith("; watched: nothing, all timeouts are off")
 
 
-def test_each_is_said_once() -> None:
-    found = notices(started(), Policy(limits=AUTO), GivenNotices(), "/run/dir", 100.0 + UNWATCHED)
-    assert len(found.lines) == 2
-    again = notices(started(number=2), Policy(limits=AUTO), found.told, "/run/dir", 100.0 + 2 * UNWATCHED)
+def test_each_line_comes_once() -> None:
+    first = notices(started(), Policy(limits=AUTO), GivenNotices(), "/run/dir", 100.0)
+    assert (len(first.lines), first.due) == (1, 100.0 + UNWATCHED)
+    later = notices(started(), Policy(limits=AUTO), first.given, "/run/dir", 100.0 + UNWATCHED)
+    assert (len(later.lines), later.due) == (1, None)
+    again = notices(started(number=2), Policy(limits=AUTO), later.given, "/run/dir", 100.0 + 2 * UNWATCHED)
     assert (again.lines, again.due) == ((), None)
 
 
@@ -66,47 +77,103 @@ def test_each_is_said_once() -> None:
         (Limits(None, None, False, None), {}),  # the user's wish
     ],
 )
-def test_what_is_watched_is_not_called_unwatched(limits: Limits, facts: dict[str, object]) -> None:
-    assert said(started(**facts), 10_000.0, limits, GivenNotices(introduced=True)) == ()
+def test_there_is_no_warning_where_a_rule_holds(limits: Limits, facts: dict[str, object]) -> None:
+    assert due(started(**facts), 10_000.0, limits, STARTED) == ()
 
 
-def test_nothing_is_said_while_nobody_wants_to_hear_it() -> None:
+def test_the_warning_waits_while_the_command_or_the_verdicts_are_stopped() -> None:
     job = started()
     assert isinstance(job.phase, Starting)
-    assert said(job._replace(paused=Paused(100.0)), 10_000.0) == ()
-    assert said(started(stopped_at=101.0), 10_000.0) == ()
-    assert said(Job(Suspect(job.phase.attempt, Finding("start", None, 1.0, 1.0))), 10_000.0) == ()
-    assert len(said(Job(Running(job.phase.attempt)), 10_000.0)) == 2
+    assert due(job._replace(paused=Paused(100.0)), 10_000.0, given=STARTED) == ()
+    assert due(started(stopped_at=101.0), 10_000.0, given=STARTED) == ()
+    assert due(Job(Suspect(job.phase.attempt, Finding("start", None, 1.0, 1.0))), 10_000.0, given=STARTED) == ()
+    assert len(due(Job(Running(job.phase.attempt)), 10_000.0, given=STARTED)) == 1
 
 
 # --- end to end -------------------------------------------------------------------------------------------------------
 
 
 def lines(run: Run) -> list[str]:
-    return [line for line in run.stderr.splitlines() if line.startswith("[ftrun] ")]
+    return [line for line in run.whole_stderr.splitlines() if line.startswith("[ftrun] ")]
 
 
-def test_a_program_that_never_beats_is_told_so_once(runs: Runs) -> None:
+def start_line(run: Run) -> str:
+    """Of a run without options about timeouts."""
+    return (
+        f"attempt 1 started; run dir {run.run_dir}; watched: heartbeats (timeout learned from them, 60m until then), "
+        "idleness (timeout 30m, once an accelerator is used)"
+    )
+
+
+def test_the_start_line_is_the_first_and_comes_once(runs: Runs) -> None:
+    run = runs.run("--restart-on", "failure", "--backoff", "off", "sh", "-c", ONCE_FAILING)
+    assert run.wait() == 0, run.log()
+    first, *others = lines(run)
+    assert first == f"[ftrun] {start_line(run)}"
+    assert len(others) == 2, others  # the restart, and the end
+    assert not any(" started;" in line for line in others)
+    assert run.stderr.splitlines() == others
+    log = (run.run_dir / "run.log").read_text()
+    assert log.count(start_line(run)) == 1
+
+
+def test_the_start_line_comes_after_the_exec(runs: Runs) -> None:
+    run = runs.run("-v", "true")
+    assert run.wait() == 0
+    shown = lines(run)
+    place = shown.index(f"[ftrun] {start_line(run)}")
+    (spawned,) = (number for number, line in enumerate(shown) if " spawned pid=" in line)
+    exited = next(number for number, line in enumerate(shown) if " exited " in line)
+    assert spawned < place < exited
+
+
+def test_the_start_line_as_json(runs: Runs) -> None:
+    run = runs.run(*("--log-format", "json", "--restart-on", "failure", "--backoff", "off", "sh", "-c", ONCE_FAILING))
+    assert run.wait() == 0, run.log()
+    first, *others = (json.loads(line) for line in run.whole_stderr.splitlines())
+    assert first.pop("time").endswith("Z")
+    assert first == {"level": "info", "source": "ftrun", "attempt": 1, "message": start_line(run)}
+    assert len(others) == 2
+    assert not any(" started;" in other["message"] for other in others)
+    assert run.stderr.count("\n") == 2
+
+
+def test_each_phase_has_a_start_line(runs: Runs) -> None:
+    phases = runs.folder / "phases.toml"
+    phases.write_text('[[phase]]\nname = "one"\ncommand = ["true"]\n[[phase]]\nname = "two"\ncommand = ["true"]\n')
+    run = runs.run("--config", str(phases))
+    assert run.wait() == 0, run.log()
+    assert [line.partition(";")[0] for line in lines(run)] == [
+        "[ftrun] phase one attempt 1 started",
+        "[ftrun] phase two attempt 2 started",  # attempts are counted over all phases
+    ]
+    assert run.stderr == ""
+
+
+def test_a_command_that_cannot_be_executed_has_no_start_line(runs: Runs) -> None:
+    assert runs.run("no-such-program").whole_stderr == "[ftrun] no-such-program: command not found\n"
+    assert "started" not in runs.run("/").whole_stderr
+
+
+def test_a_program_that_never_beats_is_warned_of_once(runs: Runs) -> None:
     run = runs.start("sleep", "3600", program=PROGRAM)
     wait_for(lambda: len(lines(run)) >= 2, "two lines")
-    assert lines(run)[0].startswith("[ftrun] watched: heartbeats (timeout learned from them)")
     assert "ftrun cannot tell whether this command works or hangs" in lines(run)[1]
     run.process.terminate()
     run.wait()
     assert len([line for line in lines(run) if "cannot tell" in line]) == 1
 
 
-def test_a_program_that_beats_is_not_told_so(runs: Runs) -> None:
+def test_there_is_no_warning_of_a_program_that_beats(runs: Runs) -> None:
     run = runs.run(*python("import time\nfor n in range(15): ft.beat(n); time.sleep(0.1)"), program=PROGRAM)
     assert run.wait() == 0, run.log()
-    assert "watched: heartbeats" in run.stderr
     assert "cannot tell" not in run.stderr
 
 
 def test_quiet_silences_both(runs: Runs) -> None:
     run = runs.run("-q", "sleep", "1.5", program=PROGRAM)
     assert run.wait() == 0
-    assert run.stderr == ""
+    assert run.whole_stderr == ""
 
 
 def test_a_whole_command_line_in_one_word_gets_a_hint(runs: Runs) -> None:

@@ -29,7 +29,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def refused(call: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    words = [FTRUN[0], "-c", FILTER, call, *FTRUN, "--run-dir", f"{folder}/run", "--", "echo", "started"]
+    words = [FTRUN[0], "-c", FILTER, call, *FTRUN, "--quiet", "--run-dir", f"{folder}/run", "--", "echo", "started"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=90)
     if done.returncode == 77:
         pytest.skip("no seccomp filter can be set here")

@@ -85,7 +85,7 @@ def test_the_automatic_beats_come_first_on_pythonpath_or_not_at_all(
 
 
 def test_input_and_output_byte_for_byte(start: Starter, mode: Mode) -> None:
-    run = start("sh", "-c", "tee /proc/self/fd/2", mode=mode, stdin=subprocess.PIPE)
+    run = start("sh", "-c", "tee /proc/self/fd/2", mode=mode, options=("--quiet",), stdin=subprocess.PIPE)
     code, out, err = run.finish(BYTES)
     assert code == 0
     assert out == BYTES
@@ -97,7 +97,8 @@ def test_files_are_the_very_same(start: Starter, mode: Mode, tmp_path: Path) -> 
     with tempfile.TemporaryFile() as given, (tmp_path / "out").open("wb") as out:
         given.write(b"one\ntwo\nthree\n")
         given.seek(4)
-        run = start("sh", "-c", "read word; echo $word; echo $word >&2", mode=mode, stdin=given, stdout=out, stderr=out)
+        command = ("sh", "-c", "read word; echo $word; echo $word >&2")
+        run = start(*command, mode=mode, options=("--quiet",), stdin=given, stdout=out, stderr=out)
         assert run.wait() == 0
         assert out.tell() == 8
     assert (tmp_path / "out").read_bytes() == b"two\ntwo\n"

@@ -24,7 +24,19 @@ from typing import IO, Any
 
 import pytest
 
-from support.runs import DEADLINE, FTRUN, PID1, Mode, carrying, children, end_process, need_pid1, outside, wait_for
+from support.runs import (
+    DEADLINE,
+    FTRUN,
+    PID1,
+    Mode,
+    carrying,
+    children,
+    end_process,
+    need_pid1,
+    outside,
+    wait_for,
+    without_start_line,
+)
 from support.runs import Run as PlainRun
 
 PYTHON = [sys.executable, "-S", "-E"]  # a fast one, for the small programs of the tests
@@ -134,8 +146,10 @@ class Run(PlainRun):
         return int(self.process.returncode)
 
     def finish(self, given: bytes | None = None) -> tuple[int, bytes, bytes]:
-        """Code, stdout and stderr, all of it, where these are pipes."""
+        """Code, stdout and stderr, where these are pipes; the latter without the start line."""
         out, err = self.process.communicate(given, timeout=DEADLINE)
+        if err is not None:
+            err = without_start_line(err.decode("latin-1")).encode("latin-1")
         return self.process.returncode, out, err
 
     def beat_dirs(self) -> list[str]:

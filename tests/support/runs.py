@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,11 @@ DEADLINE = 90.0  # s; never waited for in full unless something is broken
 DYING = 3.0  # s that a process with a SIGKILL may need to be gone on a busy machine
 PID1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 MOUNTS = ("unshare", "--mount", "--propagation", "private")
+START_LINE = re.compile(
+    r"^(?:\[ftrun\] (?P<text>phase \S+ )?attempt \d+ started; run dir .+; watched: .+"
+    r'|\{"time": .+"level": "info".+"message": "(?P<json>phase \S+ )?attempt \d+ started; run dir .+\})\n',
+    re.MULTILINE,
+)
 Record = dict[str, Any]
 Mode = Literal["subreaper", "pid1"]
 
@@ -42,6 +48,20 @@ def wait_for(condition: Callable[[], Any], what: str = "the condition", timeout:
         assert time.monotonic() < until, f"not within {timeout:.0f} s: {what}"
         time.sleep(pause)
         pause = min(pause * 1.3, 0.05)
+
+
+def without_start_line(stderr: str) -> str:
+    """Less the line that ftrun writes once the command is executed (core/machine/notices.py), as text or as JSON: the
+    first one, or the first of each phase."""
+    seen: set[str] = set()
+
+    def first(line: re.Match[str]) -> str:
+        phase = line["text"] or line["json"] or ""
+        again = phase in seen
+        seen.add(phase)
+        return line[0] if again else ""
+
+    return START_LINE.sub(first, stderr)
 
 
 def number_in(path: Path) -> int:
@@ -168,6 +188,11 @@ class Run:
 
     @property
     def stderr(self) -> str:
+        """Without the start line, so that a test compares what the command and ftrun wrote besides it."""
+        return without_start_line(self.whole_stderr)
+
+    @property
+    def whole_stderr(self) -> str:
         return self._stderr.read_text(errors="replace")
 
     @property

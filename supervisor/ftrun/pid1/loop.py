@@ -128,12 +128,15 @@ class Supervisor:
         """Decide on every event there is, in order, and do what follows from it."""
         while self._queue:
             before = self._job.ledger.start_cnt
-            self._job, effects = decide(self._job, self._queue.popleft(), self._policy)
+            event = self._queue.popleft()
+            self._job, effects = decide(self._job, event, self._policy)
             for effect, start in do.by_start(effects, before, self._job.ledger.start_cnt):
                 self._start = start
                 if not isinstance(effect, do.Persist):
                     self._standing.follow(self._job, time.monotonic())
                 self._perform(effect)
+            if isinstance(event, ev.CommandSpawned):  # announced also if it has ended meanwhile
+                self._standing.follow(self._job, time.monotonic())
         self._beats.publish_next_read(
             self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None, self._job.asleep
         )

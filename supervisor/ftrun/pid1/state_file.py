@@ -54,7 +54,7 @@ class StateFile:
     def follow(self, job: Job, now: float) -> None:
         """To be called with each new `job`, before anything that others can see is done about it: what led to it is
         written by then."""
-        self._notices = notices(job, self._policy, self._notices.told, self._run_dir, now)
+        self._notices = notices(job, self._policy, self._notices.given, self._run_dir, now)
         for line in self._notices.lines:
             self._journal.log(line)
             self._console.say(line, severity="info")

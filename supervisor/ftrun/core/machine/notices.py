@@ -1,4 +1,4 @@
-"""What ftrun says of an attempt that runs and is in no trouble: what is watched, and that nothing can be.
+"""The lines that ftrun writes while nothing is wrong: one at the start, and one if it has nothing to go by.
 
 Pure; times are CLOCK_MONOTONIC seconds.
 """
@@ -11,61 +11,63 @@ from ftrun.core.rules.liveness import Limits, start_limit
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
 
-# s after the exec.  The output of a command that ends sooner stays that of the bare command, as the first promise says:
-# scripts compare the stderr of a short program, or take any line on it for an error.
-INTRODUCED: Final = 30.0
-# s after the exec without a heartbeat: loading a model takes minutes, and whoever reads this should not have to learn
-# that it was said too early.
+# Seconds after the exec without a heartbeat: loading a model takes minutes, and an earlier warning would be wrong too
+# often.
 UNWATCHED: Final = 300.0
 
 
 class GivenNotices(NamedTuple):
-    """What was said before: each once in the life of an ftrun."""
+    """Which lines were written before: each comes once in the life of an ftrun."""
 
-    introduced: bool = False
+    started: bool = False
     unwatched: bool = False
 
 
 class Notices(NamedTuple):
-    """The lines that are due, in `told` as said; `due`: when the next may be, None: no more of this attempt."""
+    """The lines that are due now.  `given` includes them; `due` is when the next one may be, or None."""
 
-    told: GivenNotices
+    given: GivenNotices
     lines: tuple[str, ...] = ()
     due: float | None = None
 
 
-def notices(job: Job, policy: Policy, told: GivenNotices, run_dir: str, now: float) -> Notices:
-    """What is to be said now.  Nothing while the command is stopped or the verdicts are paused."""
+def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: float) -> Notices:
+    """The warning waits while the command is stopped or the operator has paused the verdicts."""
     phase = job.phase
-    if not isinstance(phase, Starting | Running) or job.paused is not None or phase.attempt.stopped_at is not None:
-        return Notices(told)
-    attempt, lines, due = phase.attempt, list[str](), list[float]()
-    if not told.introduced:
-        due.append(attempt.spawned_at + INTRODUCED)
-        if now >= due[-1]:
-            lines.append(introduction(policy.limits, attempt, run_dir))
-            told, due = told._replace(introduced=True), []
-    if not told.unwatched and _unwatched(attempt, policy.limits):
-        due.append(attempt.spawned_at + UNWATCHED)
-        if now >= due[-1]:
+    if not isinstance(phase, Starting | Running):
+        return Notices(given)
+    attempt, lines, due = phase.attempt, list[str](), None
+    if not given.started:
+        lines.append(started(attempt, policy, run_dir))
+        given = given._replace(started=True)
+    waits = job.paused is not None or attempt.stopped_at is not None
+    if not given.unwatched and not waits and _unwatched(attempt, policy.limits):
+        due = attempt.spawned_at + UNWATCHED
+        if now >= due:
             lines.append(unwatched(now - attempt.spawned_at))
-            told = told._replace(unwatched=True)
-            due.pop()
-    return Notices(told, tuple(lines), min(due, default=None))
+            given, due = given._replace(unwatched=True), None
+    return Notices(given, tuple(lines), due)
 
 
-def introduction(limits: Limits, attempt: Attempt, run_dir: str) -> str:
-    """Which timeouts are armed, and where the records are: `watched: heartbeats (...); run dir: ...`."""
-    hang = "timeout learned from them" if limits.auto else _timeout(limits.hang)
-    watched = [f"heartbeats ({hang})"] if limits.auto or limits.hang is not None else []
+def started(attempt: Attempt, policy: Policy, run_dir: str) -> str:
+    """`attempt 1 started; run dir /tmp/ftrun-...; watched: heartbeats (timeout 60s)`."""
+    limits = policy.limits
+    watched = []
+    if limits.auto:
+        until = "" if limits.hang is None else f", {durations.seconds(limits.hang)} until then"
+        watched.append(f"heartbeats (timeout learned from them{until})")
+    elif limits.hang is not None:
+        watched.append(f"heartbeats (timeout {durations.seconds(limits.hang)})")
     start, _ = start_limit(attempt, limits)
     if start is not None:
-        watched.append(f"the time to the first heartbeat ({_timeout(start)})")
+        watched.append(f"the time to the first heartbeat (timeout {durations.seconds(start)})")
     if limits.idle is not None:
-        once = "" if limits.idle_given else ", once an accelerator is used"
-        watched.append(f"idleness ({_timeout(limits.idle)}{once})")
-    return sentences.sentence(
-        f"watched: {', '.join(watched) or 'nothing, all timeouts are off'}", f"run dir: {run_dir}"
+        condition = "" if limits.idle_given else ", once an accelerator is used"
+        watched.append(f"idleness (timeout {durations.seconds(limits.idle)}{condition})")
+    return (f"phase {policy.phase} " if policy.phase else "") + sentences.sentence(
+        f"attempt {attempt.number} started",
+        f"run dir {run_dir}",
+        f"watched: {', '.join(watched) or 'nothing, all timeouts are off'}",
     )
 
 
@@ -85,7 +87,3 @@ def _unwatched(attempt: Attempt, limits: Limits) -> bool:
     if limits.idle is not None and attempt.idle.accelerator:
         return False
     return limits.auto or limits.hang is not None or limits.start is not None or limits.idle is not None
-
-
-def _timeout(seconds: float | None) -> str:
-    return "off" if seconds is None else f"timeout {durations.seconds(seconds)}"
