@@ -59,7 +59,7 @@ def test_those_in_the_same_place_are_shown_once(runs: Runs) -> None:
     assert "rank 2:\n" in said
     assert said.index("rank 2:") < said.index("ranks 0-1, 3:"), "the odd one out comes first"
     assert said.count(" rank\n") == 2
-    assert "no stack of 1 process, no Python, or none that it knows: process" in said
+    assert "no stack of 1 process, it does not run Python, or a version that py-spy does not support: process" in said
     assert "(sleep 3600)" in said
     assert [record["event"] for record in run.records][-1] != "suspect"
 

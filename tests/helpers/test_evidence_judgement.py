@@ -1,4 +1,4 @@
-"""The judgement over two looks, without processes."""
+"""The classification of two observations, without processes."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.machine.values import Finding, Rank, Section
-from ftrun.helpers.evidence.classification import WAITS, Change, changes, classify, family, silent_as_well
-from ftrun.helpers.evidence.processes import Io, Look, Seen, tree
+from ftrun.core.machine.values import Finding
+from ftrun.helpers.evidence.classification import WAITS, Change, changes, classify, other_silent_ranks, process_subtree
+from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, tree
 from ftrun.helpers.evidence.stacks import Frame, Stack, Stacks, Thread
 from ftrun.host.procfs import Stat
+from ftrun.messages.evidence import RankState
 
 LEARNED = Finding("step", 0, 41.0, 30.0, 7, pid=1, learned=True)
 GIVEN = LEARNED._replace(learned=False)
@@ -21,9 +22,9 @@ REDUCE = Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distribut
 
 def seen(
     pid: int, cpu: float = 0.0, chars: int = 0, parent: int = 0, start: int = 0, state: str = "S", queued: float = 0.0
-) -> Seen:
+) -> ProcessState:
     stat = Stat(pid, "python", state, parent, pid, pid, 1, start)
-    return Seen(stat, 0, "futex_do_wait", "", cpu, queued, cpu, 0, Io(chars, 0))
+    return ProcessState(stat, 0, "futex_do_wait", "", cpu, queued, cpu, 0, Io(chars, 0))
 
 
 def stack(*frames: Frame) -> Stack:
@@ -43,20 +44,20 @@ def change(
         pytest.param(LEARNED, change(), False, None, id="does nothing"),
         pytest.param(LEARNED, change(moved=True), False, None, id="polls"),
         pytest.param(LEARNED, change(0.09, 262_143), False, None, id="keep-alives"),
-        pytest.param(LEARNED, change(0.1, moved=True), True, "its Python stack moves", id="evaluates"),
+        pytest.param(LEARNED, change(0.1, moved=True), True, "its Python stack changes", id="evaluates"),
         pytest.param(LEARNED, change(0.9, moved=None), True, "90% of a core", id="works, and is not Python"),
-        pytest.param(LEARNED, change(0.9), True, "train.py:88 main, which may be a long one", id="a long call"),
+        pytest.param(LEARNED, change(0.9), True, "call that may be a long one, train.py:88 main", id="a long call"),
         pytest.param(LEARNED, change(0.9, at=REDUCE), False, None, id="a collective spins"),
-        pytest.param(LEARNED, change(0.9, moved=True, at=REDUCE), False, "moves", id="collectives come and go"),
+        pytest.param(LEARNED, change(0.9, moved=True, at=REDUCE), False, "changes", id="collectives come and go"),
         pytest.param(LEARNED, change(io=262_144.0), False, "0.3 MB/s", id="writes"),
         pytest.param(LEARNED, change(0.9, 1e6, at=REDUCE), False, "1.0 MB/s", id="spins, and something is written"),
-        pytest.param(GIVEN, change(0.9, 1e6, moved=True), False, None, id="the limit was given"),
+        pytest.param(GIVEN, change(0.9, 1e6, moved=True), False, None, id="the timeout was set by the user"),
         pytest.param(GIVEN._replace(rule="section"), change(0.9, moved=True), False, None, id="overdue section"),
         pytest.param(IDLE, change(), True, None, id="idle"),
-        pytest.param(IDLE, change(moved=True), True, "it moves", id="idle, moves"),
+        pytest.param(IDLE, change(moved=True), True, "its Python stack changes", id="idle, moves"),
         pytest.param(IDLE, change(0.9), False, "a long one", id="idle, computes without a device"),
         pytest.param(IDLE, change(0.9), True, None, id="idle, waits for the device"),
-        pytest.param(IDLE, change(0.9, moved=None), True, "90%", id="idle, nobody may see the stack"),
+        pytest.param(IDLE, change(0.9, moved=None), True, "90%", id="idle, the stack cannot be read"),
         pytest.param(IDLE, change(io=1e6), True, "MB/s", id="idle, reads again"),
     ],
 )
@@ -73,11 +74,11 @@ def test_verdict(finding: Finding, suspect: Change, accelerated: bool, cleared: 
 @pytest.mark.parametrize(
     ("cpu", "queued", "expected"), [(0.18, 1.82, 1.0), (0.002, 1.0, 0.002), (0.5, 0.0, 0.25), (0.01, 2.0, 0.5)]
 )
-def test_who_works_on_a_machine_that_is_too_busy_is_seen_to(cpu: float, queued: float, expected: float) -> None:
-    """In two seconds, in part of which others ran."""
+def test_work_on_an_overloaded_machine_is_recognised(cpu: float, queued: float, expected: float) -> None:
+    """CPU use within two seconds, in part of which other processes ran."""
     first, second = seen(1), seen(1, cpu, queued=queued)
     nobody = Stacks({}, {})
-    (found,) = changes(Look(0.0, 0, {(1, 0): first}), nobody, Look(2.0, 200, {(1, 0): second}), nobody)
+    (found,) = changes(Observation(0.0, 0, {(1, 0): first}), nobody, Observation(2.0, 200, {(1, 0): second}), nobody)
     assert found.cpu == pytest.approx(expected)
 
 
@@ -86,65 +87,65 @@ def test_each_wait_has_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "theirs", "accelerated", "cleared"),
+    ("other", "subtree", "accelerated", "cleared"),
     [
-        pytest.param(Rank(1, 2), [change(0.9, moved=True)], True, True, id="works"),
-        pytest.param(Rank(1, 2), [change(0.9)], True, False, id="spins on its device, as all that wait"),
-        pytest.param(Rank(1, 2), [change(0.9)], False, True, id="computes"),
-        pytest.param(Rank(1, 2), [change(0.9, at=REDUCE)], False, False, id="waits as well"),
-        pytest.param(Rank(1, 2), [change()], False, False, id="is as idle"),
-        pytest.param(Rank(1, 2), [change(io=1e6)], True, True, id="writes"),
-        pytest.param(Rank(1, 2, sections=(Section("save", 0.0),)), [change()], True, True, id="is in a section"),
-        pytest.param(Rank(1, 2, sections=(Section("save", 0.0),)), [], True, False, id="was in a section"),
+        pytest.param(RankState(1, 2), [change(0.9, moved=True)], True, True, id="works"),
+        pytest.param(RankState(1, 2), [change(0.9)], True, False, id="spins on its device, as all that wait"),
+        pytest.param(RankState(1, 2), [change(0.9)], False, True, id="computes"),
+        pytest.param(RankState(1, 2), [change(0.9, at=REDUCE)], False, False, id="waits as well"),
+        pytest.param(RankState(1, 2), [change()], False, False, id="is as idle"),
+        pytest.param(RankState(1, 2), [change(io=1e6)], True, True, id="writes"),
+        pytest.param(RankState(1, 2, sections=("save",)), [change()], True, True, id="is in a section"),
+        pytest.param(RankState(1, 2, sections=("save",)), [], True, False, id="was in a section"),
     ],
 )
 @pytest.mark.parametrize("suspect", [change(), change(0.9, at=REDUCE)], ids=["idle", "spins"])
 def test_a_rank_may_wait_for_another(
-    suspect: Change, other: Rank, theirs: list[Change], accelerated: bool, cleared: bool
+    suspect: Change, other: RankState, subtree: list[Change], accelerated: bool, cleared: bool
 ) -> None:
-    verdict = classify(LEARNED, [suspect], [(other, theirs)], accelerated)
+    verdict = classify(LEARNED, [suspect], [(other, subtree)], accelerated)
     assert (verdict.cleared is not None) == cleared
-    assert classify(GIVEN, [suspect], [(other, theirs)], accelerated).cleared is None
+    assert classify(GIVEN, [suspect], [(other, subtree)], accelerated).cleared is None
 
 
-def test_only_those_that_stopped_as_well_are_waited_for() -> None:
+def test_the_suspect_waits_only_for_ranks_that_stopped_as_well() -> None:
     ranks = [
-        Rank(0, 1, moved_at=59.0),
-        Rank(1, 2, moved_at=60.0),
-        Rank(2, 3, moved_at=99.0),
-        Rank(3, 4, moved_at=60.0, done=True),
-        Rank(4, 5, moved_at=60.0, present=False),
-        Rank(5, 6),
+        RankState(0, 1, moved_at=59.0),
+        RankState(1, 2, moved_at=60.0),
+        RankState(2, 3, moved_at=99.0),
+        RankState(3, 4, moved_at=60.0, done=True),
+        RankState(4, 5, moved_at=60.0, present=False),
+        RankState(5, 6),
     ]
-    assert [rank.rank for rank in silent_as_well(LEARNED, ranks, 100.0)] == [1]
+    assert [rank.rank for rank in other_silent_ranks(LEARNED, ranks, 100.0)] == [1]
 
 
-def look(at: float, ticks: int, *found: Seen) -> Look:
-    return Look(at, ticks, {(s.stat.pid, s.stat.start): s for s in found})
+def look(at: float, ticks: int, *found: ProcessState) -> Observation:
+    return Observation(at, ticks, {(s.stat.pid, s.stat.start): s for s in found})
 
 
 def stacks(**frames: Frame) -> Stacks:
     return Stacks({int(pid[1:]): stack(frame) for pid, frame in frames.items()}, {})
 
 
-def test_new_ones_did_all_since_and_ended_ones_nothing() -> None:
+def test_activity_of_new_and_of_ended_processes() -> None:
     first = look(10.0, 1000, seen(1, 5.0, 100), seen(2, 7.0, 10**9))
     second = look(12.0, 1200, seen(1, 5.5, 300), seen(3, 1.0, 50, start=1100), seen(4, 900.0, 10**9, start=5))
     found = {c.pid: c for c in changes(first, stacks(), second, stacks())}
     assert (found[1].cpu, found[1].io) == (0.25, 100.0)
     assert (found[2].gone, found[2].cpu, found[2].io) == (True, 0.0, None)
     assert (found[3].cpu, found[3].io) == (0.5, 25.0)
-    assert (found[4].cpu, found[4].io) == (0.0, 0.0)  # it was there before, and was not seen
+    assert (found[4].cpu, found[4].io) == (0.0, 0.0)  # it existed before and was not observed
 
 
-def test_a_number_that_was_used_again_is_another_process() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     first, second = look(10.0, 1000, seen(1, 5.0)), look(12.0, 1200, seen(1, 0.5, start=1100))
     found = changes(first, stacks(p1=TRAIN), second, stacks(p1=TRAIN))
     assert [(c.gone, c.cpu, c.moved) for c in found] == [(False, 0.25, None), (True, 0.0, None)]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "restless", "cpu", "moved"),
+    ("before", "after", "moving", "cpu", "moved"),
     [
         ({"p1": TRAIN}, {"p1": TRAIN}, set(), 1.0, False),
         ({"p1": TRAIN}, {"p1": TRAIN._replace(line=89)}, set(), 0.0, True),
@@ -156,14 +157,14 @@ def test_a_number_that_was_used_again_is_another_process() -> None:
     ],
 )
 def test_moved(
-    before: dict[str, Frame], after: dict[str, Frame], restless: set[int], cpu: float, moved: bool | None
+    before: dict[str, Frame], after: dict[str, Frame], moving: set[int], cpu: float, moved: bool | None
 ) -> None:
     first, second = look(10.0, 1000, seen(1)), look(12.0, 1200, seen(1, 2 * cpu))
-    [found] = changes(first, stacks(**before), second, stacks(**after), restless)
+    [found] = changes(first, stacks(**before), second, stacks(**after), moving)
     assert found.moved is moved
 
 
-def test_counters_that_may_not_be_read_are_unknown() -> None:
+def test_counters_without_permission_are_unknown() -> None:
     first = look(10.0, 1000, seen(1)._replace(io=None, switches=None))
     second = look(12.0, 1200, seen(1)._replace(io=None, switches=None))
     [found] = changes(first, stacks(), second, stacks())
@@ -172,8 +173,8 @@ def test_counters_that_may_not_be_read_are_unknown() -> None:
 
 def test_family_has_the_suspect_first() -> None:
     found = [change()._replace(seen=seen(pid, parent=parent)) for pid, parent in ((3, 2), (2, 9), (4, 3), (5, 1))]
-    assert [c.pid for c in family(2, found)] == [2, 3, 4]
-    assert family(7, found) == []
+    assert [c.pid for c in process_subtree(2, found)] == [2, 3, 4]
+    assert process_subtree(7, found) == []
 
 
 def processes(*pairs: tuple[int, int]) -> list[Stat]:
@@ -182,7 +183,7 @@ def processes(*pairs: tuple[int, int]) -> list[Stat]:
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), max_size=40), st.sets(st.integers(1, 30)))
 def test_the_tree_of_any_table(pairs: Sequence[tuple[int, int]], spared: set[int]) -> None:
-    """A table that was read while it changed may hold circles."""
+    """A process table that was read while it changed may contain cycles."""
     found = tree(processes(*pairs), 1, frozenset(spared), lambda process: process.pid % 2 == 0)
     pids = [process.pid for process in found]
     assert len(pids) == len(set(pids))

@@ -50,15 +50,15 @@ def test_the_rank_that_never_comes_is_named(tmp_path: Path) -> None:
     with a_job(tmp_path) as job:
         job.start(LAUNCHER, RANK)
         waits, late = (int(word) for word in job.first_line.split())
-        told = "rank 1 (last in 1, gloo:barrier) has not come to collective 2, gloo:all_reduce of default_pg, in which "
+        text = "rank 1 (last in 1, gloo:barrier) has not reached collective 2, gloo:all_reduce of default_pg, in which "
 
         def asked() -> Any:
             answer = ask(job, finding={"pid": waits}, ranks=[rank(0, waits), rank(1, late)], between=1)
             assert answer.result["cleared"] is None
-            return answer if told in answer.result["why"] else None
+            return answer if text in answer.result["why"] else None
 
         answer = wait_for(asked, "rank 0 in its collective")
-        assert f"{told}rank 0 waits" in answer.document["collectives"]["late"]
+        assert f"{text}rank 0 waits" in answer.document["collectives"]["late"]
         assert "2 gloo:all\\_reduce of default\\_pg, not left" in answer.markdown
         assert [group["ranks"] for group in answer.document["groups"]] == [[0], [1]]
         assert answer.result["why"].startswith(
@@ -177,7 +177,7 @@ def test_an_answer_that_is_none(serve: Any, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", "this torch has no flight recorder for a handler"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "this version of torch has no flight recorder"),
         (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", "HTTP 500"),
     ],
 )
@@ -206,7 +206,7 @@ def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str =
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "expected"),
     [
         ({}, []),
         ({0: at(5), 1: at(5)}, []),
@@ -215,22 +215,19 @@ def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str =
         (
             {0: at(5), 1: at(4, "barrier"), 2: at(5)},
             [
-                "rank 1 (last in 4, barrier) has not come to collective 5, all_reduce of default_pg, in which "
+                "rank 1 (last in 4, barrier) has not reached collective 5, all_reduce of default_pg, in which "
                 "ranks 0, 2 wait"
             ],
         ),
         (
             {0: at(5), 1: at(5, "broadcast")},
-            [
-                "collective 5 of default_pg is not the same for all: rank 0 in all_reduce [[4]]; "
-                "rank 1 in broadcast [[4]]"
-            ],
+            ["collective 5 of default_pg differs between ranks: rank 0 in all_reduce [[4]]; rank 1 in broadcast [[4]]"],
         ),
         (
             {0: at(1), 1: Answer(0, {"default_pg": Collective(0, "none", "", False)})},
-            ["rank 1 (last in 0, none) has not come to collective 1, all_reduce of default_pg, in which rank 0 waits"],
+            ["rank 1 (last in 0, none) has not reached collective 1, all_reduce of default_pg, in which rank 0 waits"],
         ),
     ],
 )
-def test_who_lags(answers: dict[int, Answer], told: list[str]) -> None:
-    assert flight_recorder.laggards(answers) == told
+def test_lagging_ranks(answers: dict[int, Answer], expected: list[str]) -> None:
+    assert flight_recorder.lagging_ranks(answers) == expected

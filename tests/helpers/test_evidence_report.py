@@ -1,4 +1,4 @@
-"""The report as a person and as a machine reads it, whatever names and lines it holds."""
+"""The evidence report for operators and for programs, whatever names and lines it contains."""
 
 import json
 
@@ -6,28 +6,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from ftrun.core.machine.values import Finding, Rank, Section
+from ftrun.core.machine.values import Finding
+from ftrun.core.rules import hang_rules
 from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.files import Files
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
 from ftrun.helpers.evidence.markdown import block, code, plain, table
-from ftrun.helpers.evidence.processes import Io, Seen
-from ftrun.helpers.evidence.report import Facts, document, markdown, sentence
-from ftrun.helpers.evidence.request import Request
+from ftrun.helpers.evidence.processes import Io, ProcessState
+from ftrun.helpers.evidence.report import Facts, document, markdown, opening
 from ftrun.helpers.evidence.stacks import Frame, Stack, Thread
 from ftrun.host.procfs import Stat
+from ftrun.messages.evidence import RankState, Request
+from ftrun.messages.probe import Device
 
 hostile = st.text(st.sampled_from("`|*_<>[](){}#~&\\!\n\r\x1b\u202e\udcff aä-=+.1:/\"'"), max_size=30)
 
 
 def change(pid: int, frames: tuple[Frame, ...], name: str = "python") -> Change:
     thread = Thread(pid, name, False, False, frames)
-    seen = Seen(Stat(pid, name, "S", 1, pid, pid, 1, 5), 0, "futex_do_wait", "[<0>] futex", 1.0, 0.0, 1.0, 3, Io(1, 2))
+    seen = ProcessState(
+        Stat(pid, name, "S", 1, pid, pid, 1, 5), 0, "futex_do_wait", "[<0>] futex", 1.0, 0.0, 1.0, 3, Io(1, 2)
+    )
     return Change(seen, Stack((thread,), thread), None, 0.0, 0.0, 12.0, 1.0, 0.0, False)
 
 
 def facts(text: str = "text") -> Facts:
-    """Four ranks: 0, 1 and 3 in a collective to which 2 has not come; every foreign word is `text`."""
+    """Four ranks: 0, 1 and 3 in a collective that rank 2 has not reached; every foreign text is `text`."""
     reduce = (
         Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252),
         Frame("train", "/job/train.py", 88),
@@ -35,18 +39,17 @@ def facts(text: str = "text") -> Facts:
     load = (Frame(text, f"/job/{text}", 12), Frame("train", "/job/train.py", 80))
     found = [change(10 + rank, load if rank == 2 else reduce, text) for rank in range(4)]
     ranks = tuple(
-        Rank(rank, 10 + rank, moved_at=50.0 - rank, alive_at=90.0, step=7, sections=(Section(text, 0.0),))
-        for rank in range(4)
+        RankState(rank, 10 + rank, moved_at=50.0 - rank, alive_at=90.0, step=7, sections=(text,)) for rank in range(4)
     )
     finding = Finding("step", 0, 50.0, 30.0, 7, pid=10, learned=True)
-    request = Request("/run", 2, finding, 1, frozenset(), ranks, 100.0, ({"id": text, "util": 100.0},), (), 3.0, 25.0)
+    request = Request("/run", 2, finding, 1, 100.0, ranks=ranks, devices=(Device("nvidia", text, 0, text, 100.0),))
     answers = {
         rank: Answer(10 + rank, {"default_pg": Collective(5, "gloo:all_reduce", "[[4]]", True)}) for rank in (0, 1, 3)
     }
     answers[2] = Answer(12, {"default_pg": Collective(4, text or "x", "[]", False)}, (text,))
     return Facts(
         request,
-        Classification(None, "it does next to nothing", 0.0, 0.0),
+        Classification(None, "it does almost nothing", 0.0, 0.0),
         found,
         3.0,
         "2026-01-02T03:04:55Z",
@@ -60,34 +63,34 @@ def facts(text: str = "text") -> Facts:
 
 
 def test_the_opening_sentence() -> None:
-    assert sentence(facts("gloo:barrier")) == (
-        "**Rank 0 stopped at step 7, 50s ago (limit 30s, learned), since 2026-01-02 03:04:05 UTC: at "
-        "`train.py:88 train, in distributed_c10d.py:3252 all_reduce`; rank 2 (last in 4, gloo:barrier) has not come to "
-        "collective 5, gloo:all\\_reduce of default\\_pg, in which ranks 0, 1, 3 wait. Rule: step.**"
+    assert opening(facts("gloo:barrier")) == (
+        f"**Rank 0{hang_rules.sentence(facts().request.finding)[6:]}. This began at 2026-01-02 03:04:05 UTC. It is at "
+        "`train.py:88 train, in distributed_c10d.py:3252 all_reduce`. Rank 2 (last in 4, gloo:barrier) has not reached "
+        "collective 5, gloo:all\\_reduce of default\\_pg, in which ranks 0, 1, 3 wait. The hang rule is `step`.**"
     )
 
 
-def test_what_a_person_reads() -> None:
+def test_report_for_operators() -> None:
     text = markdown(facts())
-    assert "Not cleared: it does next to nothing." in text
-    assert "First to stop: rank 3 after step 7, 53s ago." in text
+    assert "The suspicion was not cleared: it does almost nothing." in text
+    assert "The first to stop was rank 3 after step 7, 53s ago." in text
     assert text.index("Rank 2\n") < text.index("3 ranks: 0, 1, 3\n")  # the odd one out comes first
     assert "| 0 | 10 | 7 | 50s | 10s | `text` |" in text
     assert "Its main thread is in `text`." in text
 
 
-def test_what_a_machine_reads() -> None:
+def test_report_for_programs() -> None:
     found = json.loads(json.dumps(document(facts())))
     assert found["schema"] == 1
     assert found["first_to_stop"] == [3]
     assert [group["ranks"] for group in found["groups"]] == [[2], [0, 1, 3]]
     assert found["where"] == "train.py:88 train, in distributed_c10d.py:3252 all_reduce"
     assert found["processes"][0]["stack"][1] == {"name": "train", "file": "/job/train.py", "line": 88}
-    assert found["verdict"] == {"cleared": None, "reason": "it does next to nothing", "cpu": 0.0, "io": 0.0}
+    assert found["verdict"] == {"cleared": None, "reason": "it does almost nothing", "cpu": 0.0, "io": 0.0}
 
 
 def shape(text: str) -> list[str]:
-    """What Markdown makes of it, without the words."""
+    """The structure that a Markdown parser finds, without the text."""
     return [token.type for token in MarkdownIt("commonmark").enable("table").parse(text)]
 
 

@@ -1,4 +1,4 @@
-"""Whose wait somebody outside the job can end, on real processes: a learned limit convicts nobody else."""
+"""Waits that something outside the job can end, on real processes: a learned timeout kills only for other waits."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def stuck():
 """
 CLIENT = "import socket, sys, time\nc = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
 
-# Each waits for somebody or something outside the job; what the record has to say of it.
+# Each waits for something outside the job; the text that the record must contain.
 OPEN = {
     "a sleep after HTTP 429": ("rest()", "waits for a timer that ends in"),
     "the same with Event.wait": ("ready(); threading.Event().wait(50)", "waits for a timer that ends in"),
@@ -81,12 +81,12 @@ OPEN = {
         "multiprocessing.get_context('fork').Process(target=simulate, args=(theirs,)).start(); ours.recv()",
         "which is outside the job (recvfrom",
     ),
-    "an upload by an executor": ("ThreadPoolExecutor().submit(upload).result()", "in another thread"),
-    "a task of an executor that sleeps": ("ThreadPoolExecutor().submit(rest).result()", "in another thread"),
-    "a thread that is joined": ("t = threading.Thread(target=rest); t.start(); t.join()", "in another thread"),
+    "an upload by an executor": ("ThreadPoolExecutor().submit(upload).result()", "in a side thread"),
+    "a task of an executor that sleeps": ("ThreadPoolExecutor().submit(rest).result()", "in a side thread"),
+    "a thread that is joined": ("t = threading.Thread(target=rest); t.start(); t.join()", "in a side thread"),
     "a queue that a thread fills from outside": (
         "q = queue.Queue(); threading.Thread(target=lambda: q.put(upload())).start(); q.get()",
-        "in another thread",
+        "in a side thread",
     ),
     "a pool of processes": (
         "multiprocessing.get_context('fork').Pool(1).map(time.sleep, [ready() or 50])",
@@ -96,19 +96,19 @@ OPEN = {
         "s = socket.create_server(('127.0.0.1', 0)); ready(); s.accept()",
         "a connection",
     ),
-    "a terminal": ("a, b = os.openpty(); ready(); os.read(b, 1)", "which ends from outside"),
+    "a terminal": ("a, b = os.openpty(); ready(); os.read(b, 1)", "which something outside the job ends"),
     "a queue of messages of another job": (
         "libc = ctypes.CDLL(None); q = libc.syscall(68, 0, 0o600); ready()\n"  # msgget(IPC_PRIVATE)
         "import atexit; atexit.register(print); libc.syscall(70, q, bytes(64), 8, 0, 0)",
-        "which ends from outside",
+        "which something outside the job ends",
     ),
 }
 
-# Nobody outside the job can end these; what the record has to say.
+# Nothing outside the job can end these; the text that the record must contain.
 CLOSED = {
     "a lock": ("ready(); stuck()", "it waits for its own process (futex)"),
     "a signal": ("ready(); ctypes.PyDLL(None).pause()", "it waits for its own process (pause)"),
-    "a timer that never fires in time": ("ready(); time.sleep(100000)", "after the limit that no evidence raises"),
+    "a timer that never fires in time": ("ready(); time.sleep(100000)", "later than the maximum of the timeout"),
     "a pipe of its own": ("a, b = os.pipe(); ready(); os.read(a, 1)", "its own process (read)"),
     "a full pipe of its own": ("a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))", "its own process (write)"),
     "a server of its own": (
@@ -171,7 +171,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 @contextmanager
 def silent_server() -> Iterator[int]:
-    """Somebody outside the job who takes connections and says nothing: its port."""
+    """A server outside the job that accepts connections and sends nothing: its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         held = []
 
@@ -198,29 +198,29 @@ def asleep(job: Job) -> None:
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_a_wait_that_somebody_outside_may_end_is_cleared(job: Job, name: str) -> None:
-    code, told = OPEN[name]
+def test_an_open_wait_is_cleared(job: Job, name: str) -> None:
+    code, text = OPEN[name]
     with silent_server() as port:
         job.start(HEAD + code, str(port))
         asleep(job)
         answer = ask(job, patience=3600.0)
-    assert told in str(answer.result["cleared"]), answer.markdown
-    assert "Cleared: " in answer.markdown
+    assert text in str(answer.result["cleared"]), answer.markdown
+    assert "The suspicion was cleared: " in answer.markdown
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_a_wait_that_nobody_outside_can_end_is_not(job: Job, name: str) -> None:
-    code, told = CLOSED[name]
+def test_a_closed_wait_is_not_cleared(job: Job, name: str) -> None:
+    code, text = CLOSED[name]
     with silent_server() as port:
         job.start(HEAD + code, str(port))
         asleep(job)
         # On a busy machine a loop that waits 50 ms at a time may not run for half a second.
         answer = ask(job, patience=3600.0, between=2.0 if "again and again" in name else 0.5)
     assert answer.result["cleared"] is None, answer.markdown
-    assert told in answer.document["verdict"]["reason"]
+    assert text in answer.document["verdict"]["reason"]
 
 
-def test_a_limit_that_was_given_or_is_at_its_most_is_not_raised(job: Job) -> None:
+def test_a_timeout_that_is_set_or_at_its_maximum_is_not_extended(job: Job) -> None:
     job.start(f"import time\n{READY}\ntime.sleep(50)")
     asleep(job)
     assert ask(job, finding={"learned": False}).result["cleared"] is None
@@ -228,8 +228,8 @@ def test_a_limit_that_was_given_or_is_at_its_most_is_not_raised(job: Job) -> Non
     assert "timer" in ask(job, patience=3600.0).result["cleared"]
 
 
-def test_the_idle_rule_is_raised_by_such_a_wait_as_well(job: Job) -> None:
-    """By default, that is: PID 1 gives no patience where the user gave the limit."""
+def test_an_open_wait_extends_the_idle_timeout(job: Job) -> None:
+    """Only by default: PID 1 sends no patience where the user set the timeout."""
     job.start(f"import time\n{READY}\ntime.sleep(50)")
     asleep(job)
     idle = {"rule": "idle", "rank": None, "learned": False, "age": 1800.0}
@@ -237,13 +237,13 @@ def test_the_idle_rule_is_raised_by_such_a_wait_as_well(job: Job) -> None:
     assert ask(job, finding=idle).result["cleared"] is None
 
 
-def test_what_may_not_be_seen_is_open(job: Job) -> None:
+def test_a_wait_that_cannot_be_observed_is_open(job: Job) -> None:
     if os.getuid() or not permitted(*NO_PTRACE):
         pytest.skip("capabilities cannot be given up here")
     closed = f"import ctypes, threading\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}\nl = threading.Lock()\n"
     job.start(f"{closed}l.acquire(); l.acquire()", prefix=NO_PTRACE)
     asleep(job)
-    assert "is not known" in ask(job, (*NO_PTRACE, sys.executable), patience=3600.0).result["cleared"]
+    assert "it is unknown what" in ask(job, (*NO_PTRACE, sys.executable), patience=3600.0).result["cleared"]
 
 
 WAITS = """import os, sys, threading
@@ -273,7 +273,7 @@ def test_a_rank_waits_for_one_that_uploads(job: Job) -> None:
 
 
 CONNECTED = "import socket, sys\nconnection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n" + WAITS
-# How many ranks there are, as their launcher says it; whether a rank is connected with somebody outside; what it says.
+# The numbers of ranks that the launcher sets; whether a rank is connected to something outside; the expected text.
 ELSEWHERE = {
     "torchrun on two nodes": ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, False, "2 of which run on other nodes"),
     "torchrun on one node": ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, True, None),
@@ -286,16 +286,16 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
-    environment, connected, told = ELSEWHERE[name]
+    environment, connected, text = ELSEWHERE[name]
     with silent_server() as port:
         job.start(CONNECTED if connected else WAITS, str(port), RANK="0", **environment)
         asleep(job)
         cleared = ask(job, patience=3600.0).result["cleared"]
-    assert (cleared is None) if told is None else (told in cleared)
+    assert (cleared is None) if text is None else (text in cleared)
 
 
 def test_a_rank_of_this_node_that_hangs_closes_the_wait_for_other_nodes(job: Job) -> None:
-    """Whichever of both is suspected."""
+    """Whichever of the two is suspected."""
     environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     job.start(WAITS, RANK="0", **environment)
     other = job.start(HEAD + "ready(); stuck()", "0", RANK="1", **environment)

@@ -85,7 +85,7 @@ class Answer(NamedTuple):
     def result(self) -> Line:
         assert self.lines, "it said nothing"
         assert [line["event"] for line in self.lines[:-1]] == ["problem"] * (len(self.lines) - 1)
-        assert self.lines[-1]["event"] == "evidenced"
+        assert self.lines[-1]["event"] == "reply"
         return self.lines[-1]
 
     @property
@@ -154,7 +154,7 @@ def request(job: Job, **changed: Any) -> dict[str, Any]:
         "attempt": 2,
         "finding": finding | changed.pop("finding", {}),
         "root": job.pid,
-        "spared": [],
+        "excluded": [],
         "ranks": [],
         "now": time.monotonic(),
         "between": 0.5,

@@ -1,4 +1,4 @@
-"""What PID 1 and the helper `evidence` say to each other: a closer look at a job that is suspected to hang."""
+"""Messages between PID 1 and the helper `evidence`, which examines a job that is suspected to hang."""
 
 from typing import Final, NamedTuple
 
@@ -8,8 +8,8 @@ from ftrun.messages.helpers import Problem
 from ftrun.messages.probe import Device
 
 
-class RankSeen(NamedTuple):
-    """A rank as last seen; the names of its open sections, the innermost last."""
+class RankState(NamedTuple):
+    """The last known state of a rank.  `sections`: the names of its open sections, the innermost last."""
 
     rank: int
     pid: int
@@ -21,30 +21,52 @@ class RankSeen(NamedTuple):
     sections: tuple[str, ...] = ()
 
 
-class Question(NamedTuple):
-    """The request that it is started with.  Times are CLOCK_MONOTONIC seconds.  `root`: the command.  `spared`:
-    processes that, with all below them, are not the job's.  `between`: from look to look.  `timeout`: for everything.
-    `patience`: the age of the silence, in seconds, up to which a wait that somebody outside the job may end clears it;
-    None: no such wait does."""
+class Request(NamedTuple):
+    """The helper's only argument.  Times are CLOCK_MONOTONIC seconds.
+
+    `root`: the pid of the command.  `excluded`: processes that do not belong to the job, nor do their descendants.
+    `between`: the time between the two observations, and `timeout` the time for everything, in seconds.
+    `patience`: the age of the silence, in seconds, up to which a wait that something outside the job may end clears
+    the job; None: no such wait clears it.
+    """
 
     run_dir: str
     attempt: int
     finding: Finding
     root: int
     now: float
-    spared: tuple[int, ...] = ()
-    ranks: tuple[RankSeen, ...] = ()
+    excluded: tuple[int, ...] = ()
+    ranks: tuple[RankState, ...] = ()
     devices: tuple[Device, ...] = ()
     output: tuple[str, ...] = ()
     between: float = 3.0
     timeout: float = 25.0
     patience: float | None = None
 
+    @property
+    def suspect(self) -> int:
+        """The process that is suspected: that of the finding, or else the command."""
+        return self.finding.pid or self.root
 
-class Evidenced(NamedTuple):
-    """Its last message.  `cleared`: what speaks for the job, or None.  `why`: where the suspect is, or empty.  `cpu`,
-    `io`: cores and bytes a second of the suspect's family; `processes`: in the tree.  `report`: the path, or None where
-    it could not be written.  `waits`: the suspect's stack shows that it waits for others."""
+    @property
+    def suspects_whole_tree(self) -> bool:
+        """Whether the whole process tree is suspected, and not one process of it."""
+        return self.finding.rank is None or not self.finding.pid
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether one of the devices is busy."""
+        return any(device.util is not None and device.util > 0 for device in self.devices)
+
+
+class Reply(NamedTuple):
+    """The helper's last message.
+
+    `cleared`: why the job is not hung, or None.  `why`: where the suspect is, or empty.  `cpu`, `io`: cores and bytes
+    per second that the suspect and its descendants use.  `processes`: their number in the whole tree.  `report`: the
+    path, or None where the report could not be written.  `waits`: the suspect's stack shows that it waits for other
+    ranks.
+    """
 
     cleared: str | None
     why: str
@@ -55,5 +77,5 @@ class Evidenced(NamedTuple):
     waits: bool
 
 
-Event = Evidenced | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", Evidenced, Problem)
+Event = Reply | Problem
+EVENTS: Final[Protocol[Event]] = Protocol("event", Reply, Problem)

@@ -14,7 +14,7 @@ from ftrun.accelerators.nvidia import NVIDIA
 from ftrun.cli.doctor.finding import Finding
 from ftrun.core.text.sentences import several, short
 from ftrun.helpers.evidence import children
-from ftrun.helpers.evidence.children import Said
+from ftrun.helpers.evidence.children import ProgramResult
 
 ANSWER: Final = 10.0  # s
 MEANS: Final = "hangs, faults and free devices are told by looking at them"
@@ -37,7 +37,7 @@ except Exception as error:
 def nvidia() -> Iterator[Finding]:
     said = _run([sys.executable, "-I", "-c", NVML])
     there = glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/nvidiactl")
-    if said.late:
+    if said.killed:
         means = "a driver that does not answer: only the probe would wait for it, and be started again"
         yield Finding(
             "NVML", "warning", f"no answer in {ANSWER:.0f}s", means, "look at dmesg for Xid errors; reset the device"
@@ -46,7 +46,7 @@ def nvidia() -> Iterator[Finding]:
     try:
         told = dict(json.loads(said.output))
     except ValueError:
-        told = {"problem": short(said.complaint.decode("utf-8", "replace").strip()) or "no answer"}
+        told = {"problem": short(said.errors.decode("utf-8", "replace").strip()) or "no answer"}
     if told.get("names"):
         names = sorted(set(told["names"]))
         found = f"{several(len(told['names']), 'device')} ({', '.join(names)}), driver {told.get('driver')}"
@@ -74,21 +74,21 @@ def ascend() -> Iterator[Finding]:
         return
     said = _run([os.path.abspath(tool), "info", "-l"])
     first = next((line.strip() for line in said.output.decode("utf-8", "replace").splitlines() if line.strip()), "")
-    if said.late:
+    if said.killed:
         yield Finding(
             "npu-smi", "warning", f"no answer in {ANSWER:.0f}s", BLIND, "look at the driver's log; reset the chip"
         )
     elif "Total Count" in first or "NPU ID" in said.output.decode("utf-8", "replace"):
         yield Finding("npu-smi", "ok", short(" ".join(first.split())), MEANS)
     else:
-        told = first or said.complaint.decode("utf-8", "replace").strip() or "nothing"
+        told = first or said.errors.decode("utf-8", "replace").strip() or "nothing"
         remedy = "mount /usr/local/Ascend/driver and give the container its /dev/davinci devices"
         yield Finding("npu-smi", "missing", f"it says: {short(told)}", BLIND, remedy)
 
 
-def _run(command: list[str]) -> Said:
+def _run(command: list[str]) -> ProgramResult:
     answers = list(children.run([command], 1, ANSWER, time.monotonic() + ANSWER))
-    return answers[0][1] if answers else Said(b"", b"", True)
+    return answers[0][1] if answers else ProgramResult(b"", b"", True)
 
 
 # By vendor: what is asked, and the check.

@@ -83,7 +83,7 @@ def tracing() -> Iterator[Finding]:
     try:
         os.set_blocking(child.output, True)
         os.read(child.output, 1)  # it is up
-        seen = stacks.look(spy, [child.pid], SPY)
+        seen = stacks.collect(spy, [child.pid], SPY)
     finally:
         os.kill(child.pid, 9)
         os.waitpid(child.pid, 0)

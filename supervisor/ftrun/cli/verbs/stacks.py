@@ -14,7 +14,7 @@ from ftrun.core.machine.values import TOUCH
 from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
 from ftrun.helpers.evidence import processes, stacks, threads
-from ftrun.helpers.evidence.processes import Seen
+from ftrun.helpers.evidence.processes import ProcessState
 from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
 from ftrun.views import rundir, state
@@ -29,7 +29,7 @@ SCHEMA: Final = 1
 class Process(NamedTuple):
     """`rank`: the one that it speaks for.  `missing`: why there is no stack."""
 
-    seen: Seen
+    seen: ProcessState
     rank: int | None
     command: str
     stack: Stack | None
@@ -79,7 +79,7 @@ def _every(ranks: Collection[int]) -> str:
 
 def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
     """Those that speak for a rank first."""
-    seen = list(processes.look(root, frozenset()).processes.values())
+    seen = list(processes.observe(root, frozenset()).processes.values())
     if rank is not None:
         meant = next(pid for pid, number in ranks.items() if number == rank)
         wanted = processes.below(meant, (one.stat for one in seen))
@@ -87,8 +87,8 @@ def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process
     seen.sort(key=lambda one: (one.stat.pid not in ranks, ranks.get(one.stat.pid, 0), one.stat.pid))
     pids = [one.stat.pid for one in seen]
     commands: dict[int, str] = {}
-    task = threads.Task(partial(threads.commands, pids, commands))
-    found = stacks.look(stacks.program(), pids, SECONDS)
+    task = threads.Task(partial(threads.read_commands, pids, commands))
+    found = stacks.collect(stacks.program(), pids, SECONDS)
     task.wait(COMMANDS)
     return [
         Process(one, ranks.get(pid), commands.get(pid, ""), found.found.get(pid), found.missing.get(pid))

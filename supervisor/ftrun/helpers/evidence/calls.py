@@ -1,22 +1,22 @@
 """System calls in which a thread can wait, by their numbers (asm/unistd.h), and what their arguments mean.  Pure.
 
-A call that is not in the table is one on a file system or a device, as far as we know: somebody outside can end it.
+A call that is not in the table is taken for one on a file system or a device, which something outside the job can end.
 """
 
 from typing import Final, NamedTuple
 
 FUTEX_PRIVATE: Final = 128
-CLOCK_REALTIME: Final = 256  # of a futex call: its time is of the wall clock
+CLOCK_REALTIME: Final = 256  # of a futex call: its timeout is on the wall clock
 TIMER_ABSTIME: Final = 1
-F_SETLKW: Final = (7, 38)  # fcntl(2): and of an open file description
+F_SETLKW: Final = (7, 38)  # fcntl(2): F_SETLKW and F_OFD_SETLKW
 
 
 class Call(NamedTuple):
     """`kind`: `in`, `out`, `accept` (on the descriptor in the first argument), `poll`, `select`, `epoll`, `sleep`,
     `futex`, `child`, `signal`, `lock`, `restart`, `device`, or `other`.
 
-    `time` is the argument that has the timeout, and `unit` how: `ms` (a number, negative for none), `spec` or `val`
-    (the address of a timespec or a timeval), or empty.
+    `time`: the index of the timeout among the arguments.  `unit`: how it is passed: `ms` (a number, negative for no
+    timeout), `spec` or `val` (the address of a timespec or a timeval); empty for a call without a timeout.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Call(NamedTuple):
     unit: str = ""
 
 
-# Name, number on x86_64, number on aarch64 (None: it has none), kind, timeout.
+# Name, number on x86_64, number on aarch64 (None: no such call), kind, timeout argument, unit.
 _TABLE: Final[tuple[tuple[str, int | None, int | None, str, int, str], ...]] = (
     ("read", 0, 63, "in", -1, ""),
     ("write", 1, 64, "out", -1, ""),
@@ -76,7 +76,7 @@ _COLUMNS: Final = {"x86_64": 1, "aarch64": 2}
 
 
 def table(machine: str) -> dict[int, Call]:
-    """By number; empty for a machine whose numbers are not known here."""
+    """The calls by number; empty for a machine whose numbers are not in the table."""
     column = _COLUMNS.get(machine)
     rows = [(row[column], row) for row in _TABLE] if column is not None else []
     return {int(number): Call(row[0], row[3], row[4], row[5]) for number, row in rows if isinstance(number, int)}

@@ -1,4 +1,4 @@
-"""Programs that are run and may never answer: each has a deadline, is killed after it, and dies with us."""
+"""Run programs that may never end: each has a deadline, is killed when it passes, and dies with this process."""
 
 import os
 import select
@@ -10,16 +10,16 @@ from typing import Final, NamedTuple
 
 from ftrun.host import spawn
 
-OUTPUT: Final = 8 << 20  # bytes of one program
-COMPLAINT: Final = 4096
+OUTPUT: Final = 8 << 20  # bytes of the output of one program
+ERRORS: Final = 4096  # bytes of its stderr
 
 
-class Said(NamedTuple):
-    """`late`: it was killed, because it did not end in time or said too much."""
+class ProgramResult(NamedTuple):
+    """`killed`: it did not end in time, or its output was too long."""
 
     output: bytes
-    complaint: bytes
-    late: bool = False
+    errors: bytes
+    killed: bool = False
 
 
 class _Child:
@@ -29,7 +29,7 @@ class _Child:
         self.length = 0
 
     def read(self) -> bool:
-        """Take what is there; whether that was the end."""
+        """Read what is available; returns whether that was the end."""
         try:
             chunk = os.read(self.piped.output, 1 << 16)
         except BlockingIOError:
@@ -38,19 +38,22 @@ class _Child:
         self.length += len(chunk)
         return not chunk or self.length > OUTPUT
 
-    def end(self, late: bool) -> Said:
-        """Kill it; it is not waited for, because what is stuck in the kernel does not die."""
-        os.kill(self.piped.pid, signal.SIGKILL)  # it is not reaped before, so that the number is still its own
-        complaint = os.pread(self.log, COMPLAINT, 0)
+    def kill(self, timed_out: bool) -> ProgramResult:
+        """Kill it without waiting for its end: a process that is stuck in the kernel does not die."""
+        os.kill(self.piped.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+        errors = os.pread(self.log, ERRORS, 0)
         for fd in (self.piped.output, self.piped.held, self.log):
             os.close(fd)
-        return Said(b"".join(self.chunks), complaint, late or self.length > OUTPUT)
+        return ProgramResult(b"".join(self.chunks), errors, timed_out or self.length > OUTPUT)
 
 
-def run(commands: Sequence[Sequence[str]], at_once: int, each: float, until: float) -> Iterator[tuple[int, Said]]:
-    """Run them in this order, `at_once` at a time, each for at most `each` s; gives number and answer as they end.
+def run(
+    commands: Sequence[Sequence[str]], at_once: int, each: float, until: float
+) -> Iterator[tuple[int, ProgramResult]]:
+    """Run the commands in this order, `at_once` at a time, each for at most `each` s; yields index and result as they
+    end.
 
-    Those that did not get their turn until `until` (CLOCK_MONOTONIC) are left out.  The first word is an absolute path.
+    Commands that were not started by `until` (CLOCK_MONOTONIC) are left out.  The program is an absolute path.
     """
     waiting = deque(enumerate(commands))
     running: dict[int, _Child] = {}
@@ -60,12 +63,12 @@ def run(commands: Sequence[Sequence[str]], at_once: int, each: float, until: flo
         while True:
             while waiting and len(running) < at_once and (now := time.monotonic()) < until:
                 number, command = waiting.popleft()
-                log = os.memfd_create("complaint", os.MFD_CLOEXEC)
+                log = os.memfd_create("stderr", os.MFD_CLOEXEC)
                 try:
                     piped = spawn.spawn_helper(command, log)
                 except OSError as error:  # no more processes or descriptors
                     os.close(log)
-                    yield number, Said(b"", str(error).encode())
+                    yield number, ProgramResult(b"", str(error).encode())
                     continue
                 running[piped.output] = _Child(number, piped, log, min(now + each, until))
                 poll.register(piped.output, select.POLLIN)
@@ -78,8 +81,8 @@ def run(commands: Sequence[Sequence[str]], at_once: int, each: float, until: flo
                 if fd in ended or child.due <= now:
                     poll.unregister(fd)
                     killed.add(child.piped.pid)
-                    yield child.number, running.pop(fd).end(fd not in ended)
+                    yield child.number, running.pop(fd).kill(fd not in ended)
             killed -= {pid for pid in killed if os.waitpid(pid, os.WNOHANG)[0]}
     finally:
         for child in running.values():
-            child.end(True)
+            child.kill(True)

@@ -1,12 +1,12 @@
-"""torch's flight recorder: which rank has not come to which collective.
+"""torch's flight recorder: which rank has not reached which collective.
 
 A process with `TORCH_WORKER_SERVER_SOCKET` answers HTTP on that Unix socket, from a thread of its own without the GIL
 (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp): `POST /handler/fr_trace_json` for gloo and CPU,
-`dump_nccl_trace_json` for NCCL; a handler that a build has not is a 404.  A server that hooks start within a process,
-whose environment cannot show it, listens on `$FTRUN_BEAT_DIR/torch-<pid>.sock`.
+`dump_nccl_trace_json` for NCCL; a build without the handler answers 404.  A server that the hooks start within a
+process, whose environment cannot show it, listens on `$FTRUN_BEAT_DIR/torch-<pid>.sock`.
 
 It records only under `TORCH_FR_BUFFER_SIZE` (earlier `TORCH_NCCL_TRACE_BUFFER_SIZE`).  The lagging rank has the lower
-`collective_seq_id`; an entry's `state` stays `scheduled` under gloo and says nothing.
+`collective_seq_id`; an entry's `state` is always `scheduled` under gloo, so it is not used.
 """
 
 import json
@@ -22,14 +22,14 @@ from ftrun.helpers.evidence.threads import Task
 from ftrun.host import procfs
 
 HANDLERS: Final = ("fr_trace_json", "dump_nccl_trace_json")
-ANSWER: Final = 2.0  # s; it takes 1 ms
+ANSWER: Final = 2.0  # s to wait for an answer, which usually takes 1 ms
 SIZE: Final = 16 << 20  # bytes of an answer
 SOCKETS: Final = 64
-DEFAULT: Final = "default_pg"  # the group that all ranks are in
+DEFAULT: Final = "default_pg"  # the process group of all ranks
 
 
 class Collective(NamedTuple):
-    """The last one that a rank has entered; number 0: none yet.  `open`: it has not left it."""
+    """The last collective that a rank has entered; number 0: none yet.  `open`: the rank has not left it."""
 
     number: int
     name: str
@@ -38,7 +38,8 @@ class Collective(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of one process.  `last`: by group.  `waiting`: point-to-point calls that it has not left."""
+    """The answer of one process.  `last`: its last collective by process group.  `waiting`: point-to-point calls that
+    it has not left."""
 
     pid: int
     last: dict[str, Collective]
@@ -47,9 +48,9 @@ class Answer(NamedTuple):
 
 
 def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
-    """By rank.  `ranks` has the rank of a pid; where it has not, RANK in the environment tells.
+    """The answers by rank.  `ranks` maps pids to ranks; for a pid that is not in it, RANK in its environment is used.
 
-    A data worker has the same socket in its environment as the process that answers on it: each is asked once.
+    A data worker inherits the socket path of the process that listens on it, so each path is asked once.
     """
     asked: dict[str, tuple[int | None, Task[Answer]]] = {}
     for pid in pids:
@@ -57,8 +58,8 @@ def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
         environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
         path = _path(pid, environment)
         if path is not None and path not in asked and len(asked) < SOCKETS:
-            told = environment.get("RANK", "")
-            rank = ranks.get(pid, int(told) if told.isdecimal() else None)
+            text = environment.get("RANK", "")
+            rank = ranks.get(pid, int(text) if text.isdecimal() else None)
             asked[path] = rank, Task(partial(ask, path))
     found = {}
     until = time.monotonic() + 2 * ANSWER
@@ -72,7 +73,7 @@ def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
 
 
 def _path(pid: int, environment: Mapping[str, str]) -> str | None:
-    """Where the worker server of this process, or of the one that it stems from, listens."""
+    """The socket of the worker server of this process, or of the ancestor from which it inherited the path."""
     if given := environment.get("TORCH_WORKER_SERVER_SOCKET"):
         return os.path.join(f"/proc/{pid}/cwd", given)
     own = f"{environment.get('FTRUN_BEAT_DIR', '/nowhere')}/torch-{pid}.sock"
@@ -80,7 +81,7 @@ def _path(pid: int, environment: Mapping[str, str]) -> str | None:
 
 
 def ask(path: str) -> Answer:
-    """What the process that listens there has recorded; OSError or ValueError if it does not answer in ANSWER s."""
+    """The records of the process that listens there; OSError or ValueError if it does not answer in ANSWER s."""
     owner, problem, content = 0, None, []
     for handler in HANDLERS:
         owner, status, body = _post(path, handler)
@@ -89,14 +90,14 @@ def ask(path: str) -> Answer:
         elif status != 404:
             problem = f"{handler}: HTTP {status}"
     if not content and problem is None:
-        problem = "this torch has no flight recorder for a handler"
+        problem = "this version of torch has no flight recorder"
     answers = [read(owner, found) for found in content]
     last = {group: at for answer in answers for group, at in answer.last.items()}
     return Answer(owner, last, tuple(w for answer in answers for w in answer.waiting), problem)
 
 
 def read(pid: int, found: dict[str, Any]) -> Answer:
-    """What one dump says; ValueError if it is none."""
+    """The content of one dump; ValueError if it is malformed."""
     last: dict[str, Collective] = {}
     waiting = []
     try:
@@ -116,24 +117,25 @@ def read(pid: int, found: dict[str, Any]) -> Answer:
     return Answer(pid, last, tuple(waiting[-8:]))
 
 
-def laggards(answers: Mapping[int, Answer]) -> list[str]:
-    """Who has not come to what, a sentence a group; a rank that waits in a call which is not the others' is named."""
+def lagging_ranks(answers: Mapping[int, Answer]) -> list[str]:
+    """Which ranks have not reached which collective, one clause for each process group; also which ranks wait in
+    different calls."""
     found = []
     for group in sorted({group for answer in answers.values() for group in answer.last}):
         at = {rank: answer.last[group] for rank, answer in sorted(answers.items()) if group in answer.last}
         ahead = max(collective.number for collective in at.values())
         leader = next(collective for collective in at.values() if collective.number == ahead)
         late = {rank: c for rank, c in at.items() if c.number < ahead}
-        there = [rank for rank, c in at.items() if c.number == ahead and c.open]
-        if late and there:
-            stuck = ", ".join(f"rank {rank} (last in {c.number}, {c.name})" for rank, c in late.items())
+        waiting = [rank for rank, c in at.items() if c.number == ahead and c.open]
+        if late and waiting:
+            lagging = ", ".join(f"rank {rank} (last in {c.number}, {c.name})" for rank, c in late.items())
             found.append(
-                f"{stuck} has not come to collective {ahead}, {leader.name} of {group}, in which "
-                f"{_ranks(there)} wait{'s' if len(there) == 1 else ''}"
+                f"{lagging} has not reached collective {ahead}, {leader.name} of {group}, in which "
+                f"{_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''}"
             )
-        elif len({(at[rank].name, at[rank].sizes) for rank in there}) > 1:
-            calls = "; ".join(f"rank {rank} in {at[rank].name} {at[rank].sizes}" for rank in there)
-            found.append(f"collective {ahead} of {group} is not the same for all: {calls}")
+        elif len({(at[rank].name, at[rank].sizes) for rank in waiting}) > 1:
+            calls = "; ".join(f"rank {rank} in {at[rank].name} {at[rank].sizes}" for rank in waiting)
+            found.append(f"collective {ahead} of {group} differs between ranks: {calls}")
     return found
 
 
@@ -145,11 +147,11 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def _post(path: str, handler: str) -> tuple[int, int, bytes]:
-    """The pid that listens, the HTTP status and the body.  HTTP/1.0: the answer is whole when the connection ends."""
+    """The pid of the listener, the HTTP status and the body.  HTTP/1.0: the end of the connection ends the body."""
     until = time.monotonic() + ANSWER / len(HANDLERS)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(until - time.monotonic())
@@ -164,7 +166,7 @@ def _post(path: str, handler: str) -> tuple[int, int, bytes]:
                 break
             content += chunk
     head, _, body = bytes(content).partition(b"\r\n\r\n")
-    words = head.split(None, 2)
-    if len(words) < 2 or not words[1].isdigit():
-        raise ValueError("not an HTTP answer")
-    return owner, int(words[1]), body
+    fields = head.split(None, 2)
+    if len(fields) < 2 or not fields[1].isdigit():
+        raise ValueError("not an HTTP response")
+    return owner, int(fields[1]), body

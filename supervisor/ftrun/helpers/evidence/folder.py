@@ -1,4 +1,4 @@
-"""The folder of an attempt's reports."""
+"""The folder in which the reports of an attempt are written."""
 
 import json
 import os
@@ -12,7 +12,7 @@ KEPT: Final = 8  # reports of earlier suspicions in the same attempt
 
 
 class Folder:
-    """`<run_dir>/reports/attempt-<n>`, through no link.  OSError if it cannot be written."""
+    """`<run_dir>/reports/attempt-<n>`; symbolic links are not followed.  OSError if it cannot be written."""
 
     def __init__(self, run_dir: str, attempt: int) -> None:
         self.path = os.path.join(run_dir, "reports", f"attempt-{attempt}")
@@ -24,45 +24,45 @@ class Folder:
         self._retire()
 
     def write(self, markdown: str, document: Mapping[str, Any], stacks: Mapping[int, str]) -> None:
-        """Each file appears whole or not at all; the reports are safe on disk when this returns, the stacks are not:
+        """Write each file atomically.  The reports are synced to disk when this returns; the stacks are not, because
         those of the ranks are in the reports as well."""
         for name in set(os.listdir(self._stacks)) - {f"{pid}.txt" for pid in stacks}:
             os.unlink(name, dir_fd=self._stacks)
         for pid, text in stacks.items():
-            _put(f"{pid}.txt", self._stacks, text, safe=False)
+            _put(f"{pid}.txt", self._stacks, text, sync=False)
         _put("report.json", self._folder, json.dumps(document, indent=1) + "\n")
         _put("report.md", self._folder, markdown)
         os.fsync(self._folder)
 
     def _retire(self) -> None:
-        """What an earlier suspicion reported gets a number; the oldest goes."""
+        """Rename the report of an earlier suspicion to a numbered file, and delete the oldest ones."""
         folder = self._folder
         numbers = sorted({int(m[1]) for name in os.listdir(folder) if (m := re.match(r"report-(\d+)\.", name))})
         fresh = numbers[-1] + 1 if numbers else 1
         if os.path.exists(self.report):
             numbers.append(fresh)
             for kind in ("md", "json"):
-                _quietly(os.replace, _name(kind), _name(kind, fresh), src_dir_fd=folder, dst_dir_fd=folder)
+                _ignoring_absence(os.replace, _name(kind), _name(kind, fresh), src_dir_fd=folder, dst_dir_fd=folder)
         for number in numbers[:-KEPT]:
             for kind in ("md", "json"):
-                _quietly(os.unlink, _name(kind, number), dir_fd=folder)
+                _ignoring_absence(os.unlink, _name(kind, number), dir_fd=folder)
 
 
 def _name(kind: str, number: int | None = None) -> str:
     return f"report{'' if number is None else f'-{number}'}.{kind}"
 
 
-def _put(name: str, folder: int, text: str, safe: bool = True) -> None:
+def _put(name: str, folder: int, text: str, sync: bool = True) -> None:
     fd = safe_files.create(f"{name}.new", folder=folder)
     with open(fd, "wb") as file:
         file.write(text.encode("utf-8", "backslashreplace"))
         file.flush()
-        if safe:
+        if sync:
             os.fsync(fd)
     os.replace(f"{name}.new", name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _quietly(call: Any, *names: str, **folders: int) -> None:
+def _ignoring_absence(call: Any, *names: str, **folders: int) -> None:
     try:
         call(*names, **folders)
     except FileNotFoundError:

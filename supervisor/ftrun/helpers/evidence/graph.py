@@ -1,20 +1,20 @@
-"""Whether the wait of a process can be ended from outside the job: by following who waits for whom.  Pure.
+"""Whether something outside the job can end the wait of a process, by following which process waits for which.  Pure.
 
-A learned limit is no proof.  It convicts only a wait that is closed: every one that could end it is in the job, and
-waits, in the end, for nobody outside either.  A timer, a connection with somebody outside, a file, a terminal or a
-device may end a wait from outside: such a wait is open.  So is whatever may not be seen.
+A learned timeout alone never kills a rank.  It does so only if the wait is closed: every process that could end it is
+in the job and waits, in the end, for nothing outside either.  A timer, a connection to something outside, a file, a
+terminal or a device may end a wait from outside: such a wait is open.  So is a wait that cannot be observed.
 
 Which threads count:
-* The main thread of the suspect, and of whatever it waits for.
-* Where that waits for its own process (a lock, a queue, a future), the other threads too, if they wait for somebody
-  outside, or compute.  A timer of a side thread counts only where the main thread waits for a task of an executor or
-  for the end of a thread: progress bars, watchdogs and keep-alives sleep in every hung process.
-* Threads without Python count in a Python process only with a file: pollers of collectives, store daemons and the
-  like are connected with other hosts and do nothing.  What they move is seen as traffic.
+* The main thread of the suspect and of each process for which it waits.
+* Where a main thread waits for its own process (a lock, a queue, a future), also the other threads if they wait for
+  something outside or compute.  A timer of a side thread counts only where the main thread waits for a task of an
+  executor or for the end of a thread: progress bars, watchdogs and keep-alives sleep in every hung process.
+* Threads without Python in a Python process count only if they use a file: pollers of collectives, store daemons and
+  the like are connected to other hosts and do nothing.  The data that they exchange is counted as traffic.
 
-A rank in a collective waits for all other ranks.  Where some of them run on other nodes, one of those may be at work,
-and nobody here can see it: the wait is open as soon as every rank of this tree waits so.  A rank that hangs in anything
-else is found on its own node.
+A rank in a collective waits for all other ranks.  Where some of them run on other nodes, one of those may be working,
+which cannot be observed here: the wait is open if every rank of this process tree waits like that.  A rank that hangs
+in any other way is found on its own node.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,10 @@ from typing import Final, NamedTuple
 from ftrun.core.text import durations, sentences
 from ftrun.helpers.evidence.classification import BUSY_CPU, Change
 from ftrun.helpers.evidence.connections import Connections, inode
-from ftrun.helpers.evidence.waits import End, Process, Thread, World, host
+from ftrun.helpers.evidence.waits import Descriptor, WaitingProcess, WaitingThread, World, host
 
-TICK: Final = 0.05  # s by which two readings of one and the same timer may differ
-# Frames in which the main thread waits for its children, whatever the call: it polls, to see that they live.
+TICK: Final = 0.05  # s by which two readings of the same timer may differ
+# Frames in which the main thread waits for its children, whatever the call: it polls to check that they are alive.
 _LOADERS: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data"}))
 _TASK: Final = ("concurrent/futures/thread.py", frozenset({"run"}))
 _FUTURES: Final = (
@@ -38,17 +38,18 @@ _FUTURES: Final = (
 
 
 class Outcome(NamedTuple):
-    """`opened`: why the wait may be ended from outside; None: it is closed.  `chain`: the processes from the one that
-    was asked about to the last that is waited for, and `why` that one waits."""
+    """`open_reason`: why the wait may be ended from outside; None: it is closed.  `chain`: the pids from the first
+    process to the last one that is waited for; `why`: why that one waits."""
 
-    opened: str | None
+    open_reason: str | None
     why: str
     chain: tuple[int, ...]
 
 
 class Graph:
-    """Two observations of the same processes.  `patience`: seconds from now on for which a timer may run at most.
-    `ranks`: the rank that is suspected, and those that stopped as well, by pid."""
+    """Two observations of the same processes.  `patience`: seconds from now within which a timer must end to open a
+    wait.  `ranks`: by pid, the rank that is suspected and those that stopped as well.  `works`: the work that a process
+    does, or None."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Graph:
         self._connections = Connections(after)
 
     def follow(self, pid: int, path: tuple[int, ...] = ()) -> Outcome:
-        """What ends the wait of this process; `path`: those that wait for it."""
+        """Whether something outside ends the wait of this process; `path`: the pids that wait for it."""
         chain, change = (*path, pid), self._changes.get(pid)
         if pid in path:
             return Outcome(None, f"it waits for {self.name(pid)} in turn", path)
@@ -78,111 +79,123 @@ class Graph:
             return Outcome(f"{self.name(pid)}: {work}", "", chain)
         process = self._world.processes.get(pid)
         if process is None or not process.threads:
-            why = "did not come in time" if process is None else process.problem or "is not told"
-            return Outcome(f"what {self.name(pid)} waits for is not known: {why}", "", chain)
-        return self._process(pid, change, process, chain)
+            why = (
+                "the answer did not arrive in time"
+                if process is None
+                else process.problem or "it has no visible threads"
+            )
+            return Outcome(f"it is unknown what {self.name(pid)} waits for: {why}", "", chain)
+        return self._process_wait(pid, change, process, chain)
 
-    def _process(self, pid: int, change: Change, process: Process, chain: tuple[int, ...]) -> Outcome:
+    def _process_wait(self, pid: int, change: Change, process: WaitingProcess, chain: tuple[int, ...]) -> Outcome:
         ranks = sorted(self._ranks.keys() - {pid})
         elsewhere = None
-        if change.waits or change.reduces:
+        if change.waits_for_ranks or change.waits_in_backward:
             elsewhere = self._connections.elsewhere(process, [pid, *ranks], self.name)
-        if change.waits or (change.reduces and (ranks or elsewhere)):
-            outcome = self._any(ranks, "it waits for other ranks", chain)
-            if outcome.opened is None and elsewhere and all(self._meets(rank) for rank in ranks):
+        if change.waits_for_ranks or (change.waits_in_backward and (ranks or elsewhere)):
+            outcome = self._any_of(ranks, "it waits for other ranks", chain)
+            if outcome.open_reason is None and elsewhere and all(self._waits_for_all(rank) for rank in ranks):
                 outcome = Outcome(f"{self.name(pid)} waits for other ranks, {elsewhere}", "", chain)
-            if change.waits or outcome.opened is not None:
+            if change.waits_for_ranks or outcome.open_reason is not None:
                 return outcome
-            inside = self._thread(pid, process.threads[0], process, chain)
-            return inside if inside.opened is not None else outcome
+            inside = self._thread_wait(pid, process.threads[0], process, chain)
+            return inside if inside.open_reason is not None else outcome
         children = [c.pid for c in self._changes.values() if c.seen.stat.parent == pid]
         if children and change.inside(*_LOADERS):
-            return self._any(children, "it waits for the workers of its loader", chain)
+            return self._any_of(children, "it waits for the workers of its DataLoader", chain)
         main = process.threads[0]
         if main.running and (earlier := self._earlier(pid, main.tid)) is not None:
             main = earlier
-        outcome = self._thread(pid, main, process, chain)
-        if outcome.opened is None and main.io > (self._earlier(pid, main.tid) or main).io:
-            return outcome._replace(opened=f"{self.name(pid)} reads or writes, if slowly")
-        if outcome.opened is None and len(chain) > 1:  # whatever thread of it is to answer
-            inside = self._inside(pid, process.threads[0], process, chain)
-            return outcome if inside.opened is None else inside
+        outcome = self._thread_wait(pid, main, process, chain)
+        if outcome.open_reason is None and main.io > (self._earlier(pid, main.tid) or main).io:
+            return outcome._replace(open_reason=f"{self.name(pid)} reads or writes slowly")
+        if outcome.open_reason is None and len(chain) > 1:  # any of its threads may have to answer
+            inside = self._own_process(pid, process.threads[0], process, chain)
+            return outcome if inside.open_reason is None else inside
         return outcome
 
-    def _meets(self, pid: int) -> bool:
-        """Whether this rank waits for all others, too."""
+    def _waits_for_all(self, pid: int) -> bool:
+        """Whether this rank waits for all others as well."""
         change = self._changes.get(pid)
-        return change is not None and change.seen.stat.state not in "Tt" and (change.waits or change.reduces)
+        return (
+            change is not None
+            and change.seen.stat.state not in "Tt"
+            and (change.waits_for_ranks or change.waits_in_backward)
+        )
 
-    def _thread(self, pid: int, thread: Thread, process: Process, chain: tuple[int, ...]) -> Outcome:
+    def _thread_wait(self, pid: int, thread: WaitingThread, process: WaitingProcess, chain: tuple[int, ...]) -> Outcome:
         call, name = thread.call, self.name(pid)
         if thread.problem or call is None:
-            told = thread.problem or "it runs" if thread.running or thread.problem else "it is not told"
-            return Outcome(f"what {name} waits for is not known: {told}", "", chain)
+            reason = thread.problem or ("it is running" if thread.running else "its system call is unknown")
+            return Outcome(f"it is unknown what {name} waits for: {reason}", "", chain)
         match call.kind:
             case "sleep":
                 return self._timer(pid, thread, chain)
             case "restart":
                 return Outcome(f"{name} waits for a timer ({call.name})", "", chain)
             case "signal":
-                return self._timer(pid, thread, chain) if thread.timed else self._inside(pid, thread, process, chain)
+                return (
+                    self._timer(pid, thread, chain) if thread.timed else self._own_process(pid, thread, process, chain)
+                )
             case "futex":
                 return self._futex(pid, thread, process, chain)
             case "child":
                 children = [c.pid for c in self._changes.values() if c.seen.stat.parent == pid]
-                wanted = [thread.child] if thread.child in children else children
-                return self._any(wanted, f"it waits for a child ({call.name})", chain)
+                awaited = [thread.child] if thread.child in children else children
+                return self._any_of(awaited, f"it waits for a child ({call.name})", chain)
             case "lock":
-                return self._locked(pid, thread, process, chain)
+                return self._file_lock(pid, thread, process, chain)
             case "in" | "out" | "accept" | "poll" | "select" | "epoll":
-                return self._polls(pid, thread, process, chain)
-        return Outcome(f"{name} waits in {call.name}, which ends from outside", "", chain)
+                return self._descriptor_wait(pid, thread, process, chain)
+        return Outcome(f"{name} waits in {call.name}, which something outside the job ends", "", chain)
 
     # --- timers and locks -----------------------------------------------------------------------------------------
 
-    def _timer(self, pid: int, thread: Thread, chain: tuple[int, ...]) -> Outcome:
+    def _timer(self, pid: int, thread: WaitingThread, chain: tuple[int, ...]) -> Outcome:
         assert thread.call is not None
         if thread.until is None:
             return Outcome(f"{self.name(pid)} waits for a timer ({thread.call.name})", "", chain)
         left = max(0.0, thread.until - self._world.at)
         what = f"waits for a timer that ends in {durations.seconds(left)} ({thread.call.name})"
         if left > self._patience:
-            return Outcome(None, f"it {what}, after the limit that no evidence raises", chain)
+            return Outcome(None, f"it {what}, which is later than the maximum of the timeout", chain)
         return Outcome(f"{self.name(pid)} {what}", "", chain)
 
-    def _futex(self, pid: int, thread: Thread, process: Process, chain: tuple[int, ...]) -> Outcome:
+    def _futex(self, pid: int, thread: WaitingThread, process: WaitingProcess, chain: tuple[int, ...]) -> Outcome:
         if thread.shared:
             if thread.shared in self._world.outside:
-                return Outcome(f"{self.name(pid)} waits for a lock that is shared with others outside", "", chain)
+                return Outcome(f"{self.name(pid)} waits for a lock shared with a process outside the job", "", chain)
             sharing = self._world.holders.get(thread.shared, {}).keys() - {pid}
             if sharing:
-                outcome = self._any(sorted(sharing), "it waits for a lock that it shares", chain)
-                if outcome.opened is not None:
+                outcome = self._any_of(sorted(sharing), "it waits for a shared lock", chain)
+                if outcome.open_reason is not None:
                     return outcome
-        outcome = self._inside(pid, thread, process, chain)
-        if outcome.opened is None and thread.timed and self._same_timer(pid, thread):
+        outcome = self._own_process(pid, thread, process, chain)
+        if outcome.open_reason is None and thread.timed and self._same_timer(pid, thread):
             return self._timer(pid, thread, chain)
         return outcome
 
-    def _same_timer(self, pid: int, thread: Thread) -> bool:
-        """Whether it has waited for one and the same timer all the time, and is nobody that looks now and then."""
+    def _same_timer(self, pid: int, thread: WaitingThread) -> bool:
+        """Whether it has waited for the same timer in both observations, and does not poll."""
         earlier = self._earlier(pid, thread.tid)
         if earlier is None or earlier.until is None or thread.until is None:
             return earlier is None
         return abs(earlier.until - thread.until) < TICK
 
-    def _locked(self, pid: int, thread: Thread, process: Process, chain: tuple[int, ...]) -> Outcome:
+    def _file_lock(self, pid: int, thread: WaitingThread, process: WaitingProcess, chain: tuple[int, ...]) -> Outcome:
         holders = self._world.locks.get(thread.lock, set())
         if holders == {pid}:
-            return self._inside(pid, thread, process, chain)
+            return self._own_process(pid, thread, process, chain)
         if holders and holders <= self._changes.keys():
-            return self._any(sorted(holders - {pid}), "it waits for a file lock", chain)
-        return Outcome(f"{self.name(pid)} waits for a file lock that somebody outside may hold", "", chain)
+            return self._any_of(sorted(holders - {pid}), "it waits for a file lock", chain)
+        return Outcome(f"{self.name(pid)} waits for a file lock that a process outside the job may hold", "", chain)
 
     # --- descriptors ----------------------------------------------------------------------------------------------
 
-    def _polls(self, pid: int, thread: Thread, process: Process, chain: tuple[int, ...]) -> Outcome:
-        """All that the call waits for: one that is open is enough."""
+    def _descriptor_wait(
+        self, pid: int, thread: WaitingThread, process: WaitingProcess, chain: tuple[int, ...]
+    ) -> Outcome:
+        """Follow each descriptor of the call: one that is open opens the wait."""
         assert thread.call is not None
         ends = []
         for fd, mode in thread.fds:
@@ -191,54 +204,56 @@ class Graph:
                 ends += [(process.fds.get(inner), inner_mode) for inner, inner_mode in end.members]
             else:
                 ends.append((end, mode))
-        outcomes, within = [], False
+        outcomes, own = [], False
         for end, mode in ends:
-            outcome = self._end(pid, end, mode, chain, thread.call.name)
-            within = within or outcome is None
-            if outcome is not None and outcome.opened is not None:
+            outcome = self._wait_on(pid, end, mode, chain, thread.call.name)
+            own = own or outcome is None
+            if outcome is not None and outcome.open_reason is not None:
                 return outcome
             outcomes += [outcome] if outcome is not None else []
-        if within or not ends:
-            outcome = self._inside(pid, thread, process, chain)
-            if outcome.opened is not None:
+        if own or not ends:
+            outcome = self._own_process(pid, thread, process, chain)
+            if outcome.open_reason is not None:
                 return outcome
-            if thread.timed and not outcomes:  # a loop of events that has nothing but timers
+            if thread.timed and not outcomes:  # an event loop that only has timers
                 return self._timer(pid, thread, chain)
             outcomes.append(outcome)
-        return _best(outcomes)
+        return _most_informative(outcomes)
 
-    def _end(self, pid: int, end: End | None, mode: str, chain: tuple[int, ...], call: str) -> Outcome | None:
-        """None: only the process itself has the other end."""
+    def _wait_on(
+        self, pid: int, end: Descriptor | None, mode: str, chain: tuple[int, ...], call: str
+    ) -> Outcome | None:
+        """Follow one descriptor; None: only the process itself has the other end."""
         name = self.name(pid)
         if end is None:
-            return Outcome(f"what {name} waits for is not known: its descriptor was closed", "", chain)
+            return Outcome(f"it is unknown what {name} waits for: its descriptor was closed", "", chain)
         match end.kind:
             case "socket":
                 return self._socket(pid, end, chain, call)
             case "pipe" | "eventfd":
-                wanted = mode if end.kind == "eventfd" else ("w" if "r" in mode else "") + ("r" if "w" in mode else "")
-                if set(self._world.outside.get(end.key, "")) & set(wanted):
+                needed = mode if end.kind == "eventfd" else ("w" if "r" in mode else "") + ("r" if "w" in mode else "")
+                if set(self._world.outside.get(end.key, "")) & set(needed):
                     return Outcome(
                         f"{name} waits for {end.key}, whose other end is outside the job ({call})", "", chain
                     )
                 holders = self._world.holders.get(end.key, {})
-                others = sorted(p for p, modes in holders.items() if set(modes) & set(wanted))
+                others = sorted(p for p, modes in holders.items() if set(modes) & set(needed))
                 if not others:
                     return Outcome(
                         f"{name} waits for {end.key}, whose other end is outside the job ({call})", "", chain
                     )
                 rest = [p for p in others if p != pid]
-                return self._any(rest, f"it waits for {end.key} ({call})", chain) if rest else None
+                return self._any_of(rest, f"it waits for {end.key} ({call})", chain) if rest else None
             case "pidfd":
-                return self._any([end.pid], f"it waits for the end of a process ({call})", chain)
+                return self._any_of([end.pid], f"it waits for the end of a process ({call})", chain)
             case "signalfd":
                 return None
-        return Outcome(f"{name} waits for {end.key} ({call}), which ends from outside", "", chain)
+        return Outcome(f"{name} waits for {end.key} ({call}), which something outside the job ends", "", chain)
 
-    def _socket(self, pid: int, end: End, chain: tuple[int, ...], call: str) -> Outcome | None:
+    def _socket(self, pid: int, end: Descriptor, chain: tuple[int, ...], call: str) -> Outcome | None:
         name, found = self.name(pid), self._world.sockets.get(inode(end.key))
         if found is None:
-            return Outcome(f"{name} waits for a socket of which nothing is known ({call})", "", chain)
+            return Outcome(f"{name} waits for an unknown socket ({call})", "", chain)
         if found.listens:
             return Outcome(f"{name} waits for a connection ({call} on {found.text})", "", chain)
         if found.kind == "unix":
@@ -254,12 +269,12 @@ class Graph:
             where = f"{found.remote}, which is" if found.remote else "a socket whose other end is"
             return Outcome(f"{name} waits for {where} outside the job ({call} on {found.text})", "", chain)
         rest = [p for p in holders if p != pid]
-        return self._any(rest, f"it waits for {found.text} ({call})", chain) if rest else None
+        return self._any_of(rest, f"it waits for {found.text} ({call})", chain) if rest else None
 
     # --- threads and processes --------------------------------------------------------------------------------------
 
-    def _inside(self, pid: int, thread: Thread, process: Process, chain: tuple[int, ...]) -> Outcome:
-        """Another thread of its own has to end the wait."""
+    def _own_process(self, pid: int, thread: WaitingThread, process: WaitingProcess, chain: tuple[int, ...]) -> Outcome:
+        """Another thread of the same process has to end the wait."""
         closed = Outcome(None, f"it waits for its own process ({thread.call.name if thread.call else '-'})", chain)
         if thread.tid != pid:
             return closed
@@ -267,74 +282,74 @@ class Graph:
         python = {t.tid for t in change.stack.threads if t.frames} if change.stack else None
         joins = any(change.inside(*row) for row in _FUTURES)
         for other in process.threads[1:]:
-            if (why := self._side(pid, other, process, chain, python, joins)) is not None:
-                return Outcome(f"{why}, in another thread than the main one", "", chain)
+            if (why := self._side_thread(pid, other, process, chain, python, joins)) is not None:
+                return Outcome(f"{why}, in a side thread", "", chain)
         return closed
 
-    def _side(
+    def _side_thread(
         self,
         pid: int,
-        thread: Thread,
-        process: Process,
+        thread: WaitingThread,
+        process: WaitingProcess,
         chain: tuple[int, ...],
         python: set[int | None] | None,
         joins: bool,
     ) -> str | None:
-        """Why a side thread may end the wait of the main thread; None: it does not speak for it.
+        """Why a side thread may end the wait of the main thread, or None.
 
-        `python`: the threads that run Python, None where that is not known."""
+        `python`: the threads that run Python; None: not known."""
         call, name = thread.call, self.name(pid)
-        ours = python is None or thread.tid in python or None in python
+        runs_python = python is None or thread.tid in python or None in python
         earlier = self._earlier(pid, thread.tid)
         seconds = max(0.001, self._world.at - self._before.at)
-        if ours and earlier is not None and (thread.cpu - earlier.cpu) / seconds >= BUSY_CPU:
+        if runs_python and earlier is not None and (thread.cpu - earlier.cpu) / seconds >= BUSY_CPU:
             return f"{name} computes"
         if call is None or thread.problem:
             return None
         ends = [process.fds.get(fd) for fd, _ in thread.fds]
         if call.kind in ("in", "out") and any(end is not None and end.kind == "file" for end in ends):
             return f"{name} waits for {next(e.key for e in ends if e)} ({call.name})"
-        if not ours:
+        if not runs_python:
             return None
         if call.kind in ("sleep", "futex") and thread.timed:
             task = joins or self._changes[pid].has(thread.tid, *_TASK)
             if not (task and (call.kind == "sleep" or self._same_timer(pid, thread))):
                 return None
-            return self._timer(pid, thread, chain).opened
+            return self._timer(pid, thread, chain).open_reason
         if call.kind == "other":
             return f"{name} waits in {call.name}"
         if call.kind == "child":
-            return self._thread(pid, thread, process, chain).opened
+            return self._thread_wait(pid, thread, process, chain).open_reason
         if call.kind in ("in", "out", "poll", "select", "epoll"):
-            kept = [(e, mode) for e, mode in zip(ends, (m for _, m in thread.fds), strict=True) if e is not None]
-            inner = [pair for end, _ in kept if end.kind == "epoll" for pair in end.members]
-            kept += [(process.fds[fd], mode) for fd, mode in inner if fd in process.fds]
-            for end, mode in kept:
-                if end.kind not in ("socket", "pipe", "pidfd") or self._serves(end):
+            descriptors = [(e, mode) for e, mode in zip(ends, (m for _, m in thread.fds), strict=True) if e is not None]
+            inner = [pair for end, _ in descriptors if end.kind == "epoll" for pair in end.members]
+            descriptors += [(process.fds[fd], mode) for fd, mode in inner if fd in process.fds]
+            for end, mode in descriptors:
+                if end.kind not in ("socket", "pipe", "pidfd") or self._accepts_connections(end):
                     continue
-                outcome = self._end(pid, end, mode, chain, call.name)
-                if outcome is not None and outcome.opened is not None:
-                    return outcome.opened
+                outcome = self._wait_on(pid, end, mode, chain, call.name)
+                if outcome is not None and outcome.open_reason is not None:
+                    return outcome.open_reason
         return None
 
-    def _serves(self, end: End) -> bool:
-        """Whether it is a socket on which somebody may connect: that is no work of ours."""
+    def _accepts_connections(self, end: Descriptor) -> bool:
+        """Whether it is a listening socket: waiting for connections does not end the main thread's wait."""
         found = self._world.sockets.get(inode(end.key)) if end.kind == "socket" else None
         return end.kind == "socket" and (found is None or found.listens)
 
-    def _any(self, pids: Sequence[int], why: str, chain: tuple[int, ...]) -> Outcome:
-        """One of these has to end the wait."""
+    def _any_of(self, pids: Sequence[int], why: str, chain: tuple[int, ...]) -> Outcome:
+        """One of these processes has to end the wait."""
         outcomes = []
         for pid in pids:
             if pid not in self._changes and pid not in self._world.processes:
                 return Outcome(f"{why}, process {pid}, which is outside the job", "", chain)
             outcome = self.follow(pid, chain)
-            if outcome.opened is not None:
-                return outcome._replace(opened=f"{why}; {outcome.opened}")
+            if outcome.open_reason is not None:
+                return outcome._replace(open_reason=f"{why}; {outcome.open_reason}")
             outcomes.append(outcome)
-        return _best(outcomes) if outcomes else Outcome(None, why, chain)
+        return _most_informative(outcomes) if outcomes else Outcome(None, why, chain)
 
-    def _earlier(self, pid: int, tid: int) -> Thread | None:
+    def _earlier(self, pid: int, tid: int) -> WaitingThread | None:
         process = self._before.processes.get(pid)
         return next((thread for thread in process.threads if thread.tid == tid), None) if process else None
 
@@ -345,6 +360,6 @@ class Graph:
         return f"process {pid} ({change.seen.stat.name})" if change else f"process {pid}"
 
 
-def _best(outcomes: Sequence[Outcome]) -> Outcome:
-    """The one that says most: a process that is stopped, else the longest chain."""
+def _most_informative(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome for a process that is stopped, else the one with the longest chain."""
     return max(outcomes, key=lambda o: (o.why == "stopped", len(o.chain)))

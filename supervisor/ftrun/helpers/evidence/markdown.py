@@ -1,4 +1,4 @@
-"""Markdown that stays whole whatever foreign text is put into it: names, paths, lines of output."""
+"""Markdown in which foreign text (names, paths, lines of output) cannot break the structure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ CELL: Final = 300  # characters of foreign text in a line
 
 
 def printable(text: str) -> str:
-    """On one line, and nothing in it that a terminal or a browser acts upon; what cannot be shown is written out."""
+    """The text on one line without control characters for a terminal or a browser; they are shown as escapes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -27,18 +27,18 @@ def code(text: str, limit: int = CELL) -> str:
 
 
 def block(text: str) -> str:
-    """Foreign text of several lines."""
+    """Foreign text of several lines, as a fenced code block."""
     shown = "\n".join(printable(line.replace("\t", "    ")) for line in text.split("\n"))
     ticks = "`" * max(3, _longest(shown) + 1)
     return f"{ticks}text\n{shown}\n{ticks}"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are Markdown already."""
+    """A table; its cells already are Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _longest(text: str) -> int:
-    """The longest run of backticks."""
+    """The length of the longest run of backticks."""
     return max((len(run) for run in re.findall("`+", text)), default=0)

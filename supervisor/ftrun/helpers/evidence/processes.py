@@ -1,7 +1,7 @@
 """The job's processes at one instant, from /proc.
 
-Only files that the kernel answers without the process's memory are read here: `cmdline`, `environ` and `maps` wait for
-a lock that a process stuck in the kernel may hold (slow.py reads those).
+Only files for which the kernel does not need the process's memory are read here: `cmdline`, `environ` and `maps` wait
+for a lock that a process stuck in the kernel may hold (threads.py and waits.py read those).
 """
 
 import os
@@ -12,67 +12,69 @@ from typing import Final, NamedTuple
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 
-THREADS: Final = 4096  # of one process, that are looked at
+THREADS: Final = 4096  # threads of one process that are read
 Process = tuple[int, int]  # pid and start time
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Io(NamedTuple):
-    """Of the threads that live: a parent inherits the counters of dead children."""
+    """Counters of the living threads only: a process inherits the counters of its dead children."""
 
     chars: int  # read and written
     calls: int
 
 
-class Seen(NamedTuple):
-    """CPU in seconds so far; `main_queued`: in which the main thread could have run, and others did.  None: we may not
-    look."""
+class ProcessState(NamedTuple):
+    """One process.  CPU times are seconds so far; `main_queued`: seconds that the main thread was runnable while others
+    ran.  None: access was denied."""
 
     stat: Stat
     uid: int | None
     wchan: str
-    kernel: str  # its kernel stack; empty where we may not look
+    kernel: str  # its kernel stack; empty where access was denied
     main_cpu: float
     main_queued: float
-    cpu: float  # of all threads, those that ended included
-    switches: int | None  # voluntary ones of the main thread
+    cpu: float  # of all threads, including those that have ended
+    switches: int | None  # voluntary context switches of the main thread
     io: Io | None
 
 
-class Look(NamedTuple):
-    """`at` in CLOCK_MONOTONIC seconds; `ticks` is the same instant on the clock of start times."""
+class Observation(NamedTuple):
+    """All processes at one instant: `at` in CLOCK_MONOTONIC seconds, `ticks` on the clock of the start times."""
 
     at: float
     ticks: int
-    processes: dict[Process, Seen]
+    processes: dict[Process, ProcessState]
 
 
-def look(root: int, spared: frozenset[int]) -> Look:
-    """Everything below `root`, and its orphans; what vanishes meanwhile is left out."""
-    members = tree(procfs.all_processes(), root, spared | {os.getpid()}, carries(root))
+def observe(root: int, excluded: frozenset[int]) -> Observation:
+    """`root`, its descendants and its orphans; a process that ends in the meantime is left out."""
+    members = tree(procfs.all_processes(), root, excluded | {os.getpid()}, carries(root))
     ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
-    return Look(time.monotonic(), ticks, {(s.pid, s.start): seen for s in members if (seen := _see(s)) is not None})
+    return Observation(
+        time.monotonic(), ticks, {(s.pid, s.start): seen for s in members if (seen := _process_state(s)) is not None}
+    )
 
 
-def tree(everyone: Iterable[Stat], root: int, spared: frozenset[int], carries: Callable[[Stat], bool]) -> list[Stat]:
-    """`root` first, then all below it, then the orphans: children of whoever started `root` that carry its mark."""
+def tree(everyone: Iterable[Stat], root: int, excluded: frozenset[int], carries: Callable[[Stat], bool]) -> list[Stat]:
+    """`root`, then its descendants, then its orphans: children of the parent of `root` that carry its mark."""
     by_pid = {process.pid: process for process in everyone}
     below: dict[int, list[Stat]] = {}
     for process in by_pid.values():
         below.setdefault(process.parent, []).append(process)
     adopter = by_pid[root].parent if root in by_pid else os.getppid()
     waiting = [by_pid[root]] if root in by_pid else []
-    waiting += [s for s in below.get(adopter, ()) if s.pid != root and s.pid not in spared and carries(s)]
+    waiting += [s for s in below.get(adopter, ()) if s.pid != root and s.pid not in excluded and carries(s)]
     found: dict[int, Stat] = {}
     for process in waiting:
-        if process.pid not in found:  # a table that changed while it was read may hold a circle
+        if process.pid not in found:  # a table that changed while it was read may contain a cycle
             found[process.pid] = process
-            waiting += [s for s in below.get(process.pid, ()) if s.pid not in spared]
+            waiting += [s for s in below.get(process.pid, ()) if s.pid not in excluded]
     return [process for process in found.values() if not process.ended]
 
 
 def below(pid: int, processes: Iterable[Stat]) -> set[int]:
-    """`pid` and all below it."""
+    """`pid` and its descendants."""
     parents = {process.pid: process.parent for process in processes}
     found = {pid} & parents.keys()
     while fresh := {child for child, parent in parents.items() if parent in found} - found:
@@ -81,23 +83,23 @@ def below(pid: int, processes: Iterable[Stat]) -> set[int]:
 
 
 def carries(root: int) -> Callable[[Stat], bool]:
-    """Whether a process has the beat folder of `root` in its environment (host/tree.py)."""
+    """A check whether a process has the beat folder of `root` in its environment (host/tree.py)."""
     entries = (procfs.environment(root) or b"").split(b"\0")
     mark = next((entry for entry in entries if entry.startswith(b"FTRUN_BEAT_DIR=")), None)
     if mark is None:
         return lambda process: False
-    # In state D it may hold the lock that its environment needs.
+    # A process in state D may hold the lock that reading its environment needs.
     return lambda process: process.state != "D" and mark in (procfs.environment(process.pid) or b"").split(b"\0")
 
 
-def _see(stat: Stat) -> Seen | None:
+def _process_state(stat: Stat) -> ProcessState | None:
     pid = stat.pid
     status = dict(
         line.split(b":", 1) for line in (procfs.read(f"/proc/{pid}/status") or b"").splitlines() if b":" in line
     )
     if not status:
         return None
-    return Seen(
+    return ProcessState(
         stat,
         int(status[b"Uid"].split()[0]) if b"Uid" in status else None,
         "" if (wchan := _text(f"/proc/{pid}/wchan", 128)) == "0" else wchan,

@@ -1,7 +1,7 @@
-"""All sockets of a network namespace: who is connected with whom, and how many bytes they have moved.
+"""All sockets of a network namespace: which are connected, and how many bytes they have transferred.
 
-From sock_diag(7) where the namespace is our own, because only that knows the other end of a Unix socket and the bytes
-that TCP has moved (send(2) and recv(2) are not in /proc/<pid>/io); else from /proc/<pid>/net, without these.
+In the own namespace the source is sock_diag(7), because only that has the other end of a Unix socket and the bytes that
+TCP has transferred (send(2) and recv(2) are not in /proc/<pid>/io); elsewhere it is /proc/<pid>/net, without these.
 """
 
 import os
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-ANSWER: Final = 2.0  # s that the kernel may take
+ANSWER: Final = 2.0  # s to wait for the kernel
 LISTEN: Final = 10
 _CONNECTED: Final = (1, 8)  # TCP_ESTABLISHED, TCP_CLOSE_WAIT
 _SOCK_DIAG: Final = 4  # NETLINK_SOCK_DIAG
@@ -25,11 +25,10 @@ _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
 
 
 class Socket(NamedTuple):
-    """`kind`: `tcp`, `udp` or `unix`.  Addresses are `host:port`, as text; of a Unix socket there are none.
+    """`kind`: `tcp`, `udp` or `unix`.  Addresses are text, `host:port`; they are empty for a Unix socket.
 
-    `peer`: the inode of the other end of a Unix socket, 0 where there is none; None: not known.  `moved`: bytes that
-    TCP has sent and got an acknowledgement for, or received; None: not known.  `queued`: bytes that wait to be sent or
-    read."""
+    `peer`: the inode of the other end of a Unix socket, 0 if it has none; None: not known.  `moved`: bytes that TCP has
+    received, or sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read."""
 
     kind: str
     local: str = ""
@@ -44,10 +43,10 @@ class Socket(NamedTuple):
         return f"{self.kind} {self.local} -> {self.remote}" if self.local else f"{self.kind} socket"
 
 
-def look(pid: int) -> dict[int, Socket]:
-    """By inode, in the network namespace of that process; a connection that was not accepted yet has a number below
-    zero.  What the kernel does not tell is not there."""
-    if not _ours(pid):
+def list_all(pid: int) -> dict[int, Socket]:
+    """The sockets by inode, in the network namespace of that process; a connection that is not accepted yet has a
+    negative number.  Sockets that the kernel does not list are left out."""
+    if not _in_own_namespace(pid):
         return _tables(pid)
     found: dict[int, Socket] = {}
     try:
@@ -60,7 +59,7 @@ def look(pid: int) -> dict[int, Socket]:
     return found
 
 
-def _ours(pid: int) -> bool:
+def _in_own_namespace(pid: int) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
     except OSError:
@@ -101,7 +100,7 @@ def _unix() -> dict[int, Socket]:
 
 
 def _dump(request: bytes) -> Iterator[bytes]:
-    """The bodies of the answer; OSError where the kernel refuses it."""
+    """The bodies of the answer; OSError if the kernel refuses the request."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
         netlink.settimeout(ANSWER)
         netlink.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
@@ -130,7 +129,7 @@ def _attributes(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
 
 
 def address(family: int, packed: bytes, port: int) -> str:
-    """An IPv4 address is written the same whether an IPv6 socket has it or not."""
+    """The address as text; an IPv4 address of an IPv6 socket is written as an IPv4 address."""
     if family == socket.AF_INET6 and packed[:12] == _MAPPED:
         family, packed = socket.AF_INET, packed[12:]
     if family == socket.AF_INET:
@@ -139,7 +138,7 @@ def address(family: int, packed: bytes, port: int) -> str:
 
 
 def _tables(pid: int) -> dict[int, Socket]:
-    """/proc/<pid>/net (proc_pid_net(5)): words of four bytes in the machine's order, the port as a number."""
+    """The sockets in /proc/<pid>/net (proc_pid_net(5)): addresses in the machine's byte order, ports as numbers."""
     found: dict[int, Socket] = {}
     for name in ("tcp", "tcp6", "udp", "udp6"):
         family = socket.AF_INET6 if name.endswith("6") else socket.AF_INET
@@ -154,13 +153,13 @@ def _tables(pid: int) -> dict[int, Socket]:
 
 
 def unpacked(text: str) -> tuple[bytes, int]:
-    """`0100007F:1F90`, an address of /proc/net: its bytes (there words of four in the machine's order) and its port."""
-    words, _, port = text.partition(":")
-    return b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8)), int(port, 16)
+    """The bytes and the port of `0100007F:1F90`, an address in /proc/net: in words of the machine's order."""
+    digits, _, port = text.partition(":")
+    return b"".join(struct.pack("=I", int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8)), int(port, 16)
 
 
 def table(pid: int, name: str) -> bytes:
-    """At most 8 MiB of /proc/<pid>/net/<name>, which the kernel gives by the page; empty where it cannot be read."""
+    """At most 8 MiB of /proc/<pid>/net/<name>, which the kernel returns a page at a time; empty if it is unreadable."""
     try:
         with open(f"/proc/{pid}/net/{name}", "rb") as file:
             return file.read(_TABLE)

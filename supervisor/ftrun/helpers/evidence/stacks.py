@@ -1,7 +1,7 @@
-"""Python stacks, by py-spy as a program.
+"""Python stacks, read by the program py-spy.
 
-Always with --nonblocking: without it py-spy stops the process first, and waits for ever for one that is stuck in the
-kernel.  Read so, the stack of a thread that runs may be torn; that of one that waits is not.
+It always runs with --nonblocking: without it py-spy stops the process first, and waits forever for one that is stuck in
+the kernel.  With it the stack of a running thread may be inconsistent; that of a waiting thread is not.
 """
 
 import json
@@ -18,13 +18,13 @@ from ftrun.host import procfs
 
 PROGRAM: Final = "py-spy"
 AT_ONCE: Final = 4
-EACH: Final = 2.0  # s; it takes 20 ms
-SAMPLED: Final = 8  # processes that are looked at again and again
-PAUSE: Final = 0.1  # s
-NO_PYTHON: Final = "no Python, or none that it knows"
-NO_TIME: Final = "its turn did not come in time"
+EACH: Final = 2.0  # s for one process, which usually takes 20 ms
+SAMPLED: Final = 8  # processes that are sampled repeatedly
+PAUSE: Final = 0.1  # s between samples
+NO_PYTHON: Final = "it does not run Python, or a version that py-spy does not support"
+NO_TIME: Final = "there was no time left to read it"
 REFUSED: Final = "not permitted"
-GONE: Final = "ended meanwhile"
+GONE: Final = "the process has ended"
 _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
 
 
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """`frames`: the innermost first.  `tid` is None where py-spy cannot tell."""
+    """`frames`: the innermost first.  `tid` is None where py-spy does not know it."""
 
     tid: int | None
     name: str
@@ -51,8 +51,8 @@ class Thread(NamedTuple):
     frames: tuple[Frame, ...]
 
     @property
-    def place(self) -> str:
-        """Where it is, for a person: the innermost line of the program's own, and the call in a library below it."""
+    def location(self) -> str:
+        """Where it is: the innermost line of the program's own code, and the library call in which that is."""
         if not self.frames:
             return "no Python frame"
         own = next((frame for frame in self.frames if not frame.library), self.frames[-1])
@@ -60,53 +60,53 @@ class Thread(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """All threads of one process; `main` may be missing while it starts or ends."""
+    """All threads of one process; `main` may be missing while the process starts or ends."""
 
     threads: tuple[Thread, ...]
     main: Thread | None
 
 
 class Stacks(NamedTuple):
-    """By pid: its stack, or why there is none."""
+    """For each pid its stack, or why there is none."""
 
     found: dict[int, Stack]
     missing: dict[int, str]
 
 
 def program() -> str | None:
-    """py-spy on PATH, or beside our own interpreter: a venv need not be on PATH."""
+    """The path of py-spy: on PATH, or beside this interpreter, because a venv need not be on PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), PROGRAM)
     found = shutil.which(PROGRAM) or (beside if os.access(beside, os.X_OK) else None)
     return os.path.abspath(found) if found else None
 
 
-def look(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
-    """The stacks of these processes, the first ones first, within `seconds`."""
+def collect(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
+    """Read the stacks of these processes in this order, within `seconds`."""
     if spy is None:
         return Stacks({}, dict.fromkeys(pids, f"{PROGRAM} is not installed"))
     found, missing = {}, dict.fromkeys(pids, NO_TIME)
     commands = [[spy, "dump", "--nonblocking", "--json", "--pid", str(pid)] for pid in pids]
     at_once = min(AT_ONCE, len(os.sched_getaffinity(0)))
-    for number, said in children.run(commands, at_once, EACH, time.monotonic() + seconds):
+    for number, result in children.run(commands, at_once, EACH, time.monotonic() + seconds):
         pid = pids[number]
         try:
-            found[pid] = parse(pid, said.output)
+            found[pid] = parse(pid, result.output)
             del missing[pid]
         except (ValueError, KeyError, TypeError, RecursionError):
-            missing[pid] = f"{PROGRAM} did not answer in time" if said.late else reason(said.complaint)
+            missing[pid] = f"{PROGRAM} did not answer in time" if result.killed else reason(result.errors)
     return Stacks(found, missing)
 
 
-def restless(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:
-    """Those of `pids` whose main thread is seen elsewhere than before, in many more looks until `until`.
+def find_moving(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:
+    """Sample `pids` until `until`: those whose main thread is seen in another place than in `before`.
 
-    Two looks alone find a loop that spends nearly all its time in one call, as training that waits for its device in
-    each step, twice in the same line.
+    Two observations alone may find a loop that spends nearly all its time in one call, like training that waits for its
+    device in each step, twice in the same line.
     """
     left = [pid for pid in pids if pid in before.found][:SAMPLED]
     moved: set[int] = set()
     while left and (seconds := until - time.monotonic()) > 0:
-        found = look(spy, left, seconds).found
+        found = collect(spy, left, seconds).found
         moved |= {pid for pid, stack in found.items() if differ(stack, before.found[pid])}
         left = [pid for pid in left if pid in found and pid not in moved]
         time.sleep(max(0.0, min(PAUSE, until - time.monotonic())))
@@ -114,12 +114,12 @@ def restless(spy: str | None, before: Stacks, pids: Sequence[int], until: float)
 
 
 def differ(one: Stack, other: Stack) -> bool | None:
-    """Whether the main threads are in different lines; None if one was not seen."""
+    """Whether the main threads are in different lines; None if one was not read."""
     return one.main.frames != other.main.frames if one.main and other.main else None
 
 
 def parse(pid: int, content: bytes) -> Stack:
-    """What py-spy says; ValueError, KeyError or TypeError if that is not it."""
+    """The stack in py-spy's output; ValueError, KeyError or TypeError if the output is malformed."""
     threads = tuple(_thread(found) for found in json.loads(content))
     # No thread ids before Python 3.11, no names before `import threading`: the main thread is the oldest, the last.
     nameless = [t for t in threads if t.tid is None]
@@ -127,9 +127,9 @@ def parse(pid: int, content: bytes) -> Stack:
     return Stack(threads, mains[0] if mains else None)
 
 
-def reason(complaint: bytes) -> str:
-    """Why py-spy has no answer, in a few words."""
-    text = complaint.decode("utf-8", "replace")
+def reason(errors: bytes) -> str:
+    """Why py-spy could not read the stack, from its stderr."""
+    text = errors.decode("utf-8", "replace")
     known = {
         "Failed to find python version": NO_PYTHON,
         "Failed to find a python": NO_PYTHON,
@@ -139,18 +139,20 @@ def reason(complaint: bytes) -> str:
         "InvalidPid": GONE,
     }
     first = text.partition("\n")[0].removeprefix("Error: ").strip()
-    return next((short for words, short in known.items() if words.lower() in text.lower()), first[:200] or "no answer")
+    return next(
+        (short for pattern, short in known.items() if pattern.lower() in text.lower()), first[:200] or "no answer"
+    )
 
 
 def permission() -> str:
-    """What may stand in the way of py-spy, for a person."""
+    """Why py-spy may not be permitted to read a process."""
     status = procfs.read("/proc/self/status") or b""
     effective = next((line for line in status.splitlines() if line.startswith(b"CapEff:")), b"CapEff: 0").split()[1]
     if int(effective, 16) >> 19 & 1:  # CAP_SYS_PTRACE
-        return "forbidden to py-spy although it has SYS_PTRACE (seccomp?)"
+        return "py-spy was denied access although it has the capability SYS_PTRACE (a seccomp filter may forbid it)"
     scope = (procfs.read("/proc/sys/kernel/yama/ptrace_scope", 16) or b"").strip().decode("ascii", "replace")
     yama = f", kernel.yama.ptrace_scope is {scope}" if scope not in ("", "0") else ""
-    return f"of another user, or closed to others, and there is no capability SYS_PTRACE{yama}"
+    return f"the process belongs to another user or is not dumpable, and the capability SYS_PTRACE is missing{yama}"
 
 
 def _thread(found: dict[str, Any]) -> Thread:

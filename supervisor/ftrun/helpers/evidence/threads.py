@@ -1,4 +1,4 @@
-"""What may never come back: each in a thread of its own, which is left behind if it does not."""
+"""Calls that may never return: each runs in its own thread, which is abandoned if it does not."""
 
 import os
 import stat
@@ -11,12 +11,12 @@ from ftrun.host import procfs
 
 T = TypeVar("T")
 LINES: Final = 200
-TAIL: Final = 65536  # bytes of a file that are looked at
+TAIL: Final = 65536  # bytes at the end of a file that are read
 COMMAND: Final = 300  # characters of a command line
 
 
 class Task(Generic[T]):
-    """A call under way.  `value` once it has come back; `problem` if it raised."""
+    """A running call.  `value` is set when it has returned, `problem` when it has raised."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self.value: T | None = None
@@ -35,29 +35,30 @@ class Task(Generic[T]):
         return self._thread.is_alive()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has come back, within `seconds`."""
+        """Wait for at most `seconds`; returns whether the call has ended."""
         self._thread.join(max(0.0, seconds))
         return not self.running
 
 
-def commands(pids: Iterable[int], into: dict[int, str]) -> None:
-    """The command lines, without secrets, each as soon as it is known: reading one waits for a lock of its memory."""
+def read_commands(pids: Iterable[int], into: dict[int, str]) -> None:
+    """Store the command lines, without secrets, in `into`, each as soon as it is read: reading one waits for the lock
+    of the process's memory."""
     for pid in pids:
-        words = (procfs.read(f"/proc/{pid}/cmdline", 4 * COMMAND) or b"").rstrip(b"\0").split(b"\0")
-        into[pid] = " ".join(redaction.command([os.fsdecode(word) for word in words]))[:COMMAND]
+        arguments = (procfs.read(f"/proc/{pid}/cmdline", 4 * COMMAND) or b"").rstrip(b"\0").split(b"\0")
+        into[pid] = " ".join(redaction.command([os.fsdecode(argument) for argument in arguments]))[:COMMAND]
 
 
 def tail(path: str) -> str:
-    """The last lines of a regular file; OSError or ValueError where there is none."""
+    """The last lines of a regular file; OSError or ValueError if it is not one."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         content = os.pread(fd, TAIL, max(0, about.st_size - TAIL))
     finally:
         os.close(fd)
     lines = content.decode("utf-8", "replace").splitlines()
     if about.st_size > TAIL:
-        lines = lines[1:]  # cut in the middle
+        lines = lines[1:]  # the first line is incomplete
     return "\n".join(lines[-LINES:])

@@ -1,7 +1,7 @@
-"""What every thread of the job waits in, as the kernel tells it: the call, its arguments, and what they lead to.
+"""The wait of each thread of the job, as the kernel shows it: the system call, its arguments, and their meaning.
 
-Reading this may block where a process holds a lock of its own memory (execve(2) from a dead disk does): it is done in
-a thread of its own, the suspect first, and what did not come in time is not known.
+Reading this may block while a process holds the lock of its own memory (execve(2) from a dead disk does), so it is done
+in a separate thread, the suspect first; what does not arrive in time is unknown.
 """
 
 import os
@@ -18,29 +18,31 @@ from ftrun.host import procfs
 PROCESSES: Final = 512
 THREADS: Final = 256  # of one process
 FILES: Final = 4096
-POLLED: Final = 1024  # descriptors of one call
-OTHERS: Final = 4096  # processes beside the job, that are asked for the other end of a pipe
+POLLED: Final = 1024  # descriptors of one call that are read
+OTHERS: Final = 4096  # processes outside the job that are searched for the other end of a pipe
 _CALLS: Final = calls.table(os.uname().machine)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _POLLIN, _POLLOUT = 1, 4
-_PLACES: Final = (b"RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE")
+_VARIABLES: Final = (b"RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE")
 
 
-class End(NamedTuple):
-    """What a descriptor leads to.  `key` names it among all processes; `mode` holds `r` and `w`."""
+class Descriptor(NamedTuple):
+    """The object behind a descriptor.  `key` identifies it across processes; `mode` contains `r`, `w` or both."""
 
     kind: str  # pipe, socket, file, terminal, device, eventfd, timerfd, pidfd, signalfd, epoll, or other
     key: str
     mode: str = "rw"
-    pid: int = 0  # of a pidfd
-    members: tuple[tuple[int, str], ...] = ()  # of an epoll
+    pid: int = 0  # the target of a pidfd
+    members: tuple[tuple[int, str], ...] = ()  # the descriptors in an epoll
 
 
-class Thread(NamedTuple):
-    """`call` is None where it is not known, `running` where it is in none.  `fds`: each with `r`, `w` or both.
-    `timed`: the call has a timeout; `until`: when that passes, in CLOCK_MONOTONIC seconds, if that is known.
-    `shared`: the mapping in which the futex lies, where other processes may have it too.  `lock`: the inode that it
-    wants to lock.  `child`: the one that is waited for; 0: any."""
+class WaitingThread(NamedTuple):
+    """One thread.  `call` is None where it is unknown; `running`: the thread is in no call.
+
+    `fds`: the descriptors that it waits for, each with `r`, `w` or both.  `timed`: the call has a timeout; `until`:
+    when that ends, in CLOCK_MONOTONIC seconds, if known.  `shared`: the mapping that holds the futex, if it is shared.
+    `lock`: the inode that it waits to lock.  `child`: the pid that it waits for; 0: any child.
+    """
 
     tid: int
     call: calls.Call | None
@@ -57,12 +59,12 @@ class Thread(NamedTuple):
     io: int = 0  # bytes read and written so far
 
 
-class Process(NamedTuple):
-    """`threads`: the main one first.  `rank`, `size`, `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE of the
-    environment that it was executed with, None where that has none."""
+class WaitingProcess(NamedTuple):
+    """One process.  `threads`: the main thread first.  `rank`, `size`, `local_size`: RANK, WORLD_SIZE and
+    LOCAL_WORLD_SIZE in its initial environment, None where they are not set."""
 
-    threads: tuple[Thread, ...]
-    fds: dict[int, End]
+    threads: tuple[WaitingThread, ...]
+    fds: dict[int, Descriptor]
     problem: str = ""
     rank: int | None = None
     size: int | None = None
@@ -70,12 +72,15 @@ class Process(NamedTuple):
 
 
 class World(NamedTuple):
-    """`holders`: by the key of an `GroupEnd`, the processes of the job that have it, and how.  `outside`: the same of
-    all
-    others that may be seen.  `locks`: by inode, who holds a file lock.  `group`: the hosts of the group's members."""
+    """One observation of all waits.
+
+    `holders`: by the key of a `Descriptor`, the pids of the job that have it open, and the mode.  `outside`: by key,
+    the mode in which visible processes outside the job have it open.  `locks`: by inode, the pids that hold a file
+    lock.  `group`: the hosts of the group's members.
+    """
 
     at: float
-    processes: dict[int, Process]
+    processes: dict[int, WaitingProcess]
     sockets: dict[int, Socket]
     holders: dict[str, dict[int, str]]
     outside: dict[str, str]
@@ -87,10 +92,10 @@ def empty(group: frozenset[str]) -> World:
     return World(time.monotonic(), {}, {}, {}, {}, {}, group)
 
 
-def look(world: World, pids: Sequence[int]) -> None:
-    """Fill it, the first ones first; whoever reads it before we come back knows the less."""
+def observe(world: World, pids: Sequence[int]) -> None:
+    """Fill `world` in the order of `pids`.  It may be read before this returns, and is incomplete then."""
     shared: set[str] = set()
-    world.sockets.update(sockets.look(pids[0] if pids else os.getpid()))
+    world.sockets.update(sockets.list_all(pids[0] if pids else os.getpid()))
     for pid in pids[:PROCESSES]:
         process = _process(pid)
         for end in process.fds.values():
@@ -103,32 +108,32 @@ def look(world: World, pids: Sequence[int]) -> None:
         for key in shared & _shared(pid):
             world.holders.setdefault(key, {})[pid] = "rw"
     world.locks.update(_locks())
-    wanted = {key for process in world.processes.values() for key in _waited(process)}
-    if wanted:
-        job, us = set(pids), os.getpid()
-        others = [process.pid for process in procfs.all_processes() if process.pid not in job and process.pid != us]
+    awaited = {key for process in world.processes.values() for key in _awaited_keys(process)}
+    if awaited:
+        members = {*pids, os.getpid()}
+        others = [process.pid for process in procfs.all_processes() if process.pid not in members]
         for pid in others[:OTHERS]:
             for end in _files(pid, only=("pipe:", "anon_inode:[eventfd]")).values():
-                if end.key in wanted:
+                if end.key in awaited:
                     world.outside[end.key] = world.outside.get(end.key, "") + end.mode
-            for key in wanted & _shared(pid):
+            for key in awaited & _shared(pid):
                 world.outside[key] = "rw"
 
 
-def group(spared: Iterable[int]) -> frozenset[str]:
-    """The hosts with which ftrun's own helpers are connected: the other members of the group."""
-    found = sockets.look(os.getpid())
-    inodes = {end.key for pid in spared for end in _files(pid).values() if end.kind == "socket"}
-    ours = [s for inode, s in found.items() if f"socket:[{inode}]" in inodes and s.kind == "tcp" and not s.listens]
-    return frozenset(host(s.remote) for s in ours)
+def group(excluded: Iterable[int]) -> frozenset[str]:
+    """The hosts to which ftrun's own helpers are connected: the other members of the group."""
+    found = sockets.list_all(os.getpid())
+    inodes = {end.key for pid in excluded for end in _files(pid).values() if end.kind == "socket"}
+    own = [s for inode, s in found.items() if f"socket:[{inode}]" in inodes and s.kind == "tcp" and not s.listens]
+    return frozenset(host(s.remote) for s in own)
 
 
 def host(address: str) -> str:
     return address.rpartition(":")[0]
 
 
-def _waited(process: Process) -> set[str]:
-    """Keys of pipes and the like in which somebody waits."""
+def _awaited_keys(process: WaitingProcess) -> set[str]:
+    """The keys of pipes, event descriptors and shared mappings for which a thread waits."""
     kinds = ("pipe", "eventfd")
     ends = [process.fds.get(fd) for thread in process.threads for fd, _ in thread.fds]
     return {end.key for end in ends if end and end.kind in kinds} | {t.shared for t in process.threads if t.shared}
@@ -137,41 +142,43 @@ def _waited(process: Process) -> set[str]:
 # --- one process ------------------------------------------------------------------------------------------------------
 
 
-def _process(pid: int) -> Process:
+def _process(pid: int) -> WaitingProcess:
     try:
         tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: tid != pid)[:THREADS]
         fds = _files(pid, strict=True)
     except OSError as error:
-        return Process((), {}, error.strerror or str(error))
+        return WaitingProcess((), {}, error.strerror or str(error))
     threads = tuple(_thread(pid, tid) for tid in tids)
     pairs = (entry.partition(b"=") for entry in (procfs.read(f"/proc/{pid}/environ", 1 << 20) or b"").split(b"\0"))
-    found = {name: int(value) for name, _, value in pairs if name in _PLACES and value.isdigit() and len(value) < 10}
-    return Process(threads, fds, "", *map(found.get, _PLACES))
+    numbers = {
+        name: int(value) for name, _, value in pairs if name in _VARIABLES and value.isdigit() and len(value) < 10
+    }
+    return WaitingProcess(threads, fds, "", *map(numbers.get, _VARIABLES))
 
 
-def _thread(pid: int, tid: int) -> Thread:
+def _thread(pid: int, tid: int) -> WaitingThread:
     task = f"/proc/{pid}/task/{tid}"
     fields = (procfs.read(f"{task}/stat", 4096) or b"").rpartition(b")")[2].split()
     cpu = (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
     switched = re.search(rb"^voluntary_ctxt_switches:\s+(\d+)", procfs.read(f"{task}/status") or b"", re.M)
     moved = [line.rpartition(b":")[2] for line in (procfs.read(f"{task}/io", 4096) or b"").splitlines()[:2]]
-    thread = Thread(
+    thread = WaitingThread(
         tid, None, cpu=cpu, switches=int(switched[1]) if switched else 0, io=sum(map(int, moved)) if moved else 0
     )
-    words = (procfs.read(f"{task}/syscall", 512) or b"").split()
-    if not words:
-        return thread._replace(problem="its system call may not be seen")
-    if words[0] == b"running":
+    fields = (procfs.read(f"{task}/syscall", 512) or b"").split()
+    if not fields:
+        return thread._replace(problem="its system call is not visible")
+    if fields[0] == b"running":
         return thread._replace(running=True)
-    if words[0] == b"-1":  # blocked, and in no call: a page of its memory is being read
+    if fields[0] == b"-1":  # blocked outside any call: a page of its memory is being read
         return thread._replace(call=calls.Call("a page fault", "other"))
-    number, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
+    number, arguments = int(fields[0]), [int(field, 16) for field in fields[1:7]]
     call = _CALLS.get(number, calls.Call(f"system call {number}", "other"))
     return _read(pid, thread._replace(call=call), arguments)
 
 
-def _read(pid: int, thread: Thread, arguments: Sequence[int]) -> Thread:
-    """With what its arguments say; where they may not be read, that is the problem."""
+def _read(pid: int, thread: WaitingThread, arguments: Sequence[int]) -> WaitingThread:
+    """The thread with the meaning of the call's arguments, or with a problem if they cannot be read."""
     call = thread.call
     assert call is not None
     fd = arguments[0] & 0xFFFFFFFF
@@ -197,11 +204,11 @@ def _read(pid: int, thread: Thread, arguments: Sequence[int]) -> Thread:
         if call.kind == "futex" and not arguments[1] & calls.FUTEX_PRIVATE:
             return thread._replace(shared=_mapping(pid, arguments[0]))
     except (OSError, struct.error, ValueError):
-        return thread._replace(problem=f"the arguments of its {call.name} may not be read")
+        return thread._replace(problem=f"the arguments of its {call.name} cannot be read")
     return thread
 
 
-def _timed(pid: int, thread: Thread, arguments: Sequence[int]) -> Thread:
+def _timed(pid: int, thread: WaitingThread, arguments: Sequence[int]) -> WaitingThread:
     call, now = thread.call, time.monotonic()
     assert call is not None
     if not call.unit:
@@ -215,7 +222,7 @@ def _timed(pid: int, thread: Thread, arguments: Sequence[int]) -> Thread:
     seconds, part = struct.unpack("=qq", _memory(pid, raw, 16))
     length = seconds + part / (1e9 if call.unit == "spec" else 1e6)
     clock, absolute = time.CLOCK_MONOTONIC, False
-    if call.kind == "futex":  # FUTEX_WAIT has a length, the other operations a time
+    if call.kind == "futex":  # FUTEX_WAIT has a relative timeout, the other operations an absolute one
         absolute = arguments[1] & 127 != 0
         clock = time.CLOCK_REALTIME if arguments[1] & calls.CLOCK_REALTIME else clock
     elif call.name == "clock_nanosleep":
@@ -234,14 +241,14 @@ def _polled(pid: int, arguments: Sequence[int]) -> tuple[tuple[int, str], ...]:
 
 def _selected(pid: int, arguments: Sequence[int]) -> tuple[tuple[int, str], ...]:
     count = min(arguments[0] & 0xFFFFFFFF, POLLED)
-    wanted: dict[int, str] = {}
+    selected: dict[int, str] = {}
     for pointer, mode in zip(arguments[1:3], "rw", strict=True):
         if pointer and count:
             bits = _memory(pid, pointer, (count + 63) // 64 * 8)
             for fd in range(count):
                 if bits[fd // 8] >> fd % 8 & 1:
-                    wanted[fd] = wanted.get(fd, "") + mode
-    return tuple(wanted.items())
+                    selected[fd] = selected.get(fd, "") + mode
+    return tuple(selected.items())
 
 
 def _directions(reads: bool, writes: bool) -> str:
@@ -255,15 +262,15 @@ def _memory(pid: int, at: int, length: int) -> bytes:
     finally:
         os.close(fd)
     if len(content) < length:
-        raise ValueError("it is not all there")
+        raise ValueError("the memory is not mapped completely")
     return content
 
 
 # --- descriptors, mappings, locks -------------------------------------------------------------------------------------
 
 
-def _files(pid: int, strict: bool = False, only: tuple[str, ...] = ()) -> dict[int, End]:
-    """`only`: those whose link begins so.  `strict`: OSError where we may not look."""
+def _files(pid: int, strict: bool = False, only: tuple[str, ...] = ()) -> dict[int, Descriptor]:
+    """`only`: prefixes of the links to return.  `strict`: raise OSError if access is denied."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")[:FILES]
     except OSError:
@@ -277,54 +284,54 @@ def _files(pid: int, strict: bool = False, only: tuple[str, ...] = ()) -> dict[i
             if link.startswith(only) if only else True:
                 found[int(number)] = _end(pid, number, link)
         except FileNotFoundError:
-            continue  # closed meanwhile
+            continue  # closed in the meantime
         except OSError:
             if strict:
                 raise
     return found
 
 
-def _end(pid: int, number: str, link: str) -> End:
+def _end(pid: int, number: str, link: str) -> Descriptor:
     if link.startswith("pipe:"):
         mode = os.lstat(f"/proc/{pid}/fd/{number}").st_mode  # r and w of the owner, as it was opened (proc_pid_fd(5))
-        return End("pipe", link, ("r" if mode & 0o400 else "") + ("w" if mode & 0o200 else ""))
+        return Descriptor("pipe", link, ("r" if mode & 0o400 else "") + ("w" if mode & 0o200 else ""))
     if link.startswith("socket:"):
-        return End("socket", link)
+        return Descriptor("socket", link)
     if not link.startswith("anon_inode:"):
         return _named(pid, number, link)
-    about = (procfs.read(f"/proc/{pid}/fdinfo/{number}") or b"").decode("ascii", "replace")
+    info = (procfs.read(f"/proc/{pid}/fdinfo/{number}") or b"").decode("ascii", "replace")
     name = link.removeprefix("anon_inode:").strip("[]")
     if name == "eventfd":
-        match = re.search(r"^eventfd-id:\s*(\d+)", about, re.M)
-        return End("eventfd", f"eventfd:{match[1] if match else f'{pid}/{number}'}")
+        match = re.search(r"^eventfd-id:\s*(\d+)", info, re.M)
+        return Descriptor("eventfd", f"eventfd:{match[1] if match else f'{pid}/{number}'}")
     if name == "eventpoll":
-        pairs = re.findall(r"^tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)", about, re.M)
+        pairs = re.findall(r"^tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)", info, re.M)
         members = [
             (int(fd), _directions(bool(int(ev, 16) & _POLLIN), bool(int(ev, 16) & _POLLOUT))) for fd, ev in pairs
         ]
-        return End("epoll", f"epoll:{pid}/{number}", members=tuple(members[:POLLED]))
+        return Descriptor("epoll", f"epoll:{pid}/{number}", members=tuple(members[:POLLED]))
     if name == "pidfd":
-        match = re.search(r"^Pid:\s*(-?\d+)", about, re.M)
-        return End("pidfd", f"pidfd:{pid}/{number}", pid=int(match[1]) if match else 0)
+        match = re.search(r"^Pid:\s*(-?\d+)", info, re.M)
+        return Descriptor("pidfd", f"pidfd:{pid}/{number}", pid=int(match[1]) if match else 0)
     kind = name if name in ("timerfd", "signalfd") else "other"
-    return End(kind, f"{name}:{pid}/{number}")
+    return Descriptor(kind, f"{name}:{pid}/{number}")
 
 
-def _named(pid: int, number: str, link: str) -> End:
-    """A file, by its name alone: its file system may be dead.  A named pipe is not told from a file."""
+def _named(pid: int, number: str, link: str) -> Descriptor:
+    """A file, by its name alone, because its file system may not respond.  A named pipe counts as a file."""
     if link.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
-        return End("terminal", link)
+        return Descriptor("terminal", link)
     if link.startswith("/dev/") and not link.startswith(("/dev/shm/", "/dev/mqueue/")):
-        return End("device", link)
-    return End("file", link)
+        return Descriptor("device", link)
+    return Descriptor("file", link)
 
 
 def _mapping(pid: int, at: int) -> str:
-    """The file that is mapped at this address and shared, by device and inode; empty for memory of its own."""
+    """The shared file that is mapped at this address, by device and inode; empty for private memory."""
     for start, end, permissions, key in _mappings(pid):
         if start <= at < end:
             return key if permissions[3:4] == "s" else ""
-    raise ValueError("nothing is mapped there")
+    raise ValueError("the address is not mapped")
 
 
 def _shared(pid: int) -> set[str]:
@@ -337,7 +344,7 @@ def _shared(pid: int) -> set[str]:
 def _mappings(pid: int) -> list[tuple[int, int, str, str]]:
     content = procfs.read(f"/proc/{pid}/maps", 16 << 20)
     if content is None:
-        raise OSError("its mappings may not be read")
+        raise OSError("its mappings cannot be read")
     found = []
     for line in content.decode("ascii", "replace").splitlines():
         fields = line.split(None, 5)
@@ -348,7 +355,7 @@ def _mappings(pid: int) -> list[tuple[int, int, str, str]]:
 
 
 def _locks() -> dict[str, set[int]]:
-    """Of /proc/locks (proc_locks(5)): by inode, the processes that hold a lock; who waits for one is left out."""
+    """The processes that hold a file lock, by inode (proc_locks(5)); those that wait for one are left out."""
     found: dict[str, set[int]] = {}
     for line in (procfs.read("/proc/locks", 4 << 20) or b"").decode("ascii", "replace").splitlines():
         fields = line.split()
@@ -358,8 +365,8 @@ def _locks() -> dict[str, set[int]]:
 
 
 def _inode(pid: int, fd: int) -> str:
-    """As in /proc/locks; of fdinfo, which asks no file system."""
+    """The inode as in /proc/locks, from fdinfo, which does not access the file system."""
     match = re.search(rb"^ino:\s*(\d+)", procfs.read(f"/proc/{pid}/fdinfo/{fd}") or b"", re.M)
     if match is None:
-        raise ValueError("the kernel does not tell it")
+        raise ValueError("fdinfo has no inode")
     return match[1].decode()

@@ -29,14 +29,14 @@ class Evidence(Client[messages.Event]):
         """Answered by `EvidenceCollected`; if it cannot be asked at all, the phase's own deadline is the answer."""
         context = self.context
         first = sorted(ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))[:RANKS]
-        question = messages.Question(
+        request = messages.Request(
             run_dir=context.place.path,
             attempt=attempt.number,
             finding=finding,
             root=attempt.pid,
             now=time.monotonic(),
-            spared=tuple(context.helpers.pids),
-            ranks=tuple(map(_seen, first)),
+            excluded=tuple(context.helpers.pids),
+            ranks=tuple(map(_state, first)),
             devices=context.devices,
             output=_output(),
             between=min(BETWEEN, finding.limit / 4),
@@ -44,12 +44,12 @@ class Evidence(Client[messages.Event]):
             patience=patience(finding, context.policy.limits),
         )
         self._finding = finding
-        context.helpers.add(self.name, EXACT.dump(question), once=True)
+        context.helpers.add(self.name, EXACT.dump(request), once=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         """`EvidenceCollected` without the ranks, which the caller has to look at."""
         match message:
-            case messages.Evidenced() if self._finding is not None:
+            case messages.Reply() if self._finding is not None:
                 self._finding = None
                 place, report = self.context.place, message.report
                 if report is not None:  # where a person finds it in the end
@@ -69,9 +69,9 @@ class Evidence(Client[messages.Event]):
         return [ev.EvidenceCollected(now, (), (("evidence", "none could be had"),), cleared)]
 
 
-def _seen(rank: Rank) -> messages.RankSeen:
+def _state(rank: Rank) -> messages.RankState:
     names = tuple(section.name for section in rank.sections)
-    return messages.RankSeen(
+    return messages.RankState(
         rank.rank, rank.pid, rank.present, rank.alive_at, rank.moved_at, rank.step, rank.done, names
     )
 
