@@ -183,10 +183,10 @@ def test_the_reply_is_sent_in_time_whatever_blocks(job: Job) -> None:
     asleep(job.start(SLEEP))
     answer = ask(job, between=60, timeout=3)
     assert answer.seconds < 3
-    assert answer.lines[0] == {"event": "problem", "what": "evidence: nothing was seen in time"}
+    assert answer.lines[0] == {"event": "problem", "what": "evidence: the processes could not be observed in time"}
     assert answer.result == {
         "event": "reply",
-        "cleared": "nothing was seen in time",  # that is no proof
+        "cleared": "the processes could not be observed in time",  # without evidence the job is cleared
         "why": "",
         "cpu": 0.0,
         "io": 0,
@@ -226,7 +226,7 @@ def test_a_suspect_that_is_gone(job: Job) -> None:
     assert "its process is gone" in answer.markdown
 
 
-def test_orphans_of_the_job_are_seen_and_nobody_elses(job: Job) -> None:
+def test_orphans_of_the_job_are_observed_and_no_foreign_process(job: Job) -> None:
     job.start(REAPER, ORPHAN)
     root, orphan, foreign = (int(word) for word in job.first_line.split()[:3])
     try:
@@ -234,7 +234,7 @@ def test_orphans_of_the_job_are_seen_and_nobody_elses(job: Job) -> None:
         answer = ask(job, root=root, finding=whole, between=1)
         assert {p["pid"] for p in answer.document["processes"]} == {root, orphan}
         assert "it works" in answer.result["cleared"]
-        answer = ask(job, root=root, finding=whole, spared=[orphan])
+        answer = ask(job, root=root, finding=whole, excluded=[orphan])
         assert {p["pid"] for p in answer.document["processes"]} == {root}
         assert answer.result["cleared"] is None
     finally:

@@ -387,8 +387,8 @@ def test_a_loader_waits_for_its_worker(job: Job, how: str) -> None:
         answer = ask(job, patience=3600.0)
     told = answer.result["cleared"] or answer.result["why"]
     expected = {
-        "asks a server": f"it waits for the workers of its loader; process {worker} (",
-        "rests": f"it waits for the workers of its loader; process {worker} (",
+        "asks a server": f"it waits for the workers of its DataLoader; process {worker} (",
+        "rests": f"it waits for the workers of its DataLoader; process {worker} (",
         "is stuck": f"it waits for process {worker} (",
         "is stopped": f"process {worker} (",
     }
