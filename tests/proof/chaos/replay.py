@@ -276,7 +276,8 @@ class _Replay:
                 return ev.StopRequested(now, order)
             case "pause":
                 return ev.PauseRequested(now, order)
-        self._judge_nobody()
+        if self.job.paused is not None:
+            self._judge_nobody()
         return ev.ResumeRequested(now, order)
 
     def _exited(self, record: dict[str, Any]) -> list[ev.Event]:
