@@ -104,7 +104,7 @@ def test_a_probe_that_is_stuck_is_on_record_and_no_matter(runs: Runs) -> None:
     stuck = listening(fake, run)
     fake.set("-", blocks="*")
     said = run.until("problem")
-    assert (said["helper"], said["what"].startswith("silent for")) == ("probe", True)
+    assert (said["helper"], said["what"].startswith("wrote nothing for")) == ("probe", True)
     wait_for(lambda: not state_of(stuck), "the end of it")
     go(runs)
     assert run.wait() == 0, run.log()
@@ -130,7 +130,7 @@ def test_a_probe_that_is_killed_comes_again(runs: Runs) -> None:
     os.kill(first, signal.SIGKILL)
     second = wait_for(lambda: (now := run.helper("probe")) != first and now, "the probe again")
     assert second != first
-    assert run.until("problem")["what"] == "it ended; it is started again"
+    assert run.until("problem")["what"] == "it exited; ftrun restarts it"
     wait_for(lambda: "libnvidia-ml" in maps(second) and state_of(second) == "S", "that it has the library")
 
     def heard() -> bool:

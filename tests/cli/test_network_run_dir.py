@@ -113,7 +113,7 @@ def test_dead_from_the_start_and_back_in_the_middle(runs: Runs, net: Disk) -> No
     net.die()
     run = start(runs, *HANGS_ONCE[:-1], HANGS_ONCE[-1] + f"; {WAITS[-1]}", first=DEAD)
     run.until("restart")
-    assert "it has not answered in time, so the job starts without" in run.stderr
+    assert "it did not answer in time, so the job starts without" in run.stderr
     assert "no verdicts" in ftctl(runs, "pause").stdout
     assert ftctl(runs, "resume").stdout
     assert state_of(run.pid) == "S"
@@ -169,7 +169,7 @@ def test_dead_in_the_middle_and_at_the_end(runs: Runs, net: Disk) -> None:
     run.until("spawned", 2)
     go(runs)
     assert run.wait() == 7, run.log()
-    assert f"not all of this run is in {runs.run_dir}: it is whole in {local(runs)}" in run.stderr
+    assert f"not all of this run is in {runs.run_dir}: the complete run is in {local(runs)}" in run.stderr
     net.come_back()
     assert start(runs, "true").wait() == 0
     same(runs, net)
@@ -205,7 +205,7 @@ def test_a_stop_before_it_is_read_leaves_all_as_it_is(runs: Runs, net: Disk) -> 
     wait_for(lambda: list(temp.glob("*/run.log")), "it waits")
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.log()
-    assert "stopped before it was read" in run.stderr
+    assert "stopped before it read it" in run.stderr
     net.come_back()
     assert {path.name: path.read_bytes() for path in real.iterdir()} == before
     run = runs.start(
@@ -250,7 +250,10 @@ def test_what_is_not_ours_to_write_is_told_at_once(runs: Runs, net: Disk) -> Non
     for path in others:
         shutil.rmtree(path)
     assert run.wait() == 2
-    assert run.stderr == f"ftrun: {taken} is there already, and not a folder of ours alone; nor is any like it\n"
+    assert (
+        run.stderr
+        == f"ftrun: {taken} already exists and is not a private folder of this user; nor are its alternatives\n"
+    )
     assert not (runs.folder / "started").exists()
 
 
@@ -379,7 +382,7 @@ def test_phases_that_could_not_be_read(runs: Runs, net: Disk, stopped: bool) -> 
         wait_for(lambda: list(temp.glob("*/phases.json")), "it goes on without")
         net.come_back()
         assert run.wait() == 1, run.log()
-        assert f"{runs.run_dir}/phases.json is not read: it has not answered in time" in run.stderr
+        assert f"{runs.run_dir}/phases.json is not read: it did not answer in time" in run.stderr
         (aside,) = real.glob("phases.json.unread-*")
         assert aside.name in run.stderr
         assert aside.read_bytes() == before

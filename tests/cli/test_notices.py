@@ -179,7 +179,7 @@ def test_quiet_silences_both(runs: Runs) -> None:
 def test_a_whole_command_line_in_one_word_gets_a_hint(runs: Runs) -> None:
     run = runs.run("python train.py --lr 3")
     assert run.wait() == 127
-    assert "python train.py --lr 3: command not found (it is one word with spaces in it: try without" in run.stderr
+    assert "python train.py --lr 3: command not found (it is one argument with spaces: try without" in run.stderr
     run = runs.run("no-such-program")
     assert run.wait() == 127
     assert run.stderr == "[ftrun] no-such-program: command not found\n"

@@ -85,7 +85,7 @@ def test_the_helper_outlives_restarts_comes_again_when_killed_and_ends_with_ftru
     os.kill(first, signal.SIGKILL)
     second = wait_for(lambda: (now := run.helper("checkpoint_watcher")) != first and now, "the helper again")
     problem = run.until("problem")
-    assert (problem["helper"], problem["what"]) == ("checkpoint_watcher", "it ended; it is started again")
+    assert (problem["helper"], problem["what"]) == ("checkpoint_watcher", "it exited; ftrun restarts it")
     os.kill(second, signal.SIGSTOP)
     (runs.folder / "next-2").touch()
     assert run.wait() == 0, "a helper that answers no more is no matter"

@@ -56,7 +56,7 @@ def test_every_helper_goes_on_after_sigstop(chatty: "subprocess.Popen[bytes]", m
     assert chatty.returncode == 5
     assert seen == b"x" * SIZE
     (log,) = tmp_path.glob("logs/*/run.log")
-    assert "stopped by a signal: continued" in log.with_name("events.jsonl").read_text()
+    assert "was stopped by a signal; ftrun continued it" in log.with_name("events.jsonl").read_text()
 
 
 def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:

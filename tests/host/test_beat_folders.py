@@ -94,7 +94,7 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat_folders, "LONGEST", 60.0)
+    monkeypatch.setattr(beat_folders, "MAX_SECONDS", 60.0)
 
 
 def stale(memory: Path, name: str = "stale") -> Path:
@@ -213,7 +213,7 @@ def test_no_time_leaves_the_rest_to_the_next_ftrun(memory: Path, monkeypatch: py
         (folder / f"file-{number}").touch()
     times = iter(range(10_000))
     with monkeypatch.context() as patch:
-        patch.setattr(beat_folders, "LONGEST", 50.0)  # s, of a clock that goes on by one at each look at it
+        patch.setattr(beat_folders, "MAX_SECONDS", 50.0)  # s, of a clock that goes on by one at each look at it
         patch.setattr("time.monotonic", lambda: float(next(times)))
         remove_stale(memory)
     left = os.listdir(folder)

@@ -105,14 +105,14 @@ def test_another_layout_version_is_told_once_and_not_read(reader: beats.Beats, w
     writer.put(5, at.MAGIC_WORD, at.MAGIC + 1)
     for _ in range(3):
         assert reader.read(time.monotonic()) == ()
-    assert reader.problems == ["beat slot 5 is of another layout version; it is not read"]
+    assert reader.problems == ["beat slot 5 has another layout version; ftrun ignores it"]
 
 
 def test_a_time_to_come_is_told_and_not_read(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(2, step=1, now=time.monotonic() + 3600)
     writer.claim(3, step=1)
     assert [r.rank for r in reader.read(time.monotonic())] == [3]
-    assert reader.problems == ["beat slot of rank 2 holds a time to come; it is not read"]
+    assert reader.problems == ["beat slot of rank 2 contains a time in the future; ftrun ignores it"]
 
 
 def test_two_processes_that_claim_one_rank_are_told_once_and_the_one_that_steps_speaks(
@@ -141,7 +141,7 @@ def test_a_rank_that_is_no_number_is_told(reader: beats.Beats, writer: Writer) -
     writer.put(0, at.FLAGS, at.NO_RANK)
     (rank,) = reader.read(time.monotonic())
     assert (rank.done, rank.fatal) == (False, None)
-    assert reader.problems == [f"RANK or LOCAL_RANK of process {os.getpid()} is no number: taken for rank 0"]
+    assert reader.problems == [f"RANK or LOCAL_RANK of process {os.getpid()} is not a number: ftrun uses rank 0"]
 
 
 def test_what_a_rank_learned_and_where_it_broke(reader: beats.Beats, writer: Writer) -> None:
@@ -302,7 +302,7 @@ def test_a_full_memory_file_system_is_a_clear_line_and_nothing_starts(runs: Runs
     prefix = runs.mounted(f"mount -t tmpfs -o {room} tmpfs /dev/shm")
     run = runs.run("touch", "started", prefix=prefix)
     assert run.wait() == 125, run.log()
-    assert run.stderr.startswith("ftrun: no room for the beats (/dev/shm: No space left on device); ")
+    assert run.stderr.startswith("ftrun: no space for the heartbeats (/dev/shm: No space left on device); ")
     assert run.stderr.count("\n") == 1
     assert not (runs.folder / "started").exists()
 

@@ -111,7 +111,7 @@ def test_a_line_may_come_in_halves(host: Host) -> None:
 def test_a_line_without_an_end_is_the_end_of_it(host: Host) -> None:
     host.want("while True: os.write(1, b'x' * 65536)")
     host.until(lambda: host.helpers.problems, "its end")
-    assert host.helpers.problems == [("it", "it ended; it is started again")]
+    assert host.helpers.problems == [("it", "it exited; ftrun restarts it")]
     assert host.events() == []
 
 
@@ -136,14 +136,14 @@ def test_one_that_dies_at_once_comes_again_ever_later(host: Host) -> None:
         delays.append(due - host.now)
         host.ahead += delays[-1]
     assert all(0.5 * d < delay <= d for delay, d in zip(delays, (1, 2, 4, 8, 16, 32, 60, 60, 60), strict=True)), delays
-    assert host.helpers.problems == [("it", "it ended; it is started again")], "told once"
+    assert host.helpers.problems == [("it", "it exited; ftrun restarts it")], "told once"
 
 
 def test_one_that_did_well_comes_again_at_once_and_that_is_told(host: Host) -> None:
     host.want("say('born'); sys.stdin.readline(); os._exit(1)")
     for number in (1, 2, 3):
         host.heard("born", number)
-        host.ahead += module.WELL + 1
+        host.ahead += module.STABLE_AFTER + 1
         host.helpers.send("it", line({"die": True}))
         due = host.until(lambda: host.helpers.deadline, "its end")
         assert due - host.now <= FIRST_DELAY
@@ -177,7 +177,10 @@ def test_a_silent_one_is_killed_and_that_is_told_once(host: Host) -> None:
         host.ahead += 25
         host.until(lambda: not host.helpers.pids, "its end")
         host.ahead += 60
-    assert [what for _, what in host.helpers.problems] == ["silent for 25 s: killed", "it ended; it is started again"]
+    assert [what for _, what in host.helpers.problems] == [
+        "wrote nothing for 25 s; ftrun killed it",
+        "it exited; ftrun restarts it",
+    ]
 
 
 def test_telling_one_that_does_not_read_never_blocks(host: Host) -> None:
@@ -257,7 +260,7 @@ def test_one_that_is_stopped_goes_on(host: Host) -> None:
         host.helpers.send("it", line({"ask": "speak"}))
         host.heard("speak", number)
     assert host.events().count("up") == 1
-    assert host.helpers.problems == [("it", "stopped by a signal: continued")]
+    assert host.helpers.problems == [("it", "was stopped by a signal; ftrun continued it")]
 
 
 def test_one_that_is_stopped_all_the_time_is_replaced(host: Host) -> None:
@@ -272,7 +275,7 @@ def test_one_that_is_stopped_all_the_time_is_replaced(host: Host) -> None:
 
     host.until(replaced, "the next one")
     assert first not in host.helpers.pids
-    assert ("it", f"stopped {module.STOPS} times: killed") in host.helpers.problems
+    assert ("it", f"was stopped {module.MAX_STOPS} times; ftrun killed it") in host.helpers.problems
 
 
 def test_one_that_is_stopped_while_its_end_is_awaited_goes_on(host: Host, tmp_path: Path) -> None:

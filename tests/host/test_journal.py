@@ -29,7 +29,8 @@ def test_what_follows_half_a_record_is_whole(tmp_path: Path) -> None:
     words = [str(tmp_path), str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
     done = subprocess.run([sys.executable, "-c", PART, *words], capture_output=True, text=True, timeout=60, check=True)
     assert (
-        done.stdout == f"records in {tmp_path} cannot be written (No space left on device); the job goes on without\n"
+        done.stdout
+        == f"records in {tmp_path} cannot be written (No space left on device); the job continues without it\n"
     )
     first, half, last = (tmp_path / "events.jsonl").read_text().splitlines()
     assert json.loads(first)["number"] == 0

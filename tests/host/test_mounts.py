@@ -48,7 +48,7 @@ LIST = """\
     ],
 )
 def test_the_longest_mount_point_that_can_be_seen(path: str, kind: str | None) -> None:
-    assert Mounts(LIST).network(path) == kind
+    assert Mounts(LIST).network_kind(path) == kind
 
 
 @pytest.mark.parametrize("kind", ["virtiofs", "9p", "nfs4", "fuse.bindfs"])
@@ -56,27 +56,27 @@ def test_a_root_that_is_no_local_disk(kind: str) -> None:
     """It is looked at all the same: where it does not answer, neither does the program that asks."""
     seen = Mounts(LIST.replace(" - overlay overlay ", f" - {kind} root "))
     for path in ("/data/run", "/data/hidden/run", "/proc/self"):
-        assert (seen.network(path), seen.on_root(path)) == (None, False)
+        assert (seen.network_kind(path), seen.on_root(path)) == (None, False)
     for path in ("/job/run", "/nfsx", "/data/../job/run"):
-        assert (seen.network(path), seen.on_root(path)) == (kind, True)
+        assert (seen.network_kind(path), seen.on_root(path)) == (kind, True)
     for path in ("/nfs/run", "/nfs/fast/run", "/nfs/../tmp/run"):
-        assert (seen.network(path), seen.on_root(path)) == ("nfs4", False)
+        assert (seen.network_kind(path), seen.on_root(path)) == ("nfs4", False)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n1 2\n", "x y z a b - c d"])
 def test_what_nobody_knows_is_as_before(text: str) -> None:
-    assert Mounts(text).network("/job/run") is None
+    assert Mounts(text).network_kind("/job/run") is None
 
 
 def test_in_a_chroot() -> None:
     """The kernel lists what can be reached, with parents that cannot."""
-    assert Mounts("7 3 0:9 / /nfs rw - nfs4 s:/ rw\n").network("/nfs/run") == "nfs4"
+    assert Mounts("7 3 0:9 / /nfs rw - nfs4 s:/ rw\n").network_kind("/nfs/run") == "nfs4"
 
 
 def test_this_machine() -> None:
     assert mounts.network_kind("/dev/shm") is None
     assert mounts.network_kind("/proc/self") is None
-    assert Mounts().network("/dev/shm/not/there") is None
+    assert Mounts().network_kind("/dev/shm/not/there") is None
 
 
 def test_a_dead_disk_is_not_asked(disk: Disk, tmp_path: Path) -> None:

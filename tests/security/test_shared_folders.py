@@ -122,7 +122,7 @@ def test_a_state_of_another_user_is_not_believed(
     assert run.stdout == "start 1 preload\n"  # nothing in the environment is theirs
     assert state_of(sleeper.pid) == "S"  # no process of theirs to choose is ended
     assert whole(precious)  # no folder of theirs to choose is emptied
-    assert "the counts start anew" in run.stderr
+    assert "all counts start again from zero" in run.stderr
     assert len(list(shared.glob("state.json.corrupt-*"))) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_beat_folder_that_another_user_made_anew_is_not_used(shared: Path, mon
         made.reset()
         assert os.listdir(made.path) == []
         assert not made.ours  # so it is not on PYTHONPATH
-        assert "no beats are seen" in made.problems[-1]
+        assert "cannot receive heartbeats" in made.problems[-1]
     finally:
         made.close()
 
@@ -266,7 +266,7 @@ def test_a_file_of_ours_is_read_only_if_it_is(shared: Path) -> None:
         with pytest.raises(ValueError, match="larger"):
             safe_files.read("ours", 3, folder)
         os.chown(shared / "ours", 65534, -1)
-        with pytest.raises(safe_files.ForeignFile, match="of user 65534"):
+        with pytest.raises(safe_files.ForeignFile, match="to user 65534"):
             safe_files.read("ours", 10, folder)
     finally:
         os.close(folder)

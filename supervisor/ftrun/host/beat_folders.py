@@ -1,8 +1,8 @@
-"""The folders that hold the beat files, one for each ftrun: their names, their locks, and their removal.
+"""The folders of the beat files, one for each ftrun: their names, locks and removal.
 
-An ftrun holds a lock (flock(2)) on the file `lock` of its folder for as long as it lives.  The kernel releases it when
-the process ends, however it ends, and it is valid between containers that share /dev/shm, where process ids have no
-meaning.  A folder whose lock is free belongs to an ftrun that was killed: the next one of the same user removes it.
+An ftrun holds a lock (flock(2)) on the file `lock` of its folder for its whole life.  The kernel releases the lock when
+the process ends, however it ends; the lock also works between containers that share /dev/shm, where process ids have no
+meaning.  A folder whose lock is free belongs to an ftrun that was killed: the next ftrun of the same user removes it.
 """
 
 import fcntl
@@ -17,10 +17,10 @@ from ftrun_hooks import layout as at
 
 PREFIX: Final = "ftrun-beats-"
 LOCK: Final = "lock"
-DEPTH: Final = 32  # folders in folders
-# Limits of one call of `remove_stale`, which PID 1 makes: entries looked at, and seconds.
-MOST_ENTRIES: Final = 20_000
-LONGEST: Final = 0.05
+DEPTH: Final = 32  # of nested folders that are removed
+# Limits of one call of `remove_stale`, which runs in PID 1: directory entries, and seconds.
+MAX_ENTRIES: Final = 20_000
+MAX_SECONDS: Final = 0.05
 
 
 def new_path(memory: str) -> str:
@@ -29,7 +29,7 @@ def new_path(memory: str) -> str:
 
 
 def is_ours(path: str) -> bool:
-    """Whether `path` is a folder, and no link to one, of this user."""
+    """Return whether `path` is a folder of this user, and not a link."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -38,10 +38,10 @@ def is_ours(path: str) -> bool:
 
 
 def lock(path: str) -> int:
-    """Create the lock file of a folder and take the lock; gives the descriptor that holds it.  OSError.
+    """Create the lock file of a folder and take the lock; return the descriptor that holds it.  Raises OSError.
 
-    It gets its name once the lock is held, so that nobody finds it free.  The descriptor is close-on-exec: neither the
-    command nor a helper keeps the lock when ftrun is dead.
+    The file gets its name only once the lock is held, so that no other process finds it unlocked.  The descriptor is
+    close-on-exec: neither the command nor a helper keeps the lock after ftrun has died.
     """
     unnamed = f"{path}/{LOCK}.new"
     fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -55,7 +55,7 @@ def lock(path: str) -> int:
 
 
 def remove(path: str) -> None:
-    """Remove a beat folder of this user; anything else is left alone, and so is what a link leads to."""
+    """Remove a beat folder of this user.  Anything else, including the target of a link, is left alone."""
     if not os.path.basename(path).startswith(PREFIX):
         return
     try:
@@ -74,70 +74,71 @@ def remove(path: str) -> None:
 
 
 def remove_stale(beside: str) -> None:
-    """Remove the folders of this user's killed ftruns from the memory file system in which the folder `beside` lies.
+    """Remove the folders of this user's killed ftruns from the memory file system that contains the folder `beside`.
 
-    It never waits, takes 50 ms at most, and leaves the rest to the next call.  It leaves alone what has no lock file,
-    what is a link or another user's, and a folder in which a process still gives heartbeats: see `_in_use`.
+    It never blocks, takes 50 ms at most, and leaves the remaining work to the next call.  It skips folders without a
+    lock file, links, folders of other users, and folders in which a process still gives heartbeats: see `_in_use`.
     """
-    deadline = time.monotonic() + LONGEST
-    memory, ours = os.path.split(beside)
-    found = []
+    deadline = time.monotonic() + MAX_SECONDS
+    memory, own_name = os.path.split(beside)
+    names = []
     try:
         with os.scandir(memory) as entries:
             for number, entry in enumerate(entries):
-                if number >= MOST_ENTRIES or time.monotonic() > deadline:
+                if number >= MAX_ENTRIES or time.monotonic() > deadline:
                     break
-                if entry.name.startswith(PREFIX) and entry.name != ours:
-                    found.append(entry.name)
+                if entry.name.startswith(PREFIX) and entry.name != own_name:
+                    names.append(entry.name)
     except OSError:
         return
-    for name in found:
+    for name in names:
         if time.monotonic() > deadline:
             break
         try:
             _remove_if_stale(f"{memory}/{name}", deadline)
         except OSError:
-            pass  # it is not ours, its owner lives, or it is gone
+            pass  # it belongs to another user, its ftrun is alive, or it is gone
 
 
 def _remove_if_stale(path: str, deadline: float) -> None:
-    """OSError where it is not to be removed, or only in part: the lock file goes last, so that a later call goes on."""
+    """Raises OSError if the folder must stay or was removed only in part.  The lock file is removed last, so that a
+    later call can continue."""
     folder = _open_folder(path)
-    held = -1
+    lock_fd = -1
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             return
-        held = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        as_made = os.fstat(held)
+        lock_fd = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        as_made = os.fstat(lock_fd)
         if not st.S_ISREG(as_made.st_mode) or as_made.st_uid != os.geteuid():
             return
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.stat(LOCK, dir_fd=folder, follow_symlinks=False).st_ino != as_made.st_ino:
-            return  # a living ftrun has just made its folder anew
+            return  # a running ftrun has just recreated its folder
         if _in_use(folder) or not _empty(folder, deadline, LOCK):
             return
         os.unlink(LOCK, dir_fd=folder)
         os.rmdir(path)
     finally:
         os.close(folder)
-        if held >= 0:
-            os.close(held)
+        if lock_fd >= 0:
+            os.close(lock_fd)
 
 
 def _in_use(folder: int) -> bool:
-    """Whether a process has the beat file open for writing or mapped: a rank that outlived its ftrun.
+    """Return whether a process has the beat file open for writing or mapped: a rank that outlived its ftrun.
 
-    The ftrun that uses the same run dir next ends such a rank and removes its folder; any other one leaves both alone.
-    The kernel gives a read lease on a file only while nobody has it open for writing (fcntl(2), F_SETLEASE), whichever
-    PID namespace that process is in.  Where the kernel has no leases (EINVAL) the folder counts as used.
-    A process that never gave a heartbeat does not count: hooks that find no folder do nothing.
+    The next ftrun that uses the same run dir ends such a rank and removes its folder; any other ftrun leaves both
+    alone.  The kernel grants a read lease on a file only while no process has it open for writing (fcntl(2),
+    F_SETLEASE), whichever PID namespace that process is in.  Where the kernel has no leases (EINVAL) the folder counts
+    as used.  A process that never gave a heartbeat does not count: hooks that find no folder do nothing.
     """
     try:
         file = os.open(at.BEATS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return False
     try:
-        # Who opens it meanwhile makes the kernel send us a signal: SIGIO would be forwarded to the command.
+        # If a process opens the file meanwhile, the kernel sends a signal: SIGIO would be forwarded to the command.
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGCHLD)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -153,7 +154,8 @@ def _open_folder(path: str, within: int | None = None) -> int:
 
 
 def _empty(folder: int, deadline: float, keep: str = "", depth: int = DEPTH) -> bool:
-    """Remove all that is in an open folder but `keep`; true if nothing else is left.  OSError: it cannot be read."""
+    """Remove everything but `keep` from an open folder; return whether nothing else is left.  Raises OSError if the
+    folder cannot be read."""
     emptied, folders = True, []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -168,7 +170,7 @@ def _empty(folder: int, deadline: float, keep: str = "", depth: int = DEPTH) -> 
                     os.unlink(entry.name, dir_fd=folder)
             except OSError:
                 emptied = False
-    for name in folders:  # the listing is closed: ftrun may have few descriptors left
+    for name in folders:  # after the listing is closed: ftrun may have few descriptors left
         if time.monotonic() > deadline:
             return False
         try:
@@ -179,7 +181,7 @@ def _empty(folder: int, deadline: float, keep: str = "", depth: int = DEPTH) -> 
 
 
 def _remove_folder(within: int, name: str, deadline: float, depth: int) -> None:
-    """OSError where something is left."""
+    """Raises OSError if something is left."""
     if depth > 0:
         folder = _open_folder(name, within)
         try:
@@ -189,9 +191,9 @@ def _remove_folder(within: int, name: str, deadline: float, depth: int) -> None:
     os.rmdir(name, dir_fd=within)
 
 
-def quietly(call: Callable[..., object], *words: str) -> None:
-    """Call it, whatever becomes of it."""
+def quietly(call: Callable[..., object], *arguments: str) -> None:
+    """Call it and ignore errors."""
     try:
-        call(*words)
+        call(*arguments)
     except (OSError, ValueError, BufferError):
         pass

@@ -1,4 +1,5 @@
-"""A slot of the beat file (`ftrun_hooks/layout.py`) as a value: for its owner, and for who looks on."""
+"""Converts a slot of the beat file (`ftrun_hooks/layout.py`) to a value, for the ftrun that owns the file and for other
+readers."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,12 +10,13 @@ from ftrun.host import procfs
 from ftrun_hooks import layout as at
 
 NS: Final = 1e9
-MOST: Final = 1 << 63  # that a step may be (messages/records.py)
-Times = Sequence[tuple[float, float]]  # beginnings and ends, in seconds
+MAX_STEP: Final = 1 << 63  # as in messages/records.py
+Periods = Sequence[tuple[float, float]]  # start and end, in seconds
 
 
-def write_plan(words: memoryview, deadline: float | None, times: Times | None) -> None:
-    """Into the header: the next look, and the last times in which nobody was judged; None: those that are there."""
+def write_plan(words: memoryview, deadline: float | None, times: Periods | None) -> None:
+    """Write to the header when the slots are read next, and the last periods that are excluded from all timeouts;
+    `times` None leaves the periods unchanged."""
     words[at.H_NEXT_LOOK] = at.NO_LOOK if deadline is None else int(deadline * NS)
     if times is None:
         return
@@ -22,15 +24,15 @@ def write_plan(words: memoryview, deadline: float | None, times: Times | None) -
     for number, pair in enumerate([*last, *[(0, 0)] * (at.FREEZES - len(last))]):
         word = at.H_FREEZES + 2 * number
         if (words[word], words[word + 1]) != pair:
-            words[word + 1] = 0  # a reader in between sees none
+            words[word + 1] = 0  # a concurrent reader sees no period
             words[word], words[word + 1] = pair
 
 
 def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: Callable[[str], str | None]) -> Rank:
-    """What the words of a slot say.  `credit` was read before them: a beat moves MOVED_AT, then clears the credit.
-    `text` gives the content of a file of the beat folder, if there is any."""
+    """Convert the words of a slot.  `credit` must be read before the row: a heartbeat moves MOVED_AT, then clears the
+    credit.  `text` returns the content of a file of the beat folder, or None."""
     number, flags = row[at.RANK], row[at.FLAGS]
-    told = text(at.SAVED) if row[at.SAVED_AT] else None
+    saved_files = text(at.SAVED) if row[at.SAVED_AT] else None
     return Rank(
         rank=number,
         pid=row[at.PID],
@@ -49,49 +51,51 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         usual=row[at.USUAL] / NS,
         longest=row[at.LONGEST] / NS,
         slowest_start=row[at.SLOWEST_START] / NS,
-        saved=_files(told, "S") if told else (),
-        resumed=_files(told, "L") if told else (),
+        saved=_files(saved_files, "S") if saved_files else (),
+        resumed=_files(saved_files, "L") if saved_files else (),
         ranked=not row[at.UNRANKED],
         parents=tuple(filter(None, row[at.PARENTS : at.PARENTS + at.PARENTS_KEPT])),
     )
 
 
 def sections(row: Sequence[int]) -> tuple[Section, ...]:
-    """Those that are open, the outermost first."""
-    found = []
+    """Return the open sections, the outermost first."""
+    open_sections = []
     for level in range(min(row[at.DEPTH], at.SECTIONS)):
         entry = row[at.SECTION_TABLE + level * at.SECTION_WORDS : at.SECTION_TABLE + (level + 1) * at.SECTION_WORDS]
         flags = entry[at.S_TIMEOUT]
         seconds = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
         side, automatic = bool(flags & at.SIDE), bool(flags & at.AUTOMATIC)
         timeout, longest = (None, seconds) if automatic else (seconds, None)
-        found.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic, longest))
-    return tuple(found)
+        open_sections.append(
+            Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic, longest)
+        )
+    return tuple(open_sections)
 
 
 def _files(text: str, kind: str) -> tuple[SavedFile, ...]:
-    """Those of a kind in `saved-<rank>`, the newest last."""
+    """Return the entries of one kind in `saved-<rank>`, the newest last."""
     lines = [line.split(" ", 2) for line in text.split("\n")]
     return tuple(SavedFile(line[2], line[1]) for line in reversed(lines) if len(line) == 3 and line[0] == kind)
 
 
 def has_plausible_times(row: Sequence[int], now: float) -> bool:
-    """Whether it holds no time to come: what does was not written by us."""
+    """Return whether no time in the slot lies in the future; otherwise the slot was not written by the hooks."""
     return max(row[at.CLAIMED_AT], row[at.ALIVE_AT], row[at.MOVED_AT]) <= (now + 60) * NS
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether the process that claimed a slot is still there."""
+    """Return whether the process that claimed a slot still exists."""
     process = procfs.stat(pid)
     return process is not None and process.start == start and not process.ended
 
 
 def _step(word: int) -> int | None:
-    """None also for what no program has reached: it would be kept as the best."""
-    return word - 1 if 0 < word <= MOST else None
+    """Return None also for a step that no program can reach: it would be kept as the highest step."""
+    return word - 1 if 0 < word <= MAX_STEP else None
 
 
 def _name(words: Sequence[int]) -> str:
-    """A name at the beginning of these words."""
+    """Decode the name at the beginning of these words."""
     content = b"".join(word.to_bytes(at.WORD, sys.byteorder) for word in words[: at.NAME_BYTES // at.WORD])
     return content.partition(b"\0")[0].decode("utf-8", "replace")

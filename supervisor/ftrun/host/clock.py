@@ -7,5 +7,5 @@ from ftrun.host import procfs
 
 
 def clock() -> Clock:
-    """The time now, on the wall and since this boot."""
+    """Return the current wall-clock time, and the time since this boot."""
     return Clock(time.time(), procfs.boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME))

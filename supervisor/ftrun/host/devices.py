@@ -1,4 +1,4 @@
-"""How many accelerators the command has, told without asking any driver."""
+"""Counts the command's accelerators without querying any driver."""
 
 import os
 import re
@@ -10,23 +10,27 @@ DRIVERS = tuple(file for vendor in VENDORS for file in vendor.driver_files)  # w
 
 
 def count() -> int:
-    """Those that the environment names, else those that have a file in /dev."""
+    """Return how many devices the environment lists, else how many device files /dev contains."""
     for variable in VARIABLES:
         if variable in os.environ:
-            return _named(os.environ[variable])
+            return _count_listed(os.environ[variable])
     names = os.listdir("/dev")
     return max(sum(bool(re.fullmatch(vendor.device_files, name)) for name in names) for vendor in VENDORS)
 
 
 def hiding_variable() -> str | None:
-    """The variable by which the environment takes all accelerators away from the command, if it does."""
-    given = [variable for variable in VARIABLES if variable in os.environ]
-    return given[0] if given and not any(_named(os.environ[variable]) for variable in given) else None
+    """Return the environment variable that hides all accelerators from the command, if there is one."""
+    set_variables = [variable for variable in VARIABLES if variable in os.environ]
+    return (
+        set_variables[0]
+        if set_variables and not any(_count_listed(os.environ[variable]) for variable in set_variables)
+        else None
+    )
 
 
 def why_none(probed: bool) -> str | None:
-    """Why the command has no accelerator, where that is certain.  `probed`: somebody named the probe that will find
-    them, which may need no file in /dev."""
+    """Return why the command certainly has no accelerator; None if it may have one.  `probed`: the user chose the
+    probe, which may need no file in /dev."""
     if (variable := hiding_variable()) is not None:
         return f"{variable} names no device"
     if probed or count() or any(map(os.path.exists, DRIVERS)):
@@ -34,5 +38,5 @@ def why_none(probed: bool) -> str | None:
     return f"there is no accelerator here ({', '.join(f'no {vendor.example}' for vendor in VENDORS)})"
 
 
-def _named(text: str) -> int:
-    return len([word for word in text.split(",") if word.strip() not in ("", "-1")])
+def _count_listed(text: str) -> int:
+    return len([device for device in text.split(",") if device.strip() not in ("", "-1")])

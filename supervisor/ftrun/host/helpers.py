@@ -1,8 +1,8 @@
-"""Helpers: programs of ours beside the command.  Each may block, die or be killed without harm to the job.
+"""Runs helpers: programs of ftrun beside the command.  Each may block, die or be killed without harm to the job.
 
-A helper is one of the packages `ftrun.helpers.*`, run in a process of its own.  It says one JSON object a line on its
-stdout, and ends when its stdin does (two pipes, or a pair of sockets).  One that dies is started again, later each
-time.
+A helper is one of the packages `ftrun.helpers.*`, in a process of its own.  It writes one JSON object per line to its
+stdout, and ends when its stdin is closed (two pipes, or a pair of sockets).  A helper that dies is started again, after
+a delay that grows each time.
 """
 
 import os
@@ -16,15 +16,17 @@ from typing import Final
 from ftrun.host import spawn
 from ftrun.messages.helpers import LINE_LIMIT
 
-FIRST_DELAY: Final = 1.0  # s before it is started again; doubles up to
+FIRST_DELAY: Final = 1.0  # s before a helper is started again; doubles up to LONGEST_DELAY
 LONGEST_DELAY: Final = 60.0
-PROMPT_DELAYS: Final = (0.05, 1.0)  # s; the same for one that the command, or others, may be waiting for
-WELL: Final = 300.0  # s of life after which the next death is a first one again
-STOPS: Final = 100  # of one process: it is replaced then, so that a loop that stops its pid does not occupy PID 1
-SLICE: Final = 100  # ms of a wait at the very end, between two looks whether it was stopped
-READ: Final = 65536  # bytes a turn
-Line = bytes | None  # what a helper says; None: one that was to run once has ended
-# Isolated from the user's PYTHONPATH and working directory: what is not installed is found where we are.
+PROMPT_DELAYS: Final = (0.05, 1.0)  # s; the same for a helper that the command, or another process, may be waiting for
+STABLE_AFTER: Final = 300.0  # s of life after which the delay starts from its first value again
+MAX_STOPS: Final = (
+    100  # of one process, which is then replaced, so that a loop that stops its pid cannot keep PID 1 busy
+)
+SLICE: Final = 100  # ms between two checks for a stopped helper, while `finish` waits
+READ: Final = 65536  # bytes per call
+Line = bytes | None  # a line of a helper's output; None: a helper that was to run once has ended
+# Isolated from the user's PYTHONPATH and working directory: packages that are not installed are found next to ftrun.
 CODE: Final = """import sys
 sys.path[:0] = sys.argv[1].split("\\n")
 from ftrun.helpers.{name}.__main__ import main
@@ -32,12 +34,12 @@ sys.exit(main(sys.argv[2:]))"""
 
 
 class Helper:
-    """One program that is to run: always, or `once`."""
+    """One program that runs all the time, or `once`."""
 
     def __init__(
         self,
         name: str,
-        words: Sequence[str],
+        arguments: Sequence[str],
         once: bool,
         silence: float | None,
         passed: Sequence[int],
@@ -45,31 +47,31 @@ class Helper:
         paired: bool,
         prompt: bool,
     ) -> None:
-        self.name, self.words, self.once, self.silence = name, words, once, silence
+        self.name, self.arguments, self.once, self.silence = name, arguments, once, silence
         self.passed, self.lasting, self.paired = passed, lasting, paired
         self.pid = 0
-        self.pipes: tuple[int, int] | None = None  # what it says; what it is told, and ends with us
+        self.pipes: tuple[int, int] | None = None  # its output; its input, which the kernel closes when ftrun dies
         self.rest = b""
         self.first, self.longest = PROMPT_DELAYS if lasting or prompt else (FIRST_DELAY, LONGEST_DELAY)
         self.delay = self.first
-        self.heard_at = self.started_at = 0.0
+        self.last_output_at = self.started_at = 0.0
         self.stops = 0
-        self.due: float | None = 0.0  # to be started; None: it runs, or is not wanted any more
+        self.due: float | None = 0.0  # when to start it; None: it runs, or will not be started again
 
 
 class Helpers:
-    """All of them.  `problems` are for a person: the helper's name, and one line."""
+    """All helpers.  `problems` are for the user: the helper's name, and one line."""
 
     def __init__(self, poll: select.poll, log: int) -> None:
         self._poll, self._log = poll, log
         self._all: list[Helper] = []
-        self._last_words: list[tuple[str, Line]] = []
+        self._final_lines: list[tuple[str, Line]] = []
         self.problems: list[tuple[str, str]] = []
 
     def add(
         self,
         name: str,
-        *words: str,
+        *arguments: str,
         once: bool = False,
         silence: float | None = None,
         passed: Sequence[int] = (),
@@ -78,20 +80,21 @@ class Helpers:
         prompt: bool = False,
         delay: float = 0.0,
     ) -> None:
-        """Run `ftrun.helpers.<name>` with these arguments from the next `supervise` on; a running one is ended.
+        """Run `ftrun.helpers.<name>` with these arguments from the next `supervise` on; a helper of that name that
+        already runs is ended.
 
-        `silence`: saying nothing for so many seconds, it is stuck: it is killed and started again.
-        `passed`: descriptors of ours that it has from 3 on.  `lasting`: it ends by itself, after its stdin.
-        `paired`: one descriptor of ours, for both directions.  `prompt`: if it dies, it is started again at once.
-        `delay`: seconds before it is started at all.
+        `silence`: a helper that writes nothing for so many seconds is stuck: it is killed and started again.  `passed`:
+        descriptors of ftrun that the helper gets as 3 and up.  `lasting`: it is not killed, but ends by itself after
+        its stdin is closed.  `paired`: ftrun uses one descriptor for both directions.  `prompt`: if it dies, it is
+        started again at once.  `delay`: seconds before its first start.
         """
         self.remove(name)
-        self._all.append(Helper(name, words, once, silence, passed, lasting, paired, prompt))
+        self._all.append(Helper(name, arguments, once, silence, passed, lasting, paired, prompt))
         if delay:
             self._all[-1].due = time.monotonic() + delay
 
     def remove(self, name: str) -> None:
-        """It is not wanted any more."""
+        """End a helper and do not start it again."""
         for helper in [h for h in self._all if h.name == name]:
             self._all.remove(helper)
             self._stop(helper, kill=not helper.lasting)
@@ -105,70 +108,84 @@ class Helpers:
 
     @property
     def deadline(self) -> float | None:
-        """When one has to be started, or has been silent for too long."""
-        silent = [h.heard_at + h.silence for h in self._all if h.pipes is not None and h.silence is not None]
+        """When the next helper must be started, or has been silent for too long."""
+        silent = [h.last_output_at + h.silence for h in self._all if h.pipes is not None and h.silence is not None]
         return min([h.due for h in self._all if h.due is not None] + silent, default=None)
 
     def supervise(self, now: float) -> list[int]:
-        """Start those that are due, kill those that are stuck; the pids of the new ones."""
+        """Start the helpers that are due and kill those that are stuck; return the pids of the new processes."""
         for helper in self._all:
-            if helper.pipes is not None and helper.silence is not None and now >= helper.heard_at + helper.silence:
+            if (
+                helper.pipes is not None
+                and helper.silence is not None
+                and now >= helper.last_output_at + helper.silence
+            ):
                 if helper.delay == helper.first:
-                    self.problems.append((helper.name, f"silent for {now - helper.heard_at:.0f} s: killed"))
-                self._stop(helper)  # started again when it is reaped, which may take as long as its driver likes
+                    self.problems.append(
+                        (helper.name, f"wrote nothing for {now - helper.last_output_at:.0f} s; ftrun killed it")
+                    )
+                self._stop(helper)  # it is started again when it is reaped; a driver call may delay that without limit
         due = [helper for helper in self._all if helper.due is not None and helper.due <= now]
         return [helper.pid for helper in due if self._start(helper, now)]
 
     def send(self, name: str, line: bytes) -> None:
-        """Say a whole line to one that runs; lost where it does not listen.  One that was told half of it is ended."""
+        """Send a whole line to a helper.  The line is lost if the helper does not run or does not read; a helper that
+        received only a part of it is ended."""
         for helper in self._all:
             if helper.name == name and helper.pipes is not None:
                 try:
-                    whole = os.write(helper.pipes[1], line) == len(line)
+                    complete = os.write(helper.pipes[1], line) == len(line)
                 except OSError:
                     continue
-                if not whole:
+                if not complete:
                     self._stop(helper)
 
     def read_lines(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
-        """What those whose pipes are ready said: the helper's name and each line.  Bounded a turn."""
-        found, self._last_words = self._last_words, []
+        """Read from the helpers whose pipes are ready; return the helper's name with each line.  The amount per call is
+        bounded."""
+        lines, self._final_lines = self._final_lines, []
         for helper in self._all:
             if helper.pipes is not None and helper.pipes[0] in ready:
-                found += self._read(helper, now)
-        return found
+                lines += self._read(helper, now)
+        return lines
 
     def child_ended(self, pid: int, now: float, well: bool = False) -> None:
-        """This child was reaped: a helper comes again, unless it was to run once, or ended `well`: it has said why."""
+        """A child was reaped: if it is a helper it is started again, unless it was to run once, or ended `well` after
+        reporting why."""
         for helper in [h for h in self._all if h.pid == pid]:
-            helper.pid = 0  # may be somebody else's from now on
+            helper.pid = 0  # another process may get this pid from now on
             if helper.pipes is not None:
-                self._last_words += self._read(helper, now)
+                self._final_lines += self._read(helper, now)
             self._stop(helper)
             if helper.once:
                 self._all.remove(helper)
-                self._last_words.append((helper.name, None))
+                self._final_lines.append((helper.name, None))
             elif well:
                 self._all.remove(helper)
             else:
-                self._later(helper, now, "it ended")
+                self._schedule_restart(helper, now, "it exited")
 
     def child_stopped(self, pid: int) -> None:
-        """This child was stopped (SIGSTOP): a helper goes on at once, since the command may be waiting for it."""
+        """A child was stopped (SIGSTOP): a helper is continued at once, since the command may be waiting for it."""
         for helper in [h for h in self._all if h.pid == pid]:
             helper.stops += 1
-            if helper.stops in (1, STOPS) and helper.delay == helper.first:
-                what = "stopped by a signal: continued" if helper.stops == 1 else f"stopped {STOPS} times: killed"
-                self.problems.append((helper.name, what))
-            if helper.stops < STOPS:
+            if helper.stops in (1, MAX_STOPS) and helper.delay == helper.first:
+                action = (
+                    "was stopped by a signal; ftrun continued it"
+                    if helper.stops == 1
+                    else f"was stopped {MAX_STOPS} times; ftrun killed it"
+                )
+                self.problems.append((helper.name, action))
+            if helper.stops < MAX_STOPS:
                 os.kill(pid, signal.SIGCONT)
             else:
                 self._stop(helper)  # started again when it is reaped
 
     def finish(self, name: str, seconds: float) -> bool:
-        """For the very end, since it waits: let a lasting one do what is left to do; whether it has within so long.
+        """Let a lasting helper complete its work; return whether it did so within `seconds`.  It blocks, so it is for
+        the very end.
 
-        One that dies over it is started again, one that needs longer is left alone.
+        A helper that dies meanwhile is started again; one that needs longer is left running.
         """
         until = time.monotonic() + seconds
         return all(self._finished(helper, until) for helper in self._all if helper.name == name)
@@ -184,14 +201,14 @@ class Helpers:
                     pass
 
     def _start(self, helper: Helper, now: float) -> bool:
-        helper.due, helper.started_at, helper.heard_at, helper.rest, helper.stops = None, now, now, b"", 0
+        helper.due, helper.started_at, helper.last_output_at, helper.rest, helper.stops = None, now, now, b"", 0
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         hooks = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__file__ or "")))
-        command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.words]
+        command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.arguments]
         try:
             helper.pid, *pipes = spawn.spawn_helper(command, self._log, helper.passed, helper.lasting, helper.paired)
         except OSError as error:
-            self._later(helper, now, str(error.strerror))
+            self._schedule_restart(helper, now, str(error.strerror))
             return False
         helper.pipes = pipes[0], pipes[1]
         self._poll.register(pipes[0], select.POLLIN)
@@ -202,7 +219,7 @@ class Helpers:
             if not helper.pid and not self._start(helper, now):
                 return False
             if helper.pipes is not None:
-                self._hear_out(helper, until)
+                self._drain_output(helper, until)
             status = _reaped(helper.pid, until)
             if status is None:
                 return False
@@ -212,17 +229,17 @@ class Helpers:
                 return True
         return False
 
-    def _hear_out(self, helper: Helper, until: float) -> None:
-        """End its stdin, and wait for the end of what it says."""
+    def _drain_output(self, helper: Helper, until: float) -> None:
+        """Close its stdin, and wait for the end of its output."""
         assert helper.pipes is not None
-        (output, told), helper.pipes = helper.pipes, None
+        (output, input_fd), helper.pipes = helper.pipes, None
         self._poll.unregister(output)
-        os.close(told)
+        os.close(input_fd)
         poll = select.poll()
         poll.register(output, select.POLLIN)
         while (left := until - time.monotonic()) > 0:
             if not poll.poll(min(SLICE, 1000 * left)):
-                _keep_going(helper.pid)
+                _continue_if_stopped(helper.pid)
             elif not os.read(output, READ):
                 break
         os.close(output)
@@ -233,19 +250,19 @@ class Helpers:
             content = os.read(helper.pipes[0], READ)
         except BlockingIOError:
             return []
-        except OSError:  # a socket whose other end died with something unread
+        except OSError:  # a socket whose other end died with unread data
             content = b""
-        helper.heard_at = now
+        helper.last_output_at = now
         *lines, helper.rest = (helper.rest + content).split(b"\n")
         if not content or len(helper.rest) > LINE_LIMIT:
-            self._stop(helper)  # its end is seen when it is reaped
+            self._stop(helper)  # the rest follows when it is reaped
         return [(helper.name, line) for line in lines]
 
-    def _later(self, helper: Helper, now: float, why: str) -> None:
-        if now - helper.started_at > WELL:
+    def _schedule_restart(self, helper: Helper, now: float, why: str) -> None:
+        if now - helper.started_at > STABLE_AFTER:
             helper.delay = helper.first
         if helper.delay == helper.first:
-            self.problems.append((helper.name, f"{why}; it is started again"))
+            self.problems.append((helper.name, f"{why}; ftrun restarts it"))
         helper.due = now + helper.delay
         helper.delay = min(2 * helper.delay, helper.longest)
 
@@ -259,14 +276,14 @@ class Helpers:
             try:
                 os.kill(helper.pid, signal.SIGKILL)
             except ProcessLookupError:
-                pass  # reaped by whoever gives everything up
+                pass  # already reaped, as ftrun is giving up
 
 
 def _reaped(pid: int, until: float) -> int | None:
     """Its status, as `waitpid` has it; None: it still runs, or cannot die."""
     while True:
         try:
-            _keep_going(pid)
+            _continue_if_stopped(pid)
             reaped, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return -1
@@ -277,8 +294,8 @@ def _reaped(pid: int, until: float) -> int | None:
         time.sleep(0.002)
 
 
-def _keep_going(pid: int) -> None:
-    """Continue this child where it was stopped."""
+def _continue_if_stopped(pid: int) -> None:
+    """Continue this child if it was stopped."""
     try:
         if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
             os.kill(pid, signal.SIGCONT)

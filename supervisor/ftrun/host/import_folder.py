@@ -1,6 +1,6 @@
-"""The folder that comes first on the command's PYTHONPATH: a link to our sitecustomize, which finds the other hooks.
+"""The first folder on the command's PYTHONPATH: a link to ftrun's sitecustomize, which finds the other hooks.
 
-Every user may read it, and nobody but ftrun's may write in it: a command may change its user before it starts Python.
+Every user may read it, and only ftrun's user may write to it: a command may change its user before it starts Python.
 """
 
 import os
@@ -16,7 +16,8 @@ MODE: Final = 0o755
 
 
 def make(path: str) -> None:
-    """With a copy of all the hooks in it, where they are installed in a folder that not all may read.  OSError."""
+    """Create the folder; it includes a copy of all hooks if they are installed in a folder that not all users may read.
+    Raises OSError."""
     _folder(path)
     target = SITECUSTOMIZE
     if closed_to_others(target, READ) is not None:
@@ -30,13 +31,13 @@ def make(path: str) -> None:
 
 
 def is_intact(path: str) -> bool:
-    """Whether the link is still there.  OSError where there is none."""
+    """Return whether the link is still there.  Raises OSError if there is no link."""
     return os.readlink(f"{path}/sitecustomize.py").endswith("/auto/sitecustomize.py")
 
 
 def _folder(path: str) -> None:
-    """Whatever the umask.  With the folder that a Python of ours would make in it for compiled forms, as open as the
-    umask of the command is: who can write there has his code run by others."""
+    """Create a folder independent of the umask, including the `__pycache__` that Python would create in it for compiled
+    modules with the command's umask: whoever can write there can have other users run their code."""
     for folder in (path, f"{path}/__pycache__"):
         os.mkdir(folder, 0o700)
         os.chmod(folder, MODE)

@@ -1,4 +1,4 @@
-"""inotify(7): what the kernel tells of changes made on this machine."""
+"""inotify(7): the kernel reports changes of files that are made on this machine."""
 
 import ctypes
 import fcntl
@@ -30,8 +30,8 @@ _HEADER: Final = struct.Struct("=iIII")
 
 
 class Event(NamedTuple):
-    """`name` is the entry of a watched folder, empty where the event is of the watched thing itself.  `wd` is -1 for
-    Q_OVERFLOW: events were lost."""
+    """`name` is the entry of a watched folder; it is empty for an event of the watched file or folder itself.  `wd` is
+    -1 for Q_OVERFLOW: events were lost."""
 
     wd: int
     mask: int
@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """`fd` is to be polled.  OSError where the kernel gives none (EMFILE: max_user_instances)."""
+    """`fd` is to be polled.  Raises OSError if the kernel provides no instance (EMFILE: max_user_instances)."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -48,19 +48,19 @@ class Inotify:
             raise _error("inotify")
 
     def add(self, path: str, mask: int) -> int:
-        """The number by which events name this inode: the same one if it is watched already, by whatever path.
-        OSError; ENOSPC: max_user_watches."""
+        """Return the number by which events name this inode; it is the same if the inode is watched already, by
+        whatever path.  Raises OSError; ENOSPC: max_user_watches."""
         wd: int = self._libc.inotify_add_watch(self.fd, os.fsencode(path), ctypes.c_uint32(mask))
         if wd < 0:
             raise _error(path)
         return wd
 
     def remove(self, wd: int) -> None:
-        """Harmless where the kernel has removed it already."""
+        """Remove a watch; harmless if the kernel has removed it already."""
         self._libc.inotify_rm_watch(self.fd, wd)
 
     def read(self) -> list[Event]:
-        """All that is queued, the oldest first.  Never blocks."""
+        """Return all queued events, the oldest first.  Never blocks."""
         queued = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
         content = os.read(self.fd, queued) if queued else b""
         events, at = [], 0

@@ -1,6 +1,6 @@
-"""The run dir: records that are on disk before anything is done about them.
+"""The run dir: records are on disk before ftrun acts on them.
 
-Errors of the disk never reach the job: the first of them is kept in `problem` for a person, and the job goes on.
+Disk errors never reach the job: the first one is kept in `problem` for the user, and the job continues.
 """
 
 import errno
@@ -14,7 +14,7 @@ from ftrun.host import safe_files
 from ftrun.host.signals import writing
 from ftrun.messages import records
 
-LIMIT: Final = 65536  # bytes of a state
+LIMIT: Final = 65536  # bytes of state.json
 
 
 class RunDirError(Exception):
@@ -22,14 +22,14 @@ class RunDirError(Exception):
 
 
 class Journal:
-    """Opens `path` for this ftrun alone; RunDirError if it cannot be written or another ftrun works in it."""
+    """Opens `path` for this ftrun alone.  Raises RunDirError if it cannot be written or another ftrun uses it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.problem: str | None = None
         self._saved: bytes = b""
         self._pending: list[bytes] = []
-        self._torn = False  # the last record is half a line
+        self._torn = False  # the last record was written only in part
         try:
             os.makedirs(path, 0o700, exist_ok=True)
             self._dir = safe_files.open_trusting_own_links(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -43,19 +43,19 @@ class Journal:
             raise RunDirError(f"run dir {path}: another ftrun works in it") from None
         except OSError as error:
             raise RunDirError(f"run dir {path}: its records cannot be locked (flock: {error.strerror})") from None
-        # A killed ftrun may have left half a line: the next record starts on one of its own.
+        # A killed ftrun may have left an incomplete line: the next record starts on a new line.
         size = os.fstat(self._events).st_size
         if size and os.pread(self._events, 1, size - 1) != b"\n":
             self._write(self._events, b"\n")
 
     @property
     def log_fd(self) -> int:
-        """Of `run.log`: where helpers put what nobody expected."""
+        """The descriptor of `run.log`, which also receives the stderr of helpers."""
         return self._log
 
     def load(self) -> tuple[Ledger, dict[str, object]] | None:
-        """The state of an earlier ftrun on this run dir.  One that is corrupt, or may be another user's, is set aside,
-        as `problem` says: it names processes that are ended."""
+        """Return the state of an earlier ftrun in this run dir.  A state that is corrupt, or that another user may have
+        written, is renamed and reported in `problem`: it names processes that ftrun would end."""
         try:
             content = safe_files.read("state.json", LIMIT, self._dir)
             return None if content is None else records.load_state(content)
@@ -64,12 +64,15 @@ class Journal:
             try:
                 os.rename("state.json", aside, src_dir_fd=self._dir, dst_dir_fd=self._dir)
             except OSError:
-                aside = "it is"  # theirs, in a folder with the sticky bit
-            self.problem = f"{self.path}/state.json is corrupt ({error}); kept as {aside}, the counts start anew"
+                aside = "it is"  # another user's file, in a folder with the sticky bit
+            self.problem = (
+                f"{self.path}/state.json is corrupt ({error}); kept as {aside}; all counts start again from zero"
+            )
             return None
 
     def record(self, event: str, attempt: int, fields: tuple[tuple[str, object], ...], durable: bool) -> str:
-        """Append one record, at the next `flush`; `durable`: it is on disk when this returns.  Gives its time."""
+        """Append one record at the next `flush`; `durable`: it is on disk when this returns.  Returns its time
+        stamp."""
         now = time.time_ns()
         stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
         self._pending.append(records.line(stamp, time.monotonic(), event, attempt, fields))
@@ -79,13 +82,13 @@ class Journal:
         return stamp
 
     def flush(self) -> None:
-        """Write the records there are: those of one turn at once."""
+        """Write all pending records in one call."""
         if self._pending:
             content, self._pending = b"".join(self._pending), []
             self._torn = not self._write(self._events, b"\n" + content if self._torn else content)
 
     def save(self, ledger: Ledger, extra: dict[str, object], durable: bool) -> None:
-        """Replace `state.json` in one instant, if anything in it changed."""
+        """Replace `state.json` atomically, if anything in it changed."""
         content = records.dump_state(ledger, extra)
         if content == self._saved and not durable:
             return
@@ -108,13 +111,13 @@ class Journal:
             self._failed("state.json", error)
 
     def log(self, text: str) -> None:
-        """A line of ours for a person, with the time, in `run.log`."""
+        """Write a line for the user, with the time, to `run.log`."""
         now = time.time_ns()
         stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
         self._write(self._log, f"{stamp} {text}\n".encode("utf-8", "backslashreplace"))
 
     def _write(self, fd: int, content: bytes) -> bool:
-        """Whether all of it is written, or nothing."""
+        """Return whether the file ends with a whole line: all of it was written, or nothing."""
         try:
             with writing():
                 written = os.write(fd, content)
@@ -126,7 +129,7 @@ class Journal:
         return written == len(content)
 
     def close(self) -> None:
-        """Another ftrun may have the folder from here on."""
+        """Release the lock: another ftrun may use the folder from here on."""
         for fd in (self._events, self._log, self._dir):
             os.close(fd)
 
@@ -138,15 +141,15 @@ class Journal:
 
     def _failed(self, what: str, error: OSError) -> None:
         if self.problem is None:
-            self.problem = f"{what} in {self.path} cannot be written ({error.strerror}); the job goes on without"
+            self.problem = f"{what} in {self.path} cannot be written ({error.strerror}); the job continues without it"
 
 
 def write_message(path: str, content: bytes) -> None:
-    """The termination message: a bind-mounted file, so written in place and never renamed over (Kubernetes)."""
+    """Write the termination message in place and never by rename: the file is bind-mounted (Kubernetes)."""
     try:
         fd = safe_files.open_trusting_own_links(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
         with writing():
             os.write(fd, content)
         os.close(fd)
     except OSError:
-        pass  # the records have it too
+        pass  # the records contain the verdict as well

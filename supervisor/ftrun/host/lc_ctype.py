@@ -1,4 +1,4 @@
-"""The variable LC_CTYPE, which Python sets at its own start."""
+"""Restores the variable LC_CTYPE, which Python sets when it starts."""
 
 import os
 

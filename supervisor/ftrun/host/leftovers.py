@@ -1,4 +1,5 @@
-"""What a killed ftrun left running: the processes that its successor on the same run dir may end, and no others."""
+"""Finds the processes that a killed ftrun left running, which its successor on the same run dir may end, and no
+others."""
 
 import os
 from typing import Final, NamedTuple
@@ -6,12 +7,12 @@ from typing import Final, NamedTuple
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 
-REFRESH: Final = 60.0  # s between two readings of the kernel's count of forks
+REFRESH: Final = 60.0  # s between two reads of the kernel's count of forks
 
 
 class NamespaceId(NamedTuple):
-    """Where process numbers mean what they meant: this boot, and this PID namespace.  The kernel gives the number of a
-    namespace that has ended to a later one; the start of its first process tells the two apart."""
+    """Identifies where process ids keep their meaning: this boot and this PID namespace.  The kernel may reuse the
+    number of a namespace that has ended; the start time of its first process distinguishes the two."""
 
     boot: str
     namespace: int
@@ -19,8 +20,8 @@ class NamespaceId(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The process group that a command was started in.  `forks`: as long as the kernel has counted fewer, the number
-    of the group cannot have been given to another one."""
+    """The process group in which a command was started.  While the kernel's count of forks is below `forks`, the number
+    of the group cannot have been reused."""
 
     number: int
     start: int
@@ -37,7 +38,8 @@ class Recorder:
         self._counted_at = 0.0
 
     def follow(self, command: Stat | None, now: float) -> dict[str, object] | None:
-        """`command`: it is there, and we have not reaped it, so that the group's number is in use.  None: as it was."""
+        """Return the group for `state.json`.  `command`: it exists and is not reaped, so that the group's number is in
+        use.  None: the group is unchanged."""
         if command is not None:
             known = self._group is not None and (self._group.number, self._group.start) == (command.pid, command.start)
             if not known or now >= self._counted_at + REFRESH:
@@ -46,45 +48,46 @@ class Recorder:
 
 
 def load_group(state: dict[str, object]) -> Group | None:
-    """The group that a state names; None where there is none, or where its numbers mean something else here."""
-    found = state.get("group")
+    """Return the group that a state file names; None if there is none, or if its numbers belong to another boot or
+    namespace."""
+    group = state.get("group")
     if state.get("ended") is True:
-        return None  # it was not killed: it has ended all that it may end
-    if not isinstance(found, dict) or found.keys() != set(Group._fields):
+        return None  # that ftrun was not killed: it ended its processes itself
+    if not isinstance(group, dict) or group.keys() != set(Group._fields):
         return None
-    numbers = [found[name] for name in ("number", "start", "session", "forks")]
+    numbers = [group[name] for name in ("number", "start", "session", "forks")]
     here = current_namespace()
-    if here is None or found["place"] != list(here) or not all(type(number) is int for number in numbers):
+    if here is None or group["place"] != list(here) or not all(type(number) is int for number in numbers):
         return None
     number, start, session, forks = numbers
-    # A group of ours is not that of a dead command, and what is in no group of its own has the numbers 0 and 1.
+    # ftrun's own group is not that of a dead command; 0 and 1 are not groups of a command.
     return Group(number, start, session, here, forks) if number > 1 and number != os.getpgrp() else None
 
 
 def find_processes(marker: bytes, command: tuple[int, int], dead: Group | None) -> list[Stat]:
-    """Living processes that an earlier, killed ftrun left: its command, by pid and start time; all that carry its
-    marker in their environment; and the members of the command's group, whose environment may be cleared."""
-    everyone = procfs.all_processes()
-    others = [s for s in everyone if s.pid != os.getpid() and not s.ended]
+    """Return living processes that an earlier, killed ftrun left: its command, by pid and start time; all processes
+    with its marker in their environment; and the members of the command's group, whose environment may be cleared."""
+    processes = procfs.all_processes()
+    others = [s for s in processes if s.pid != os.getpid() and not s.ended]
     found = [s for s in others if (s.pid, s.start) == command or marker in environment_entries(s.pid)]
     if dead is None:
         return found
     members = [s for s in others if (s.group, s.session) == (dead.number, dead.session) and s.start >= dead.start]
     known = {s.pid for s in found}
-    if not members or not _same(dead, everyone, any(s.pid in known for s in members)):
+    if not members or not _same(dead, processes, any(s.pid in known for s in members)):
         return found
     return found + [s for s in members if s.pid not in known]
 
 
-def _same(dead: Group, everyone: list[Stat], marked: bool) -> bool:
-    """Whether the group of this number is still that of the dead command.
+def _same(dead: Group, processes: list[Stat], marked: bool) -> bool:
+    """Return whether the group of this number is still that of the dead command.
 
-    The kernel gives a number to no other process or group while a process of that number lives or a group of it has a
-    member (pid.c, `__change_pid`).  So it is the same one where the leader that was recorded is still there, a zombie
-    or not; or where one of its members carries the marker.  Else the leader is gone, and the number could have come
-    back only after all others had their turn: numbers are given in a circle.
+    The kernel does not reuse a number while a process of that number lives or a group of that number has a member
+    (pid.c, `__change_pid`).  So the group is the same if the recorded leader still exists, as a zombie or not, or if
+    one of the members carries the marker.  Otherwise the leader is gone, and its number can only have been reused after
+    all other numbers were assigned: the kernel assigns numbers in a circle.
     """
-    leader = next((s for s in everyone if s.pid == dead.number), None)
+    leader = next((s for s in processes if s.pid == dead.number), None)
     if leader is not None:
         return leader.start == dead.start
     counted = _forks()
@@ -92,7 +95,7 @@ def _same(dead: Group, everyone: list[Stat], marked: bool) -> bool:
 
 
 def current_namespace() -> NamespaceId | None:
-    """None where /proc does not tell."""
+    """Return None if /proc does not provide the data."""
     first, boot = procfs.stat(1), procfs.read("/proc/sys/kernel/random/boot_id", 64)
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
@@ -108,16 +111,16 @@ def current_namespace() -> NamespaceId | None:
 def _group(command: Stat) -> Group | None:
     here = current_namespace()
     if here is None or command.group != command.pid:
-        return None  # it has gone to the group of another process
+        return None  # it has moved to another process's group
     highest = procfs.read("/proc/sys/kernel/pid_max", 64) or b""
-    # Half of a turn: a fork that fails late has taken a number as well, and is not counted.
+    # Half of the number range: a fork that fails late also uses a number, but is not counted.
     counted = _forks()
     forks = counted + int(highest) // 2 if counted is not None and highest.strip().isdigit() else 0
     return Group(command.pid, command.start, command.session, here, forks)
 
 
 def _forks() -> int | None:
-    """How many processes and threads the kernel has started since boot (proc_stat(5)); None where it is not told."""
+    """Return how many processes and threads the kernel has started since boot (proc_stat(5)); None if unknown."""
     _, found, rest = (procfs.read("/proc/stat", 1 << 20) or b"").partition(b"\nprocesses ")
     number = rest.partition(b"\n")[0]
     return int(number) if found and number.isdigit() else None

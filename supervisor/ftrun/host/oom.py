@@ -1,7 +1,8 @@
-"""ftrun is spared where the kernel kills a whole control group for memory (`memory.oom.group`).
+"""Exempts ftrun where the kernel kills a whole control group for memory (`memory.oom.group`).
 
-Processes whose oom_score_adj is -1000 are excepted from that (Documentation/admin-guide/cgroup-v2.rst).  To go below
-what one was given takes CAP_SYS_RESOURCE (proc_pid_oom_score_adj(5)).  What we start has what ftrun was given.
+Processes whose oom_score_adj is -1000 are exempt from that kill (Documentation/admin-guide/cgroup-v2.rst).  A value
+below the inherited one requires CAP_SYS_RESOURCE (proc_pid_oom_score_adj(5)).  Children of ftrun get the value that
+ftrun was started with.
 """
 
 from collections.abc import Iterator
@@ -12,23 +13,24 @@ from ftrun.host import cgroup, procfs
 
 PATH: Final = "/proc/self/oom_score_adj"
 EXEMPT: Final = b"-1000"
-_given: bytes | None = None  # as ftrun was started with it, while it has another one
+_given: bytes | None = None  # the value that ftrun was started with, while its own differs
 
 
 def exempt_from_group_kill() -> None:
-    """Where the kernel kills all of our control group for one process, and where we may; else nothing changes."""
+    """Exempt this process if the kernel kills the whole control group for one process, and if it is permitted;
+    otherwise nothing changes."""
     global _given
     if _given is not None or not cgroup.killed_together():
         return
     before = (procfs.read(PATH, 64) or b"").strip()
-    # Written back first: who may not do that must not be spared, for all that it starts would be spared as well.
+    # First check that the value can be written back: otherwise all children would be exempt as well.
     if before and before != EXEMPT and _write(before) and _write(EXEMPT):
         _given = before
 
 
 @contextmanager
 def original_score() -> Iterator[None]:
-    """Whatever is forked within has the value that ftrun was given."""
+    """Processes forked inside this context get the value that ftrun was started with."""
     global _given
     if _given is None:
         yield
@@ -39,11 +41,11 @@ def original_score() -> Iterator[None]:
         yield
     finally:
         if not _write(EXEMPT):
-            _given = None  # it stays as given
+            _given = None  # it keeps the original value
 
 
 def can_be_exempted() -> bool:
-    """Whether this process could be; it is as before."""
+    """Return whether this process could be exempted; its value is unchanged afterwards."""
     before = (procfs.read(PATH, 64) or b"").strip()
     if before == EXEMPT:
         return True

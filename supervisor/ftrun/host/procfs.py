@@ -1,16 +1,17 @@
-"""/proc, read without help: every call is bounded and answers for a process that vanished meanwhile."""
+"""Reads /proc without a library: every call is bounded and handles a process that vanishes meanwhile."""
 
 import errno
 import os
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-LISTINGS: Final = 16
-_kept: list[int] = []
+MAX_LISTINGS: Final = 16
+_reserved: list[int] = []
 
 
 class Stat(NamedTuple):
-    """Of /proc/<pid>/stat (proc_pid_stat(5)).  `start` is in clock ticks since boot; with `pid` it names a process."""
+    """The fields of /proc/<pid>/stat (proc_pid_stat(5)).  `start` is in clock ticks since boot; together with `pid` it
+    identifies a process."""
 
     pid: int
     name: str
@@ -23,31 +24,33 @@ class Stat(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """A zombie, or gone.  A zombie leader whose other threads still run has not ended."""
+        """Whether it is a zombie or gone.  A zombie leader whose other threads still run has not ended."""
         return self.state in "XxZ" and self.threads <= 1
 
 
 def reserve_descriptor() -> None:
-    """From now on a look at /proc has a descriptor where no other is left: who sees nobody takes all for ended."""
-    if not _kept:
+    """Reserve a descriptor for reads of /proc when no other is left: a read that shows no process would make all seem
+    ended."""
+    if not _reserved:
         try:
-            _kept.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+            _reserved.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
         except OSError:
-            pass  # the next look tries again
+            pass  # the next call tries again
 
 
 def _freed(error: OSError) -> bool:
-    """Whether there was no descriptor left, and now is one."""
-    if error.errno not in (errno.EMFILE, errno.ENFILE) or not _kept:
+    """Return whether no descriptor was left and the reserved one has now been released."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE) or not _reserved:
         return False
-    os.close(_kept.pop())
+    os.close(_reserved.pop())
     return True
 
 
 def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
-    """At most `limit` bytes, or None where there is nothing that we may read.
+    """Return at most `limit` bytes of a file, or None if it does not exist or may not be read.
 
-    The kernel hands out a list of its own about a page at a time; `at_once`: this one is a single record.
+    The kernel returns its lists in pieces of about a page; `at_once`: the file is a single record, and one read is
+    enough.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -90,18 +93,18 @@ def stat(pid: int) -> Stat | None:
 
 
 def all_processes() -> list[Stat]:
-    """Every process of this PID namespace, each as it was at some instant of the call.
+    """Return every process of this PID namespace, each as it was at some instant of the call.
 
-    One that is forked after the listing, by a parent that ends before its turn, would be missed: it is listed again
-    until nobody is new, though not for ever where processes come and go all the time.
+    A process that is forked after the listing, by a parent that ends before it is read, would be missed.  So /proc is
+    listed again until no process is new, but a limited number of times, since processes may come and go all the time.
     """
-    found: dict[str, Stat | None] = {}
-    for _ in range(LISTINGS):
-        fresh = [name for name in _names() if name.isdigit() and name not in found]
+    processes: dict[str, Stat | None] = {}
+    for _ in range(MAX_LISTINGS):
+        fresh = [name for name in _names() if name.isdigit() and name not in processes]
         if not fresh:
             break
-        found.update({name: stat(int(name)) for name in fresh})
-    return [process for process in found.values() if process is not None]
+        processes.update({name: stat(int(name)) for name in fresh})
+    return [process for process in processes.values() if process is not None]
 
 
 def _names() -> list[str]:
@@ -117,23 +120,23 @@ def _names() -> list[str]:
 
 
 def environment(pid: int) -> bytes | None:
-    """The environment with which it was executed, NUL-separated; None where we may not look."""
+    """Return the environment with which it was executed, NUL-separated; None if it may not be read."""
     return read(f"/proc/{pid}/environ", 1 << 20)
 
 
-def children(pid: int) -> list[int]:
-    """Direct children of the main thread, zombies included; empty where the kernel does not tell."""
-    return [int(word) for word in (read(f"/proc/{pid}/task/{pid}/children", 1 << 20) or b"").split()]
+def children(parent: int) -> list[int]:
+    """Return the direct children of the main thread, zombies included; empty if the kernel does not provide them."""
+    return [int(pid) for pid in (read(f"/proc/{parent}/task/{parent}/children", 1 << 20) or b"").split()]
 
 
 def describe(process: Stat) -> str:
-    """`pid (name) state wchan`, for a person."""
+    """Return `pid (name) state wchan`, for the user."""
     wchan = (read(f"/proc/{process.pid}/wchan", 128) or b"").decode("ascii", "replace").strip("\0 \n")
     return f"{process.pid} ({process.name}) {process.state} {wchan if wchan not in ('', '0') else '-'}"
 
 
 def describe_with_user(process: Stat) -> str:
-    """The same, and the number of its user."""
+    """Return the same, with the number of its user."""
     try:
         return f"{describe(process)} of user {os.stat(f'/proc/{process.pid}').st_uid}"
     except OSError:
@@ -141,27 +144,28 @@ def describe_with_user(process: Stat) -> str:
 
 
 def memory_folders() -> list[str]:
-    """Mount points of memory file systems, the best known first."""
+    """Return the mount points of memory file systems, the usual one first."""
     mounted = memory_mounts(mount_lines(read("/proc/self/mountinfo", 1 << 20)))
     known = ["/dev/shm", "/run/shm", os.environ.get("XDG_RUNTIME_DIR", ""), "/run", "/tmp"]
     return [folder for folder in known if folder in mounted]
 
 
 def mount_lines(mountinfo: bytes | None) -> list[str]:
-    """Of mountinfo.  The kernel quotes a newline in a name, and no other end of a line that Python knows."""
+    """Return the lines of mountinfo.  The kernel quotes a newline in a name, but no other character that Python treats
+    as a line end."""
     lines = os.fsdecode(mountinfo or b"").split("\n")
     return [line for line in lines if len(line.partition(" - ")[0].split(" ")) > 4]
 
 
 def memory_mounts(lines: Iterable[str]) -> list[str]:
-    found = []
+    folders = []
     for line in lines:
         left, _, right = line.partition(" - ")
         if right.split(" ", 1)[0] in ("tmpfs", "ramfs"):
-            found.append(left.split(" ")[4])
-    return found
+            folders.append(left.split(" ")[4])
+    return folders
 
 
 def boot_id() -> str:
-    """Names this boot of the machine; empty where nothing says it."""
+    """Return the identifier of this boot of the machine; empty if unknown."""
     return (read("/proc/sys/kernel/random/boot_id", 64) or b"").decode("ascii", "replace").strip()

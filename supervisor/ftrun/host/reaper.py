@@ -1,13 +1,14 @@
-"""The one owner of waitpid: a stray reaper elsewhere would steal exit statuses (pid1-facts)."""
+"""The only module that waits for children: a second reaper would steal exit statuses."""
 
 import os
 from typing import Final, NamedTuple
 
-BATCH: Final = 512  # at most so many a turn, so that a storm of exits cannot keep us from the rest
+BATCH: Final = 512  # changes per call, so that a burst of exits cannot block everything else
 
 
 class Change(NamedTuple):
-    """`how` is CLD_EXITED, CLD_KILLED, CLD_DUMPED, CLD_STOPPED or CLD_CONTINUED; `status` a code or a signal."""
+    """`how` is CLD_EXITED, CLD_KILLED, CLD_DUMPED, CLD_STOPPED or CLD_CONTINUED; `status` is an exit code or a
+    signal."""
 
     pid: int
     how: int
@@ -19,28 +20,28 @@ class Change(NamedTuple):
 
 
 def waitid_problem() -> str | None:
-    """Why children cannot be waited for here, in one line; None where they can.  Takes nothing away."""
+    """Return in one line why this process cannot wait for children; None if it can.  Reaps nothing."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
     except OSError as error:
         return (
-            f"the kernel refuses waitid ({error.strerror}), so the end of the command could not be seen; allow this "
-            "system call in the seccomp profile of the container"
+            f"the kernel refuses waitid ({error.strerror}), so ftrun could not detect the end of the command; "
+            "allow this system call in the seccomp profile of the container"
         )
     return None
 
 
 def reap() -> tuple[list[Change], bool]:
-    """What changed among our children, adopted orphans included; True if there may be more."""
+    """Return the state changes of all children, adopted orphans included, and True if there may be more."""
     changes: list[Change] = []
     while len(changes) < BATCH:
         try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+            info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
         except ChildProcessError:
             return changes, False
-        if found is None:
+        if info is None:
             return changes, False
-        changes.append(Change(found.si_pid, found.si_code, found.si_status))
+        changes.append(Change(info.si_pid, info.si_code, info.si_status))
     return changes, True

@@ -1,7 +1,8 @@
-"""Files of ours in folders that others may write to: nothing of theirs is written through, waited for or believed.
+"""Files of ftrun in folders that other users can write to: ftrun never writes through, waits for or trusts a file of
+another user.
 
-What another user of the container can put in our way is a link, a pipe, or a file with a second name.  In a folder that
-is theirs they can still remove what is ours.
+Another user of the container can put a link, a pipe, or a file with a second name in the way.  In a folder that belongs
+to them they can still remove ftrun's files.
 """
 
 import errno
@@ -11,37 +12,38 @@ from typing import Final
 
 from ftrun.host import bounded_read
 
-CLOSED: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-OTHERS: Final = 0o002  # not the group's: Kubernetes gives that to its fsGroup
+OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+OTHERS_WRITE: Final = 0o002  # write permission for others; not for the group: Kubernetes grants that to its fsGroup
 
 
 class ForeignFile(ValueError):
-    """In a few words: why it is not ours."""
+    """A short reason why the file may have been written by another user."""
 
 
 def create(name: str, mode: int = 0o600, folder: int | None = None) -> int:
-    """A new file to be written, in place of whatever has that name.  OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSED
+    """Create a file for writing, replacing any file of that name.  Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS
     try:
         return os.open(name, flags, mode, dir_fd=folder)
-    except FileExistsError:  # left by a kill, or put there
+    except FileExistsError:  # left by a killed ftrun, or created by another user
         os.unlink(name, dir_fd=folder)
         return os.open(name, flags, mode, dir_fd=folder)
 
 
 def open_append(name: str, folder: int | None = None) -> int:
-    """A file that is added to, made where there is none.  OSError, also for what is not ours alone."""
-    fd = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CREAT | CLOSED, 0o600, dir_fd=folder)
+    """Open a file for appending; create it if it does not exist.  Raises OSError, also if other users can have written
+    it."""
+    fd = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CREAT | OPEN_FLAGS, 0o600, dir_fd=folder)
     try:
-        found = os.fstat(fd)
-        above = os.stat("." if folder is None else folder)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, f"{name} is no file")
-        if found.st_nlink > 1 and not _closed(above):
+        status = os.fstat(fd)
+        parent = os.stat("." if folder is None else folder)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, f"{name} is not a regular file")
+        if status.st_nlink > 1 and not _only_writable_by_us(parent):
             raise OSError(errno.EPERM, f"{name} has other names")
-        # Whose folder it is can do as he likes there; a disk may also have one owner for all.
-        if found.st_uid not in (os.geteuid(), above.st_uid) and not _closed(above):
-            raise OSError(errno.EPERM, f"{name} belongs to user {found.st_uid}")
+        # The owner of the folder controls its files anyway; some disks show the same owner for all files.
+        if status.st_uid not in (os.geteuid(), parent.st_uid) and not _only_writable_by_us(parent):
+            raise OSError(errno.EPERM, f"{name} belongs to user {status.st_uid}")
     except OSError:
         os.close(fd)
         raise
@@ -49,31 +51,32 @@ def open_append(name: str, folder: int | None = None) -> int:
 
 
 def read(name: str, limit: int, folder: int | None = None) -> bytes | None:
-    """What we wrote, or root; None where nothing can be read.  Foreign, or ValueError for more than `limit` bytes."""
+    """Return the content of a file that this user or root wrote; None if nothing can be read.  Raises ForeignFile, or
+    ValueError for more than `limit` bytes."""
     try:
-        fd = os.open(name, os.O_RDONLY | CLOSED, dir_fd=folder)
+        fd = os.open(name, os.O_RDONLY | OPEN_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ForeignFile("it is a link") from None
         return None
-    found, above = os.fstat(fd), os.stat("." if folder is None else folder)
-    foreign = found.st_uid not in (0, os.geteuid()) or found.st_nlink > 1 or found.st_mode & OTHERS
-    if foreign and not _closed(above):
+    status, parent = os.fstat(fd), os.stat("." if folder is None else folder)
+    foreign = status.st_uid not in (0, os.geteuid()) or status.st_nlink > 1 or status.st_mode & OTHERS_WRITE
+    if foreign and not _only_writable_by_us(parent):
         os.close(fd)
-        raise ForeignFile(f"it is of user {found.st_uid}, mode {found.st_mode & 0o7777:o}")
+        raise ForeignFile(f"it belongs to user {status.st_uid}, mode {status.st_mode & 0o7777:o}")
     try:
         return bounded_read.read(fd, limit)
     except OSError:
         return None
 
 
-def _closed(folder: os.stat_result) -> bool:
-    """Whether nobody but us and root can have put anything there, be it as another user in an earlier container."""
-    return folder.st_uid in (0, os.geteuid()) and not folder.st_mode & OTHERS
+def _only_writable_by_us(folder: os.stat_result) -> bool:
+    """Return whether only this user and root can have created files there, even in an earlier container."""
+    return folder.st_uid in (0, os.geteuid()) and not folder.st_mode & OTHERS_WRITE
 
 
 def open_subfolder(name: str, folder: int) -> int:
-    """A folder in another one, made where there is none.  OSError, also for a link."""
+    """Open a folder inside another one; create it if it does not exist.  Raises OSError, also for a link."""
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:
@@ -82,8 +85,8 @@ def open_subfolder(name: str, folder: int) -> int:
 
 
 def open_trusting_own_links(path: str, flags: int, mode: int = 0o600) -> int:
-    """`os.open`, but that a link is followed only if it is ours or root's: what fs.protected_symlinks does, where it is
-    on.  OSError."""
+    """`os.open`, except that a link is followed only if it belongs to this user or root, as the kernel does with
+    fs.protected_symlinks.  Raises OSError."""
     try:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Signals: caught by a pipe in the order in which they came, and given back to the child as we were given them."""
+"""Signals: received in order through a pipe; children get the signal settings that ftrun was started with."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from ftrun.host import early_signals, procfs
 
-# A fault of our own must not be swallowed (tini's rule); the last two cannot be caught.
+# A crash of ftrun itself must not be hidden (as in tini); the last two cannot be caught.
 NEVER_CAUGHT: Final = frozenset(
     {
         signal.SIGSEGV,
@@ -25,32 +25,33 @@ NEVER_CAUGHT: Final = frozenset(
 CAUGHT: Final = tuple(sorted(int(s) for s in signal.valid_signals() if s not in NEVER_CAUGHT))
 STOP: Final = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)})
 JOB_CONTROL: Final = frozenset({int(signal.SIGTSTP), int(signal.SIGTTIN), int(signal.SIGTTOU)})
-# Raised by our own writes: they must not reach the command, which did not write.
+# Raised by writes of ftrun: they must not be forwarded to the command.
 _WRITING: Final = (signal.SIGPIPE, signal.SIGTTOU, signal.SIGXFSZ)
 
 
 class Inherited(NamedTuple):
-    """What ftrun was started with: the blocked mask and the ignored signals."""
+    """The signal settings that ftrun was started with: the blocked mask and the ignored signals."""
 
     mask: frozenset[int]
     ignored: frozenset[int]
 
 
-# Python itself ignores these at its start; what they were before cannot be seen in this process any more.
-BY_PYTHON: Final = (int(signal.SIGPIPE), int(signal.SIGXFSZ))
-# Programs that ignore SIGPIPE only on request, and hand that on to all that they start: POSIX says so of shells,
-# systemd.exec(5) of `IgnoreSIGPIPE=`, which is the default.  Others (Python, sshd, nginx) ignore it for themselves.
-HANDING_ON: Final = frozenset({b"sh", b"bash", b"dash", b"zsh", b"ksh", b"mksh", b"ash", b"busybox", b"systemd"})
+# Python ignores these when it starts, which hides whether they were ignored before.
+IGNORED_BY_PYTHON: Final = (int(signal.SIGPIPE), int(signal.SIGXFSZ))
+# Programs that ignore SIGPIPE only on request, and pass that on to their children: shells, by POSIX, and systemd with
+# `IgnoreSIGPIPE=` (systemd.exec(5)), its default.  Others (Python, sshd, nginx) ignore it only for themselves.
+PASS_ON_SIGPIPE: Final = frozenset({b"sh", b"bash", b"dash", b"zsh", b"ksh", b"mksh", b"ash", b"busybox", b"systemd"})
 
 
 def _ignored_by_shell() -> frozenset[int]:
-    """Those of `BY_PYTHON` that we were started with as ignored, as far as our parent tells."""
+    """Return which signals of `IGNORED_BY_PYTHON` were ignored when ftrun was started, as far as the parent process
+    shows."""
     lines = (procfs.read(f"/proc/{os.getppid()}/status", 8192) or b"").split(b"\n")
-    facts = {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-    if facts.get(b"Name") not in HANDING_ON:
+    fields = {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+    if fields.get(b"Name") not in PASS_ON_SIGPIPE:
         return frozenset()
-    ignored = int(facts.get(b"SigIgn", b"0"), 16)
-    return frozenset(number for number in BY_PYTHON if ignored >> (number - 1) & 1)
+    ignored = int(fields.get(b"SigIgn", b"0"), 16)
+    return frozenset(number for number in IGNORED_BY_PYTHON if ignored >> (number - 1) & 1)
 
 
 def _nothing(number: int, frame: object) -> None:
@@ -58,7 +59,8 @@ def _nothing(number: int, frame: object) -> None:
 
 
 class Signals:
-    """Owns every catchable signal from its creation to `release`.  `stop`: the first of those read that asks to end."""
+    """Owns every catchable signal from its creation to `release`.  `stop`: the first received signal that requests the
+    end."""
 
     stop: int | None = None
 
@@ -66,7 +68,7 @@ class Signals:
         mask = early_signals.inherited_mask
         if mask is None:
             mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        ignored = frozenset(s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in BY_PYTHON)
+        ignored = frozenset(s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in IGNORED_BY_PYTHON)
         self.inherited = Inherited(mask, ignored | _ignored_by_shell())
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -75,7 +77,7 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def read(self) -> bytes:
-        """The signals that came since the last call, one byte each, oldest first."""
+        """Return the signals that arrived since the last call, one byte each, the oldest first."""
         try:
             numbers = os.read(self.fd, 4096)
         except BlockingIOError:
@@ -84,23 +86,24 @@ class Signals:
         return numbers
 
     def requeue(self, numbers: bytes) -> None:
-        """These were read before there was anybody to have them: they come once more, but for those that ask to end,
-        as `stop` says, and for what only told of a child of ours."""
-        left = bytes(number for number in numbers if number not in STOP and number != signal.SIGCHLD)
+        """Put back signals that were read before there was a handler for them, except those that request the end, which
+        `stop` holds, and SIGCHLD."""
+        pending = bytes(number for number in numbers if number not in STOP and number != signal.SIGCHLD)
         try:
-            os.write(self._write, left)
+            os.write(self._write, pending)
         except BlockingIOError:
-            pass  # nobody has read so many
+            pass  # the pipe is full: more signals than were read
 
     def release(self) -> None:
-        """From here on nothing is caught: for the very end."""
+        """Stop catching signals: for the very end."""
         signal.set_wakeup_fd(-1)
         os.close(self.fd)
         os.close(self._write)
 
 
 def restore(inherited: Inherited) -> None:
-    """In the child, with all signals blocked, right before exec: dispositions and mask as ftrun was given them."""
+    """Set dispositions and mask as ftrun was started with; runs in the child, with all signals blocked, right before
+    exec."""
     for number in CAUGHT:
         signal.signal(number, signal.SIG_IGN if number in inherited.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, inherited.mask)
@@ -108,8 +111,8 @@ def restore(inherited: Inherited) -> None:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Our own write may break a pipe, meet a file size limit or be a background write to a terminal; the signal for
-    that is ours and is dropped."""
+    """During a write of ftrun itself: the write may hit a broken pipe or a file size limit, or be a background write to
+    a terminal; the resulting signal is dropped."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WRITING)
     try:
         yield

@@ -1,4 +1,5 @@
-"""Starting a child: fork, because only code in the child can take the terminal and ask to die with us."""
+"""Starts children by fork, because only code in the child can take the terminal's foreground and request to die with
+ftrun."""
 
 import errno
 import fcntl
@@ -15,20 +16,20 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Child(NamedTuple):
-    """`report` becomes readable when the child has executed (end of file) or failed to (its errno)."""
+    """`report` becomes readable when the child has executed (end of file) or failed to execute (its errno)."""
 
     pid: int
     report: int
 
 
 def prctl(option: int, value: int) -> bool:
-    import ctypes  # not needed by a real PID 1
+    import ctypes  # a real PID 1 does not need it
 
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
 def become_subreaper() -> bool:
-    """Orphans of our tree come to us and not to init.  The bit survives exec, not fork."""
+    """Become the parent of the tree's orphans in place of init.  The setting survives exec, but not fork."""
     return prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -40,17 +41,17 @@ def spawn(
     die_with_us: bool = True,
     streams: Mapping[int, int] = MappingProxyType({}),
 ) -> Child:
-    """Start `command` in a process group of its own, in the foreground of `terminal` if there is one.
+    """Start `command` in a process group of its own, in the foreground of `terminal` if given.
 
-    Does not wait for the exec.  Only descriptors that ftrun itself inherited are passed on: all its own are
-    close-on-exec.  With `die_with_us` the child gets SIGKILL when ftrun dies (as PID 1 the kernel sees to that).
-    `streams`: descriptors of ours that it gets in place of the standard streams of these numbers.
+    Does not wait for the exec.  The child inherits only the descriptors that ftrun itself inherited: all others are
+    close-on-exec.  With `die_with_us` the child gets SIGKILL when ftrun dies (if ftrun is PID 1, the kernel does that
+    anyway).  `streams`: descriptors that replace the standard streams of these numbers in the child.
     """
     report, failed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     if die_with_us:
         import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     parent = os.getpid()
-    # Blocked across the fork: a handler that ran in the child would write into our own pipe.
+    # Blocked across the fork: a handler that runs in the child would write to ftrun's signal pipe.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
         with oom.original_score():
@@ -61,9 +62,9 @@ def spawn(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(failed)
     try:
-        os.setpgid(pid, pid)  # in both, so that neither has to wait for the other
+        os.setpgid(pid, pid)  # in parent and child, so that neither has to wait for the other
     except OSError:
-        pass  # it has executed already, having done so itself
+        pass  # it has already executed, after doing so itself
     return Child(pid, report)
 
 
@@ -76,7 +77,7 @@ def _become(
     failed: int,
     streams: Mapping[int, int],
 ) -> NoReturn:
-    """The child between fork and exec; never returns into the parent's code."""
+    """Runs in the child between fork and exec; never returns to the parent's code."""
     try:
         signal.set_wakeup_fd(-1)
         os.setpgid(0, 0)
@@ -88,10 +89,10 @@ def _become(
                 os._exit(1)
         for number, fd in streams.items():
             os.dup2(fd, number)
-            os.set_blocking(number, True)  # an earlier attempt may have left it otherwise
+            os.set_blocking(number, True)  # an earlier attempt may have changed it
         signals.restore(inherited)
         if not command[0]:
-            raise FileNotFoundError(errno.ENOENT, "an empty word")
+            raise FileNotFoundError(errno.ENOENT, "an empty command")
         os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:
         os.write(failed, str(error.errno or errno.EIO).encode())
@@ -105,8 +106,8 @@ AF_UNIX, SOCK_STREAM, SOCK_CLOEXEC = 1, 1, 0o2000000
 
 
 class Piped(NamedTuple):
-    """`output` is what it says, `held` what it is told, neither of them blocking; its stdin ends with `held`.  The two
-    may be one."""
+    """`output` is the helper's output and `held` its input, both non-blocking; its stdin ends when `held` is closed.
+    Both may be the same descriptor."""
 
     pid: int
     output: int
@@ -116,51 +117,52 @@ class Piped(NamedTuple):
 def spawn_helper(
     command: Sequence[str], log: int, passed: Sequence[int] = (), lasting: bool = False, paired: bool = False
 ) -> Piped:
-    """Start a program of ours with `log` as its stderr and `passed` from 3 on, and nothing else of ours.
+    """Start a helper with `log` as its stderr and `passed` as 3 and up, and no other descriptor of ftrun.
 
-    It gets no key of the terminal and, where we are not PID 1, SIGKILL when we die.  A `lasting` one does not: it sees
-    its stdin end and does what is left to do, deaf to signals that may be sent to all.  A `paired` one has a socket for
-    both directions: one descriptor of ours.  OSError if it cannot start.
+    Keys of the terminal do not reach it, and if ftrun is not PID 1 it gets SIGKILL when ftrun dies.  A `lasting` helper
+    does not: it completes its work when its stdin ends, and ignores signals that may be sent to all processes.  A
+    `paired` helper has one socket for both directions, which is one descriptor for ftrun.  Raises OSError if it cannot
+    start.
     """
     if os.getpid() != 1:
         import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     parent = os.getpid()
-    ours, theirs = _pair() if paired else _pipes()
+    own_ends, child_ends = _pair() if paired else _pipes()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
         with oom.original_score():
             pid = os.fork()
             if pid == 0:
-                _help(command, (*theirs, log, *passed), parent, lasting)
+                _exec_helper(command, (*child_ends, log, *passed), parent, lasting)
     except OSError:
-        for fd in set(ours):
+        for fd in set(own_ends):
             os.close(fd)
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for fd in set(theirs):
+        for fd in set(child_ends):
             os.close(fd)
-    for fd in ours:
+    for fd in own_ends:
         os.set_blocking(fd, False)
-    return Piped(pid, *ours)
+    return Piped(pid, *own_ends)
 
 
-Ends = tuple[int, int]  # to read from and to write to
+Ends = tuple[int, int]  # one to read from and one to write to
 
 
 def _pipes() -> tuple[Ends, Ends]:
-    output, said = os.pipe2(os.O_CLOEXEC)
+    output, child_stdout = os.pipe2(os.O_CLOEXEC)
     try:
-        end, held = os.pipe2(os.O_CLOEXEC)
+        child_stdin, held = os.pipe2(os.O_CLOEXEC)
     except OSError:
         os.close(output)
-        os.close(said)
+        os.close(child_stdout)
         raise
-    return (output, held), (end, said)
+    return (output, held), (child_stdin, child_stdout)
 
 
 def _pair() -> tuple[Ends, Ends]:
-    """Without the socket module, which would cost PID 1 more than all of this."""
+    """Create a pair of sockets without the socket module, whose import would cost PID 1 more than all of this."""
     import ctypes
 
     both = (ctypes.c_int * 2)()
@@ -170,14 +172,14 @@ def _pair() -> tuple[Ends, Ends]:
     return (both[0], both[0]), (both[1], both[1])
 
 
-def _help(command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool) -> NoReturn:
-    """The child between fork and exec."""
+def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool) -> NoReturn:
+    """Runs in the child between fork and exec."""
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()
         if parent != 1 and not lasting:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # Ours may have taken the numbers of the standard streams, where those were closed at our start.
+        # If standard streams were closed when ftrun started, ftrun's descriptors may have their numbers.
         for number, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD, len(streams)) for stream in streams]):
             os.dup2(fd, number)
         os.closerange(len(streams), 1 << 20)
@@ -189,12 +191,12 @@ def _help(command: Sequence[str], streams: Sequence[int], parent: int, lasting: 
 
 
 def explain_exec_failure(command: str, number: int) -> tuple[int, str]:
-    """The exit code (126, 127) and the line for an exec that failed with this errno, as shells have it."""
+    """Return the exit code (126, 127) and a line for an exec that failed with this errno, as shells do."""
     if number in (errno.ENOENT, errno.ENOTDIR):
         if "/" in command and os.path.exists(command):
             return 127, f"{command}: its interpreter (the first line, '#!') was not found"
         if not command:
-            return 127, "the command is an empty word"
+            return 127, "the command is empty"
         return 127, f"{command}: command not found{_quoted(command)}"
     if os.path.isdir(command):
         return 126, f"{command}: is a directory"
@@ -204,7 +206,7 @@ def explain_exec_failure(command: str, number: int) -> tuple[int, str]:
 
 
 def _quoted(command: str) -> str:
-    """A hint for a whole command line that was given as one word."""
+    """Return a hint if a whole command line was given as one argument."""
     if len(command.split()) < 2:
         return ""
-    return f" (it is one word with spaces in it: try without the quotes, ftrun {command}, or ftrun sh -c '{command}')"
+    return f" (it is one argument with spaces: try without the quotes, ftrun {command}, or ftrun sh -c '{command}')"

@@ -1,8 +1,9 @@
-"""The controlling terminal, and job control as the command would have it without us (ADR 12).
+"""The controlling terminal, and job control as the command would have it without ftrun (ADR 12).
 
-The command has a process group of its own.  Where the terminal is its stdin and nobody else is in our group, that group
-gets the foreground at the start.  Else (a pipeline, a script around us, stdin from a file) our own group keeps it, so
-that keys reach all of it, and us; the command gets the foreground when it reads from the terminal or changes its modes.
+The command has a process group of its own.  If the terminal is its stdin and ftrun is alone in its group, the command's
+group gets the foreground when it starts.  Otherwise (a pipeline, a calling script, stdin from a file) ftrun's group
+keeps it, so that keys reach the whole group, including ftrun; the command gets the foreground when it reads from the
+terminal or changes its modes.
 """
 
 import os
@@ -13,50 +14,52 @@ from contextlib import contextmanager
 
 from ftrun.host import procfs
 
-FROM_BACKGROUND = (signal.SIGTTIN, signal.SIGTTOU)  # sent to a process that uses the terminal from there
+FROM_BACKGROUND = (signal.SIGTTIN, signal.SIGTTOU)  # sent to a background process that uses the terminal
 
 
 class Terminal:
-    """`shared`: our group keeps the foreground until the command needs it.  While the command does not have it, what
-    the keys send comes to us."""
+    """`shared`: ftrun's group keeps the foreground until the command needs it.  While the command does not have it,
+    signals of the keys come to ftrun."""
 
     def __init__(self, shared: bool) -> None:
         self._shared = shared
         with _device() as fd:
             self._modes = termios.tcgetattr(fd)
-            # Whether the foreground is ours to give: not while the shell above us has us in the background.
-            self._ours = not shared and os.tcgetpgrp(fd) == os.getpgrp()
+            # Whether ftrun may give away the foreground: not while the shell has put ftrun in the background.
+            self._may_give = not shared and os.tcgetpgrp(fd) == os.getpgrp()
 
     @property
     def keys_reach_command(self) -> bool:
-        """Whether signals of the terminal's keys go to the command's group and not to ours."""
-        return self._ours or not self._shared
+        """Whether signals of the terminal's keys go to the command's group and not to ftrun's."""
+        return self._may_give or not self._shared
 
     def offer(self) -> int | None:
-        """The descriptor for a new command to take the foreground of; its modes are those that we found."""
+        """Return the descriptor of the terminal in whose foreground a new command is to run, or None; the terminal's
+        original modes are restored."""
         self.take_back()
-        return 0 if self._ours and not self._shared else None
+        return 0 if self._may_give and not self._shared else None
 
     def take_back(self, modes: bool = True) -> None:
-        """Be in the foreground again; `modes`: put back what a killed full-screen program left changed."""
-        if not self._ours:
+        """Return to the foreground; `modes`: restore the modes that a killed full-screen program may have changed."""
+        if not self._may_give:
             return
-        self._ours = not self._shared
+        self._may_give = not self._shared
         try:
-            with _device() as fd, _unbothered():
+            with _device() as fd, _without_sigttou():
                 _foreground(fd, os.getpgrp())
                 if modes:
-                    # At once: waiting for the output to drain could be for ever.
+                    # TCSANOW: waiting for the output to drain could take forever.
                     termios.tcsetattr(fd, termios.TCSANOW, self._modes)
         except (termios.error, OSError):
-            pass  # hung up
+            pass  # the terminal hung up
 
     def resumes(self, group: int, number: int) -> bool:
-        """Whether job control has stopped the command where it would not have stopped without us; if so, it goes on.
+        """Return whether job control has stopped the command although it would not have stopped without ftrun; if so,
+        continue it.
 
-        Without a shell above us the command's group would be an orphaned one, which the kernel does not stop for a
-        terminal; it is none, because we are its parent and in its session.  And what uses the terminal while our group
-        is in the foreground has a right to it: from now on it has the foreground.
+        Without a shell above ftrun the command's group would be an orphaned one, which the kernel does not stop for a
+        terminal; it is not orphaned, because ftrun is its parent and in its session.  And a command that uses the
+        terminal while ftrun's group is in the foreground is entitled to it: from now on it has the foreground.
         """
         shell = has_shell()
         if number not in FROM_BACKGROUND and shell:
@@ -66,10 +69,10 @@ class Terminal:
                 owner = os.tcgetpgrp(fd)
                 if number in FROM_BACKGROUND and owner != group:
                     if shell and owner != os.getpgrp():
-                        return False  # the shell has sent us to the background
+                        return False  # the shell has sent ftrun to the background
                     if self._shared:
                         self._modes = termios.tcgetattr(fd)
-                    self._ours = True
+                    self._may_give = True
                     _foreground(fd, group)
         except (termios.error, OSError):
             if shell:
@@ -78,37 +81,37 @@ class Terminal:
         return True
 
     def stop_with(self, group: int) -> None:
-        """The terminal has stopped the command: hand that back to the shell by stopping too, and go on where the shell
-        lets us."""
-        lent = self._ours and self._shared
+        """The terminal has stopped the command: stop as well, so that the shell notices, and continue when the shell
+        continues ftrun."""
+        had_foreground = self._may_give and self._shared
         self.take_back(modes=False)
-        self._ours = False
-        if lent:  # the key went to the command alone: the others of the pipeline are to stop as well
-            with _held(signal.SIGTSTP):
+        self._may_give = False
+        if had_foreground:  # the key reached only the command: the rest of the pipeline must stop as well
+            with _not_for_us(signal.SIGTSTP):
                 os.killpg(os.getpgrp(), signal.SIGTSTP)
         stop()
-        # Here somebody continued us: in the foreground (`fg`) or not (`bg`).
+        # ftrun was continued: in the foreground (`fg`) or not (`bg`).
         self.continued(group)
         _continue(group)
 
     def continued(self, group: int) -> None:
-        """Pass the foreground on if that is where the shell has put us."""
+        """Pass the foreground on to the command if the shell has put ftrun there."""
         if self._shared:
             return  # the command gets it when it needs it
         try:
             with _device() as fd:
                 owner = os.tcgetpgrp(fd)
                 if owner == os.getpgrp():
-                    self._ours = True
+                    self._may_give = True
                     _foreground(fd, group)
                 elif owner == os.getpgid(os.getsid(0)):
-                    self._ours = False
+                    self._may_give = False
         except OSError:
-            pass  # hung up
+            pass  # the terminal hung up
 
 
 def find() -> Terminal | None:
-    """The terminal of our session, or None where there is none."""
+    """Return the terminal of this session, or None if there is none."""
     try:
         with _device():
             pass
@@ -120,9 +123,9 @@ def find() -> Terminal | None:
 
 
 def has_shell() -> bool:
-    """Whether a shell above us does job control and can continue us.
+    """Return whether a parent shell does job control and can continue ftrun.
 
-    That is what POSIX asks of a process group that is not orphaned: the parent of one of its members is in another
+    That is the POSIX condition for a process group that is not orphaned: the parent of one of its members is in another
     group of the same session.  PID 1 cannot be stopped from within its namespace.
     """
     if os.getpid() == 1:
@@ -134,12 +137,12 @@ def has_shell() -> bool:
 
 
 def stop() -> None:
-    """Stop ourselves, until somebody continues us."""
+    """Stop this process until it is continued."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def stop_with(group: int) -> None:
-    """The same with the command, where there is no terminal."""
+    """Stop together with the command, if there is no terminal."""
     stop()
     _continue(group)
 
@@ -152,7 +155,7 @@ def _continue(group: int) -> None:
 
 
 def _controls(fd: int) -> bool:
-    """Whether this is the terminal of our session."""
+    """Return whether this descriptor is the terminal of this session."""
     try:
         os.tcgetpgrp(fd)
     except OSError:
@@ -162,8 +165,9 @@ def _controls(fd: int) -> bool:
 
 @contextmanager
 def _device() -> Iterator[int]:
-    """The controlling terminal: one of the standard streams if possible, else opened for as long as it is needed, since
-    a program that waits for the end of a terminal waits until no process has it open.  OSError where there is none."""
+    """The controlling terminal: one of the standard streams if possible, else opened only while it is needed, since a
+    program that waits for the end of a terminal waits until no process has it open.  Raises OSError if there is
+    none."""
     number = next((fd for fd in (0, 1, 2) if _controls(fd)), None)
     if number is not None:
         yield number
@@ -176,16 +180,16 @@ def _device() -> Iterator[int]:
 
 
 def _foreground(fd: int, group: int) -> None:
-    with _unbothered():
+    with _without_sigttou():
         try:
             os.tcsetpgrp(fd, group)
         except OSError:
-            pass  # hung up, or the group has ended
+            pass  # the terminal hung up, or the group has ended
 
 
 @contextmanager
-def _unbothered() -> Iterator[None]:
-    """A change from the background raises SIGTTOU; blocked, it is simply done."""
+def _without_sigttou() -> Iterator[None]:
+    """A change from the background raises SIGTTOU; while that is blocked, the change succeeds."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
     try:
         yield
@@ -194,8 +198,8 @@ def _unbothered() -> Iterator[None]:
 
 
 @contextmanager
-def _held(number: int) -> Iterator[None]:
-    """What is sent to our own group meanwhile is for the others in it."""
+def _not_for_us(number: int) -> Iterator[None]:
+    """Discard this signal for ftrun: it is sent to the whole group, but meant for the other members."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
     try:
         yield

@@ -1,6 +1,7 @@
-"""What Python processes of the command left in the beat folder when they died of an exception (`ftrun_hooks/_last.py`).
+"""Reads the files that Python processes of the command left in the beat folder when they died of an exception
+(`ftrun_hooks/_last.py`).
 
-Only ever touches that memory file system, and each call is bounded, whatever the command has put there.
+It accesses only that memory file system, and each call is bounded, whatever the command has put there.
 """
 
 import os
@@ -23,20 +24,21 @@ NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 
 def read(beat_dir: str, since: float) -> list[Traceback]:
-    """Those from `since` (s, CLOCK_MONOTONIC) on, of many the first and the last.  What is torn or mad is none."""
-    found: list[Traceback] = []
+    """Return the tracebacks from `since` (s, CLOCK_MONOTONIC) on; of many, the first and the last.  Incomplete and
+    malformed files are skipped."""
+    tracebacks: list[Traceback] = []
     for folder in _opened(beat_dir):
         matched = ((NAME.fullmatch(name), name) for name in _names(folder))
         names = sorted(name for match, name in matched if match and int(match[1]) >= since * NS)
         if len(names) > FILES:
             names = names[: FILES // 2] + names[-FILES // 2 :]
         parsed = (_parse(_content(folder, name)) for name in names)
-        found += [one for one in parsed if one is not None]
-    return found
+        tracebacks += [one for one in parsed if one is not None]
+    return tracebacks
 
 
 def _opened(path: str) -> Iterator[int]:
-    """The folder itself, once: not what a link that took its place leads to."""
+    """Open the folder itself, not the target of a link that replaced it."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -61,8 +63,8 @@ def _content(folder: int, name: str) -> bytes:
     except OSError:
         return b""
     try:
-        found = os.fstat(file)
-        return os.read(file, at.SIZE + 1) if st.S_ISREG(found.st_mode) and found.st_nlink == 1 else b""
+        status = os.fstat(file)
+        return os.read(file, at.SIZE + 1) if st.S_ISREG(status.st_mode) and status.st_nlink == 1 else b""
     except OSError:
         return b""
     finally:
@@ -75,38 +77,38 @@ def _parse(content: bytes) -> Traceback | None:
     lines = (line.partition(" ") for line in content.decode("utf-8", "replace").split("\n"))
     fields = {key: value if value.isprintable() else _plain(value) for key, _, value in lines}
     pid, moment = _number(fields.get("pid")), _number(fields.get("at"))
-    thrown = _thrown(fields, "")
-    if pid is None or moment is None or thrown is None:
+    exception = _exception(fields, "")
+    if pid is None or moment is None or exception is None:
         return None
-    parents = (_number(word) for word in fields.get("parents", "").split()[: at.ANCESTORS])
+    parents = (_number(pid) for pid in fields.get("parents", "").split()[: at.ANCESTORS])
     return Traceback(
         pid,
-        thrown,
+        exception,
         parents=tuple(parent for parent in parents if parent is not None),
         started=(_number(fields.get("started")) or 0) / NS,
         at=moment / NS,
         rank=_number(fields.get("rank")),
         program=fields.get("program", ""),
-        root=_thrown(fields, "root-"),
+        root=_exception(fields, "root-"),
         said=fields.get("chain") == "cause",
         children=tuple(_children(fields.get("children", ""))),
     )
 
 
 def _children(text: str) -> Iterator[Death]:
-    for match in (CHILD.fullmatch(word) for word in text.split()[: at.CHILDREN]):
+    for match in (CHILD.fullmatch(entry) for entry in text.split()[: at.CHILDREN]):
         if match is not None:
             yield Death(*map(int, match.groups()))
 
 
-def _thrown(fields: dict[str, str], prefix: str) -> ExceptionRecord | None:
+def _exception(fields: dict[str, str], prefix: str) -> ExceptionRecord | None:
     kinds = tuple(fields.get(f"{prefix}kinds", "").split())
     message, more, where, own = (fields.get(prefix + key, "") for key in ("message", "more", "where", "own"))
     return ExceptionRecord(kinds, message, more, where, own) if kinds else None
 
 
 def _plain(text: str) -> str:
-    """Nothing in it moves a terminal's cursor."""
+    """Replace characters that could move a terminal's cursor."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

@@ -1,5 +1,5 @@
-"""The process tree of the command: everything below ftrun but its helpers, what was there before it, and what came in
-from outside (`docker exec`)."""
+"""The process tree of the command: all descendants of ftrun except its helpers, processes that existed before it, and
+processes that entered from outside (`docker exec`)."""
 
 import os
 import signal
@@ -18,58 +18,60 @@ class Tree:
 
     def __init__(self, marker: bytes) -> None:
         self._marker = marker
-        self._me = os.getpid()
+        self._pid = os.getpid()
         self._session = os.getsid(0)
         self._foreign_sessions: set[int] = set()
         self.command: int | None = None
-        self._refused: set[tuple[int, int]] = set()  # what the last signal to all was not permitted to (EPERM)
+        self._refused: set[tuple[int, int]] = set()  # processes that ftrun may not signal (EPERM)
         self._not_forwarded: set[int] = set()
-        # A shell that exec'ed us may have left children of its own to us: they are not ours to end.
-        inherited = (procfs.stat(pid) for pid in procfs.children(self._me))
-        self._spared = {(s.pid, s.start) for s in inherited if s is not None}
+        # A shell that replaced itself by ftrun (exec) may have left its own children: ftrun must not end them.
+        inherited = (procfs.stat(pid) for pid in procfs.children(self._pid))
+        self._excluded = {(s.pid, s.start) for s in inherited if s is not None}
 
     @property
     def marker_environment(self) -> dict[str, str]:
-        """The marker, for the environment of what is ours."""
+        """The marker, for the environment of the tree's processes."""
         name, _, value = os.fsdecode(self._marker).partition("=")
         return {name: value}
 
     def exclude(self, pid: int) -> None:
-        """A helper of ours: not part of the command's tree, nor is anything below it."""
+        """Exclude a helper and its descendants from the command's tree."""
         if found := procfs.stat(pid):
-            self._spared.add((found.pid, found.start))
+            self._excluded.add((found.pid, found.start))
 
     def members(self) -> list[Stat]:
-        """All living members.  Orphans are included: as PID 1 or as subreaper we are their parent."""
+        """Return all living members, orphans included: as PID 1 or as subreaper, ftrun is their parent."""
         below: dict[int, list[Stat]] = {}
         for process in procfs.all_processes():
             below.setdefault(process.parent, []).append(process)
-        if self._me == 1:
+        if self._pid == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
-        found: list[Stat] = []
-        roots = [s for s in below.get(self._me, ()) if (s.pid, s.start) not in self._spared and not self._foreign(s)]
+        members: list[Stat] = []
+        roots = [s for s in below.get(self._pid, ()) if (s.pid, s.start) not in self._excluded and not self._foreign(s)]
         while roots:
             process = roots.pop()
-            found.append(process)
+            members.append(process)
             roots += below.get(process.pid, ())
-        return [process for process in found if not process.ended]
+        return [process for process in members if not process.ended]
 
     def is_empty(self) -> bool:
-        """Whether nothing is left, told by the kernel's list of our children and not by a look that a fork can slip by.
+        """Return whether no process is left, by the kernel's list of ftrun's children: a listing of /proc could miss a
+        concurrent fork.
 
-        Each member is below a child of ours, new ones are put at the end of that list, and only our own reaping takes
-        one off it.  A zombie may have been alive when it was listed: it has to be reaped first.
+        Each member is a descendant of a child of ftrun, new children are put at the end of that list, and only reaping
+        by ftrun removes one.  A zombie may have been alive when it was listed: it has to be reaped first.
         """
-        ours = [procfs.stat(pid) for pid in procfs.children(self._me)]
-        return all(s and not s.ended and ((s.pid, s.start) in self._spared or self._foreign(s)) for s in ours)
+        children = [procfs.stat(pid) for pid in procfs.children(self._pid)]
+        return all(s and not s.ended and ((s.pid, s.start) in self._excluded or self._foreign(s)) for s in children)
 
     def _foreign(self, process: Stat) -> bool:
-        """Whether an orphan that PID 1 adopted stems from a shell that was opened from outside.
+        """Return whether an orphan that PID 1 adopted stems from a shell that was opened from outside.
 
-        Its parent is dead, so this is told from what it carries: our marker; else the session of a shell from outside;
-        else an environment that is whole and has no marker.  A cleared environment is a daemon's way, not a shell's.
+        Its parent is dead, so its own properties decide: it has the marker; else it has the session of a shell from
+        outside; else it has a complete environment without the marker.  A daemon may clear its environment, a shell
+        does not.
         """
-        if self._me != 1 or process.pid == self.command:
+        if self._pid != 1 or process.pid == self.command:
             return False
         environment = environment_entries(process.pid)
         if self._marker in environment:
@@ -83,9 +85,10 @@ class Tree:
         )
 
     def forward(self, number: int, control: JobControl) -> str | None:
-        """To the command's process group; where the terminal's keys reach that anyway, to the command alone.
+        """Send a signal to the command's process group; if the terminal's keys reach that group anyway, to the command
+        alone.
 
-        One line for a person if it cannot be delivered, once for each signal.
+        Returns one line for the user if it cannot be delivered, once for each signal.
         """
         if self.command is None:
             return None
@@ -102,23 +105,23 @@ class Tree:
             self._not_forwarded.add(number)
             name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             found = procfs.stat(self.command)
-            whom = procfs.describe_with_user(found) if found else "the command"
-            return f"{name} cannot be forwarded to {whom}: no permission to signal it (CAP_KILL)"
+            target = procfs.describe_with_user(found) if found else "the command"
+            return f"{name} cannot be forwarded to {target}: ftrun has no permission to signal it (CAP_KILL)"
         except OSError:
             pass  # it has just ended
         return None
 
     def is_not_permitted(self, process: Stat) -> bool:
-        """Whether the last signal to all was not permitted to this one."""
+        """Return whether ftrun was not permitted to send the last tree-wide signal to this process."""
         return (process.pid, process.start) in self._refused
 
     def beyond_reach(self, members: Sequence[Stat]) -> bool:
-        """Whether these, which live, are all that is left, and none of them may be signalled."""
+        """Return whether these living members are all that is left, and ftrun may signal none of them."""
         left = {member.pid for member in members}
         return all(map(self.is_not_permitted, members)) and (self.command is None or self.command in left)
 
     def terminate(self) -> list[Stat]:
-        """SIGTERM to all, and SIGCONT so that stopped ones can act on it."""
+        """Send SIGTERM to all members, and SIGCONT so that stopped ones can act on it."""
         members = self.members()
         self._refused = _send(members, signal.SIGTERM)
         _send(members, signal.SIGCONT)
@@ -130,7 +133,7 @@ class Tree:
 
 
 def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
-    """Those that we are not permitted to signal, by pid and start time."""
+    """Send a signal to all; return those that ftrun may not signal, by pid and start time."""
     refused = set()
     for process in processes:
         try:
@@ -142,12 +145,12 @@ def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
     return refused
 
 
-def kill(look: Callable[[], list[Stat]]) -> tuple[list[Stat], set[tuple[int, int]]]:
-    """Freeze until a look shows nobody new, for a frozen tree cannot fork; then SIGKILL to all.  All of them, and those
-    that we are not permitted to signal, by pid and start time."""
+def kill(list_members: Callable[[], list[Stat]]) -> tuple[list[Stat], set[tuple[int, int]]]:
+    """Stop processes until a listing shows no new one, since a stopped tree cannot fork; then send SIGKILL to all.
+    Returns all of them, and those that ftrun may not signal, by pid and start time."""
     frozen: dict[tuple[int, int], Stat] = {}
     for _ in range(FREEZE_ROUNDS):
-        fresh = [s for s in look() if (s.pid, s.start) not in frozen]
+        fresh = [s for s in list_members() if (s.pid, s.start) not in frozen]
         if not fresh:
             break
         _send(fresh, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Ends the command's tree, one look after another: nothing in here waits.  What a look shows comes as events."""
+"""Ends the command's tree step by step without blocking: each step lists the tree, and its results are events."""
 
 import time
 
@@ -7,14 +7,14 @@ from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 from ftrun.host.tree import Tree
 
-RECHECK = 0.02  # s; those that are not our children end without telling us
-NAMED = 20  # processes in a message
-RECHECK_EACH = 0.0001  # s; and for each member of it, so that looking stays cheaper than ending
+RECHECK = 0.02  # s; ftrun gets no signal when a process that is not its child ends
+MAX_NAMED = 20  # at most so many processes are named in a message
+RECHECK_EACH = 0.0001  # s; added for each member, so that listing stays cheaper than killing
 
 
 class TreeKiller:
-    """`awaited`: members that the last look showed and that were not reaped since.  The next look is due when there are
-    none left, or at `recheck_at`.  `dead`: the pids that SIGKILL was sent to in the attempt that has ended."""
+    """`awaited`: members that the last listing showed and that were not reaped since.  The next listing is due when
+    none are left, or at `recheck_at`.  `dead`: the pids that got SIGKILL in the attempt that has ended."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -24,18 +24,18 @@ class TreeKiller:
         self.recheck_at = 0.0
 
     def terminate(self) -> list[ev.Event]:
-        return self._seen(self._tree.terminate())
+        return self._evaluate(self._tree.terminate())
 
     def kill(self) -> list[ev.Event]:
         members = self._tree.kill()
         self._killed |= {member.pid for member in members if not self._tree.is_not_permitted(member)}
-        return self._seen(members)
+        return self._evaluate(members)
 
     def look(self) -> list[ev.Event]:
-        return self._seen(self._tree.members())
+        return self._evaluate(self._tree.members())
 
     def inspect(self) -> list[ev.Event]:
-        """Names what SIGKILL did not end; TreeEnded if nothing is left after all."""
+        """Name the processes that survived SIGKILL; TreeEnded if none is left after all."""
         members = self._tree.members()
         if not members:
             return [ev.TreeEnded(time.monotonic(), len(self._killed))]
@@ -43,13 +43,13 @@ class TreeKiller:
 
     def _survived(self, members: list[Stat]) -> ev.Event:
         refused = self._tree.beyond_reach(members)
-        named = procfs.describe_with_user if refused else procfs.describe
-        names = tuple(named(member) for member in members[:NAMED])
+        describe = procfs.describe_with_user if refused else procfs.describe
+        names = tuple(describe(member) for member in members[:MAX_NAMED])
         return ev.ProcessesSurvived(time.monotonic(), names, refused, self._tree.command is not None, len(self._killed))
 
-    def _seen(self, members: list[Stat]) -> list[ev.Event]:
-        """Nothing as long as waiting is of use: then TreeEnded with how many needed SIGKILL, or Survived if all that is
-        left is what we are not permitted to signal."""
+    def _evaluate(self, members: list[Stat]) -> list[ev.Event]:
+        """Return no event while waiting can help; then TreeEnded with how many processes needed SIGKILL, or
+        ProcessesSurvived if ftrun may signal none of the remaining ones."""
         self.awaited = {member.pid for member in members}
         self.recheck_at = time.monotonic() + RECHECK + len(members) * RECHECK_EACH
         if members and self._tree.beyond_reach(members):

@@ -1,6 +1,6 @@
-"""Where PID 1 works: in the run dir itself, or where that is on a network disk in a local folder that a helper copies
-there (`helpers/mirror`, ADR 11).  Nothing in here touches a network disk: that is the helper's, and it is given up when
-it does not answer."""
+"""The folder in which PID 1 works: the run dir itself, or, if that is on a network disk, a local folder that a helper
+copies there (`helpers/mirror`, ADR 11).  This module never accesses a network disk: only the helper does, and PID 1
+gives up on it if it does not answer."""
 
 import os
 import re
@@ -20,18 +20,18 @@ from ftrun.messages.helpers import Problem
 if TYPE_CHECKING:
     from ftrun.messages import mirror
 
-PATIENCE: Final = 10.0  # s for a network disk to say what it holds, before the job starts without
-SAVING: Final = 5.0  # s for a note that is written there between two commands
-FETCHED: Final = ".fetched"  # in the local folder: what the network disk holds
-# What the copying helper has to know of the other side: the token of what was read, or
-UNREAD: Final = "-"  # nothing was: what is there is not to be lost
-UNMADE: Final = "+"  # it is to be made under a name that nobody has
-NOTHING: Final = "none"  # there was nothing of a mirror
+PATIENCE: Final = 10.0  # s to wait for the content of a network disk before the job starts without it
+SAVING: Final = 5.0  # s to wait while a small file is written there between two commands
+FETCHED: Final = ".fetched"  # name in the local folder for the content of the network disk
+# For the mirror helper, the state of the remote folder: the token of the content that was read, or
+UNREAD: Final = "-"  # the content was not read and must not be lost
+UNMADE: Final = "+"  # the folder must be created under an unused name
+NOTHING: Final = "none"  # the folder contained no mirrored run
 
 
 class WorkDir(NamedTuple):
-    """`path` is where PID 1 works; `given` what the user knows it by, and where it is in the end, if that is known.
-    `copied`: what the mirror is started with, where there is one."""
+    """`path`: where PID 1 works.  `given`: the path that the user knows, where the run dir is in the end, if that is
+    known.  `copied`: the arguments of the mirror helper, if there is one."""
 
     path: str
     given: str
@@ -39,19 +39,19 @@ class WorkDir(NamedTuple):
 
     @property
     def output(self) -> str:
-        """The folder for what the command prints: the helper that writes it may wait for a disk.  It may be large, so
-        it does not go through the local folder, unless nobody knows yet what the other one is called."""
+        """The folder for the command's output: the helper that writes it may wait for a disk.  The output may be large,
+        so it does not go through the local folder, unless the name of the other folder is not known yet."""
         return self.given
 
     @property
     def left(self) -> str:
-        """A line for the user where not all could be copied."""
-        return f"not all of this run is in {self.copied[2]}: it is whole in {self.path}"
+        """A line for the user if not everything could be copied."""
+        return f"not all of this run is in {self.copied[2]}: the complete run is in {self.path}"
 
 
 def open_run_dir(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journal, str | None]:
-    """The place of the run dir `path` for this ftrun alone, and a line for the user where it is not that very folder.
-    `new`: a fresh one, named by the time.  RunDirError, OSError.  Waits for a network disk, at most `PATIENCE`."""
+    """Open the run dir `path` for this ftrun alone; return also a line for the user if ftrun works elsewhere.  `new`:
+    create a new one, named by the time.  Raises RunDirError, OSError.  Waits for a network disk, at most `PATIENCE`."""
     kind = network_kind(path)
     if kind is None:
         return WorkDir(path, path), Journal(path), _on_root(path)
@@ -60,7 +60,7 @@ def open_run_dir(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journa
         done, problem = _ask(("new", path), None, caught, PATIENCE)
         if done is not None:
             path, read = done.path, NOTHING
-    local = local_folder(path) if read != UNMADE else _unnamed(local_temp_folder(path))
+    local = local_folder(path) if read != UNMADE else _random_name(local_temp_folder(path))
     try:
         journal = Journal(local)
     except RunDirError as error:
@@ -69,69 +69,69 @@ def open_run_dir(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journa
         done, problem = _ask(("fetch", local, path), journal.log_fd, caught, PATIENCE)
         if done is not None:
             read = done.read
-            journal = _replaced(journal) if done.replace else journal
-    said = f"{path} is on a network disk ({kind})"
+            journal = _replace_with_fetched(journal) if done.replace else journal
+    message = f"{path} is on a network disk ({kind})"
     if done is None and caught.stop is not None:
-        if not os.path.exists(f"{local}/state.json"):  # what begins here is not what the next ftrun goes on with
+        if not os.path.exists(f"{local}/state.json"):  # the next ftrun must not continue from what begins here
             journal.close()
-            journal = Journal(_unnamed(local_temp_folder(path)))
-        said += f": stopped before it was read, and nothing is copied there; all is in {journal.path}"
-        return WorkDir(journal.path, journal.path), journal, said
-    said += f": ftrun works in {local}, which is copied there"
+            journal = Journal(_random_name(local_temp_folder(path)))
+        message += f": ftrun was stopped before it read it, and copies nothing there; all records are in {journal.path}"
+        return WorkDir(journal.path, journal.path), journal, message
+    message += f": ftrun works in {local}, which is copied there"
     if done is None:
-        said += f"; {problem}, so the job starts without what is in it"
+        message += f"; {problem}, so the job starts without its content"
     elif problem:
-        said += f"; {problem}, so the job starts without it"
-    return WorkDir(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, said
+        message += f"; {problem}, so the job starts without it"
+    return WorkDir(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, message
 
 
 def network_kind(path: str) -> str | None:
-    """The file system, as the kernel calls it, of a network disk that PID 1 does not touch, since there is a local
-    folder to work in instead; None where PID 1 works in `path` itself."""
+    """Return the type, as the kernel names it, of the network disk of `path`, which PID 1 does not access, since there
+    is a local folder to work in instead; None if PID 1 works in `path` itself."""
     now = mounts.Mounts()
-    kind = now.network(path)
+    kind = now.network_kind(path)
     return None if kind is None or (now.on_root(path) and not _local_temporaries(now)) else kind
 
 
 def _on_root(path: str) -> str | None:
-    """A line for the user where PID 1 works on a root file system that is not known as a local one."""
+    """Return a line for the user if PID 1 works on a root file system that is not known to be local."""
     if (kind := mounts.network_kind(path)) is None:
         return None
     return (
         f"{path} is on the root file system ({kind}), and none of {', '.join(_temporaries())} is a local folder: ftrun "
-        "works there; where that disk does not answer, ftrun waits for it as its command does"
+        "works there; if that disk does not answer, ftrun blocks, and so does its command"
     )
 
 
 class PersistentFile:
-    """A small file that outlives the container, and on a network disk does not stop PID 1.  OSError of the local
-    disk, RunDirError of both.  `unread`: why what is over there is not known, empty where it is.  `stopped`: it is
-    because ftrun is to end; then nothing is written there."""
+    """A small file that outlives the container, and does not block PID 1 if it is on a network disk.  Raises OSError
+    for the local disk, RunDirError for both.  `unread`: why the remote content is not known; empty if it is.
+    `stopped`: the reason is that ftrun was asked to stop; then nothing is written there."""
 
     unread, stopped = "", False
 
     def __init__(self, path: str, caught: Signals) -> None:
-        """What was written last is read, from where it was written."""
+        """Fetch the content that was written last."""
         self._caught, self.given = caught, path
         self.path, self.remote = path, network_kind(os.path.dirname(path)) is not None
         if not self.remote:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
             return
         self.path = f"{local_folder(path)}/{os.path.basename(path)}"
-        self._unsaved = f"{self.path}.unsaved"  # the other side did not take what is here
-        self.aside = ""  # the name that what is over there is to have when something else is written
+        self._unsaved = f"{self.path}.unsaved"  # marks local content that is not copied to the remote side
+        self.aside = ""  # the name that unread remote content gets when new content is written
         done, problem = _ask(("get", path, self.path, self._unsaved), None, caught, PATIENCE)
-        self._late = done is None
-        self._known = b""  # what is over there
-        if not self._late:
-            self._agreed()
+        self._unreachable = done is None
+        self._known = b""  # the remote content
+        if not self._unreachable:
+            self._mark_in_sync()
         elif caught.stop is not None:
             self.unread, self.stopped = "ftrun was stopped", True
         else:
             self.unread, self.aside = problem, _aside(path, "unread")
 
     def set_aside(self, why: str) -> str:
-        """What it says is not ours: it is kept under a name in the same folder, which this gives."""
+        """The content is not ftrun's: rename the file within its folder and return the new name."""
         kept = _aside(self.path, why)
         os.rename(self.path, kept)
         if self.remote:
@@ -139,35 +139,36 @@ class PersistentFile:
         return os.path.basename(kept)
 
     def saved(self) -> bool:
-        """Have what is here, or that nothing is, in place on the other side too."""
+        """Copy the local content, or its absence, to the remote side; return whether that succeeded."""
         if not self.remote:
             return True
-        if not os.path.exists(self._unsaved):  # whether it is still so tells who is right, later
+        if not os.path.exists(self._unsaved):  # later this tells which side is newer
             with open(self._unsaved, "wb") as stream:
                 stream.write(self._known)
-        words = ("put", self.path, self.given, *((self.aside,) if self.aside else ()))
-        self._late = _ask(words, None, None, SAVING)[0] is None
-        if not self._late:
+        request = ("put", self.path, self.given, *((self.aside,) if self.aside else ()))
+        self._unreachable = _ask(request, None, None, SAVING)[0] is None
+        if not self._unreachable:
             self.aside = ""
-            self._agreed()
-        return not self._late
+            self._mark_in_sync()
+        return not self._unreachable
 
-    def _agreed(self) -> None:
-        """Both sides are the same."""
+    def _mark_in_sync(self) -> None:
+        """Record that both sides are the same."""
         self._known = procfs.read(self.path) or b""
         if os.path.exists(self._unsaved):
             os.unlink(self._unsaved)
 
     def fresh(self, path: str) -> str:
-        """A new folder beside it, by this name or that of a later second."""
-        if self._late:
+        """Create a new folder beside the file, with this name or that of a later second."""
+        if self._unreachable:
             return path
         done, _ = _ask(("new", path), None, self._caught, PATIENCE)
         return path if done is None else done.path
 
 
 def local_folder(path: str) -> str:
-    """The local one for a path on a network disk, the same each time on this node; it is ours alone.  RunDirError."""
+    """Return the local folder for a path on a network disk: the same each time on this node, and private to this user.
+    Raises RunDirError."""
     first = f"{local_temp_folder(path)}/{_name(path, os.getuid())}"
     for found in (first, *(f"{first}-{number}" for number in range(1, 10))):
         try:
@@ -176,30 +177,30 @@ def local_folder(path: str) -> str:
             pass
         except OSError as error:
             raise RunDirError(f"{found}: {error.strerror}; {path} is on a network disk") from None
-        if _alone(found):
+        if _is_private(found):
             return found
-    raise RunDirError(f"{first} is there already, and not a folder of ours alone; nor is any like it")
+    raise RunDirError(f"{first} already exists and is not a private folder of this user; nor are its alternatives")
 
 
-def _alone(path: str) -> bool:
-    """Whether it is a folder that only we can write to: anybody may make one in a shared temp folder."""
+def _is_private(path: str) -> bool:
+    """Return whether it is a folder that only this user can write to: anyone may create one in a shared temp folder."""
     found = os.lstat(path)
     return st.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def default_run_dir() -> str:
-    """A run dir for one who asked for none.  RunDirError."""
+    """Return a new run dir path for a user who chose none.  Raises RunDirError."""
     given = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
-    return _unnamed(given if network_kind(given) is None else local_temp_folder(given))
+    return _random_name(given if network_kind(given) is None else local_temp_folder(given))
 
 
-def _unnamed(temp: str) -> str:
+def _random_name(temp: str) -> str:
     return f"{temp}/ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def local_temp_folder(path: str) -> str:
-    """The temp folder, or another one, that is on a local disk and can be written to, for what is not in `path`; where
-    there is none, one on the root file system, whatever that is.  RunDirError."""
+    """Return a writable temp folder on a local disk, for files that cannot be in `path`; if there is none, one on the
+    root file system, whatever its type.  Raises RunDirError."""
     now = mounts.Mounts()
     local = _local_temporaries(now)
     for found in local or _writable(found for found in _temporaries() if now.on_root(found)):
@@ -211,7 +212,7 @@ def local_temp_folder(path: str) -> str:
 
 
 def _local_temporaries(now: mounts.Mounts) -> list[str]:
-    return _writable(found for found in _temporaries() if now.network(found) is None)
+    return _writable(found for found in _temporaries() if now.network_kind(found) is None)
 
 
 def _writable(folders: Iterable[str]) -> list[str]:
@@ -224,25 +225,25 @@ def _temporaries() -> list[str]:
 
 
 def local_folders(path: str) -> list[str]:
-    """Local folders on this node that a run dir `path` may be worked in; for who only reads."""
+    """Return the local folders on this node in which a run dir `path` may be worked in; for readers."""
     path, now = os.path.abspath(path), mounts.Mounts()
-    if now.network(path) is None:
+    if now.network_kind(path) is None:
         return []
-    found, ours = [], re.compile(rf"ftrun-\d+{_name(path, '')[6:]}(?:-\d)?")
+    folders, pattern = [], re.compile(rf"ftrun-\d+{_name(path, '')[6:]}(?:-\d)?")
     for temp in _temporaries():
-        if now.network(temp) is None or now.on_root(temp):
+        if now.network_kind(temp) is None or now.on_root(temp):
             names = os.listdir(temp) if os.path.isdir(temp) else []
-            found += [f"{temp}/{n}" for n in names if ours.fullmatch(n)]
-    return found
+            folders += [f"{temp}/{n}" for n in names if pattern.fullmatch(n)]
+    return folders
 
 
 def _name(path: str, user: object) -> str:
-    """As the other run dirs in the temp folder are called, so that `ftctl` finds it."""
+    """Return a folder name like those of other run dirs in the temp folder, so that `ftctl` finds it."""
     return f"ftrun-{user}-0-{digest(path)}"
 
 
 def digest(text: str) -> str:
-    """Sixteen characters for any text: FNV-1a in place of a library."""
+    """Return sixteen characters that identify a text: FNV-1a, which needs no library."""
     number = 0xCBF29CE484222325
     for byte in os.fsencode(text):
         number = (number ^ byte) * 0x100000001B3 % (1 << 64)
@@ -253,8 +254,8 @@ def _aside(path: str, why: str) -> str:
     return f"{path}.{why}-{time.time_ns()}"
 
 
-def _replaced(journal: Journal) -> Journal:
-    """What was fetched takes the place of what was there, which is kept if it was anything."""
+def _replace_with_fetched(journal: Journal) -> Journal:
+    """Replace the local folder by the fetched one; the old one is kept unless it was empty."""
     path = journal.path
     aside = f"{path}.{time.time_ns()}"
     os.rename(path, aside)
@@ -269,10 +270,11 @@ def _replaced(journal: Journal) -> Journal:
 
 
 def _ask(
-    words: Sequence[str], log: int | None, caught: Signals | None, patience: float
+    request: Sequence[str], log: int | None, caught: Signals | None, patience: float
 ) -> "tuple[mirror.Done | None, str]":
-    """What the helper has done, with its last problem or an empty text; or None and why: it has no answer in time, it
-    could not start or died, or `caught` tells us to stop.  RunDirError: it refuses."""
+    """Run the mirror helper; return its result with its last problem or an empty text; or None and the reason: it did
+    not answer in time, could not start, died, or `caught` received a signal to stop.  Raises RunDirError if it
+    refuses."""
     from ftrun.messages import mirror  # only where the run dir is on a network disk
 
     poll, until = select.poll(), time.monotonic() + patience
@@ -280,16 +282,16 @@ def _ask(
         poll.register(caught.fd, select.POLLIN)
     null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     helpers = Helpers(poll, null if log is None else log)
-    helpers.add("mirror", *words, once=True)
+    helpers.add("mirror", *request, once=True)
     helpers.supervise(time.monotonic())
-    problem, came = "", b""
+    problem, signals = "", b""
     try:
         while (caught is None or caught.stop is None) and helpers.is_running("mirror"):
             if (left := until - time.monotonic()) <= 0:
-                return None, problem or "it has not answered in time"
+                return None, problem or "it did not answer in time"
             ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
             if caught is not None and caught.fd in ready:
-                came += caught.read()
+                signals += caught.read()
             for _, line in helpers.read_lines(ready, time.monotonic()):
                 try:
                     message = None if line is None else mirror.EVENTS.load(line)
@@ -303,9 +305,9 @@ def _ask(
                         return message, problem
                     case Problem(what):
                         problem = what
-        return None, problem or "the helper that reads it did not start, or died"
+        return None, problem or "the helper that reads it did not start or died"
     finally:
         helpers.close()
         if caught is not None:
-            caught.requeue(came)
+            caught.requeue(signals)
         os.close(null)
