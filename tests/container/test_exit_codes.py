@@ -1,4 +1,4 @@
-"""The exit code is the command's own, or says why it could not run."""
+"""The exit code is the command's own, or shows why it could not run."""
 
 import os
 import signal
@@ -99,7 +99,7 @@ def test_a_command_that_cannot_start(start: Starter, mode: Mode, tmp_path: Path,
     assert not run.named("spawned")
 
 
-def test_said_even_when_quiet(start: Starter, mode: Mode) -> None:
+def test_errors_are_printed_even_when_quiet(start: Starter, mode: Mode) -> None:
     code, _, err = start("no-such-command-anywhere", mode=mode, options=["-q"]).finish()
     assert (code, err.count(b"\n")) == (127, 1)
 

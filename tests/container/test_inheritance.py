@@ -1,4 +1,4 @@
-"""The command gets what ftrun was given: files, environment, limits, words."""
+"""The command inherits what ftrun was started with: files, environment, limits, arguments."""
 
 import json
 import os
@@ -169,7 +169,7 @@ def test_environment_under_a_plain_locale(start: Starter, mode: Mode, locale: di
     assert sorted(found) == sorted(f"{k}={v}".encode().hex() for k, v in plain.items())
 
 
-def test_what_ftrun_tells(start: Starter, mode: Mode) -> None:
+def test_the_variables_that_ftrun_sets(start: Starter, mode: Mode) -> None:
     run = start("env", "-0", mode=mode)
     _, out, _ = run.finish()
     told = dict(entry.split(b"=", 1) for entry in out.split(b"\0") if entry)
@@ -178,7 +178,7 @@ def test_what_ftrun_tells(start: Starter, mode: Mode) -> None:
     assert told[b"FTRUN_RUN_DIR"] == os.fsencode(run.run_dir)
 
 
-def test_odd_words(start: Starter, mode: Mode) -> None:
+def test_unusual_arguments(start: Starter, mode: Mode) -> None:
     words = [
         b"",
         b" ",

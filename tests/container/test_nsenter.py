@@ -1,4 +1,4 @@
-"""A shell that an operator opened in the container from outside (`docker exec`) is no part of the command's tree."""
+"""A shell that an operator opened in the container from outside (`docker exec`) is not part of the command's tree."""
 
 import subprocess
 from pathlib import Path
@@ -85,7 +85,7 @@ def tree(run: Run) -> list[int]:
     return found
 
 
-def test_a_visitor_outlives_a_restart(start: Starter, container: Run, tmp_path: Path) -> None:
+def test_a_shell_from_outside_outlives_a_restart(start: Starter, container: Run, tmp_path: Path) -> None:
     run = container
     run.until("spawned")
     visitor = Visitor(start, run, SCRIPT, tmp_path)
@@ -105,7 +105,7 @@ def test_a_visitor_outlives_a_restart(start: Starter, container: Run, tmp_path: 
     visitor.process.wait(30)
 
 
-def test_a_visitor_who_has_left(start: Starter, container: Run, tmp_path: Path) -> None:
+def test_a_shell_from_outside_that_has_ended(start: Starter, container: Run, tmp_path: Path) -> None:
     """What an operator started and left running in the background is still not ours to end."""
     run = container
     run.until("spawned")
@@ -123,7 +123,7 @@ def test_a_visitor_who_has_left(start: Starter, container: Run, tmp_path: Path) 
     wait_for(lambda: all(not alive(pid) for pid in pids.values()), "the end of all")
 
 
-def test_the_end_waits_for_no_visitor(start: Starter, tmp_path: Path) -> None:
+def test_the_end_does_not_wait_for_a_shell_from_outside(start: Starter, tmp_path: Path) -> None:
     go = tmp_path / "go"
     run = start("sh", "-c", f"while ! [ -e {go} ]; do sleep 0.02; done; exit 4", mode=PID1, grace="20s")
     run.until("spawned")

@@ -1,4 +1,4 @@
-"""Whoever loses its parent is reaped by ftrun: always, thousands of them, also while a restart is under way."""
+"""ftrun reaps all orphans: thousands of them, also during a restart."""
 
 from pathlib import Path
 

@@ -157,7 +157,7 @@ sys.exit(9)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU], ids=lambda s: s.name)
-def test_what_is_stopped_is_no_hang(start: Starter, mode: Mode, tmp_path: Path, number: int) -> None:
+def test_a_stopped_command_is_not_a_hang(start: Starter, mode: Mode, tmp_path: Path, number: int) -> None:
     limit = 1.5
     options = ["--hang-timeout", f"{limit}s", "--start-timeout", f"{limit}s"]
     run = start(*PYTHON, "-c", TOUCHER, str(tmp_path), mode=mode, options=options)
@@ -181,7 +181,7 @@ def test_what_is_stopped_is_no_hang(start: Starter, mode: Mode, tmp_path: Path, 
     assert len(run.named("spawned")) == 1
 
 
-def test_what_is_stopped_can_be_ended(start: Starter, mode: Mode) -> None:
+def test_a_stopped_command_can_be_ended(start: Starter, mode: Mode) -> None:
     """SIGTERM to a stopped process waits for SIGCONT, as without ftrun."""
     run = start("sleep", "600", mode=mode)
     run.kill(signal.SIGTSTP)
@@ -251,7 +251,7 @@ def test_dispositions_and_mask_are_those_given(start: Starter, mode: Mode, given
     assert int(shown(out.decode())["SigCgt"], 16) == 0
 
 
-def test_pipe_breaks_as_ever(start: Starter, mode: Mode) -> None:
+def test_a_broken_pipe_ends_the_command_as_without_ftrun(start: Starter, mode: Mode) -> None:
     code, out, _ = start("sh", "-c", "yes | head -1; kill -PIPE $$; exit 3", mode=mode).finish()
     assert (code, out) == (128 + signal.SIGPIPE, b"y\n")
 
@@ -328,7 +328,7 @@ def test_a_file_size_limit_is_not_the_commands(start: Starter, mode: Mode, recor
     assert (tmp_path / "errors").read_text().count("cannot be written") == 1
 
 
-def test_no_room_for_beats_under_a_file_size_limit_is_one_clear_line(start: Starter, mode: Mode) -> None:
+def test_no_space_for_beats_under_a_file_size_limit_is_one_clear_message(start: Starter, mode: Mode) -> None:
     before = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731
     code, _, err = start("true", mode=mode, before=before).finish()
     assert (code, err.count(b"\n")) == (125, 1), err

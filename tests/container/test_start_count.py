@@ -1,4 +1,4 @@
-"""MA_PROC_START_CNT in a pod: never lowered, and going on from one ftrun to the next in the same container."""
+"""MA_PROC_START_CNT in a pod: never lowered, and continued from one ftrun to the next in the same container."""
 
 import os
 import shlex
@@ -35,7 +35,7 @@ def within(start: Starter, script: str, *above: str, **environment: str) -> list
     return [line.partition(" reason=")[0].removeprefix("start=") for line in done.stdout.splitlines()]
 
 
-def test_a_count_that_comes_in_is_not_lowered(start: Starter) -> None:
+def test_an_incoming_count_is_not_lowered(start: Starter) -> None:
     run = start(
         "sh",
         "-c",
@@ -48,24 +48,24 @@ def test_a_count_that_comes_in_is_not_lowered(start: Starter) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "²", "9" * 30])
-def test_a_count_that_is_none_is_no_count(start: Starter, text: str) -> None:
+def test_an_invalid_incoming_count_is_ignored(start: Starter, text: str) -> None:
     code, out, _ = start("sh", "-c", SHOW, env={"MA_PROC_START_CNT": text}).finish()
     assert (code, out.decode().split()[0]) == (0, "start=1")
 
 
-def test_ftruns_that_follow_each_other_in_one_container_go_on_counting(start: Starter) -> None:
+def test_consecutive_ftruns_in_one_container_continue_the_count(start: Starter) -> None:
     logs = ("--log-dir", str(start.folder / "logs"))
     script = "; ".join([ftrun(SHOW), ftrun(FAILS_ONCE, *RESTARTS), ftrun(SHOW, *logs), ftrun(SHOW, *logs), "exit 0"])
     assert within(start, script) == ["1", "2", "3", "4", "5"]
     assert within(start, script) == ["1", "2", "3", "4"], "it fails once; another container is another pod"
 
 
-def test_a_new_schedule_begins_anew_and_the_platform_s_count_is_the_least(start: Starter) -> None:
+def test_a_new_schedule_restarts_the_count_at_no_less_than_the_platforms(start: Starter) -> None:
     script = f"{ftrun(SHOW)}; {ftrun(SHOW)}; MA_SCHEDULE_CNT=2 {ftrun(SHOW)}; exit 0"
     assert within(start, script, MA_PROC_START_CNT="5") == ["5", "6", "5"]
 
 
-def test_phases_go_on_counting(start: Starter) -> None:
+def test_phases_continue_the_count(start: Starter) -> None:
     """Outside a container too: they are one run."""
     file = start.folder / "job.toml"
     phase = '[[phase]]\nname = "{}"\ncommand = ["sh", "-c", "{}"]\n'
@@ -81,7 +81,7 @@ def test_outside_a_container_one_run_has_nothing_to_do_with_the_next(start: Star
         assert start("sh", "-c", SHOW).finish()[1].decode().split()[0] == "start=1"
 
 
-def test_what_must_not_run_twice_does_not_run_in_the_next_ftrun(start: Starter) -> None:
+def test_once_also_holds_for_the_next_ftrun(start: Starter) -> None:
     code = "from ftrun_hooks.torch import once; import os; print('start=' + str(once('data', lambda: None)))"
     training = shlex.join([*FTRUN, "--quiet", "--", sys.executable, "-c", code])
     hooks = {"PYTHONPATH": str(HOUSE / "hooks")}
@@ -89,7 +89,7 @@ def test_what_must_not_run_twice_does_not_run_in_the_next_ftrun(start: Starter) 
     assert within(start, f"{training}; {training}; exit 0", **hooks) == ["True", "False"], "in a new container it runs"
 
 
-def test_a_folder_that_another_user_made_is_not_believed(start: Starter) -> None:
+def test_a_folder_that_another_user_created_is_not_trusted(start: Starter) -> None:
     """Whoever makes the folder first in a shared temp folder can neither set the count nor have a file written."""
     if os.geteuid() != 0:
         pytest.skip("it takes root to be two users")

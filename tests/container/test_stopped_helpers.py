@@ -1,4 +1,4 @@
-"""A helper that is stopped costs the command nothing: it goes on at once."""
+"""A stopped helper does not affect the command: it is continued at once."""
 
 import os
 import select
@@ -45,7 +45,7 @@ def chatty(start: Starter, mode: Mode, tmp_path: Path) -> Iterator["subprocess.P
     assert wait_for(lambda: not start.living() or None, "the end of all")
 
 
-def test_every_helper_goes_on_after_sigstop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
+def test_every_helper_continues_after_sigstop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
     ftrun = wait_for(lambda: (children(chatty.pid) or [0])[0], "ftrun") if mode == "pid1" else chatty.pid
     wait_for(lambda: set(helpers(ftrun)) >= HELPERS, "all helpers", 60)
     (tmp_path / "begin").touch()

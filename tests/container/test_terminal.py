@@ -1,4 +1,4 @@
-"""A person at a terminal has the command before them, as if ftrun were not there."""
+"""At a terminal the command behaves as if ftrun were not there."""
 
 import os
 import shlex
@@ -67,7 +67,7 @@ def test_window_size(start: Starter, mode: Mode, recorder: Recorder) -> None:
     assert run.wait() == 0
 
 
-def test_what_is_typed_arrives(start: Starter, mode: Mode) -> None:
+def test_typed_input_arrives(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", 'echo up; read a; echo "<$a>"', mode=mode, tty=True)
     run.terminal.wait(b"up")
     run.terminal.type(b"word\n")
@@ -350,7 +350,7 @@ say('<' + os.read(0, 100).decode().strip() + '>')
 
 
 @pytest.mark.parametrize("how", ["&", ""], ids=["started there", "sent there"])
-def test_from_the_background_to_the_front(shell: Shell, tmp_path: Path, how: str) -> None:
+def test_from_the_background_to_the_foreground(shell: Shell, tmp_path: Path, how: str) -> None:
     """bash tells a running job nothing of that: the command has the terminal as soon as it wants it."""
     go = tmp_path / "go"
     shell.type(shell.line(*program(tmp_path, LATE_READER), str(go), after=how))

@@ -124,7 +124,7 @@ def test_a_stale_folder_is_removed_with_all_that_is_in_it(memory: Path) -> None:
     assert os.listdir(memory) == []
 
 
-def test_ours_and_what_has_another_name_stay(memory: Path) -> None:
+def test_own_folder_and_other_names_are_kept(memory: Path) -> None:
     ours = stale(memory, "ours")
     stale(memory).rename(memory / "someone")
     remove_stale(memory)
@@ -164,7 +164,7 @@ def a_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [without_lock, lock_is_a_link, lock_is_a_pipe, a_link, a_file])
-def test_what_no_ftrun_left_stays(memory: Path, change: Callable[[Path], None]) -> None:
+def test_a_folder_without_a_valid_lock_file_is_kept(memory: Path, change: Callable[[Path], None]) -> None:
     folder = stale(memory)
     change(folder)
     before = sorted(memory.rglob("*"))
@@ -175,8 +175,8 @@ def test_what_no_ftrun_left_stays(memory: Path, change: Callable[[Path], None]) 
 
 @needs_root
 @pytest.mark.parametrize("change", [of_another_user, lock_of_another_user])
-def test_what_is_another_users_stays(memory: Path, change: Callable[[Path], None]) -> None:
-    test_what_no_ftrun_left_stays(memory, change)
+def test_a_folder_of_another_user_is_kept(memory: Path, change: Callable[[Path], None]) -> None:
+    test_a_folder_without_a_valid_lock_file_is_kept(memory, change)
 
 
 def test_a_folder_whose_lock_is_held_stays(memory: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_reader_of_the_beat_file_does_not_keep_it(memory: Path) -> None:
     assert not folder.exists()
 
 
-def test_no_time_leaves_the_rest_to_the_next_ftrun(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_time_limit_the_rest_is_left_to_the_next_ftrun(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stale(memory)
     for number in range(100):
         (folder / f"file-{number}").touch()
@@ -226,7 +226,7 @@ def test_no_time_leaves_the_rest_to_the_next_ftrun(memory: Path, monkeypatch: py
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_was_made_anew_is_locked_again(memory: Path) -> None:
+def test_a_recreated_folder_is_locked_again(memory: Path) -> None:
     folder = memory / f"{beat_folders.PREFIX}1"
     folder.mkdir(0o700)
     made = beats.Beats(str(folder))

@@ -1,4 +1,4 @@
-"""The reader of the beats against the layout, and the memory file system that they lie in."""
+"""The reader of the beat file against the layout, and the memory file system that contains the file."""
 
 import mmap
 import os
@@ -77,7 +77,7 @@ def test_a_claimed_slot_has_not_moved(reader: beats.Beats, writer: Writer) -> No
     assert (rank.rank, rank.alive_at, rank.moved_at, rank.step) == (3, None, None, None)
 
 
-def test_a_change_that_was_cut_off_leaves_the_sections_as_they_were(reader: beats.Beats, writer: Writer) -> None:
+def test_an_incomplete_write_leaves_the_sections_unchanged(reader: beats.Beats, writer: Writer) -> None:
     now = time.monotonic()
     writer.claim(0, step=1)
     writer.section(0, b"evaluate", now, 5)
@@ -92,7 +92,7 @@ def test_a_change_that_was_cut_off_leaves_the_sections_as_they_were(reader: beat
     assert [s.name for s in after.sections] == ["torn"]
 
 
-def test_torn_at_first_sight_shows_no_sections(reader: beats.Beats, writer: Writer) -> None:
+def test_a_slot_that_is_incomplete_at_the_first_read_has_no_sections(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(0, step=1)
     writer.section(0, b"torn", 1, 1)
     writer.put(0, at.SEQUENCE, 1)
@@ -100,7 +100,7 @@ def test_torn_at_first_sight_shows_no_sections(reader: beats.Beats, writer: Writ
     assert rank.step == 1
 
 
-def test_another_layout_version_is_told_once_and_not_read(reader: beats.Beats, writer: Writer) -> None:
+def test_another_layout_version_is_reported_once_and_ignored(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(5, step=1)
     writer.put(5, at.MAGIC_WORD, at.MAGIC + 1)
     for _ in range(3):
@@ -108,14 +108,14 @@ def test_another_layout_version_is_told_once_and_not_read(reader: beats.Beats, w
     assert reader.problems == ["beat slot 5 has another layout version; ftrun ignores it"]
 
 
-def test_a_time_to_come_is_told_and_not_read(reader: beats.Beats, writer: Writer) -> None:
+def test_a_time_in_the_future_is_reported_and_ignored(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(2, step=1, now=time.monotonic() + 3600)
     writer.claim(3, step=1)
     assert [r.rank for r in reader.read(time.monotonic())] == [3]
     assert reader.problems == ["beat slot of rank 2 contains a time in the future; ftrun ignores it"]
 
 
-def test_two_processes_that_claim_one_rank_are_told_once_and_the_one_that_steps_speaks(
+def test_two_processes_that_claim_one_rank_are_reported_once_and_the_moving_one_counts(
     reader: beats.Beats, writer: Writer
 ) -> None:
     other = subprocess.Popen(["sleep", "3600"])
@@ -136,7 +136,7 @@ def test_two_processes_that_claim_one_rank_are_told_once_and_the_one_that_steps_
     assert not reader.read(now + 1)[0].present
 
 
-def test_a_rank_that_is_no_number_is_told(reader: beats.Beats, writer: Writer) -> None:
+def test_a_rank_that_is_not_a_number_is_reported(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(0, step=1)
     writer.put(0, at.FLAGS, at.NO_RANK)
     (rank,) = reader.read(time.monotonic())
@@ -144,7 +144,7 @@ def test_a_rank_that_is_no_number_is_told(reader: beats.Beats, writer: Writer) -
     assert reader.problems == [f"RANK or LOCAL_RANK of process {os.getpid()} is not a number: ftrun uses rank 0"]
 
 
-def test_what_a_rank_learned_and_where_it_broke(reader: beats.Beats, writer: Writer) -> None:
+def test_learned_intervals_and_the_broken_section_are_read(reader: beats.Beats, writer: Writer) -> None:
     now = time.monotonic()
     writer.claim(0, step=1, now=now - 1)
     learned = {at.INTERVALS: 100, at.USUAL: 2, at.LONGEST: 9, at.SLOWEST_START: 300}
@@ -160,7 +160,7 @@ def test_what_a_rank_learned_and_where_it_broke(reader: beats.Beats, writer: Wri
     assert reader.read(now)[0].broken is None, "it went on"
 
 
-def test_sections_of_side_threads_and_of_ourselves_are_marked(reader: beats.Beats, writer: Writer) -> None:
+def test_sections_of_side_threads_and_automatic_ones_are_marked(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(0, step=1)
     writer.section(0, b"save", 1, 5)
     # The number is a limit that the program gave; of an automatic section it is the longest of the earlier ones.
@@ -170,7 +170,7 @@ def test_sections_of_side_threads_and_of_ourselves_are_marked(reader: beats.Beat
         assert (section.timeout, section.longest, section.side, section.automatic) == expected
 
 
-def test_who_is_gone_is_not_present(reader: beats.Beats, writer: Writer) -> None:
+def test_a_process_that_ended_is_not_present(reader: beats.Beats, writer: Writer) -> None:
     child = subprocess.Popen(["sleep", "3600"])
     start = int(Path(f"/proc/{child.pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     writer.claim(0, step=1, pid=child.pid)
@@ -239,7 +239,7 @@ def test_texts_are_read_again_when_replaced(reader: beats.Beats, writer: Writer)
         "other sitecustomize",
     ],
 )
-def test_what_the_command_spoiled_is_made_anew(reader: beats.Beats, spoil: str) -> None:
+def test_what_the_command_damaged_is_recreated(reader: beats.Beats, spoil: str) -> None:
     folder, bell = Path(reader.path), reader.bell
     if spoil in ("emptied", "removed"):
         for path in folder.iterdir():
@@ -297,7 +297,7 @@ done
 
 
 @pytest.mark.parametrize("room", ["size=4k", "size=64k", "size=512k", "nr_inodes=1", "nr_inodes=3"])
-def test_a_full_memory_file_system_is_a_clear_line_and_nothing_starts(runs: Runs, room: str) -> None:
+def test_a_full_memory_file_system_is_a_clear_message_and_nothing_starts(runs: Runs, room: str) -> None:
     need_mounts()
     prefix = runs.mounted(f"mount -t tmpfs -o {room} tmpfs /dev/shm")
     run = runs.run("touch", "started", prefix=prefix)
@@ -315,7 +315,7 @@ def test_without_dev_shm_another_memory_file_system_is_used(runs: Runs) -> None:
     assert run.stdout.startswith("/run/ftrun-beats-")
 
 
-def test_without_any_memory_file_system_there_is_a_clear_line(runs: Runs) -> None:
+def test_without_any_memory_file_system_there_is_a_clear_message(runs: Runs) -> None:
     need_mounts()
     prefix = runs.mounted(ONLY_SHM + "if mountpoint -q /tmp; then exit 77; fi")
     run = runs.run("touch", "started", prefix=prefix)
@@ -342,7 +342,7 @@ def test_a_memory_file_system_that_fills_up_later_harms_no_beat(runs: Runs) -> N
 
 
 @pytest.mark.parametrize("spoil", ["rm -rf /dev/shm/*", ": > $FTRUN_BEAT_DIR/beats", "mkdir -p $FTRUN_BEAT_DIR/a/b"])
-def test_a_start_after_one_that_spoiled_its_beats_is_watched(runs: Runs, spoil: str) -> None:
+def test_a_start_after_one_that_damaged_its_beat_file_is_watched(runs: Runs, spoil: str) -> None:
     """Training scripts do empty /dev/shm: it is where killed data loaders leave their memory."""
     need_mounts()
     watched = shlex.join(python("import time; ft.beat(ft.attempt().start_cnt); time.sleep(3600)"))

@@ -1,4 +1,4 @@
-"""What the kernel killed for memory, wherever it says so."""
+"""The count of out-of-memory kills, wherever the kernel provides it."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_where_it_is_counted(case: tuple[str, str, str, list[str]]) -> None:
+def test_the_paths_of_the_oom_counter(case: tuple[str, str, str, list[str]]) -> None:
     groups, mounts, root, wanted = case
     assert list(cgroup.files(groups, mounts.replace("{root}", root))) == wanted
 
@@ -51,7 +51,7 @@ def test_where_it_is_counted(case: tuple[str, str, str, list[str]]) -> None:
         (None, None),
     ],
 )
-def test_what_is_counted(
+def test_the_number_of_oom_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, wanted: int | None
 ) -> None:
     file = tmp_path / "events"
@@ -61,7 +61,7 @@ def test_what_is_counted(
     assert cgroup.oom_kills() == wanted
 
 
-def test_what_lies_beyond_the_first_page_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_longer_than_a_page_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def files(groups: str, _: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""ftrun's own lines: one line each whatever is in it, in colours only where they are wanted, and never in the way."""
+"""ftrun's own lines: each message is a single line, coloured only if requested, and never blocks."""
 
 import json
 import os
@@ -108,11 +108,11 @@ def test_colours_on_a_terminal_red_for_a_verdict() -> None:
 @pytest.mark.parametrize(
     "environment", [{"TERM": "dumb"}, {}, {"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "xterm", "NO_COLOR": "no"}]
 )
-def test_no_colours_on_a_terminal_that_shows_none_or_where_nobody_wants_them(environment: dict[str, str]) -> None:
+def test_no_colours_on_a_terminal_without_them_or_with_no_color(environment: dict[str, str]) -> None:
     assert on_terminal((), ("trouble",), width=0, **environment) == b"[ftrun] trouble\r\n"
 
 
-def test_an_empty_no_color_says_nothing() -> None:
+def test_an_empty_no_color_is_ignored() -> None:
     assert b"\x1b" in on_terminal((), ("trouble",), TERM="xterm", NO_COLOR="")
 
 
@@ -155,7 +155,7 @@ def test_a_record_has_its_fields() -> None:
 # --- never in the way -------------------------------------------------------------------------------------------------
 
 
-def test_a_full_pipe_is_not_waited_for_and_a_line_is_whole_or_not_there() -> None:
+def test_a_full_pipe_does_not_block_and_lines_are_never_partial() -> None:
     reader, writer = os.pipe()
     try:
         code = SPEAK.replace("for words in sys.argv[2:]:", "for words in sys.argv[2:] * 5000:")
@@ -167,7 +167,7 @@ def test_a_full_pipe_is_not_waited_for_and_a_line_is_whole_or_not_there() -> Non
     assert set(said.splitlines(keepends=True)) == {b"[ftrun] " + b"x" * 300 + b"\n"}
 
 
-def test_nobody_reads() -> None:
+def test_a_pipe_without_a_reader_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -176,7 +176,7 @@ def test_nobody_reads() -> None:
         os.close(writer)
 
 
-def test_a_closed_stderr_is_not_what_got_its_number(tmp_path: Path) -> None:
+def test_nothing_is_written_to_a_file_that_reuses_descriptor_2(tmp_path: Path) -> None:
     """The first file that is opened gets number 2 then: the signal pipe, of which every byte is a signal."""
     words = [sys.executable, str(HOUSE / "bin" / "ftrun"), "--run-dir", str(tmp_path / "run"), "-v", "true"]
     done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *words], timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""Helpers as PID 1 runs them: whatever one of them does costs a record and nothing else."""
+"""Helpers as PID 1 runs them: no failure of a helper has an effect other than a record."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_it_says_is_heard(host: Host) -> None:
+def test_the_output_of_a_helper_is_read(host: Host) -> None:
     host.want("say('one'); say('two'); time.sleep(3600)")
     host.heard("two")
     assert host.said == [("it", b'{"event": "one"}'), ("it", b'{"event": "two"}')]
@@ -96,7 +96,7 @@ def test_what_it_says_is_heard(host: Host) -> None:
     assert host.helpers.deadline is None, "no reason to wake up"
 
 
-def test_a_line_may_come_in_halves(host: Host) -> None:
+def test_a_line_may_arrive_in_parts(host: Host) -> None:
     host.want(
         'os.write(1, b\'{"event": "wh\')\n'
         "sys.stdin.readline()\n"
@@ -108,14 +108,14 @@ def test_a_line_may_come_in_halves(host: Host) -> None:
     assert host.events() == ["whole", "next"]
 
 
-def test_a_line_without_an_end_is_the_end_of_it(host: Host) -> None:
+def test_a_helper_that_writes_an_endless_line_is_ended(host: Host) -> None:
     host.want("while True: os.write(1, b'x' * 65536)")
     host.until(lambda: host.helpers.problems, "its end")
     assert host.helpers.problems == [("it", "it exited; ftrun restarts it")]
     assert host.events() == []
 
 
-def test_a_flood_is_taken_in_bits(host: Host) -> None:
+def test_a_large_output_is_read_in_bounded_parts(host: Host) -> None:
     host.want("while True: say('x' * 100)")
     host.until(lambda: len(host.said) > 5000, "a flood")
     before = len(host.said)
@@ -127,7 +127,7 @@ def test_a_flood_is_taken_in_bits(host: Host) -> None:
     assert len(host.said) == after
 
 
-def test_one_that_dies_at_once_comes_again_ever_later(host: Host) -> None:
+def test_a_helper_that_dies_at_once_is_restarted_with_growing_delays(host: Host) -> None:
     host.want("say('born'); os._exit(1)")
     delays = []
     for number in range(1, 10):
@@ -139,7 +139,7 @@ def test_one_that_dies_at_once_comes_again_ever_later(host: Host) -> None:
     assert host.helpers.problems == [("it", "it exited; ftrun restarts it")], "told once"
 
 
-def test_one_that_did_well_comes_again_at_once_and_that_is_told(host: Host) -> None:
+def test_a_helper_that_ran_long_is_restarted_at_once_and_reported(host: Host) -> None:
     host.want("say('born'); sys.stdin.readline(); os._exit(1)")
     for number in (1, 2, 3):
         host.heard("born", number)
@@ -151,7 +151,7 @@ def test_one_that_did_well_comes_again_at_once_and_that_is_told(host: Host) -> N
     assert len(host.helpers.problems) == 3
 
 
-def test_last_words_are_heard_from_one_that_runs_once(host: Host) -> None:
+def test_the_final_lines_of_a_helper_that_runs_once_are_read(host: Host) -> None:
     host.want("[say(str(n)) for n in range(100)]; os._exit(3)", once=True)
     host.heard("ended")
     assert host.events() == [*map(str, range(100)), "ended"]
@@ -159,7 +159,7 @@ def test_last_words_are_heard_from_one_that_runs_once(host: Host) -> None:
     assert host.helpers.problems == []
 
 
-def test_one_that_ends_well_has_said_why_and_does_not_come_again(host: Host) -> None:
+def test_a_helper_that_exits_with_0_is_not_restarted(host: Host) -> None:
     host.want("say('none'); os._exit(0)")
     host.heard("none")
     host.until(lambda: not host.helpers.pids, "its end")
@@ -167,7 +167,7 @@ def test_one_that_ends_well_has_said_why_and_does_not_come_again(host: Host) -> 
     assert host.helpers.problems == []
 
 
-def test_a_silent_one_is_killed_and_that_is_told_once(host: Host) -> None:
+def test_a_silent_helper_is_killed_and_reported_once(host: Host) -> None:
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); say('born'); time.sleep(3600)"
     host.want(code, silence=25.0)
     for number in (1, 2, 3):
@@ -183,7 +183,7 @@ def test_a_silent_one_is_killed_and_that_is_told_once(host: Host) -> None:
     ]
 
 
-def test_telling_one_that_does_not_read_never_blocks(host: Host) -> None:
+def test_sending_to_a_helper_that_does_not_read_never_blocks(host: Host) -> None:
     host.want("say('born'); time.sleep(3600)")
     host.heard("born")
     began = time.monotonic()
@@ -195,7 +195,7 @@ def test_telling_one_that_does_not_read_never_blocks(host: Host) -> None:
     host.helpers.send("nobody", line({"ask": "x"}))
 
 
-def test_one_that_was_told_half_a_line_is_ended(host: Host) -> None:
+def test_a_helper_that_received_an_incomplete_line_is_ended(host: Host) -> None:
     """The other half cannot wait for it, and the next line would be taken for it."""
     host.want("say('born'); time.sleep(3600)")
     host.heard("born")
@@ -203,7 +203,7 @@ def test_one_that_was_told_half_a_line_is_ended(host: Host) -> None:
     host.until(lambda: host.helpers.problems, "its end")
 
 
-def test_one_that_ignores_the_end_of_its_stdin_is_ended_all_the_same(host: Host) -> None:
+def test_a_helper_that_ignores_the_end_of_its_stdin_is_killed(host: Host) -> None:
     host.want("[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; say('born'); time.sleep(3600)")
     host.heard("born")
     (pid,) = host.helpers.pids
@@ -213,7 +213,7 @@ def test_one_that_ignores_the_end_of_its_stdin_is_ended_all_the_same(host: Host)
     os.waitpid(pid, 0)
 
 
-def test_wanted_anew_the_old_one_ends(host: Host) -> None:
+def test_adding_a_helper_again_ends_the_old_process(host: Host) -> None:
     host.want("say('old'); time.sleep(3600)")
     host.heard("old")
     (old,) = host.helpers.pids
@@ -223,14 +223,14 @@ def test_wanted_anew_the_old_one_ends(host: Host) -> None:
     assert os.waitpid(old, 0)[1] == signal.SIGKILL
 
 
-def test_its_stderr_is_the_log_and_it_holds_nothing_of_ours(host: Host) -> None:
+def test_its_stderr_is_the_log_and_it_inherits_no_other_descriptor(host: Host) -> None:
     host.want("sys.stderr.write('oh'); sys.stderr.flush(); say(' '.join(os.listdir('/proc/self/fd'))); time.sleep(9)")
     host.until(lambda: host.said, "its word")
     assert host.log.read_text() == "oh"
     assert host.events() == ["0 1 2 3"], "3 is the listing itself"
 
 
-def test_closing_twice_over_is_no_trouble(host: Host) -> None:
+def test_closing_twice_is_harmless(host: Host) -> None:
     """Whoever gives everything up may have reaped it already."""
     host.want("say('born'); time.sleep(3600)")
     host.heard("born")
@@ -252,7 +252,7 @@ for line in sys.stdin: say(json.loads(line)["ask"])
 """
 
 
-def test_one_that_is_stopped_goes_on(host: Host) -> None:
+def test_a_stopped_helper_is_continued(host: Host) -> None:
     host.want("say('up')" + SPEAKER)
     host.heard("up")
     for number in (1, 2):
@@ -263,7 +263,7 @@ def test_one_that_is_stopped_goes_on(host: Host) -> None:
     assert host.helpers.problems == [("it", "was stopped by a signal; ftrun continued it")]
 
 
-def test_one_that_is_stopped_all_the_time_is_replaced(host: Host) -> None:
+def test_a_helper_that_is_stopped_repeatedly_is_replaced(host: Host) -> None:
     host.want("say('up')" + SPEAKER, prompt=True)
     host.heard("up")
     (first,) = host.helpers.pids
@@ -278,7 +278,7 @@ def test_one_that_is_stopped_all_the_time_is_replaced(host: Host) -> None:
     assert ("it", f"was stopped {module.MAX_STOPS} times; ftrun killed it") in host.helpers.problems
 
 
-def test_one_that_is_stopped_while_its_end_is_awaited_goes_on(host: Host, tmp_path: Path) -> None:
+def test_a_helper_that_is_stopped_during_finish_is_continued(host: Host, tmp_path: Path) -> None:
     done = tmp_path / "done"
     code = f"say('up'); sys.stdin.read(); os.kill(os.getpid(), signal.SIGSTOP); open({str(done)!r}, 'w')"
     host.want(code, lasting=True)

@@ -1,4 +1,4 @@
-"""The records on a disk that takes only a part of them: said once, and what comes later can be read."""
+"""Records on a full disk: the problem is reported once, and later records are readable."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ journal.record("restart", 2, (), True)
 """
 
 
-def test_what_follows_half_a_record_is_whole(tmp_path: Path) -> None:
+def test_a_record_after_an_incomplete_one_is_readable(tmp_path: Path) -> None:
     words = [str(tmp_path), str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
     done = subprocess.run([sys.executable, "-c", PART, *words], capture_output=True, text=True, timeout=60, check=True)
     assert (

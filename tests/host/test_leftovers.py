@@ -1,4 +1,4 @@
-"""What a killed ftrun left running is ended by the next start on its run dir, and nothing else is."""
+"""The next start on a run dir ends the processes that a killed ftrun left running, and no others."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_a_state_without_a_group_is_read(runs: Runs, killed: tuple[Run, int]) ->
 
 
 @pytest.mark.parametrize("what", ["boot", "namespace", "first", "session", "start", "damaged"])
-def test_what_may_be_another_group_of_that_number_is_left_alone(runs: Runs, killed: tuple[Run, int], what: str) -> None:
+def test_a_group_whose_number_may_be_reused_is_left_alone(runs: Runs, killed: tuple[Run, int], what: str) -> None:
     """Each proof by itself: another boot, PID namespace or session, members older than the command."""
     run, pid = killed
     group = run.state["group"]
@@ -90,7 +90,7 @@ def test_a_leader_that_started_later_is_another_process() -> None:
             process.kill()
 
 
-def test_one_that_carries_the_marker_tells_of_its_whole_group() -> None:
+def test_a_member_with_the_marker_identifies_its_whole_group() -> None:
     """However many processes were started since."""
     script = "(exec env -i sleep 1000) & (exec sleep 1000) & exec true"
     process = subprocess.Popen(["sh", "-c", script], process_group=0, env=os.environ | {"LEFT": "here"})
@@ -112,7 +112,7 @@ def test_one_that_carries_the_marker_tells_of_its_whole_group() -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_the_count_of_forks_is_read_anew_once_a_minute() -> None:
+def test_the_count_of_forks_is_read_again_once_a_minute() -> None:
     recorder, me = leftovers.Recorder(), procfs.stat(os.getpid())
     assert me is not None
     leader = me._replace(group=me.pid)

@@ -52,7 +52,7 @@ def test_the_longest_mount_point_that_can_be_seen(path: str, kind: str | None) -
 
 
 @pytest.mark.parametrize("kind", ["virtiofs", "9p", "nfs4", "fuse.bindfs"])
-def test_a_root_that_is_no_local_disk(kind: str) -> None:
+def test_a_root_that_is_not_a_local_disk(kind: str) -> None:
     """It is looked at all the same: where it does not answer, neither does the program that asks."""
     seen = Mounts(LIST.replace(" - overlay overlay ", f" - {kind} root "))
     for path in ("/data/run", "/data/hidden/run", "/proc/self"):
@@ -64,7 +64,7 @@ def test_a_root_that_is_no_local_disk(kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n1 2\n", "x y z a b - c d"])
-def test_what_nobody_knows_is_as_before(text: str) -> None:
+def test_unknown_mounts_change_nothing(text: str) -> None:
     assert Mounts(text).network_kind("/job/run") is None
 
 
@@ -79,7 +79,7 @@ def test_this_machine() -> None:
     assert Mounts().network_kind("/dev/shm/not/there") is None
 
 
-def test_a_dead_disk_is_not_asked(disk: Disk, tmp_path: Path) -> None:
+def test_a_dead_disk_is_not_accessed(disk: Disk, tmp_path: Path) -> None:
     """Also where links lead there, and back."""
     (tmp_path / "link").symlink_to(disk.view / "deep")
     (tmp_path / "relative").symlink_to("net/../link")

@@ -1,7 +1,7 @@
-"""Where the kernel kills a whole control group for memory, ftrun asks to be spared, and nobody else.
+"""If the kernel kills a whole control group for memory, ftrun is exempt, and only ftrun.
 
-The kernel's own kill is not seen here: a memory controller of version 2 is not to be had on each machine.  A file with
-the group's setting is put in its place; the rest is real.
+The kernel's own kill is not tested: not every machine has a memory controller of version 2.  A file with the group's
+setting replaces it; the rest is real.
 """
 
 import os
@@ -45,7 +45,7 @@ def started(runs: Runs, setting: int, *prefix: str, given: int = 100) -> Run:
 
 
 @pytest.mark.skipif(not oom.can_be_exempted(), reason="without CAP_SYS_RESOURCE")
-def test_ftrun_is_spared_and_what_it_starts_is_not(runs: Runs) -> None:
+def test_ftrun_is_exempt_and_its_children_are_not(runs: Runs) -> None:
     run = started(runs, 1)
     wait_for(lambda: score(run.pid) == -1000, "ftrun to be spared")
     run.until("spawned")
@@ -103,7 +103,7 @@ except OSError:
 """
 
 
-def test_what_is_forked_has_the_value_that_ftrun_was_given() -> None:
+def test_forked_processes_have_the_original_value() -> None:
     """Where that cannot be given back, nothing is started that the kernel would spare."""
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == ["0 100 100", "refused"]

@@ -144,7 +144,7 @@ def test_two_streams_that_are_one_file_keep_their_order(start: Start, tmp_path: 
     assert seen == run.log == b"".join(b"%d\n" % n for n in range(20000))
 
 
-def test_what_is_written_beside_the_command_is_not_overwritten(start: Start, tmp_path: Path) -> None:
+def test_output_of_other_processes_is_not_overwritten(start: Start, tmp_path: Path) -> None:
     """As ftrun's own lines are, which go through the same open file."""
     target = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
     run = start(*python(COUNT.format(size=16 << 20)), stdout=target)
@@ -160,7 +160,7 @@ def test_what_is_written_beside_the_command_is_not_overwritten(start: Start, tmp
     )
 
 
-def test_attempts_are_told_apart(start: Start, tmp_path: Path) -> None:
+def test_the_log_separates_attempts(start: Start, tmp_path: Path) -> None:
     code = "import os, sys; n = len(os.listdir('.')); open(str(n), 'w'); sys.exit(f'failed {n}')"
     with (tmp_path / "err").open("wb") as err:
         (tmp_path / "cwd").mkdir()
@@ -171,7 +171,7 @@ def test_attempts_are_told_apart(start: Start, tmp_path: Path) -> None:
     assert run.log == b"failed 0\n--- attempt 2 ---\nfailed 1\n--- attempt 3 ---\nfailed 2\n"
 
 
-def test_a_command_that_ends_before_the_helper_runs_is_heard(start: Start, tmp_path: Path) -> None:
+def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Start, tmp_path: Path) -> None:
     end, target = os.pipe()
     run = start("sh", "-c", "echo usage: it; exit 2", stdout=target)
     os.close(target)
@@ -183,7 +183,7 @@ def test_a_command_that_ends_before_the_helper_runs_is_heard(start: Start, tmp_p
 # --- what is captured -------------------------------------------------------------------------------------------------
 
 
-def test_the_command_has_its_streams_and_nothing_else_of_ours(start: Start, tmp_path: Path) -> None:
+def test_the_command_has_its_streams_and_no_other_descriptor(start: Start, tmp_path: Path) -> None:
     code = "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1], os.get_blocking(1)); os.set_blocking(1, False)"
     end, target = os.pipe()
     run = start(*python(code), attempts=2, stdout=target, stdin=subprocess.DEVNULL)
@@ -269,7 +269,7 @@ def test_a_helper_that_is_killed_loses_nothing_of_a_file(start: Start, tmp_path:
     assert at == len(seen)
 
 
-def test_what_was_written_comes_out_though_pid_1_is_killed(start: Start, tmp_path: Path) -> None:
+def test_output_arrives_even_if_pid_1_is_killed(start: Start, tmp_path: Path) -> None:
     end, target = os.pipe()
     run = start(
         *python(f"import os, time; os.write(1, b'x' * 1000); open('{tmp_path}/go', 'w'); time.sleep(3600)"),
@@ -289,7 +289,7 @@ def test_what_was_written_comes_out_though_pid_1_is_killed(start: Start, tmp_pat
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_leaves_ends_the_command_as_without_us(start: Start, tmp_path: Path) -> None:
+def test_a_reader_that_leaves_ends_the_command_as_without_ftrun(start: Start, tmp_path: Path) -> None:
     end, target = os.pipe()
     run = start("sh", "-c", "while echo y; do :; done", attempts=2, stdout=target)
     os.close(target)
@@ -360,7 +360,7 @@ open("{kept}", "wb").write(seen)
     assert "output.log cannot be written (No space left on device)" in problem["what"]
 
 
-def test_what_it_opens_it_closes(tmp_path: Path) -> None:
+def test_all_descriptors_are_closed(tmp_path: Path) -> None:
     """In this process, whose streams are whatever pytest has."""
     before = len(os.listdir("/proc/self/fd"))
     captured = output_pipes.OutputPipes()

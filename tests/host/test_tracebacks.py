@@ -1,4 +1,4 @@
-"""The reader of what Python processes died of: bounded, and astonished by nothing."""
+"""The reader of the tracebacks of dead Python processes: bounded, and safe for any content."""
 
 import os
 import random
@@ -27,7 +27,7 @@ def read(folder: Path, since: float = 0.0) -> list[tuple[int, str]]:
     return [(found.pid, found.thrown.message) for found in tracebacks.read(str(folder), since)]
 
 
-def test_a_whole_one(tmp_path: Path) -> None:
+def test_a_complete_traceback(tmp_path: Path) -> None:
     put(tmp_path)
     (found,) = tracebacks.read(str(tmp_path), 2.5)
     assert found.thrown == ExceptionRecord(
@@ -41,7 +41,7 @@ def test_a_whole_one(tmp_path: Path) -> None:
     )
 
 
-def test_one_of_an_attempt_before_is_none_of_this(tmp_path: Path) -> None:
+def test_a_traceback_of_an_earlier_attempt_is_ignored(tmp_path: Path) -> None:
     put(tmp_path)
     assert read(tmp_path, 2.6) == []
 
@@ -61,13 +61,13 @@ MAD = {
 
 
 @pytest.mark.parametrize("content", MAD.values(), ids=MAD.keys())
-def test_what_is_torn_or_mad_is_passed_over(tmp_path: Path, content: str | bytes) -> None:
+def test_incomplete_and_malformed_files_are_skipped(tmp_path: Path, content: str | bytes) -> None:
     put(tmp_path, content)
     put(tmp_path, WHOLE, 3_000_000_000, 8)
     assert read(tmp_path) == [(7, "bad batch")]
 
 
-def test_no_noise_makes_it_raise(tmp_path: Path) -> None:
+def test_random_content_raises_no_error(tmp_path: Path) -> None:
     chance = random.Random(5)
     for _ in range(500):
         content = bytearray(WHOLE.encode())
@@ -82,7 +82,7 @@ def test_no_escape_reaches_a_terminal(tmp_path: Path) -> None:
     assert read(tmp_path) == [(7, "?[31mred??")]
 
 
-def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+def test_anything_but_a_regular_file_is_skipped(tmp_path: Path) -> None:
     path = put(tmp_path)
     away = path.rename(tmp_path / "elsewhere")
     path.symlink_to(away)
@@ -92,7 +92,7 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["gone", "a link", "a file"])
-def test_a_folder_that_is_none(tmp_path: Path, what: str) -> None:
+def test_a_missing_folder_is_empty(tmp_path: Path, what: str) -> None:
     put(tmp_path)
     folder = tmp_path / "beats"
     if what == "a link":
@@ -103,13 +103,13 @@ def test_a_folder_that_is_none(tmp_path: Path, what: str) -> None:
     assert len(read(tmp_path)) == 1
 
 
-def test_of_many_the_first_and_the_last(tmp_path: Path) -> None:
+def test_of_many_tracebacks_the_first_and_the_last_are_read(tmp_path: Path) -> None:
     for number in range(100):
         put(tmp_path, WHOLE.replace("pid 7", f"pid {number}"), number, number)
     assert [pid for pid, _ in read(tmp_path)] == [*range(32), *range(68, 100)]
 
 
-def test_a_restart_forgets_them() -> None:
+def test_a_restart_removes_them() -> None:
     made = beats.create()
     try:
         before = sorted(os.listdir(made.path))

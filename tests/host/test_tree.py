@@ -168,7 +168,7 @@ def test_a_leftover_that_may_not_be_signalled_keeps_the_code(runs: Runs, poor: t
     assert not run.named("escalated")
 
 
-def test_nothing_is_started_beside_what_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
+def test_nothing_is_started_while_a_process_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
     """A hang of such a command is for another container, and the node is not to blame."""
     run = runs.start("--grace", "200ms", "--start-timeout", "500ms", *OTHER, "sleep", "600", prefix=poor)
     assert run.wait() == 195, run.log()
@@ -183,7 +183,7 @@ def test_a_failure_beside_what_may_not_be_signalled_has_its_own_code(runs: Runs,
     assert len(run.named("spawned")) == 1
 
 
-def test_a_stop_that_cannot_be_forwarded_is_said_at_once(runs: Runs, poor: tuple[str, ...]) -> None:
+def test_a_stop_that_cannot_be_forwarded_is_reported_at_once(runs: Runs, poor: tuple[str, ...]) -> None:
     """The command hears nothing of it, and goes on to its own end."""
     script = "read line; exit 4"
     os.mkfifo(runs.folder / "go")

@@ -16,7 +16,7 @@ CLAIMS: Final = {
     "It listens on no socket": ("security/test_small_root.py::test_it_listens_nowhere",),
     "The messages of a helper are bounded, and no message can end PID 1": (
         "pid1/test_clients.py::test_a_malformed_message_is_one_problem_that_names_the_helper",
-        "host/test_helpers.py::test_a_flood_is_taken_in_bits",
+        "host/test_helpers.py::test_a_large_output_is_read_in_bounded_parts",
     ),
     "no module from the working directory or from the command's `PYTHONPATH`": (
         "security/test_other_users.py::test_no_module_of_the_users_gets_into_a_helper",
