@@ -160,7 +160,7 @@ def test_a_beat_folder_that_another_user_made_anew_is_not_used(shared: Path, mon
         nobody("os.mkdir(sys.argv[1])", made.path)
         made.reset()
         assert os.listdir(made.path) == []
-        assert not made.ours  # so it is not on PYTHONPATH
+        assert not made.is_own  # so it is not on PYTHONPATH
         assert "cannot receive heartbeats" in made.problems[-1]
     finally:
         made.close()

@@ -42,7 +42,7 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         step=_step(row[at.STEP]),
         credit=max(credit, row[at.CREDIT]) / NS,
         done=bool(flags & at.DONE),
-        fatal=(text(at.FAIL) or "it said so") if flags & at.FATAL else None,
+        fatal=(text(at.FAIL) or "reported by the rank") if flags & at.FATAL else None,
         checkpoint_step=_step(row[at.CHECKPOINT_STEP]),
         checkpoint_path=text(at.CHECKPOINT) if row[at.CHECKPOINT_STEP] else None,
         sections=open_now,

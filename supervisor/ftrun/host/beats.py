@@ -108,7 +108,7 @@ class Beats:
         self.access.grant()
 
     @property
-    def ours(self) -> bool:
+    def is_own(self) -> bool:
         """Whether the folder belongs to this user.  If the command emptied the memory file system, another user may
         have created a folder of the same name."""
         return is_ours(self.path)
@@ -127,7 +127,7 @@ class Beats:
         """Recreate the folder: a command may have emptied the memory file system or damaged ftrun's files in it."""
         try:
             remove(self.path)
-            if not self.ours:
+            if not self.is_own:
                 os.mkdir(self.path, 0o700)
             self._make()
             self.problems.append(f"{self.path} was damaged by the command; ftrun recreated it")

@@ -31,7 +31,7 @@ class TreeKiller:
         self._killed |= {member.pid for member in members if not self._tree.is_not_permitted(member)}
         return self._evaluate(members)
 
-    def look(self) -> list[ev.Event]:
+    def check(self) -> list[ev.Event]:
         return self._evaluate(self._tree.members())
 
     def inspect(self) -> list[ev.Event]:

@@ -76,7 +76,7 @@ class Setup(NamedTuple):
         if ledger.visible:
             told[ledger.visible[0]] = ",".join(ledger.visible[1:])
         environment = {name: value for name, value in os.environ.items() if name not in told}
-        if self.auto_beat and self.beats.ours:
+        if self.auto_beat and self.beats.is_own:
             ours, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
             # An empty entry would be the working directory.
             environment["PYTHONPATH"] = f"{ours}:{given}" if given else ours

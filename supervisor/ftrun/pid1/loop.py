@@ -265,7 +265,7 @@ class Supervisor:
     def _check_tree(self, now: float, stage: str) -> None:
         """Look at the tree again when all that the last look showed are reaped, or after a while."""
         if not self._queue and (not self._tree_killer.awaited or now >= self._tree_killer.recheck_at):
-            self._queue.extend(self._tree_killer.kill() if stage == "kill" else self._tree_killer.look())
+            self._queue.extend(self._tree_killer.kill() if stage == "kill" else self._tree_killer.check())
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 
