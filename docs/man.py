@@ -20,27 +20,27 @@ from ftrun.workload import kinds  # noqa: E402
 
 DATE = "2026-11-21"  # when what is not made from the code was last gone over
 LOG = """\
-ftrun writes few lines of its own, on stderr, each prefixed `[ftrun]`: what was found, why, and what comes next. The
-last one sums the run up, where there is anything to tell: a command that reports nothing and ends by itself is not
-talked about. A line that stderr cannot take at once is dropped; all are in `run.log`. On a terminal the prefix is in
+ftrun writes few lines of its own, on stderr, each prefixed `[ftrun]`: what it found, why, and what comes next. The
+last one summarises the run; it is left out for a command that reports nothing and ends by itself. A line that stderr
+cannot take at once is dropped; all are in `run.log`. On a terminal the prefix is in
 colour, unless NO_COLOR is set to anything or TERM is `dumb`."""
 JSON = """\
 With `--log-format json` each line is one JSON object with the keys `time` (ISO 8601, UTC), `level` (`debug`, `info`,
 `warning`; `error` for a verdict of ftrun and for its own failure), `source` (always `ftrun`), `attempt` (its number, or
 null) and `message`. A record, with `-v`, has `event` (its name) and `fields` too. A line is at most 4096 bytes. What
-the command writes is left as it is."""
+the command writes is not changed."""
 RUN = """\
-Runs COMMAND as the first process of a training container. It knows whether training moves; when it does not, it writes
-down why, kills the whole process tree, and starts the same command again in place. After a number of restarts in a row
-without progress it ends with an exit code that tells the outer scheduler what to do next. Signals, exit codes, the
-terminal, input, output and environment are those of the bare command."""
+Runs COMMAND as the first process of a training container. ftrun knows whether training moves. When training hangs, it
+writes down why, kills the whole process tree, and starts the same command again in place. After a number of restarts
+in a row without progress it ends with an exit code that tells the outer scheduler what to do next. Signals, exit
+codes, the terminal, input, output and environment are those of the bare command."""
 PRECEDENCE = """\
-Each option is also read from the environment, as FTRUN_ and its name in capitals with `_` for `-`. Option, environment,
-annotations, phase, config file, default: the first that says something holds. Durations are written `500ms`, `90s`,
-`10m`, `1h`, `1d`; `off` disables."""
+Each option is also read from the environment, as FTRUN_ and its name in capitals with `_` for `-`. Option,
+environment, annotations, phase, config file, default: the first that is given takes precedence. Durations are written
+`500ms`, `90s`, `10m`, `1h`, `1d`; `off` disables."""
 CTL = """\
-Looks at a run, also when ftrun is gone, and steers one that runs. Without `--run-dir` it takes FTRUN_RUN_DIR, else your
-only running ftrun, else your only run dir under the temp folder; where there are several, it names them."""
+Shows a run, also when ftrun is gone, and controls one that is running. Without `--run-dir` it uses FTRUN_RUN_DIR,
+else your only running ftrun, else your only run dir under the temp folder; if there are several, it names them."""
 
 
 METAVARS = {"integer": "N", "integer range": "N", "directory": "DIR", "float": "X"}
@@ -100,7 +100,7 @@ def _ftrun() -> str:
 def _ftctl() -> str:
     context = click.Context(ctl.cli, info_name="ftctl")
     lines = [
-        *_head("ftctl", "look at a run of ftrun, and steer it"),
+        *_head("ftctl", "show and control a run of ftrun"),
         ".SH SYNOPSIS",
         f"{_bold('ftctl')} {_italic('VERB')} [{_italic('OPTIONS')}]",
         *_section("DESCRIPTION", [CTL]),

@@ -16,54 +16,63 @@ from ftrun.core.rules.hang_rules import RULES  # noqa: E402
 from ftrun.platforms.table import PLATFORMS, TASKS  # noqa: E402
 
 SEEN = (
-    ("MA_PROC_START_CNT", "1 or what comes in, then one more at each start in this pod, over all ftruns and phases"),
+    (
+        "MA_PROC_START_CNT",
+        "1 or the incoming value, and one more at each start in this pod, over all ftruns and phases",
+    ),
     (
         "MA_SCHEDULE_CNT",
-        "how often this pod was scheduled: passed on, else the outer scheduler's count of restarts + 1, else 1",
+        "the number of this schedule: passed on, else the outer scheduler's count of restarts + 1, else 1",
     ),
     ("FTRUN_RUN_DIR", "the run dir"),
-    ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a beat"),
+    ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a heartbeat"),
     ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual or peer"),
     ("FTRUN_LAST_STEP", "the highest step that the earlier attempt reported; absent if none"),
     ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported; absent if none"),
-    ("FTRUN_EPOCH", "the number of this start in the group, of all members together; absent outside of one"),
+    ("FTRUN_EPOCH", "the number of this start of the whole group; absent without a group"),
     ("FTRUN_LAST_SECTION", "the outermost section that the earlier attempt ended or broke in; absent if none"),
-    ("PYTHONPATH", "with automatic beats: a folder of ftrun's before what was given"),
+    ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
         "CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES",
         "with `--min-devices`: without the devices that did not heal and are not well again",
     ),
 )
 READ = (
-    ("FTRUN_…", "the options above. A name that is close to one and is none: exit 2"),
-    ("MA_SCHEDULE_CNT, SLURM_RESTART_COUNT, JOBSET_RESTART_ATTEMPT", "which schedule this is; the first that is set"),
-    ("MA_HANG_DETECT_TIME", "minutes: what `--idle-timeout auto` means"),
-    ("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "how long the work at the very end is waited for; -1: to its end"),
-    ("NODE_NAME, SLURMD_NODENAME", "what `--node-name` is by itself"),
+    ("FTRUN_…", "the options above. A name that is similar to one but unknown: exit 2"),
+    (
+        "MA_SCHEDULE_CNT, SLURM_RESTART_COUNT, JOBSET_RESTART_ATTEMPT",
+        "the number of this schedule; the first that is set",
+    ),
+    ("MA_HANG_DETECT_TIME", "minutes: the value of `--idle-timeout auto`"),
+    (
+        "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS",
+        "how long ftrun waits for `--on-exit` and `--unmount`; -1: until they are done",
+    ),
+    ("NODE_NAME, SLURMD_NODENAME", "the default of `--node-name`"),
     (
         "MINDX_TASK_ID",
-        "the name of the job, by which its faults and schedules are told from those of another",
+        "the name of the job, which separates its faults and schedules from those of another",
     ),
     *((", ".join(one.variables), f"the group, {one.name}") for one in PLATFORMS),
     (", ".join(TASKS), "which task of several this is, for `phases.json`"),
     (
         "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
-        "which ranks are here; `reset.json` names ranks",
+        "the ranks in this container; `reset.json` names ranks",
     ),
     (
         "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
-        "of each process of the job, for evidence: whether some of its ranks run on other nodes",
+        "of each process of the job, for evidence: whether ranks of the job run on other nodes",
     ),
-    ("CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER", "which NVIDIA devices are looked at"),
+    ("CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER", "which NVIDIA devices the probe reads"),
     (
         "ASCEND_RT_VISIBLE_DEVICES, ASCEND_VISIBLE_DEVICES, LD_LIBRARY_PATH",
-        "which Ascend devices, and by which library",
+        "which Ascend devices the probe reads, and with which library",
     ),
-    ("TORCH_WORKER_SERVER_SOCKET", "where torch's flight recorder is asked for evidence"),
+    ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
-    ("KUBERNETES_SERVICE_HOST", "of `ftctl doctor`: in a pod, remedies are those for a manifest"),
+    ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod its remedies are those for a manifest"),
     ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),
-    ("GLOO_SOCKET_IFNAME", "of `fthang collective`: over which network its two ranks talk"),
+    ("GLOO_SOCKET_IFNAME", "`fthang collective`: the network interface of its two ranks"),
 )
 HEALS = (
     ("FTRUN_FAULT_DEVICE", "id of the device"),
@@ -75,26 +84,26 @@ HEALS = (
 
 LINES = """## ftrun's own lines
 
-On stderr, each a line that begins with `[ftrun]`; in colours where stderr is a terminal and `NO_COLOR` is not set. What
-comes from outside (paths, exceptions, words of the command) can neither break a line nor act on a terminal. A line that
-stderr cannot take at once is dropped, so that a full pipe never holds up the job: `run.log` has all of them. On a
-terminal a line begins in the first column, also after a progress bar; in a pipe or a file it may follow an unfinished
-line of the command, since ftrun cannot know there in which column that ended.
+ftrun writes its own lines to stderr. Each begins with `[ftrun]`; they are coloured if stderr is a terminal and
+`NO_COLOR` is not set. Foreign text (paths, exceptions, the command and its arguments) can neither break a line nor
+control a terminal. A line that stderr cannot take at once is dropped, so that a full pipe never delays the job;
+`run.log` has all lines. On a terminal a line begins in the first column, also after a progress bar. In a pipe or a
+file it may follow an unfinished line of the command, since ftrun cannot know the column in which that ended.
 
 The first of them comes once, as soon as the command has been executed for the first time: `attempt 1 started; run dir
 /tmp/ftrun-…; watched: …` names the run dir, what is watched and with which timeouts. A restart does not repeat it, nor
 is it written for a command that cannot be executed (126, 127); of several phases each has one, with its name. A script
 that needs the stderr of the bare command gives `--quiet`. `ftctl status` shows the same at any time.
 
-With `--log-format json` each is an object:
+With `--log-format json` each line is a JSON object:
 
 | key | meaning |
 | --- | --- |
 | `time` | ISO-8601, UTC |
-| `level` | `error`: a verdict, or ftrun itself failed; `warning`: a trouble; `info`: the rest; `debug`: a record |
+| `level` | `error`: a verdict, or ftrun itself failed; `warning`: a problem; `info`: the rest; `debug`: a record |
 | `source` | `ftrun`, always |
-| `attempt` | the start that it is about |
-| `message` | the sentence |
+| `attempt` | the number of the attempt |
+| `message` | the text |
 | `event`, `fields` | with `-v`: the [record](reference/records.md) |
 
 """
@@ -102,7 +111,7 @@ With `--log-format json` each is an object:
 
 def page() -> str:
     """Options, environment and exit codes, as MyST Markdown."""
-    lines = ["# Reference", "", "Made from the code by `docs/reference.py`.", "", "## Options", ""]
+    lines = ["# Reference", "", "Generated from the code by `docs/reference.py`.", "", "## Options", ""]
     lines += ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
     for option in option_table.OPTIONS:
         short = f"`-{option.short}`, " if option.short else ""
@@ -113,13 +122,13 @@ def page() -> str:
         lines.append(f"| {short}`{name}` | `{option.variable}` | {default} | {option.meaning}{repeated} |")
     lines += ["", "Option > environment > annotations > phase > config file > default.  `off` disables.", ""]
     lines += ["Durations: `500ms 90s 10m 1h 1d`.", ""]
-    lines += ['In a config file (`--config`, TOML) these names are keys: `hang-timeout = "10m"`; lists for what is']
-    lines += ["repeatable.", ""]
+    lines += ['In a config file (`--config`, TOML) these names are keys: `hang-timeout = "10m"`; options that are']
+    lines += ["repeatable take lists.", ""]
     lines += ["## What the command sees", "", *_table(SEEN), ""]
-    lines += ["The command of `--heal` sees these as well:", "", *_table(HEALS), ""]
+    lines += ["The command of `--heal` also sees these:", "", *_table(HEALS), ""]
     lines += ["## What ftrun reads", "", *_table(READ), ""]
     lines += LINES.splitlines()
-    lines += ["## Rules by which a hang is found", "", "| rule | what it finds | timeout |", "| --- | --- | --- |"]
+    lines += ["## Rules by which ftrun finds a hang", "", "| rule | what it finds | timeout |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {rule.meaning} | `--{rule.timeout}-timeout` |" for name, rule in RULES.items()]
     lines += ["", f"## Exit codes (contract version {exit_codes.CONTRACT_VERSION})", ""]
     lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
@@ -131,8 +140,8 @@ def page() -> str:
 def _table(rows: tuple[tuple[str, str], ...]) -> list[str]:
     lines = ["| variable | meaning |", "| --- | --- |"]
     for names, meaning in rows:
-        told = " ".join(f"`{name}`" for name in names.split(", "))
-        lines.append(f"| {told} | {meaning} |")
+        variables = " ".join(f"`{name}`" for name in names.split(", "))
+        lines.append(f"| {variables} | {meaning} |")
     return lines
 
 

@@ -11,59 +11,60 @@ from made.played import HOUSE, played
 
 INTRO: Final = """# Records
 
-Made from the code by `docs/reference.py`.
+Generated from the code by `docs/reference.py`.
 
-`events.jsonl` in the run dir: one JSON object a line, in the order in which things happened. What decides (a hang, a
-restart with its count, an end by a verdict) is on disk before anything is done about it. Every record has
+`events.jsonl` in the run dir has one JSON object a line, in the order of the events. Decisions (a hang, a restart
+with its count, an end by a verdict) are on disk before anything is done about them. Every record has these fields:
 
 | field | meaning |
 | --- | --- |
-| `schema` | 1; it changes when a field changes its meaning. New fields and new records may come without |
-| `time` | when, ISO-8601 UTC, by the wall clock |
-| `mono` | the same by CLOCK_MONOTONIC, in seconds: for differences; it starts anew with each boot |
-| `event` | which record |
-| `attempt` | the start that it belongs to, 1 for the first |
+| `schema` | 1; it changes when the meaning of a field changes. New fields and new records do not change it |
+| `time` | the wall-clock time, ISO-8601 UTC |
+| `mono` | the time of CLOCK_MONOTONIC, in seconds, for differences; it restarts with each boot |
+| `event` | the name of the record |
+| `attempt` | the attempt to which it belongs, 1 for the first |
 
-Times are seconds. A field that has no value is `null` or absent. A reader passes over a line that is no JSON object: a
-killed ftrun may leave half a line. `ftctl events --json` prints them, `ftctl events -f` follows.
+Times are in seconds. A field without a value is `null` or absent. A reader should skip a line that is not a JSON
+object, because a killed ftrun may leave an incomplete line. `ftctl events --json` prints them, `ftctl events -f`
+follows.
 """
 FINDING: Final = {
     "rule": "`step`, `start`, `section` or `idle`",
-    "rank": "which; -1: the touch file; -1 - pid: one of several processes without RANK; `null`: the whole command",
+    "rank": "its number; -1: the touch file; -1 - pid: a process without RANK; `null`: the whole command",
     "age": "how long it has been silent",
-    "limit": "what it has passed",
+    "limit": "the timeout that has passed",
     "step": "its step",
     "section": "the section that is overdue",
-    "pid": "its process",
-    "learned": "true: nobody gave that limit, so evidence may raise it",
+    "pid": "its process id",
+    "learned": "true: ftrun learned that timeout, so evidence may raise it",
 }
 FAULT: Final = {
-    "device": "its id",
-    "code": "the vendor's",
+    "device": "the id of the device",
+    "code": "the vendor's code",
     "severity": "ignore, user, minor, major, critical or unknown",
-    "why": "what the code stands for",
+    "why": "the meaning of the code",
 }
 END: Final = {"verdict": "its name", "exit_code": "of ftrun", "why": "one sentence"}
 # In the order in which one meets them: when it is written, and the fields of its own.
 MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "started": (
-        "the command is about to be started, for the first time by this ftrun",
+        "this ftrun is about to start the command for the first time",
         {
             "reason": "`first`; `failure` if this run dir has starts of an earlier ftrun in this schedule, "
             "however that one ended",
             "start_cnt": "`MA_PROC_START_CNT`",
-            "epoch": "of the group, if ftrun is one of one",
+            "epoch": "of the group, if ftrun is a member of one",
             "version": "of ftrun",
-            "command": "its words",
+            "command": "the command and its arguments",
             "pid": "of ftrun",
             "phase": "name of the `[[phase]]`, if there are phases",
-            "annotations": "of the platform, for whoever reads this",
+            "annotations": "of the platform, for readers of the records",
         },
     ),
     "spawned": ("the command has been executed", {"pid": "of the command"}),
-    "first_beat": ("the first rank has moved", {"rank": "which", "step": "at which step, if it says"}),
+    "first_beat": ("the first rank has moved", {"rank": "its number", "step": "its step, if it reports steps"}),
     "progress": (
-        "a newer checkpoint, or the first step of this attempt beyond all earlier ones: counts begin anew",
+        "a newer checkpoint, or the first step of this attempt beyond all earlier ones: the restart budget is restored",
         {
             "by": "`checkpoint`, `step`, `save` (it resumed from its newest file and saved a newer one) or "
             "`stable` (`--stable-after`)",
@@ -73,46 +74,53 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "learned": (
-        "`--hang-timeout auto` has a new limit",
+        "`--hang-timeout auto` has a new learned timeout",
         {
-            "limit": "the new one",
+            "limit": "the new timeout",
             "why": "a sentence",
             "usual": "the 99th percentile of the last thousand silences",
             "longest": "of all but the first ten",
             "steps": "how many silences are known",
         },
     ),
-    "suspect": ("a limit was passed; evidence is being gathered", FINDING),
-    "cleared": ("the suspicion was none", {"why": "what cleared it"}),
+    "suspect": ("a timeout has passed; evidence is being collected", FINDING),
+    "cleared": ("the suspicion was refuted", {"why": "the reason"}),
     "hang": (
-        "the verdict: it hangs",
+        "the verdict that the suspect hangs",
         FINDING
         | {
-            "why": "where in the code, as far as anyone knows",
+            "why": "the place in the code, if it is known",
             "cpu": "cores that the suspect and its children used between the two looks",
             "io": "bytes a second that they read and wrote",
             "report": "path of the report",
-            "processes": "how many there are in the tree",
-            "evidence": "`none in time`: nobody could look",
-            "waits": "whether, by its stack, it waits for others",
+            "processes": "the number of processes in the tree",
+            "evidence": "`none in time`: the evidence did not come in time",
+            "waits": "whether its stack shows that it waits for other ranks",
         },
     ),
     "fault": ("a device reports a fault", FAULT),
     "healing": ("the tree is dead and a fault is being cured, or the platform permits no start", FAULT),
-    "removed": ("the command goes on without a device", {"device": "which", "left": "how many are left"}),
+    "removed": (
+        "the command continues without a device",
+        {"device": "the id of the device", "left": "the number of devices that are left"},
+    ),
     "platform": (
         "the platform wants the command to end, or to start again with other pods",
-        {"what": "`end` or `restart`", "why": "by which field of reset.json"},
+        {"what": "`end` or `restart`", "why": "the field of reset.json that says so"},
     ),
     "returned": (
         "a device that was taken out is well again, and the next start has it",
-        {"device": "which", "devices": "how many the command has then", "why": "why it is taken for well"},
+        {
+            "device": "the id of the device",
+            "devices": "the number of devices of the command",
+            "why": "why the device counts as well",
+        },
     ),
     "stopping": (
         "the tree is being ended",
         {
-            "by": "`SIGTERM` or `SIGKILL`: ftrun; `outside`: a signal was passed on",
-            "grace": "before SIGKILL",
+            "by": "`SIGTERM` or `SIGKILL`: by ftrun; `outside`: a signal from outside was forwarded",
+            "grace": "seconds until SIGKILL",
             "signal": "its number, if from outside",
         },
     ),
@@ -120,70 +128,70 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "the command ended",
         {
             "code": "its exit code, or",
-            "signal": "what killed it",
+            "signal": "the signal that killed it",
             "why": "the first cause, if it failed",
-            "rule": "by which rule of `core/rules/crash_causes.py` that was judged",
-            "oom_kills": "processes that the kernel killed for memory meanwhile",
+            "rule": "the rule of `core/rules/crash_causes.py` that gave the cause",
+            "oom_kills": "the number of processes that the kernel killed for lack of memory",
         },
     ),
-    "killed": ("SIGKILL was needed", {"processes": "how many"}),
+    "killed": ("SIGKILL was needed", {"processes": "the number of processes that it ended"}),
     "restart": (
-        "the command is about to be started again",
+        "ftrun is about to start the command again",
         {
             "reason": "hang, fault, failure, manual or peer",
             "start_cnt": "`MA_PROC_START_CNT` of the new start",
             "consecutive": "restarts in a row without progress, for this cause",
-            "epoch": "of the group, if ftrun is one of one",
+            "epoch": "of the group, if ftrun is a member of one",
         },
     ),
     "escalated": (
-        "restarts in place are at their end",
-        {"cause": "hang, fault, failure, or what else it was", **END},
+        "ftrun makes no further restart in place",
+        {"cause": "hang, fault, failure, or another cause", **END},
     ),
-    "paused": ("no verdicts from now on, by order", {"for": "how long; `null`: until it is resumed"}),
+    "paused": ("an operator suspends verdicts", {"for": "seconds; `null`: until it is resumed"}),
     "resumed": (
-        "judging again",
-        {"stood": "seconds of the pause in which no rank had moved, up to now; `null`: nobody tells"},
+        "verdicts are active again",
+        {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
     ),
     "order": (
-        "an order of `ftctl`, and the answer to it",
+        "a request of an operator (`ftctl`), and the answer to it",
         {
             "what": "restart, stop, pause or resume",
-            "id": "of the order",
-            "by": "who gave it",
-            "ok": "whether it is obeyed",
+            "id": "of the request",
+            "by": "who made the request",
+            "ok": "whether it is carried out",
             "why": "the answer, a sentence",
         },
     ),
     "group": (
-        "an order of rank 0 to the whole group that says something new; at rank 0 also what it has seen",
+        "a new order of the coordinator to the whole group; at rank 0 also what the coordinator has observed",
         {
-            "what": "`wait`; `run`: the command of this epoch; `stop`: it is over; `end`: all is; "
-            "`cut`: rank 0 was not heard in time either; `noted`: what rank 0 saw",
-            "epoch": "the number of the start, of all together",
+            "what": "`wait`; `run`: start the command of this epoch; `stop`: end the command; `end`: end the job; "
+            "`cut`: rank 0 was not reachable in time; `noted`: what rank 0 observed",
+            "epoch": "the number of the start of the whole group",
             "why": "a sentence",
             "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",
-            "node": "where the trouble began",
-            "rank": "the rank that stopped first, as far as anyone knows",
+            "node": "the node of the first failure",
+            "rank": "the rank that stopped first, if it is known",
             "step": "its step",
             "verdict": "with `end`: its name",
-            "exit_code": "with `end`: that of all",
+            "exit_code": "with `end`: the exit code of all members",
         },
     ),
     "problem": (
-        "something is not as it should be, and the job goes on",
+        "something does not work as it should, and the job continues",
         {
             "what": "a sentence",
-            "helper": "which helper said so",
-            "annotations": "the file with a value that is none",
-            "traceback": "ftrun itself failed: the end is near, with 125",
+            "helper": "the helper that reported it",
+            "annotations": "the file with a value that is not valid",
+            "traceback": "of ftrun itself, which failed and ends with 125",
         },
     ),
     "listening": (
-        "a helper serves others: `--metrics`",
-        {"helper": "which", "address": "`HOST:PORT`, with the port that it got"},
+        "a helper listens for clients: `--metrics`",
+        {"helper": "its name", "address": "`HOST:PORT`, with the real port"},
     ),
-    "ended": ("over; what helpers still had to say, and answers to orders, may follow", END),
+    "ended": ("the run is over; last records of helpers, and answers to requests, may follow", END),
 }
 
 

@@ -14,38 +14,38 @@ class File(NamedTuple):
 
 FILES: Final = (
     File("events.jsonl", "the [records](records.md), appended"),
-    File("state.json", "how the run stands, replaced in one instant: counts, where training is, limits, the account"),
-    File("run.log", "ftrun's own lines with their time, and what helpers say that nobody expected"),
+    File("state.json", "the current state, replaced atomically: counts, progress, timeouts, accounting of the time"),
+    File("run.log", "ftrun's own lines with their time, and unexpected output of helpers"),
     File("steps.jsonl", "samples of the steps while ranks step: `mono`, `attempt`, `low`, `high`, `ranks`"),
-    File("devices.json", "the accelerators as the probe last saw them, replaced in one instant"),
+    File("devices.json", "the accelerators as the probe last saw them, replaced atomically"),
     File("ftctl.sock", "the control channel, for the same user and root"),
-    File("records.sock", "the stream of the records, as they are written"),
+    File("records.sock", "the stream of the records, while they are written"),
     File("output.log", "what the command printed, with `--log-dir`"),
-    File("reports/attempt-*/report.md", "why that attempt was taken for hung, for a person"),
-    File("reports/attempt-*/report.json", "the same for machines"),
-    File("reports/attempt-*/stacks/*", "stacks of each process, whole"),
-    File("state.json.corrupt-*", "a state that could not be read, set aside"),
+    File("reports/attempt-*/report.md", "why ftrun found that the attempt hangs, for people"),
+    File("reports/attempt-*/report.json", "the same for programs"),
+    File("reports/attempt-*/stacks/*", "the complete stacks of each process"),
+    File("state.json.corrupt-*", "a state file that could not be read, set aside"),
     File("mirror.json", "on a network disk: which ftrun copies there, and from where; `mirror.lock`: that it does"),
-    File("*.unread-*", "on a network disk that did not answer at the start: what was there, set aside"),
+    File("*.unread-*", "files on a network disk that did not answer at the start, set aside"),
 )
 STATE: Final = (
-    File("history.json", "device faults by node, chip, code and time; what each schedule came to"),
+    File("history.json", "device faults by node, chip, code and time; the result of each schedule"),
     File("verdict.json", "why ftrun ended, with the node"),
     File("phases.json", "which of several phases are done; `phases-N.json` for task N of several"),
 )
 
 
 def page() -> str:
-    lines = ["# Files", "", "Made from the code by `docs/reference.py`.", ""]
+    lines = ["# Files", "", "Generated from the code by `docs/reference.py`.", ""]
     lines += ["## Run dir", "", *WHERE, "", *_table(FILES), ""]
     lines += [
-        "A reader finds `state.json` whole or not at all, and `events.jsonl` with a last line that may be half.",
+        "A reader sees `state.json` complete or not at all; the last line of `events.jsonl` may be incomplete.",
         "",
     ]
     lines += [
         "## State dir",
         "",
-        "`--state-dir`, else `--log-dir`: what outlives the container. A helper writes it.",
+        "`--state-dir`, else `--log-dir`: files that outlive the container. A helper writes them.",
         "",
     ]
     lines += [*_table(STATE), "", "## Elsewhere", "", "| where | what |", "| --- | --- |", *ELSEWHERE]
@@ -54,12 +54,12 @@ def page() -> str:
 
 WHERE: Final = (
     "`--run-dir`; with `--log-dir DIR` the folder `DIR/<YYYYmmdd_HHMMSS>_restartable`; else a fresh one,",
-    "`ftrun-UID-PID-…`, in the temp folder. Mode 0700. One ftrun at a time works in it. It is not removed: what is in",
-    "it is kilobytes. Several `[[phase]]` tables: each has one of its own, and `phases.json` beside them says which.",
+    "`ftrun-UID-PID-…`, in the temp folder. Its mode is 0700. One ftrun at a time works in it. It has only kilobytes",
+    "and is not removed. Each `[[phase]]` table has a run dir of its own, which `phases.json` beside them names.",
     "",
-    "On a network disk it is a copy, a second late, of a local folder, which ftrun names in its first line and",
-    "`FTRUN_RUN_DIR` for the command: a disk that is dead stops nothing. `ftctl` takes either. What the command puts",
-    "there itself is copied too, up to 64 MiB a file, and is not brought back.",
+    "On a network disk it is a copy of a local folder, up to one second old. ftrun names the local folder in its first",
+    "line and, for the command, in `FTRUN_RUN_DIR`, so a dead disk stops nothing. `ftctl` accepts either. Files that",
+    "the command puts there are copied too, up to 64 MiB a file, but not copied back.",
 )
 ELSEWHERE: Final = (
     f"| `/dev/shm/ftrun-beats-…` | the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"

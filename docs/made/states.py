@@ -20,29 +20,30 @@ HANG: Final = {("Running", "Suspect"), ("Suspect", "Stopping"), ("Stopping", "La
 USUAL: Final = {("Pending", "Launching"), ("Launching", "Starting"), ("Starting", "Running")}
 INTRO: Final = """# States
 
-Made from the code by `docs/reference.py`: the phases and their cells are those of the table at the end of
-`core/machine/job.py`; where a cell leads is what all transcripts in `tests/scenarios` show.
+Generated from the code by `docs/reference.py`: the phases and their cells are those of the table at the end of
+`core/machine/job.py`; the transcripts in `tests/scenarios` show where each cell leads.
 
-A run is in one phase at a time. An event that has no cell in a phase changes nothing there. What is wanted (keep
-running, start again, end) is a field of its own beside the phase, so that the phase says only what is.
+A run is in one phase at a time. An event that has no cell in a phase changes nothing there. The intended state (keep
+running, restart, finish) is a separate field, so that the phase describes only the current state.
 
 ```{image} ../states.svg
 :alt: The phases as boxes, and between them arrows with the events that lead from one to the other
 :target: ../_images/states.svg
 ```
 
-Blue: how a run starts. Red: a hang, from the suspicion over the kill to the next start. An arrow carries the events
-that take it; the table has all of them.
+Blue arrows show how a run starts, red arrows a hang, from the suspicion through the kill to the next attempt. Each
+arrow is labelled with the events that cause it; the table has all of them.
 
 ## Phases
 
-| phase | what is |
+| phase | meaning |
 | --- | --- |
 """
 CELLS: Final = """
 ## Cells
 
-→: on to that phase. =: stays. ∘: there is a cell, and no transcript comes to it. Empty: the event means nothing there.
+→: the phase changes to that one. =: it stays the same. ∘: there is a cell, but no transcript reaches it. Empty: the
+event has no effect.
 
 """
 

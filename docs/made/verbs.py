@@ -8,22 +8,23 @@ from ftrun.cli.ctl import VERBS, cli
 
 INTRO = """# ftctl
 
-Made from the code by `docs/reference.py`.
+Generated from the code by `docs/reference.py`.
 
 ```
 ftctl VERB [OPTIONS]
 ```
 
-Looks at a run, also when ftrun is gone, and steers one that runs. Exit codes: 0; 1: cannot be done now (no run dir, no
-running ftrun, a package is missing), with one line that says why; 2: usage.
+`ftctl` shows a run, also when ftrun is gone, and controls one that is running. Exit codes: 0: done; 1: not possible
+now (no run dir, no running ftrun, a missing package), with one line that gives the reason; 2: wrong usage.
 
 **Which run.** `--run-dir`; else `FTRUN_RUN_DIR`; else the only running ftrun of yours; else the only run dir of yours
-under the temp folder. Where there are several, the message names them. Root, as in `docker exec`, finds those of all
-users. The folder of `--log-dir` means its newest run, one with phases the phase under way.
+under the temp folder. If there are several, the message names them. Root, as in `docker exec`, finds those of all
+users. The folder of `--log-dir` stands for its newest run, and with phases for the current phase.
 
-**Reading verbs** (`status events top stacks report timeline serve doctor`) look at the run dir and disturb nothing. All
-but `stacks`, which looks at processes, work when ftrun is gone. **Steering verbs** (`restart stop pause resume`) are
-orders to a running ftrun, through `RUN_DIR/ftctl.sock`: the same user and root only. Each is an `order` in the records.
+**Reading verbs** (`status events top stacks report timeline serve doctor`) read the run dir and change nothing. All
+but `stacks`, which reads processes, work when ftrun is gone. **Control verbs** (`restart stop pause resume`) send
+requests to a running ftrun through `RUN_DIR/ftctl.sock`, which only the same user and root may use. Each is an
+`order` record.
 """
 
 
