@@ -139,7 +139,7 @@ def test_an_address_in_use_and_a_missing_folder_are_told_and_the_job_goes_on(run
         (runs.folder / "go").touch()
         assert run.wait() == 0, run.log()
     assert sorted(record["what"] for record in run.named("problem")) == [
-        f"--metrics {wanted}: Address already in use; it is tried again",
+        f"--metrics {wanted}: Address already in use; ftrun tries again",
         "--metrics-file none/a.prom: No such file or directory",
     ]
 

@@ -1,4 +1,4 @@
-"""The end of the container: all is done, or goes on without being waited for."""
+"""The exit hooks: each is completed, or continues without being waited for."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from support.runs import MOUNTS, alive, need_mounts, wait_for
 
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
-    """Those that a exit hooks left behind, and that are ended after the test."""
+    """Processes that the exit hooks left running; they are ended after the test."""
     found: list[int] = []
     yield found
     for pid in found:
@@ -42,13 +42,13 @@ def parted(process: HelperProcess, pids: list[int] | None = None) -> Line:
 DONE: Line = {"late": [], "failed": []}
 
 
-def test_nothing_to_do_is_done() -> None:
+def test_without_work_it_finishes_at_once() -> None:
     with exit_hooks() as process:
         assert parted(process) == DONE
         assert process.lines == [{"event": "parted", "late": [], "failed": [], "pids": []}]
 
 
-def test_commands_come_one_after_another_and_speak_to_the_log(tmp_path: Path) -> None:
+def test_commands_run_one_after_another_with_output_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     with exit_hooks("sleep 0.3; echo one; ps -o sid= $$", "echo two >&2; ps -o sid= $$", log=log) as process:
         assert parted(process) == DONE
@@ -57,7 +57,7 @@ def test_commands_come_one_after_another_and_speak_to_the_log(tmp_path: Path) ->
     assert len({*words[1::2], str(os.getsid(0))}) == 3
 
 
-def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_failing_command_does_not_prevent_the_others(tmp_path: Path) -> None:
     with exit_hooks("exit 3", "kill -9 $$", f"touch {tmp_path}/done", grace=60) as process:
         failed = [
             {"what": "exit 3", "why": "it ended with 3"},
@@ -67,7 +67,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert (tmp_path / "done").exists()
 
 
-def test_what_is_late_goes_on_without_being_waited_for(tmp_path: Path, pids: list[int]) -> None:
+def test_late_commands_continue_without_being_waited_for(tmp_path: Path, pids: list[int]) -> None:
     def until(name: str) -> str:
         wait = f"while ! test -e {tmp_path}/go; do sleep 0.02; done"
         return f"touch {tmp_path}/{name}-began; {wait}; touch {tmp_path}/{name}"
@@ -93,7 +93,7 @@ def test_no_grace_at_all_starts_all(tmp_path: Path, pids: list[int]) -> None:
     assert all(map(alive, pids))
 
 
-def test_when_stdin_ends_nobody_waits_any_more(tmp_path: Path) -> None:
+def test_it_stops_waiting_when_stdin_ends(tmp_path: Path) -> None:
     go, done = tmp_path / "go", tmp_path / "done"
     word = f"touch {tmp_path}/began; while ! test -e {go}; do sleep 0.02; done; touch {done}"
     with exit_hooks(word, f"touch {tmp_path}/second") as process:
@@ -217,7 +217,7 @@ def test_an_unmount_that_hangs_is_left_behind_and_done_lazily(
     assert alive(pids[0])
 
 
-def test_without_the_program_it_says_so(tmp_path: Path) -> None:
+def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": str(tmp_path)}
     with exit_hooks(unmount=["/nowhere"], environment=environment) as process:
         line = parted(process)

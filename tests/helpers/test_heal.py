@@ -1,4 +1,4 @@
-"""Healing: one command, its word, and nothing of it left."""
+"""The heal helper: one command, its result, and no process of it left."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def healed(healer: HelperProcess) -> tuple[bool, str | None]:
     return line["ok"], line["why"]
 
 
-def test_it_says_that_it_worked_and_what_was_said_is_in_the_log(tmp_path: Path) -> None:
+def test_success_is_reported_and_the_output_is_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     with heal("echo out; echo err >&2; echo $DEVICE; cat", environment={"DEVICE": "npu-3"}, log=log) as healer:
         assert healed(healer) == (True, None)
@@ -56,7 +56,7 @@ def test_it_says_that_it_worked_and_what_was_said_is_in_the_log(tmp_path: Path) 
         ("a\0b", "it cannot be started"),
     ],
 )
-def test_it_says_how_it_failed(command: str, why: str) -> None:
+def test_the_reason_of_a_failure_is_reported(command: str, why: str) -> None:
     with heal(command, timeout=0.3 if "within" in why else 60) as healer:
         ok, said = healed(healer)
         assert not ok
@@ -75,7 +75,7 @@ def test_a_timeout_ends_everything_below(tmp_path: Path, mark: str) -> None:
         assert carrying(f"{mark}=1") == []
 
 
-def test_daemons_that_it_leaves_are_ended_before_it_is_said(tmp_path: Path, mark: str) -> None:
+def test_daemons_are_ended_before_the_result_is_sent(tmp_path: Path, mark: str) -> None:
     ready = tmp_path / "ready"
     daemon = f"setsid sh -c 'sleep 600 & touch {ready}; wait' >/dev/null 2>&1 &"
     with heal(f"({daemon}); while ! test -e {ready}; do sleep 0.01; done", environment={mark: "1"}) as healer:
@@ -83,14 +83,14 @@ def test_daemons_that_it_leaves_are_ended_before_it_is_said(tmp_path: Path, mark
         assert carrying(f"{mark}=1") == []
 
 
-def test_one_that_forks_all_the_time_is_ended(mark: str) -> None:
+def test_a_command_that_keeps_forking_is_ended(mark: str) -> None:
     fork = "f() { (f) & }; g() { while :; do (sleep 0.01 &) ; done; }; g & g & sleep 600"
     with heal(fork, timeout=0.5, environment={mark: "1"}) as healer:
         assert healed(healer) == (False, "it did not end within 0.5s")
         assert carrying(f"{mark}=1") == []
 
 
-def test_when_stdin_ends_it_is_ended_too(tmp_path: Path, mark: str) -> None:
+def test_the_command_is_ended_when_stdin_ends(tmp_path: Path, mark: str) -> None:
     ready = tmp_path / "ready"
     with heal(f"setsid sleep 600 & touch {ready}; sleep 600", environment={mark: "1"}) as healer:
         wait_for(ready.exists, "it is under way")
@@ -112,7 +112,7 @@ def test_signals_are_as_a_command_expects_them() -> None:
         assert healed(healer) == (False, "it was ended by SIGINT")
 
 
-def test_ctrl_c_is_not_for_it(tmp_path: Path) -> None:
+def test_ctrl_c_is_ignored(tmp_path: Path) -> None:
     go = tmp_path / "go"
     with heal(f"touch {tmp_path}/ready; while ! test -e {go}; do sleep 0.01; done") as healer:
         wait_for((tmp_path / "ready").exists, "it is under way")

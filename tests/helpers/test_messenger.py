@@ -1,4 +1,4 @@
-"""The messenger, with real sockets: orders are passed on and answered; what is none harms nothing."""
+"""The messenger with real sockets: operator requests are forwarded and answered; invalid messages do no harm."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
     return found
 
 
-def test_an_order_is_passed_on_and_answered_when_it_is_decided(messenger: Messenger) -> None:
+def test_an_operator_request_is_forwarded_and_answered_once_pid_1_has_decided(messenger: Messenger) -> None:
     client = messenger.client()
     messenger.order(client, "pause", by="root", lasting=60)
     asked = messenger.event("operator_order")
@@ -74,7 +74,7 @@ def test_an_order_is_passed_on_and_answered_when_it_is_decided(messenger: Messen
     assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "it is ending", 1)
 
 
-def test_answers_find_those_who_asked(messenger: Messenger) -> None:
+def test_replies_reach_the_client_that_sent_the_request(messenger: Messenger) -> None:
     clients = [messenger.client() for _ in range(3)] + [messenger.client(zmq.REQ)]
     for number, client in enumerate(clients):
         client.send(json.dumps({"schema": 1, "id": str(number), "verb": "restart"}).encode())
@@ -85,7 +85,7 @@ def test_answers_find_those_who_asked(messenger: Messenger) -> None:
     assert [answer(client)["id"] for client in clients] == ["0", "1", "2", "3"]
 
 
-def test_sockets_are_for_this_user(messenger: Messenger) -> None:
+def test_sockets_are_accessible_to_this_user_only(messenger: Messenger) -> None:
     answered(messenger)
     for name in (operator.SOCKET, operator.RECORDS):
         found = (messenger.run_dir / name).stat().st_mode
@@ -94,14 +94,14 @@ def test_sockets_are_for_this_user(messenger: Messenger) -> None:
 
 
 def answered(messenger: Messenger) -> None:
-    """It is there, and well."""
+    """The messenger responds."""
     client = messenger.client()
     messenger.order(client, "ping")
     assert answer(client)["ok"]
     client.close(linger=0)
 
 
-def test_garbage_half_messages_and_other_versions_harm_nothing(messenger: Messenger) -> None:
+def test_garbage_partial_messages_and_other_versions_do_no_harm(messenger: Messenger) -> None:
     answered(messenger)
     raw = [socket.socket(socket.AF_UNIX) for _ in range(8)]
     try:
@@ -125,7 +125,7 @@ def test_garbage_half_messages_and_other_versions_harm_nothing(messenger: Messen
     assert not [line for line in messenger.lines if line["event"] == "operator_order"]
 
 
-def test_a_flood_of_orders_reaches_nobody_but_its_sender(messenger: Messenger) -> None:
+def test_a_flood_of_requests_affects_only_its_sender(messenger: Messenger) -> None:
     flood, other = messenger.client(), messenger.client()
     flood.sndhwm = 0
     for _ in range(2000):
@@ -141,7 +141,7 @@ def test_a_flood_of_orders_reaches_nobody_but_its_sender(messenger: Messenger) -
     assert len([line for line in messenger.lines if line["event"] == "operator_order"]) <= 16
 
 
-def test_who_goes_away_before_the_answer_is_not_missed(messenger: Messenger) -> None:
+def test_a_client_that_disconnects_before_the_reply_does_no_harm(messenger: Messenger) -> None:
     client = messenger.client()
     messenger.order(client, "stop")
     asked = messenger.event("operator_order")
@@ -151,7 +151,7 @@ def test_who_goes_away_before_the_answer_is_not_missed(messenger: Messenger) -> 
     answered(messenger)
 
 
-def test_who_gets_no_answer_is_told_so(place: tuple[Path, Path]) -> None:
+def test_a_request_without_a_decision_gets_an_error_reply(place: tuple[Path, Path]) -> None:
     before = "import ftrun.helpers.messenger.operator_channel as c; c.PATIENCE = 0.05"
     with Messenger(*place, before=before) as messenger:
         client = messenger.client()
@@ -160,7 +160,7 @@ def test_who_gets_no_answer_is_told_so(place: tuple[Path, Path]) -> None:
         assert (found["ok"], found["why"]) == (False, "ftrun has not replied in time")
 
 
-def test_records_are_streamed_as_they_come(messenger: Messenger) -> None:
+def test_records_are_published_as_they_are_written(messenger: Messenger) -> None:
     answered(messenger)
     stream: zmq.Socket[bytes] = messenger.context.socket(zmq.SUB)
     stream.connect(f"ipc://{messenger.run_dir}/{operator.RECORDS}")
@@ -178,14 +178,14 @@ def test_records_are_streamed_as_they_come(messenger: Messenger) -> None:
 
 
 def test_its_memory_has_a_limit(messenger: Messenger) -> None:
-    """What clients make it hold is not the job's."""
+    """Clients must not use up the memory of the job."""
     answered(messenger)
     limits = Path(f"/proc/{messenger.process.pid}/limits").read_text().splitlines()
     (data,) = [line.split()[3:5] for line in limits if line.startswith("Max data size")]
     assert data == [str(96 << 20)] * 2
 
 
-def test_who_writes_to_the_stream_of_records_is_cut_off(messenger: Messenger) -> None:
+def test_a_client_that_writes_to_the_record_socket_is_disconnected(messenger: Messenger) -> None:
     answered(messenger)
     client: zmq.Socket[bytes] = messenger.context.socket(zmq.XSUB)
     watch = client.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -194,7 +194,7 @@ def test_who_writes_to_the_stream_of_records_is_cut_off(messenger: Messenger) ->
     assert watch.poll(int(DEADLINE * SECOND)), "it took it"
 
 
-def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
+def test_the_progress_of_training_is_recorded(place: tuple[Path, Path]) -> None:
     beats = BeatDir(place[0].parent / "shm")
     before = "import ftrun.helpers.messenger.steps as s; s.PERIOD = 0.01"
     with contextlib.closing(beats), Messenger(place[0], beats.folder, before) as messenger:
@@ -211,14 +211,14 @@ def test_how_far_training_was_is_kept(place: tuple[Path, Path]) -> None:
         assert messenger.end() == 0
 
 
-def test_without_a_socket_it_says_so_and_goes_on(place: tuple[Path, Path]) -> None:
+def test_a_socket_that_cannot_be_created_is_reported_and_the_messenger_continues(place: tuple[Path, Path]) -> None:
     (place[0] / operator.SOCKET).mkdir()
     with Messenger(*place) as messenger:
         assert "ftctl cannot control this run" in messenger.event("problem")["what"]
         assert messenger.end() == 0
 
 
-def test_a_long_path_and_a_socket_that_was_left(tmp_path: Path) -> None:
+def test_a_long_path_and_a_stale_socket_are_handled(tmp_path: Path) -> None:
     run_dir = tmp_path / ("d" * 120)
     run_dir.mkdir()
     (run_dir / "events.jsonl").touch()
@@ -236,6 +236,6 @@ def test_a_long_path_and_a_socket_that_was_left(tmp_path: Path) -> None:
         os.close(here)
 
 
-def test_it_ends_with_its_line(messenger: Messenger) -> None:
+def test_the_messenger_exits_when_stdin_ends(messenger: Messenger) -> None:
     answered(messenger)
     assert messenger.end() == 0

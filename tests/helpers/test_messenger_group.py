@@ -1,4 +1,4 @@
-"""Couriers of a group, as real processes on loopback, with CURVE; the test plays their PID 1s."""
+"""The messengers of a group as real processes on loopback, with CURVE; the test plays their PID 1s."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ PAST = "import ftrun; ftrun.__version__ = '0.0.1'"
 
 
 class Node(HelperProcess):
-    """A messenger with its PID 1, which says all that it says."""
+    """A messenger, with the methods by which the test plays its PID 1."""
 
     def __init__(self, beats: Path, before: str, place: peers.MemberAddress, prefix: Sequence[str] = ()) -> None:
         self.place, self.seq = place, 0
@@ -55,11 +55,11 @@ class Node(HelperProcess):
         return EXACT.value(GroupOrder, line["order"])
 
     def said(self, what: str) -> str:
-        """The problem that has these words in it."""
+        """The problem that contains this text."""
         return str(self.event("problem", lambda line: what in line["what"])["what"])
 
     def contact(self) -> None:
-        """It is well, and has been since now."""
+        """Wait for a new contact with rank 0."""
         self.read(0.0)
         self._unseen = len(self.lines)
         self.event("contact")
@@ -90,7 +90,7 @@ class Group:
         return nodes
 
     def stranger(self, secret: Path | None = None) -> "zmq.Socket[bytes]":
-        """Who knows the secret, and is no messenger."""
+        """A client that knows the secret, but is no messenger."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.stack.callback(context.destroy, linger=0)
         client = context.socket(zmq.DEALER)
@@ -135,7 +135,7 @@ def test_all_start_together_and_stop_together(make: Callable[[int], Group]) -> N
         assert (order.end.code, order.end.node) == (1, "node2")
 
 
-def test_nothing_starts_before_all_are_there(make: Callable[[int], Group]) -> None:
+def test_no_member_starts_before_all_have_joined(make: Callable[[int], Group]) -> None:
     group = make(2)
     late = group.node(1)  # minutes, in life
     late.report("ready")
@@ -146,7 +146,7 @@ def test_nothing_starts_before_all_are_there(make: Callable[[int], Group]) -> No
     assert first.ordered("run").epoch == late.ordered("run").epoch == 1
 
 
-def test_who_stopped_first_is_found_over_all_nodes(make: Callable[[int], Group]) -> None:
+def test_the_rank_that_stopped_first_is_found_across_all_nodes(make: Callable[[int], Group]) -> None:
     group = make(3)
     for rank, step in ((0, 9), (1, 9), (2, 5)):
         with contextlib.closing(BeatDir(group.folder / f"beats{rank}")) as beats:
@@ -164,7 +164,7 @@ def test_who_stopped_first_is_found_over_all_nodes(make: Callable[[int], Group])
     assert (order.cause, order.node, order.rank, order.step) == ("hang", "node2", 2, 5)
 
 
-def test_who_is_killed_is_missed_at_once_and_taken_back(
+def test_a_killed_member_is_detected_at_once_and_may_rejoin(
     make: Callable[[int], Group],
 ) -> None:
     group = make(3)
@@ -183,7 +183,7 @@ def test_who_is_killed_is_missed_at_once_and_taken_back(
         assert node.ordered("run").epoch == 2
 
 
-def test_who_dies_without_its_messenger_is_missed_now(make: Callable[[int], Group]) -> None:
+def test_an_ftrun_that_dies_without_its_messenger_is_detected_at_once(make: Callable[[int], Group]) -> None:
     nodes = make(3).running()
     began = time.monotonic()
     assert nodes[1].end() == 0
@@ -205,7 +205,7 @@ def test_a_new_messenger_of_the_same_ftrun_disturbs_nobody(make: Callable[[int],
 
 
 @pytest.mark.parametrize("silence", [2.0, pytest.param(SILENCE, marks=pytest.mark.slow)])
-def test_who_is_frozen_is_lost_and_knows_it(make: Callable[[int], Group], silence: float) -> None:
+def test_a_frozen_member_is_lost_and_detects_it(make: Callable[[int], Group], silence: float) -> None:
     """The connection stays."""
     group = make(2)
     nodes = group.running(silence=silence)
@@ -220,7 +220,7 @@ def test_who_is_frozen_is_lost_and_knows_it(make: Callable[[int], Group], silenc
     assert nodes[1].ordered("stop").epoch == 1
 
 
-def test_a_frozen_rank_0_is_lost_to_its_members_and_blames_nobody(make: Callable[[int], Group]) -> None:
+def test_a_frozen_rank_0_is_lost_to_its_members_and_reports_no_member_as_lost(make: Callable[[int], Group]) -> None:
     nodes = make(2).running(silence=2.0)
     nodes[1].contact()
     nodes[0].process.send_signal(signal.SIGSTOP)
@@ -232,7 +232,7 @@ def test_a_frozen_rank_0_is_lost_to_its_members_and_blames_nobody(make: Callable
     assert not nodes[0].problems
 
 
-def test_a_rank_0_that_forgot_everything_learns_it_from_its_members(make: Callable[[int], Group]) -> None:
+def test_a_restarted_rank_0_recovers_its_state_from_the_members(make: Callable[[int], Group]) -> None:
     group = make(3)
     nodes = group.running()
     nodes[0].process.kill()
@@ -244,7 +244,7 @@ def test_a_rank_0_that_forgot_everything_learns_it_from_its_members(make: Callab
         assert not [line for line in node.lines if line["event"] == "cut"]
 
 
-def test_who_never_hears_of_rank_0_is_cut_off_in_the_end(make: Callable[[int], Group]) -> None:
+def test_a_member_that_never_reaches_rank_0_is_cut_off_after_a_timeout(make: Callable[[int], Group]) -> None:
     group = make(2)
     for endpoint in (f"127.0.0.1:{group.port}", "rank0.nowhere.invalid:29470"):  # a name may resolve later
         node = group.node(1, endpoint=endpoint, wait=1.0)
@@ -256,8 +256,8 @@ def test_who_never_hears_of_rank_0_is_cut_off_in_the_end(make: Callable[[int], G
 OWN_HOSTS = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
 
 
-def test_rank_0_comes_late_and_comes_back_elsewhere_by_the_same_name(make: Callable[[int], Group]) -> None:
-    """Its machine is gone without a word: the connection to it stays open."""
+def test_rank_0_may_join_late_and_return_at_another_address(make: Callable[[int], Group]) -> None:
+    """Its machine disappears without closing the connection, which stays open."""
     group = make(2)
     hosts = group.folder / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")
@@ -287,7 +287,7 @@ def test_rank_0_comes_late_and_comes_back_elsewhere_by_the_same_name(make: Calla
     assert not member.problems
 
 
-def test_another_secret_is_told_at_both_ends_and_gets_nothing(make: Callable[[int], Group]) -> None:
+def test_a_wrong_secret_is_reported_at_both_ends_and_gives_no_access(make: Callable[[int], Group]) -> None:
     group = make(2)
     nodes = group.running()
     other = group.folder / "other"
@@ -304,7 +304,7 @@ def test_another_secret_is_told_at_both_ends_and_gets_nothing(make: Callable[[in
     assert len([what for what in nodes[0].problems if what != nameless]) == 1
 
 
-def test_a_server_without_a_secret_is_told_from_one_with_another(make: Callable[[int], Group]) -> None:
+def test_a_server_without_a_secret_is_distinguished_from_one_with_another(make: Callable[[int], Group]) -> None:
     group = make(2)
     group.node(0, secret=None).report("ready")
     with_one = group.node(1, wait=3.0)
@@ -319,8 +319,8 @@ def test_a_server_without_a_secret_is_told_from_one_with_another(make: Callable[
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_what_never_fits_is_refused_for_good(make: Callable[[int], Group], begun: bool) -> None:
-    """It disturbs nobody who is in the group."""
+def test_a_member_that_can_never_join_is_refused_for_good(make: Callable[[int], Group], begun: bool) -> None:
+    """It does not disturb the members."""
     group = make(2)
     nodes = [group.node(0)]
     nodes[0].report("ready")
@@ -336,8 +336,8 @@ def test_what_never_fits_is_refused_for_good(make: Callable[[int], Group], begun
     assert not [line for node in nodes for line in node.lines if line.get("order", {}).get("what") in ("stop", "end")]
 
 
-def test_a_running_group_that_lacks_a_member_refuses_nobody_for_good(make: Callable[[int], Group]) -> None:
-    """It waits for one: when none comes all are scheduled again, and may fit together then."""
+def test_a_running_group_that_lacks_a_member_refuses_no_node_for_good(make: Callable[[int], Group]) -> None:
+    """It waits for a member; if none comes, all nodes are scheduled again, perhaps with one version."""
     group = make(3)
     nodes = group.running()
     nodes[1].process.kill()
@@ -347,8 +347,8 @@ def test_a_running_group_that_lacks_a_member_refuses_nobody_for_good(make: Calla
     assert odd.event("refused")["misfit"] is False
 
 
-def test_a_group_that_ends_refuses_nobody_for_good(make: Callable[[int], Group]) -> None:
-    """It may be of an earlier schedule, and the one that it does not fit of the next."""
+def test_a_group_that_ends_refuses_no_node_for_good(make: Callable[[int], Group]) -> None:
+    """It may belong to an earlier schedule, and the refused node to the next."""
     group = make(2)
     nodes = group.running()
     nodes[0].report("leaving", 1)
@@ -361,10 +361,10 @@ HASTE = "import ftrun.helpers.messenger.handshakes as g; g.CERTAIN = 0.5"
 
 
 @pytest.mark.parametrize("other", [True, False])
-def test_another_secret_is_final_when_rank_0_has_refused_every_handshake_for_long(
+def test_a_wrong_secret_is_final_once_rank_0_has_refused_every_handshake_for_long(
     make: Callable[[int], Group], other: bool
 ) -> None:
-    """Or a node with a secret, and a rank 0 that has none.  Who has the secret is not disturbed."""
+    """Likewise a node with a secret if rank 0 has none.  Members with the right secret are not disturbed."""
     group = make(2)
     known = str(group.secret) if other else None
     zero = group.node(0, secret=known)
@@ -384,7 +384,7 @@ def test_another_secret_is_final_when_rank_0_has_refused_every_handshake_for_lon
     assert nodes[0].ordered("run").epoch == nodes[1].ordered("run").epoch == 1
 
 
-def test_a_secret_that_is_replaced_before_the_group_was_joined_counts(make: Callable[[int], Group]) -> None:
+def test_a_secret_that_is_replaced_before_joining_is_used(make: Callable[[int], Group]) -> None:
     group = make(2)
     zero = group.node(0)
     zero.report("ready")
@@ -402,8 +402,8 @@ def test_a_secret_that_is_replaced_before_the_group_was_joined_counts(make: Call
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 
 
-def test_a_line_that_loses_the_handshake_is_not_taken_for_another_secret(make: Callable[[int], Group]) -> None:
-    """What listens greets as rank 0 does, and answers nothing more; then it ends each connection without a greeting."""
+def test_a_lost_handshake_is_not_taken_for_a_wrong_secret(make: Callable[[int], Group]) -> None:
+    """The listener sends the greeting of rank 0 and nothing more; then it closes each connection without a greeting."""
     group = make(2)
     open_ones: list[socket.socket] = []
     with socket.socket() as listener:
@@ -435,8 +435,8 @@ for step in itertools.count(1):
 """
 
 
-def test_a_silent_member_is_waited_for_while_the_training_moves(make: Callable[[int], Group]) -> None:
-    """It may have lost this network only.  Where nothing moves any more, it counts as lost."""
+def test_a_silent_member_is_not_lost_while_training_progresses(make: Callable[[int], Group]) -> None:
+    """Perhaps only this network failed.  Once training stops as well, the member counts as lost."""
     group = make(2)
     silence = 1.5
     nodes = group.running(silence=silence)
@@ -453,7 +453,7 @@ def test_a_silent_member_is_waited_for_while_the_training_moves(make: Callable[[
         assert "no message arrived from it for" in nodes[0].ordered("stop", 1).why
 
 
-def test_who_is_not_of_this_group_is_refused_at_both_ends(make: Callable[[int], Group]) -> None:
+def test_a_node_of_another_group_is_refused_and_both_ends_report_it(make: Callable[[int], Group]) -> None:
     group = make(2)
     nodes = group.running()
     odd: dict[str, Node] = {}
@@ -482,7 +482,7 @@ def group_said(node: Node, what: str) -> str:
     return node.said(what)
 
 
-def test_garbage_and_floods_disturb_nobody(make: Callable[[int], Group]) -> None:
+def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group]) -> None:
     group = make(2)
     nodes = group.running()
     raw = [socket.create_connection(("127.0.0.1", group.port)) for _ in range(9)]
@@ -517,7 +517,7 @@ def test_garbage_and_floods_disturb_nobody(make: Callable[[int], Group]) -> None
     assert len(nodes[0].problems) < 10
 
 
-def test_a_secret_that_is_none_is_one_line_and_is_tried_again(make: Callable[[int], Group]) -> None:
+def test_an_invalid_secret_is_reported_in_one_line_and_retried(make: Callable[[int], Group]) -> None:
     group = make(2)
     good = group.secret.read_bytes()
     group.secret.write_bytes(b"short")
@@ -531,7 +531,7 @@ def test_a_secret_that_is_none_is_one_line_and_is_tried_again(make: Callable[[in
     assert [len(node.problems) for node in nodes] == [1, 1]
 
 
-def test_secrets_that_are_none(tmp_path: Path) -> None:
+def test_invalid_secrets_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, content in (("empty", b""), ("white", b" \n"), ("long", b"x" * 70_000), ("good", b" x" * 16 + b"\n")):
         (tmp_path / name).write_bytes(content)
@@ -542,7 +542,7 @@ def test_secrets_that_are_none(tmp_path: Path) -> None:
     assert keys.read(str(tmp_path / "good")) == (b" x" * 16).strip()
 
 
-def test_without_a_secret_only_within_this_machine(make: Callable[[int], Group]) -> None:
+def test_a_group_without_a_secret_stays_within_this_machine(make: Callable[[int], Group]) -> None:
     group = make(2)
     for rank in (0, 1):
         node = group.node(rank, secret=None, endpoint=f"0.0.0.0:{group.port}", life="far")
@@ -550,7 +550,7 @@ def test_without_a_secret_only_within_this_machine(make: Callable[[int], Group])
     start([group.node(rank, secret=None, endpoint=f"localhost:{group.port}") for rank in (0, 1)])
 
 
-def test_a_port_that_is_taken_is_told_once_and_tried_again(make: Callable[[int], Group]) -> None:
+def test_a_port_in_use_is_reported_once_and_retried(make: Callable[[int], Group]) -> None:
     group = make(2)
     with socket.socket() as other:
         other.bind(("127.0.0.1", group.port))
@@ -562,7 +562,7 @@ def test_a_port_that_is_taken_is_told_once_and_tried_again(make: Callable[[int],
     assert len(nodes[0].problems) == 1
 
 
-def test_the_last_word_is_heard(make: Callable[[int], Group]) -> None:
+def test_the_last_report_of_a_member_is_received(make: Callable[[int], Group]) -> None:
     nodes = make(2).running()
     end = GroupEnd(0, "succeeded", "", asked=False)
     for node in nodes:
@@ -590,14 +590,14 @@ def ended(nodes: list[Node]) -> GroupEnd:
     return end
 
 
-def test_rank_0_does_not_wait_for_ever_for_the_others(make: Callable[[int], Group]) -> None:
+def test_rank_0_does_not_wait_forever_for_the_members(make: Callable[[int], Group]) -> None:
     nodes = make(2).running("import ftrun.helpers.messenger.coordinator_link as h; h.LEAVING = 1.0")
     nodes[0].report("left", 1, end=GroupEnd(143, "stopped", "", asked=True))
     nodes[0].event("left")
     assert nodes[1].ordered("end").end is not None
 
 
-def test_who_is_told_that_all_have_left_may_be_killed_at_once(make: Callable[[int], Group]) -> None:
+def test_a_messenger_that_has_sent_left_may_be_killed_at_once(make: Callable[[int], Group]) -> None:
     nodes = make(4).running("import ftrun.helpers.messenger.member_link as m; m.LEAVING = 50.0")
     end = ended(nodes)
     began = time.monotonic()
@@ -613,7 +613,7 @@ def test_who_is_told_that_all_have_left_may_be_killed_at_once(make: Callable[[in
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_without_rank_0_nobody_waits_to_leave_when_all_is_over(make: Callable[[int], Group], frozen: bool) -> None:
+def test_no_member_waits_for_a_lost_rank_0_once_the_group_has_ended(make: Callable[[int], Group], frozen: bool) -> None:
     nodes = make(2).running("import ftrun.helpers.messenger.member_link as m; m.LEAVING = 1.0")
     end = ended(nodes)
     nodes[0].process.send_signal(signal.SIGSTOP if frozen else signal.SIGKILL)
@@ -623,8 +623,8 @@ def test_without_rank_0_nobody_waits_to_leave_when_all_is_over(make: Callable[[i
     assert not nodes[1].problems
 
 
-def test_a_rank_0_that_was_there_is_not_suspected_of_another_secret(make: Callable[[int], Group]) -> None:
-    """A proxy before it takes every connection, and ends it."""
+def test_a_rank_0_with_earlier_contact_is_not_suspected_of_a_wrong_secret(make: Callable[[int], Group]) -> None:
+    """A proxy in front of it accepts every connection, and closes it."""
     group = make(2)
     nodes = group.running()
     nodes[0].process.kill()
@@ -663,8 +663,8 @@ FEW = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 80))"
 
 
 @pytest.mark.parametrize("before", [FEW, ""])
-def test_strangers_keep_nobody_out(make: Callable[[int], Group], before: str) -> None:
-    """Rank 0's own descriptors are kept, it does not spin, and who speaks is not cut off."""
+def test_strangers_cannot_keep_members_out(make: Callable[[int], Group], before: str) -> None:
+    """Rank 0 keeps descriptors for itself, does not spin, and closes no connection of a member."""
     group = make(2)
     nodes = [group.node(0, before)]
     nodes[0].report("ready")
@@ -693,8 +693,8 @@ def used(node: Node) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_only_the_connection_that_is_meant_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number may be another's by the time."""
+def test_only_the_intended_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptor may belong to another connection by then."""
     with contextlib.ExitStack() as stack:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, linger=0)

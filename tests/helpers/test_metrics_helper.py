@@ -92,7 +92,7 @@ def test_an_address_in_use_is_told_once_and_tried_again(run_dir: Path) -> None:
         helper = HelperProcess("metrics", str(run_dir), address, "", before=quick())
         with helper:
             what = helper.event("problem")["what"]
-            assert what == f"--metrics {address}: Address already in use; it is tried again"
+            assert what == f"--metrics {address}: Address already in use; ftrun tries again"
             taken.close()
             assert helper.event("listening")["address"] == address
             assert samples(scrape(address)[0])["ftrun_up", ""] == 0

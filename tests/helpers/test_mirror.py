@@ -92,11 +92,11 @@ def test_only_files_that_are_whole_are_copied(both: Folders, tmp_path: Path) -> 
     both.write("large", "12345")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(both.local / "s"))
-        with both.keep(before=f"{SOON}; synchronization.MOST = 4") as mirror:
+        with both.keep(before=f"{SOON}; synchronization.MAX_SIZE = 4") as mirror:
             both.write("state.json", "1")
             both.has("state.json", "1")
             assert mirror.end() == 0
-            assert [what.split(": ")[1] for what in mirror.problems] == ["it has more than 0 MiB"]
+            assert [what.split(": ")[1] for what in mirror.problems] == ["it is larger than 0 MiB"]
     assert sorted(path.name for path in both.remote.iterdir()) == ["mirror.json", "mirror.lock", "state.json"]
 
 
@@ -266,7 +266,7 @@ def test_where_the_local_folder_is_gone_not_all_is_copied(both: Folders) -> None
         both.write("events.jsonl", "{}\n")
         both.has("events.jsonl", "{}\n")
         both.local.rename(both.local.parent / "away")
-        assert "is gone" in mirror.event("problem")["what"]
+        assert "has been removed" in mirror.event("problem")["what"]
         assert mirror.process.poll() is None
         (both.local.parent / "away").rename(both.local)
 
@@ -407,8 +407,8 @@ def test_a_dead_disk_is_told_once_and_so_is_its_return(both: Folders, disk: Disk
         wait_for((disk.real / "run" / "state.json").exists, "the first copy")
         disk.die()
         both.write("state.json", "2")
-        assert "does not answer; until it does, all is in" in mirror.event("problem")["what"]
+        assert "does not respond; until it does, the files are in" in mirror.event("problem")["what"]
         disk.come_back()
-        assert "answers again" in mirror.event("problem")["what"]
+        assert "responds again" in mirror.event("problem")["what"]
         both.has("state.json", "2")
         assert mirror.end() == 0

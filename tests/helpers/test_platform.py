@@ -168,7 +168,7 @@ def test_one_that_stays_torn_is_a_problem_and_what_was_known_holds(path: Path) -
     with watch(path) as watcher:
         watcher.event("ready")
         path.write_bytes(b'{"RankList": [')
-        assert "holds" in watcher.event("problem")["what"]
+        assert "remains in force" in watcher.event("problem")["what"]
         assert watcher.read(0.6)
         assert [line["event"] for line in watcher.lines] == ["platform", "ready", "problem"]
         put(path)

@@ -1,4 +1,4 @@
-"""What outlives the pod: no ask is lost, whoever else writes, is killed, or fills the disk."""
+"""The state store: no request is lost, even if others write, it is killed, or the disk is full."""
 
 import fcntl
 import json
@@ -71,7 +71,7 @@ def start(folder: Path, **more: Any) -> tuple[HelperProcess, Entry]:
 NONE: Entry = {"faults": [], "schedules": []}
 
 
-def test_it_makes_a_folder_that_the_scheduler_can_read_and_says_what_is_known(tmp_path: Path) -> None:
+def test_it_creates_a_folder_that_the_scheduler_can_read_and_sends_the_history(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     state_store, known = start(folder)
     with state_store:
@@ -91,7 +91,7 @@ def test_it_makes_a_folder_that_the_scheduler_can_read_and_says_what_is_known(tm
         assert known["schedules"] == [schedule()]
 
 
-def test_a_fault_is_kept_once_and_a_schedule_joined_with_what_was_known_of_it(tmp_path: Path) -> None:
+def test_a_fault_is_stored_once_and_a_schedule_is_merged(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
         seen = fault(1)
@@ -103,7 +103,7 @@ def test_a_fault_is_kept_once_and_a_schedule_joined_with_what_was_known_of_it(tm
     assert known["schedules"] == [joined, schedule("job/2", count=2)]
 
 
-def test_what_others_wrote_stays(tmp_path: Path) -> None:
+def test_entries_of_other_state_stores_are_preserved(tmp_path: Path) -> None:
     other = fault(9, node="n2", boot="another boot", note={"by": "a later version"})
     put(tmp_path, other, schedules=[schedule("else/1", colour="red")], later=[1, {"x": None}])
     state_store, known = start(tmp_path)
@@ -118,8 +118,8 @@ def test_what_others_wrote_stays(tmp_path: Path) -> None:
     assert found["schedules"] == [schedule("else/1", colour="red")]
 
 
-def test_faults_of_two_days_or_of_this_boot_are_told_and_older_ones_kept(tmp_path: Path) -> None:
-    """Whoever sets the clock forward for an hour takes nothing from the others."""
+def test_faults_of_two_days_or_this_boot_are_sent_and_older_ones_stored(tmp_path: Path) -> None:
+    """A wall clock that is wrong for an hour hides no fault of this boot."""
     now = time.time()
     ages = {"old": fault(boot="b", wall=now - 3 * DAY), "old here": fault(wall=now - 300 * DAY), "new": fault(boot="b")}
     ages |= {"ahead": fault(boot="b", wall=now + 9 * DAY)}
@@ -131,7 +131,7 @@ def test_faults_of_two_days_or_of_this_boot_are_told_and_older_ones_kept(tmp_pat
     assert codes(kept(tmp_path)) == [*ages, "C1"]
 
 
-def test_no_more_is_told_than_pid_1_takes_and_the_last_are(tmp_path: Path) -> None:
+def test_a_reply_has_at_most_the_size_that_pid_1_accepts_and_the_latest_entries(tmp_path: Path) -> None:
     put(tmp_path, *[fault(n) for n in range(1500)], schedules=[schedule(f"job/{n}") for n in range(90)])
     state_store, known = start(tmp_path)
     with state_store:
@@ -145,7 +145,7 @@ def test_no_more_is_told_than_pid_1_takes_and_the_last_are(tmp_path: Path) -> No
         assert max(len(json.dumps(line)) for line in state_store.lines) < 65536
 
 
-def test_a_storm_on_one_device_does_not_push_out_what_is_known_of_others(tmp_path: Path) -> None:
+def test_many_faults_of_one_device_do_not_displace_those_of_others(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
         keep(state_store, fault(1, node="n7"))
@@ -259,7 +259,7 @@ def test_a_kill_at_any_instant_leaves_the_old_file_or_the_new_one(tmp_path: Path
         b" " * (9 << 20),
     ],
 )
-def test_a_file_that_is_not_ours_is_set_aside(tmp_path: Path, content: bytes) -> None:
+def test_a_foreign_file_is_set_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "history.json").write_bytes(content)
     (tmp_path / "history.json.corrupt-1").write_text("an earlier one")
     state_store, known = start(tmp_path)
@@ -273,7 +273,7 @@ def test_a_file_that_is_not_ours_is_set_aside(tmp_path: Path, content: bytes) ->
     assert codes(kept(tmp_path)) == ["C1"]
 
 
-def test_what_was_known_survives_a_file_that_others_broke(tmp_path: Path) -> None:
+def test_the_history_survives_a_damaged_file(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
         keep(state_store, fault(1))
@@ -350,7 +350,7 @@ def test_a_link_or_a_pipe_where_it_writes_first_is_not_followed(tmp_path: Path) 
     assert codes(kept(tmp_path)) == ["C1", "C2"]
 
 
-def test_where_nothing_can_be_written_it_says_so_once_and_answers_from_memory(tmp_path: Path) -> None:
+def test_a_write_error_is_reported_once_and_replies_come_from_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     state_store, known = start(tmp_path / "file" / "state")
     with state_store:
@@ -368,7 +368,7 @@ def test_where_nothing_can_be_written_it_says_so_once_and_answers_from_memory(tm
     assert kept(tmp_path / "file" / "state")["schedules"] == [schedule(best_step=1)]
 
 
-def test_what_cannot_be_written_to_can_be_read(tmp_path: Path) -> None:
+def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:
     need_mounts()
     put(tmp_path, fault(1))
     read_only = f"mount --bind {tmp_path} {tmp_path}; mount -o remount,ro,bind {tmp_path}"
@@ -405,7 +405,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
         assert len(codes(kept(root))) == 59
 
 
-def test_a_lock_that_somebody_holds_for_ever_is_not_waited_for_so_long(tmp_path: Path) -> None:
+def test_the_wait_for_a_lock_is_bounded(tmp_path: Path) -> None:
     with open(tmp_path / "history.lock", "wb") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         patience = "import ftrun.helpers.state_store.shared_folder as folder; folder.PATIENCE = 0.2"
@@ -431,7 +431,7 @@ def test_it_waits_for_the_lock_of_another(tmp_path: Path) -> None:
         assert state_store.problems == []
 
 
-def test_when_stdin_ends_it_finishes_what_it_was_asked(tmp_path: Path) -> None:
+def test_pending_requests_are_completed_when_stdin_ends(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
         for number in range(30):
@@ -475,7 +475,7 @@ def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["schema", "verdict", "exit_code", "node", "why", "schedule_cnt", "time"])
-def test_half_a_verdict_is_none(tmp_path: Path, name: str) -> None:
+def test_an_incomplete_verdict_is_ignored(tmp_path: Path, name: str) -> None:
     half = {key: value for key, value in verdict().items() if key != name}
     (tmp_path / "verdict.json").write_text(json.dumps(half))
     state_store, _ = start(tmp_path)
@@ -489,7 +489,7 @@ def test_half_a_verdict_is_none(tmp_path: Path, name: str) -> None:
     assert (tmp_path / "verdict.json.corrupt-1").exists()
 
 
-def test_requests_that_are_none_change_nothing(tmp_path: Path) -> None:
+def test_malformed_requests_change_nothing(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
         bad = ["nonsense", "[]", '{"ask": 1}', '{"ask": "tea"}', '{"ask": "keep"}', "[" * 5000]

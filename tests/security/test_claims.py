@@ -100,15 +100,15 @@ CLAIMS: Final = {
         "security/test_other_users.py::test_a_secret_is_in_no_command_line_and_no_environment",
     ),
     "Garbage, floods and incomplete messages on the control socket": (
-        "helpers/test_messenger.py::test_garbage_half_messages_and_other_versions_harm_nothing",
-        "helpers/test_messenger.py::test_a_flood_of_orders_reaches_nobody_but_its_sender",
+        "helpers/test_messenger.py::test_garbage_partial_messages_and_other_versions_do_no_harm",
+        "helpers/test_messenger.py::test_a_flood_of_requests_affects_only_its_sender",
     ),
     "a node without it can neither send nor receive": (
-        "helpers/test_messenger_group.py::test_another_secret_is_told_at_both_ends_and_gets_nothing",
+        "helpers/test_messenger_group.py::test_a_wrong_secret_is_reported_at_both_ends_and_gives_no_access",
     ),
     "Neither garbage nor a large number of connections keeps a member out": (
-        "helpers/test_messenger_group.py::test_garbage_and_floods_disturb_nobody",
-        "helpers/test_messenger_group.py::test_strangers_keep_nobody_out",
+        "helpers/test_messenger_group.py::test_garbage_and_floods_do_not_disturb_the_group",
+        "helpers/test_messenger_group.py::test_strangers_cannot_keep_members_out",
     ),
     "The web page listens on loopback by default": (
         "views/test_page_served.py::test_other_machines_only_if_that_is_meant",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "supervisor")]
 
-from ftrun.helpers.sampler.__main__ import _members  # noqa: E402
+from ftrun.helpers.sampler.__main__ import _processes  # noqa: E402
 from ftrun.helpers.sampler.counters import Count, Process, counts, done  # noqa: E402
 from ftrun.messages.sampler import Tree  # noqa: E402
 from ftrun.pid1.clients.registry import LONGEST_PERIOD  # noqa: E402
@@ -29,7 +29,7 @@ def main(number: int = 300, looks: int = 30) -> None:
         costs = []
         for _ in range(looks):
             began = time.process_time()
-            after = counts(_members(Tree(root, ()), before))
+            after = counts(_processes(Tree(root, ()), before))
             work = done(before, after)
             costs.append(1e3 * (time.process_time() - began))
             before = after

@@ -1,10 +1,9 @@
-"""Shows the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
+"""Exposes the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
 
-ADDRESS is HOST:PORT, PATH a file for node_exporter's textfile collector, written each PERIOD s and when stdin has
-ended; either may be empty.  What it says is in messages/metrics.py.  An address that cannot be had is tried again.  It
-ends
-with 0 when stdin ends, when nobody reads any more, or when prometheus-client is not installed; with 1 after a problem
-that it did not expect.
+ADDRESS is HOST:PORT; PATH is a file for node_exporter's textfile collector, written every PERIOD s and when stdin has
+ended; either may be empty.  The messages are in messages/metrics.py.  If the address cannot be bound, this is retried.
+It exits with 0 when stdin ends, when PID 1 no longer reads, or when prometheus-client is not installed; with 1 after an
+unexpected exception.
 """
 
 import sys
@@ -47,20 +46,20 @@ class Metrics:
         self._server: Server | None = None
 
     def run(self) -> None:
-        listen = write = 0.0  # when they are due
+        listen = write = 0.0  # when each is due
         while not self._lines.ended:
             now = time.monotonic()
             if self._path and now >= write:
-                self._write(False)
+                self._write_file(False)
                 write = now + PERIOD
             if self._address and self._server is None and now >= listen:
                 self._listen()
                 listen = now + RETRY
-            dues = [write] if self._path else []
-            dues += [listen] if self._address and self._server is None else []
-            self._lines.requests(max(0.0, min(dues) - now) if dues else None)
+            due_times = [write] if self._path else []
+            due_times += [listen] if self._address and self._server is None else []
+            self._lines.requests(max(0.0, min(due_times) - now) if due_times else None)
         if self._path:
-            self._write(True)
+            self._write_file(True)
 
     def _listen(self) -> None:
         from ftrun.helpers.metrics.server import Server
@@ -69,12 +68,12 @@ class Metrics:
         try:
             self._server = Server(host.strip("[]"), int(port), self._exporter, self._lines.problem)
         except OSError as error:
-            why = str(error.strerror).partition(" (while")[0]  # which socket.create_server adds
-            self._lines.problem(f"--metrics {self._address}: {why}; it is tried again")
+            reason = str(error.strerror).partition(" (while")[0]  # socket.create_server adds the address
+            self._lines.problem(f"--metrics {self._address}: {reason}; ftrun tries again")
             return
         self._lines.send(Listening(self._server.address))
 
-    def _write(self, ended: bool) -> None:
+    def _write_file(self, ended: bool) -> None:
         try:
             self._exporter.write(self._path, ended)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The run as Prometheus reads it: looked at when somebody asks, at most once a second."""
+"""The state of the run for Prometheus: read when a scrape arrives, at most once a second."""
 
 import os
 import time
@@ -16,60 +16,60 @@ from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
 
-FRESH: Final = 1.0  # s
-GOING: Final = 1.0  # s that an ftrun may still be there after its end of our pipe is closed
-NOTHING: Final = Snapshot(run_dir="", alive=False, phase="unknown", attempt=0, reason="first")
+MAX_AGE: Final = 1.0  # s
+EXIT_TIMEOUT: Final = 1.0  # s that ftrun may still exist after it has closed its end of the pipe
+EMPTY: Final = Snapshot(run_dir="", alive=False, phase="unknown", attempt=0, reason="first")
 Family = CounterMetricFamily | GaugeMetricFamily | InfoMetricFamily
 
 
 class Exporter(Collector):
-    """A collector of prometheus_client, for several threads."""
+    """A collector for prometheus_client.  Safe for use by several threads."""
 
     def __init__(self, run_dir: str) -> None:
         self._run_dir = run_dir
         self._lock = Lock()
-        self._found: list[Reading] = []
-        self._looked_at = 0.0
+        self._readings: list[Reading] = []
+        self._read_at = 0.0
 
     def collect(self) -> Iterator[Family]:
-        return families(self._look())
+        return families(self._current())
 
     def write(self, path: str, ended: bool) -> None:
-        """For the textfile collector of node_exporter, with a label `run`, since that takes all files together.
-        `ended`: ftrun is about to be gone, which is waited for, a second at most.  OSError."""
+        """Write a file for the textfile collector of node_exporter, with a label `run`, since that merges all files.
+        `ended`: ftrun is about to exit, for which this waits, a second at most.  OSError."""
         run = os.path.basename(path).removesuffix(".prom")
-        write(path, generate_latest(_registry(self._look(0.0, ended), ("run", run))))
+        write(path, generate_latest(_registry(self._current(0.0, ended), ("run", run))))
 
-    def _look(self, fresh: float = FRESH, ended: bool = False) -> list[Reading]:
+    def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[Reading]:
         with self._lock:
             now = time.monotonic()
-            if self._found and now - self._looked_at < fresh:
-                return self._found
-            seen = _seen(self._run_dir)
-            while ended and seen.alive and time.monotonic() < now + GOING:
+            if self._readings and now - self._read_at < max_age:
+                return self._readings
+            snapshot = _snapshot(self._run_dir)
+            while ended and snapshot.alive and time.monotonic() < now + EXIT_TIMEOUT:
                 time.sleep(0.02)
-                seen = _seen(self._run_dir)
-            if ended and seen.alive:
-                seen = seen._replace(alive=False, phase="cut off")
-            # A counter that could not be read is left out: a zero would be a reset to Prometheus.
-            self._found = [one for one in readings(seen) if seen.wall or one.name not in catalogue.COUNTERS]
-            self._looked_at = now
-            return self._found
+                snapshot = _snapshot(self._run_dir)
+            if ended and snapshot.alive:
+                snapshot = snapshot._replace(alive=False, phase="cut off")
+            # A counter that could not be read is omitted: Prometheus would take a zero for a reset.
+            self._readings = [one for one in readings(snapshot) if snapshot.wall or one.name not in catalogue.COUNTERS]
+            self._read_at = now
+            return self._readings
 
 
-def _seen(run_dir: str) -> Snapshot:
+def _snapshot(run_dir: str) -> Snapshot:
     try:
         return read_snapshot(run_dir)
     except NoRunDir:
-        return NOTHING
+        return EMPTY
 
 
 class _Collector(Collector):
     def __init__(self, found: Iterable[Reading], label: tuple[str, str] | None) -> None:
-        self._found, self._label = found, label
+        self._readings, self._label = found, label
 
     def collect(self) -> Iterator[Family]:
-        return families(self._found, self._label)
+        return families(self._readings, self._label)
 
 
 def _registry(found: Iterable[Reading], label: tuple[str, str] | None = None) -> CollectorRegistry:
@@ -79,7 +79,7 @@ def _registry(found: Iterable[Reading], label: tuple[str, str] | None = None) ->
 
 
 def families(found: Iterable[Reading], label: tuple[str, str] | None = None) -> Iterator[Family]:
-    """In the order of the catalogue; those with no readings are left out."""
+    """The metrics in the order of the catalogue; those without readings are omitted."""
     by_name: dict[str, list[Reading]] = {}
     for reading in found:
         by_name.setdefault(reading.name, []).append(reading)
@@ -104,19 +104,19 @@ def _family(metric: catalogue.Metric, labels: tuple[str, ...], found: Iterable[t
 
 
 def write(path: str, content: bytes) -> None:
-    """All of it or nothing, readable by all: it may be read at any instant.  OSError."""
+    """Replace the file atomically, readable by all users.  OSError."""
     folder, name = os.path.split(os.path.abspath(path))
-    beside = f"{folder}/.{name}.new"
+    temporary = f"{folder}/.{name}.new"
     try:
-        os.unlink(beside)  # of one of us that was killed; it may belong to somebody else
+        os.unlink(temporary)  # left by an exporter that was killed; it may belong to another user
     except FileNotFoundError:
         pass
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as stream:
             stream.write(content)
             os.fchmod(fd, 0o644)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(beside)
+        os.unlink(temporary)
         raise

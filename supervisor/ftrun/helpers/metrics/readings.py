@@ -1,4 +1,4 @@
-"""A run as it stands to what each metric reads.  Pure, and bounded whatever the size of the job."""
+"""Converts the snapshot of a run into readings of the metrics.  Pure; the number of readings is bounded."""
 
 import math
 import re
@@ -17,12 +17,12 @@ from ftrun.helpers.metrics.catalogue import (
 )
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
-TOUCH: Final = "touch"  # in place of the number of the touch file
-UNRANKED: Final = "none"  # processes without RANK, in the order of their pids: no pid is a label, since those never end
+TOUCH: Final = "touch"  # the label of the touch file, which has no rank
+UNRANKED: Final = "none"  # processes without RANK, in the order of their pids: pids as labels would be unbounded
 
 
 class Reading(NamedTuple):
-    """`labels`: the values, in the order of the catalogue."""
+    """`labels`: the label values, in the order of the catalogue."""
 
     name: str
     labels: tuple[str, ...]
@@ -30,7 +30,7 @@ class Reading(NamedTuple):
 
 
 def readings(found: Snapshot) -> list[Reading]:
-    """What is not known has none."""
+    """All readings.  An unknown value has none."""
     return [
         Reading(name, labels, float(value))
         for name, labels, value in (*_job(found), *_ranks(found), *_devices(found))
@@ -38,10 +38,10 @@ def readings(found: Snapshot) -> list[Reading]:
     ]
 
 
-Maybe = tuple[str, tuple[str, ...], float | None]
+OptionalReading = tuple[str, tuple[str, ...], float | None]
 
 
-def _job(found: Snapshot) -> Iterable[Maybe]:
+def _job(found: Snapshot) -> Iterable[OptionalReading]:
     yield "ftrun_info", (found.version, found.part), 1
     yield "ftrun_up", (), found.alive
     for phase in dict.fromkeys((*PHASES, found.phase)):
@@ -69,11 +69,11 @@ def _job(found: Snapshot) -> Iterable[Maybe]:
 
 
 def _source(text: str) -> str:
-    """The first words.  What follows is for a person, and differs from look to look."""
+    """The first clause of the source.  The rest is for a person, and changes with each snapshot."""
     return re.split("[,:;]", text, maxsplit=1)[0]
 
 
-def _ranks(found: Snapshot) -> Iterable[Maybe]:
+def _ranks(found: Snapshot) -> Iterable[OptionalReading]:
     states = [rank.state for rank in found.ranks]
     for state in STATES:
         yield "ftrun_ranks", (state,), states.count(state)
@@ -90,12 +90,12 @@ def _ranks(found: Snapshot) -> Iterable[Maybe]:
         yield "ftrun_stalest_limit_seconds", (), found.stalest.limit
     if len(found.ranks) <= RANKS:
         unranked = sorted((rank.rank for rank in found.ranks if rank.rank < values.TOUCH), reverse=True)
-        names = {values.TOUCH: TOUCH} | {rank: f"{UNRANKED}-{place}" for place, rank in enumerate(unranked)}
+        names = {values.TOUCH: TOUCH} | {rank: f"{UNRANKED}-{index}" for index, rank in enumerate(unranked)}
         for rank in found.ranks:
             yield from _rank(rank, names.get(rank.rank, str(rank.rank)))
 
 
-def _rank(rank: RankNow, name: str) -> Iterable[Maybe]:
+def _rank(rank: RankNow, name: str) -> Iterable[OptionalReading]:
     labels = (name,)
     yield "ftrun_rank_step", labels, rank.step
     yield "ftrun_rank_step_seconds", labels, rank.step_time
@@ -103,12 +103,12 @@ def _rank(rank: RankNow, name: str) -> Iterable[Maybe]:
     yield "ftrun_rank_limit_seconds", labels, rank.limit
 
 
-def _devices(found: Snapshot) -> Iterable[Maybe]:
+def _devices(found: Snapshot) -> Iterable[OptionalReading]:
     for device in {device.id: device for device in found.devices[:DEVICES]}.values():
         yield from _device(device)
 
 
-def _device(device: DeviceNow) -> Iterable[Maybe]:
+def _device(device: DeviceNow) -> Iterable[OptionalReading]:
     labels = (device.id,)
     yield "ftrun_device_info", (device.id, device.name), 1
     yield "ftrun_device_utilization_ratio", labels, None if device.util is None else device.util / 100

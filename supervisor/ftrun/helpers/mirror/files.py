@@ -1,5 +1,5 @@
-"""Copying files to and from a disk that may be slow, dead, full or shared.  Every call may block as long as it likes;
-OSError: the disk does not do it."""
+"""Copies files to and from a disk that may be slow, dead, full or shared.  Every call may block indefinitely, and
+raises OSError if the disk fails."""
 
 import errno
 import json
@@ -14,12 +14,12 @@ from ftrun.host import bounded_read, safe_files
 CHUNK: Final = 1 << 20  # bytes
 NOTE: Final = "mirror.json"
 LOCK: Final = "mirror.lock"
-LIMIT: Final = 1 << 20  # bytes of a note
+LIMIT: Final = 1 << 20  # bytes of `mirror.json`
 TOKEN: Final = re.compile("[0-9a-f]{16}", re.ASCII)
 
 
 def regular(path: str) -> os.stat_result | None:
-    """None where there is no such file, or something else than a file."""
+    """The status of a regular file; None if the path does not exist, or is not a regular file."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -28,66 +28,72 @@ def regular(path: str) -> os.stat_result | None:
 
 
 def replace(source: str, target: str, moved: Callable[[], None] = lambda: None) -> None:
-    """The old content or the new one, whatever happens, and on disk when this returns; `moved` after each chunk."""
-    fresh = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.new")
-    with open(source, "rb", opener=_unfollowed) as inp:
-        # One name again and again, so that a kill leaves at most one behind: whoever writes here has the lock.
-        with open(fresh, "wb", opener=_unfollowed) as out:
+    """Replace `target` atomically; it is on disk when this returns.  `moved` is called after each chunk."""
+    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.new")
+    with open(source, "rb", opener=_open_without_links) as inp:
+        # The name is reused, so that a kill leaves at most one file behind: every writer holds the lock.
+        with open(temporary, "wb", opener=_open_without_links) as out:
             while piece := inp.read(CHUNK):
                 out.write(piece)
                 moved()
             out.flush()
             os.fsync(out.fileno())
-        os.rename(fresh, target)
+        os.rename(temporary, target)
 
 
 def append(source: str, target: str, base: int, rest: bool, moved: Callable[[], None] = lambda: None) -> None:
-    """What `target` lacks of `source`, which was begun when `target` had `base` bytes; whole lines, `rest`: and the
-    last one that is none yet.  Where it stopped is told by the size of `target` alone: killed over it, it goes on.
-    A source that is shorter than what was copied of it was begun anew: so is the copy."""
-    with open(source, "rb", opener=_unfollowed) as inp, open(target, "ab", buffering=0, opener=_unfollowed) as out:
-        at = os.fstat(out.fileno()).st_size
-        if os.fstat(inp.fileno()).st_size < at - base:
+    """Append the rest of `source` to `target`, which had `base` bytes when `source` was started.
+
+    Only complete lines are copied; with `rest` also an unfinished last line.  The position follows from the size of
+    `target` alone, so that copying resumes after a kill.  If the source is shorter than its copy, it was started anew,
+    and the copy is truncated to `base`.
+    """
+    with (
+        open(source, "rb", opener=_open_without_links) as inp,
+        open(target, "ab", buffering=0, opener=_open_without_links) as out,
+    ):
+        position = os.fstat(out.fileno()).st_size
+        if os.fstat(inp.fileno()).st_size < position - base:
             out.truncate(base)
-            at = base
-        inp.seek(at - base)
-        before = at
+            position = base
+        inp.seek(position - base)
+        before = position
         while piece := inp.read(CHUNK):
-            whole_lines = piece[: piece.rfind(b"\n") + 1]
-            piece = piece if rest or (not whole_lines and len(piece) == CHUNK) else whole_lines
+            complete_lines = piece[: piece.rfind(b"\n") + 1]
+            piece = piece if rest or (not complete_lines and len(piece) == CHUNK) else complete_lines
             if not piece:
                 break
-            inp.seek(at - base + len(piece))
+            inp.seek(position - base + len(piece))
             view = memoryview(piece)
             while view:
                 number = out.write(view) or 0
-                at, view = at + number, view[number:]
+                position, view = position + number, view[number:]
             moved()
-        if at != before:
+        if position != before:
             os.fsync(out.fileno())
 
 
 def continues(source: str, target: str) -> bool:
-    """Whether `target` is what `source` began with, by the end of it."""
-    there, here = regular(target), regular(source)
-    if there is None or here is None or there.st_size > here.st_size:
-        return there is None or not there.st_size
-    start = max(0, there.st_size - 4096)
-    with open(source, "rb", opener=_unfollowed) as inp, open(target, "rb", opener=_unfollowed) as other:
+    """Whether `source` begins with the content of `target`: compares the last 4 KiB of `target`."""
+    target_status, source_status = regular(target), regular(source)
+    if target_status is None or source_status is None or target_status.st_size > source_status.st_size:
+        return target_status is None or not target_status.st_size
+    start = max(0, target_status.st_size - 4096)
+    with open(source, "rb", opener=_open_without_links) as inp, open(target, "rb", opener=_open_without_links) as other:
         inp.seek(start)
         other.seek(start)
-        return inp.read(there.st_size - start) == other.read()
+        return inp.read(target_status.st_size - start) == other.read()
 
 
 def content(path: str) -> bytes | None:
-    """Of a note; None where there is no file.  ValueError for more than LIMIT bytes."""
+    """The content of a file, None if it does not exist.  ValueError for more than LIMIT bytes."""
     if regular(path) is None:
         return None
-    return bounded_read.read(_unfollowed(path, os.O_RDONLY), LIMIT)
+    return bounded_read.read(_open_without_links(path, os.O_RDONLY), LIMIT)
 
 
 def within(root: str, path: str) -> int:
-    """A descriptor of a folder below `root`, made where there is none; no link on the way is followed."""
+    """A descriptor of a folder below `root`, which is created if it is missing.  No symbolic link is followed."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in path.split("/") if path else ():
         above = fd
@@ -99,28 +105,28 @@ def within(root: str, path: str) -> int:
 
 
 def load(folder: str) -> dict[str, Any]:
-    """The note in a folder; empty where there is none that is ours."""
+    """The `mirror.json` of a folder; empty if there is none, or it was not written by ftrun."""
     try:
         fd = os.open(f"{folder}/{NOTE}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         found = json.loads(bounded_read.read(fd, LIMIT))
-        right = TOKEN.fullmatch(found["token"]) and isinstance(found["base"], dict) and isinstance(found["remote"], str)
-        return dict(found) if right else {}
+        valid = TOKEN.fullmatch(found["token"]) and isinstance(found["base"], dict) and isinstance(found["remote"], str)
+        return dict(found) if valid else {}
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
         return {}
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        return {}  # a link is none of ours
+        return {}  # ftrun creates no link there
 
 
 def save(folder: str, note: dict[str, Any]) -> None:
-    fresh = f"{folder}/.{NOTE}.new"
-    with open(fresh, "w", encoding="ascii", opener=_unfollowed) as out:
+    temporary = f"{folder}/.{NOTE}.new"
+    with open(temporary, "w", encoding="ascii", opener=_open_without_links) as out:
         out.write(json.dumps(note) + "\n")
         out.flush()
         os.fsync(out.fileno())
-    os.rename(fresh, f"{folder}/{NOTE}")
+    os.rename(temporary, f"{folder}/{NOTE}")
 
 
-def _unfollowed(path: str, flags: int) -> int:
+def _open_without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

@@ -1,11 +1,10 @@
-"""Passes on what the command writes, and keeps a copy of it: `output LOG STREAM...`, started by PID 1.
+"""Forwards the output of the command, and keeps a copy of it: `output LOG STREAM...`, started by PID 1.
 
-For each STREAM (1 or 2, the command's number of it) there are two descriptors, from 3 on: the pipe that the command
-writes to, and where that would have gone without us.  What it is asked, and says, is in messages/output.py; `Tail`
-comes
-once all that was written is seen, or after `PATIENCE`; a line in the log says where an attempt begins.  It ends with 0
-when its stdin and all pipes have, and all is passed on and in the log (which it waits for at most `LOG_PATIENCE`), and
-not before: also when PID 1 has died.
+For each STREAM (1 or 2, its number in the command) there are two descriptors, from 3 on: the pipe that the command
+writes to, and the original destination.  The requests and events are in messages/output.py; `Tail` is sent once
+everything written so far has been read, or after `PATIENCE`; a line in the log marks the start of each attempt.  It
+exits with 0 when stdin and all pipes have ended, and everything has been forwarded and written to the log (for which it
+waits at most `LOG_PATIENCE`), and not before, even if PID 1 has died.
 """
 
 import sys
@@ -34,12 +33,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 class Output:
-    """Listens to the relays, and answers."""
+    """Collects the data of the relays, and replies to the requests of PID 1."""
 
     def __init__(self, log: str, streams: Sequence[int]) -> None:
-        self.lock = threading.Condition()  # notified when something was passed on
-        self._saying = threading.Lock()
-        self._told: set[str] = set()  # problems
+        self.lock = threading.Condition()  # notified when data has been forwarded
+        self._send_lock = threading.Lock()
+        self._reported: set[str] = set()  # problems
         self._tail = Tail(len(streams))
         self._log = Log(log, self.problem)
         self._relays = [Relay(stream, 3 + 2 * n, 4 + 2 * n, self) for n, stream in enumerate(streams)]
@@ -49,14 +48,14 @@ class Output:
             relay.start()
         while line := sys.stdin.buffer.readline(LINE_LIMIT):
             try:
-                self._answer(REQUESTS.load(line))
+                self._handle(REQUESTS.load(line))
             except Malformed as why:
                 self.problem(f"malformed request: {why}")
         for relay in self._relays:
             relay.join()
         self._log.close(LOG_PATIENCE)
 
-    def _answer(self, request: Request) -> None:
+    def _handle(self, request: Request) -> None:
         match request:
             case Attempt(number, mono):
                 with self.lock:
@@ -64,36 +63,36 @@ class Output:
                     self._log.mark(f"attempt {number}")
             case GetTail():
                 with self.lock:
-                    self.lock.wait_for(lambda: all(relay.dry for relay in self._relays), PATIENCE)
+                    self.lock.wait_for(lambda: all(relay.is_drained for relay in self._relays), PATIENCE)
                     lines = self._tail.lines()
-                self._say(messages.Tail(tuple(lines)))
+                self._send(messages.Tail(tuple(lines)))
 
-    # --- what the relays say ----------------------------------------------------------------------------------------
+    # --- calls from the relays ----------------------------------------------------------------------------------------
 
-    def seen(self, stream: int, data: bytes) -> None:
+    def data_read(self, stream: int, data: bytes) -> None:
         self._tail.add(time.monotonic(), stream, data)
         self._log.put(data)
 
-    def passed(self) -> None:
+    def data_forwarded(self) -> None:
         with self.lock:
             self.lock.notify()
 
-    def broken(self, stream: int) -> None:
-        self._say(Broken(stream))
+    def reader_gone(self, stream: int) -> None:
+        self._send(Broken(stream))
 
-    def problem(self, what: str) -> None:
-        with self._saying:
-            known = what in self._told
-            self._told.add(what)
-        if not known:
-            self._say(Problem(what))
+    def problem(self, description: str) -> None:
+        with self._send_lock:
+            reported = description in self._reported
+            self._reported.add(description)
+        if not reported:
+            self._send(Problem(description))
 
-    def _say(self, message: Event) -> None:
+    def _send(self, message: Event) -> None:
         try:
-            with self._saying:
+            with self._send_lock:
                 write(EVENTS.dump(message))
         except OSError:
-            pass  # PID 1 has died; the output goes on
+            pass  # PID 1 has died; the output is still forwarded
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`output.log`: a thread of its own, so that a disk that is slow, full or dead is nobody's trouble but the log's."""
+"""Writes `output.log` in a thread of its own, so that a slow, full or dead disk delays nothing but the log."""
 
 import os
 import threading
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Final
 
 LIMIT: Final = 8 << 20  # bytes that wait for the disk
-EACH: Final = 64  # bytes of it that a chunk takes beside its own
+EACH: Final = 64  # bytes of overhead of a chunk
 MISSING: Final = "{} bytes are missing here: the disk was too slow, or full"
 
 
 class Log:
-    """What does not fit is dropped, and a line in the log says how much.  Nothing in here blocks but the thread."""
+    """Data beyond LIMIT is dropped, and a line in the log gives its size.  Only the thread can block."""
 
     def __init__(self, path: str, problem: Callable[[str], None]) -> None:
         self._path, self._problem = path, problem
         self._fd = -1
-        self._queue: deque[bytes | str | int] = deque()  # words: a line of ours; a number: so many bytes were dropped
-        self._size = 0  # of what is not written yet
+        self._queue: deque[bytes | str | int] = deque()  # str: a line of ftrun; int: a number of dropped bytes
+        self._size = 0  # bytes that are not written yet
         self._ended = False
         self._line_ended = True
         self._changed = threading.Condition()
@@ -39,14 +39,14 @@ class Log:
                 self._changed.notify()
 
     def mark(self, text: str) -> None:
-        """A line of ours."""
+        """Add a line of ftrun."""
         with self._changed:
             self._queue.append(text)
             self._size += len(text) + EACH
             self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """Write what waits, for at most so long."""
+        """Write the pending data, for at most that long."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -77,7 +77,7 @@ class Log:
         return entry
 
     def _write(self, data: bytes) -> int:
-        """How many bytes could not be written."""
+        """Write the data.  Returns the number of bytes that could not be written."""
         left = memoryview(data)
         try:
             if self._fd < 0:
@@ -86,5 +86,5 @@ class Log:
             while left:
                 left = left[os.write(self._fd, left) :]
         except OSError as error:
-            self._problem(f"{self._path} cannot be written ({error.strerror}); the output itself goes on")
+            self._problem(f"{self._path} cannot be written ({error.strerror}); the output itself is still forwarded")
         return len(left)

@@ -1,10 +1,10 @@
-"""One stream of the command: from PID 1's pipe to where it would have gone without us, as it is and at once.
+"""Relays one stream of the command from PID 1's pipe to its original destination, unmodified and without delay.
 
-What has not arrived is still in the pipe: it is looked at by tee(2), which takes nothing out.  Into another pipe it is
-moved by splice(2), so that even SIGKILL neither loses nor doubles a byte.  Everything else is written to, and what is
-written is taken out after that: splice refuses files opened for appending, and does not heed that another program's
-writes move the same offset.  A SIGKILL in between costs a second copy of at most a pipeful.
-Where tee is not permitted, what a SIGKILL meets on its way is lost.
+Data that has not arrived is still in the pipe: tee(2) reads it without removing it.  To another pipe it is moved by
+splice(2), so that even SIGKILL neither loses nor duplicates a byte.  To all other destinations it is written, and then
+removed from the pipe: splice rejects files opened for appending, and ignores that another program's writes move the
+same offset.  A SIGKILL in between causes a second copy of at most one pipe buffer.  If tee is not permitted, SIGKILL
+loses the data in transit.
 """
 
 import ctypes
@@ -16,116 +16,116 @@ import threading
 import traceback
 from typing import Final, Protocol
 
-PIPEFUL: Final = 65536  # bytes: the default of Linux
+PIPE_SIZE: Final = 65536  # bytes: the default of Linux
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Listener(Protocol):
-    """Told by several relays, each from a thread of its own."""
+    """The owner of several relays, which call it from their own threads."""
 
     lock: threading.Condition
 
-    def seen(self, stream: int, data: bytes) -> None:
-        """With the lock held, before it is passed on."""
+    def data_read(self, stream: int, data: bytes) -> None:
+        """Data has been read, and is forwarded next.  Called with the lock held."""
 
-    def passed(self) -> None:
-        """All that was seen is passed on, or the stream is at its end."""
+    def data_forwarded(self) -> None:
+        """All data read so far has been forwarded, or the stream has ended."""
 
-    def broken(self, stream: int) -> None:
-        """Nobody reads it any more; the relay has let go of the pipe."""
+    def reader_gone(self, stream: int) -> None:
+        """The destination has no reader any more; the relay has closed the pipe."""
 
-    def problem(self, what: str) -> None:
-        """One line for a person."""
+    def problem(self, description: str) -> None:
+        """Report one line for a person."""
 
 
 class Relay(threading.Thread):
-    """It ends when nobody can write any more, or nobody reads."""
+    """The thread ends when the pipe has no writer any more, or the destination no reader."""
 
-    def __init__(self, stream: int, source: int, target: int, to: Listener) -> None:
+    def __init__(self, stream: int, source: int, target: int, listener: Listener) -> None:
         super().__init__(daemon=True)
-        self._stream, self._source, self._target, self._to = stream, source, target, to
-        self._pipe = stat.S_ISFIFO(os.fstat(target).st_mode)
-        self._copy: tuple[int, int] | None = os.pipe()  # for tee; None where that is not permitted
+        self._stream, self._source, self._target, self._listener = stream, source, target, listener
+        self._to_pipe = stat.S_ISFIFO(os.fstat(target).st_mode)
+        self._tee_pipe: tuple[int, int] | None = os.pipe()  # for tee; None if that is not permitted
         self._ended = False
 
     @property
-    def dry(self) -> bool:
-        """Whether all that was written has been seen.  To be asked under the lock."""
+    def is_drained(self) -> bool:
+        """Whether everything written so far has been read.  Call it with the lock held."""
         return self._ended or not select.select([self._source], [], [], 0)[0]
 
     def run(self) -> None:
         try:
-            broken = False
+            reader_gone = False
             try:
                 self._run()
             except (BrokenPipeError, ConnectionResetError):
-                broken = True
-            with self._to.lock:
+                reader_gone = True
+            with self._listener.lock:
                 self._ended = True
                 os.close(self._source)
-            if broken:
-                self._to.broken(self._stream)
-            self._to.passed()
-        except BaseException:  # the command would wait for us for ever: the next helper has to do it
+            if reader_gone:
+                self._listener.reader_gone(self._stream)
+            self._listener.data_forwarded()
+        except BaseException:  # otherwise the command would block forever; the next helper takes over
             traceback.print_exc()
             os._exit(1)
 
     def _run(self) -> None:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
-        # A nameless pipe whose reader has left never gets another: the command is to feel it at its next write.
-        if self._pipe and os.readlink(f"/proc/self/fd/{self._target}").startswith("pipe:"):
+        # An anonymous pipe never gets a new reader: the command must get EPIPE at its next write.
+        if self._to_pipe and os.readlink(f"/proc/self/fd/{self._target}").startswith("pipe:"):
             poll.register(self._target, 0)
         while True:
             if self._source not in dict(poll.poll()):
                 raise BrokenPipeError
-            with self._to.lock:
-                data = self._look()
+            with self._listener.lock:
+                data = self._peek()
                 if data:
-                    self._to.seen(self._stream, data)
+                    self._listener.data_read(self._stream, data)
             if not data:
                 return
-            self._pass_on(data)
-            self._to.passed()
+            self._forward(data)
+            self._listener.data_forwarded()
 
-    def _look(self) -> bytes:
-        """What is in the pipe; it stays there, if that is possible.  Nothing: the end."""
-        if self._copy is not None:
-            number = _libc.tee(self._source, self._copy[1], ctypes.c_size_t(PIPEFUL), 0)
+    def _peek(self) -> bytes:
+        """The data in the pipe, which stays there if tee is permitted; empty at the end of the stream."""
+        if self._tee_pipe is not None:
+            number = _libc.tee(self._source, self._tee_pipe[1], ctypes.c_size_t(PIPE_SIZE), 0)
             if number >= 0:
-                return os.read(self._copy[0], number) if number else b""
-            self._copy = None
-        return os.read(self._source, PIPEFUL)
+                return os.read(self._tee_pipe[0], number) if number else b""
+            self._tee_pipe = None
+        return os.read(self._source, PIPE_SIZE)
 
-    def _pass_on(self, data: bytes) -> None:
+    def _forward(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
             try:
                 left = left[self._move(left) :]
-            except BlockingIOError:  # whoever shares it with us has set it so
+            except BlockingIOError:  # another process has made the shared descriptor non-blocking
                 poll = select.poll()
                 poll.register(self._target, select.POLLOUT)
                 poll.poll()
             except (BrokenPipeError, ConnectionResetError):
                 raise
-            except OSError as error:  # a full disk: the command cannot be told, and is not to die of it
-                self._to.problem(f"output is lost: {error.strerror}")
-                self._take(len(left))
+            except OSError as error:  # a full disk: the command cannot get this error, and must not die of it
+                self._listener.problem(f"output is lost: {error.strerror}")
+                self._remove(len(left))
                 return
 
     def _move(self, data: memoryview) -> int:
-        if self._pipe and self._copy is not None:
+        if self._to_pipe and self._tee_pipe is not None:
             try:
                 return os.splice(self._source, self._target, len(data))
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EPERM):
                     raise
-                self._pipe = False
+                self._to_pipe = False
         written = os.write(self._target, data)
-        self._take(written)
+        self._remove(written)
         return written
 
-    def _take(self, number: int) -> None:
-        """Out of the pipe, if it is still there."""
-        while self._copy is not None and number:
+    def _remove(self, number: int) -> None:
+        """Remove data from the pipe, if tee has left it there."""
+        while self._tee_pipe is not None and number:
             number -= len(os.read(self._source, number))

@@ -1,25 +1,25 @@
-"""The last lines of an attempt, as a person would see them on a terminal."""
+"""The last lines of an attempt as they would appear on a terminal."""
 
 import json
 from collections import deque
 from typing import Final
 
 LINES: Final = 200
-SIZE: Final = 16384  # bytes, and of the answer as JSON: a line that a helper says has a limit
+SIZE: Final = 16384  # bytes, also of the reply as JSON, since the lines of a helper are limited
 LENGTH: Final = 1000  # characters of a line
 
 
-class Kept:
-    """The last chunks of one stream, each with the time when it was seen."""
+class LastChunks:
+    """The last chunks of one stream, each with the time when it was read."""
 
     def __init__(self) -> None:
         self.chunks: deque[tuple[float, bytes]] = deque()
         self._size = 0
 
-    def add(self, now: float, data: bytes, most: int) -> None:
-        self.chunks.append((now, data[-most:]))
+    def add(self, now: float, data: bytes, max_bytes: int) -> None:
+        self.chunks.append((now, data[-max_bytes:]))
         self._size += len(self.chunks[-1][1])
-        while self._size - len(self.chunks[0][1]) >= most:
+        while self._size - len(self.chunks[0][1]) >= max_bytes:
             self.drop()
 
     def drop(self) -> None:
@@ -27,45 +27,49 @@ class Kept:
 
 
 class Tail:
-    """Of several streams, of which each has its share: what one says at length hides nothing that another said.
+    """The tail of several streams, with a share for each, so that a verbose stream does not displace another.
 
-    Costs no more than memory, about twice `SIZE`, until it is asked for.
+    Until `lines` is called the cost is only memory, about twice `SIZE`.
     """
 
     def __init__(self, streams: int = 1) -> None:
-        self._kept: dict[int, Kept] = {}
-        self._lines, self._most = LINES // max(1, streams), SIZE // max(1, streams)
+        self._streams: dict[int, LastChunks] = {}
+        self._max_lines, self._max_bytes = LINES // max(1, streams), SIZE // max(1, streams)
 
     def add(self, now: float, stream: int, data: bytes) -> None:
-        self._kept.setdefault(stream, Kept()).add(now, data, self._most)
+        self._streams.setdefault(stream, LastChunks()).add(now, data, self._max_bytes)
 
     def begin(self, mono: float) -> None:
-        """Another attempt was about to begin at that time: what came before is not part of it."""
-        for kept in self._kept.values():
-            while kept.chunks and kept.chunks[0][0] < mono:
-                kept.drop()
+        """A new attempt starts at that time: earlier output is not part of its tail."""
+        for chunks_of_stream in self._streams.values():
+            while chunks_of_stream.chunks and chunks_of_stream.chunks[0][0] < mono:
+                chunks_of_stream.drop()
 
     def lines(self) -> list[str]:
-        """In the order in which they were completed; what has no end yet comes last."""
-        whole: list[tuple[int, bytes]] = []
-        rest: dict[int, bytes] = {}
-        chunks = [(now, stream, data) for stream, kept in self._kept.items() for now, data in kept.chunks]
+        """The lines in the order of their completion; unfinished lines come last."""
+        complete: list[tuple[int, bytes]] = []
+        unfinished: dict[int, bytes] = {}
+        chunks = [
+            (now, stream, data)
+            for stream, chunks_of_stream in self._streams.items()
+            for now, data in chunks_of_stream.chunks
+        ]
         for _, stream, data in sorted(chunks, key=lambda chunk: chunk[0]):
-            *ended, rest[stream] = (rest.get(stream, b"") + data).split(b"\n")
-            whole += ((stream, line) for line in ended)
-        whole += ((stream, line) for stream, line in rest.items() if line)
+            *ended, unfinished[stream] = (unfinished.get(stream, b"") + data).split(b"\n")
+            complete += ((stream, line) for line in ended)
+        complete += ((stream, line) for stream, line in unfinished.items() if line)
 
         found: deque[str] = deque()
-        lines, most = dict.fromkeys(rest, self._lines), dict.fromkeys(rest, self._most)
-        for stream, content in reversed(whole):
-            line = _seen(content) if lines[stream] > 0 else ""
+        lines, max_bytes = dict.fromkeys(unfinished, self._max_lines), dict.fromkeys(unfinished, self._max_bytes)
+        for stream, content in reversed(complete):
+            line = _visible(content) if lines[stream] > 0 else ""
             lines[stream] -= 1
-            most[stream] -= len(json.dumps(line)) + 2
-            if lines[stream] >= 0 and most[stream] >= 0:
+            max_bytes[stream] -= len(json.dumps(line)) + 2
+            if lines[stream] >= 0 and max_bytes[stream] >= 0:
                 found.appendleft(line)
         return list(found)
 
 
-def _seen(line: bytes) -> str:
-    """A progress bar draws over itself: what was drawn last."""
+def _visible(line: bytes) -> str:
+    """The text that a terminal shows: a progress bar overwrites itself, so only the part after the last CR counts."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")[:LENGTH]

@@ -1,16 +1,15 @@
-"""Says what MindCluster wants: `python -m ftrun.helpers.platform PATH PERIOD [TABLE]`, started by PID 1.
+"""Reports the requests of MindCluster: `python -m ftrun.helpers.platform PATH PERIOD [TABLE]`, started by PID 1.
 
-PATH is `reset.json` (reset.py), looked at every PERIOD seconds; TABLE a site's file of fault codes
-(core/rules/fault_codes.py).
-What it says is in messages/platform.py: `Platform` at first, and each time anything of it changes; `Ready` after the
-first
-look; `Problem`, each at most once.  The faults are one for each code of each rank of this container (ranks.py; of all
-ranks, where nothing says which are), with the status `fault`, `unrecovered` or `failed`.  `fault` without a code has
-the code "reset.json"; so have the other states, where no rank of this container has a code.  The platform wants the
-training to end on any of them, whatever the severity.  At the start all is clear; without a file it stays so, which is
-said as late as that one vanished.  A file that is torn, or cannot be read, changes nothing, and is a problem once it
-stays so for PATIENCE seconds; one that vanishes for so long is clear.  It ends with 0 when stdin ends or nobody reads
-any more, with 1 after a problem that it did not expect.
+PATH is `reset.json` (reset.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
+(core/rules/fault_codes.py).  The messages are in messages/platform.py: `Platform` at first and after each change;
+`Ready` after the first read; `Problem`, each at most once.  There is one fault for each code of each rank of this
+container (ranks.py; of all ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`.
+The status `fault` without a code gets the code "reset.json"; so do the other two if no rank of this container has a
+code.  For each of these the platform requires the training to end, whatever the severity.  At the start the state is
+clear; without a file it stays clear, which is reported after the same delay as for a file that vanishes.  A file that
+is incomplete or unreadable changes nothing, and is a problem once this lasts for PATIENCE seconds; a file that is
+missing for so long is clear.  It exits with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected
+exception.
 """
 
 import os
@@ -51,32 +50,33 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 class Platform:
     def __init__(self, path: str, table: fault_codes.Table, lines: Lines) -> None:
         self._path, self._table, self._lines = path, table, lines
-        self._local = local_ranks(os.environ)
-        self._known: messages.Platform | None = None  # said; what an earlier life of ours said may be over
-        self._since: float | None = None  # it has not been there, or not been whole
+        self._local_ranks = local_ranks(os.environ)
+        # The last message; None at the start, since that of an earlier process of this helper may be outdated.
+        self._sent: messages.Platform | None = None
+        self._unreadable_since: float | None = None  # since when the file is missing or invalid; None: it is valid
 
     def look(self) -> None:
-        found, trouble = self._read()
-        if found is None or trouble is not None:
+        found, error = self._read()
+        if found is None or error is not None:
             now = time.monotonic()
-            self._since = now if self._since is None else self._since
-            if now < self._since + PATIENCE:
+            self._unreadable_since = now if self._unreadable_since is None else self._unreadable_since
+            if now < self._unreadable_since + PATIENCE:
                 return
         else:
-            self._since = None
-        if trouble is not None:
-            self._lines.problem(f"{self._path} is not understood ({trouble}); what it said before holds")
+            self._unreadable_since = None
+        if error is not None:
+            self._lines.problem(f"{self._path} cannot be used ({error}); its earlier content remains in force")
             return
         found = found or messages.Platform()
-        if found != self._known:
-            self._known = found
+        if found != self._sent:
+            self._sent = found
             self._lines.send(found)
 
     def _read(self) -> tuple[messages.Platform | None, Exception | None]:
-        """What it says, None where it is not there; why it cannot be told."""
+        """The state in the file, None if there is no file; and the error, if the file cannot be used."""
         try:
             content = read(self._path)
-            found, dropped = reset.parse(content, self._local, self._severity)
+            found, dropped = reset.parse(content, self._local_ranks, self._severity)
         except (FileNotFoundError, NotADirectoryError):
             return None, None
         except (OSError, ValueError, RecursionError) as error:
@@ -89,18 +89,18 @@ class Platform:
 
 
 def _table(paths: Sequence[str], lines: Lines) -> fault_codes.Table:
-    """Ours, and the one of a site, which wins; one that is wrong is a problem and is left out."""
+    """The built-in table, extended and overridden by that of the site.  An invalid one is reported and ignored."""
     table = tables.ours("ascend")
     for path in paths:
         try:
             table |= tables.site(path)
         except (OSError, ValueError) as error:
-            lines.problem(f"{path}: {error}; its codes are not known")
+            lines.problem(f"{path}: {error}; its codes are ignored")
     return table
 
 
 def read(path: str) -> bytes:
-    """All of a regular file, or of what a link leads to.  ValueError where it is none, or has more than LIMIT bytes."""
+    """The content of a regular file, or of the target of a link.  ValueError for another type, or over LIMIT."""
     return bounded_read.read(os.open(path, bounded_read.FLAGS), LIMIT)
 
 

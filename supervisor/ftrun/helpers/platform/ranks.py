@@ -1,4 +1,4 @@
-"""Which ranks of the job run in this container, as far as its environment says."""
+"""The ranks of the job that run in this container, according to its environment."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from typing import Final
 
 NODES: Final = ("NODE_RANK", "GROUP_RANK", "MS_NODE_RANK", "VC_TASK_INDEX")
 SIZES: Final = ("LOCAL_WORLD_SIZE", "MS_LOCAL_WORKER", "MA_NUM_GPUS")
-LARGEST: Final = 4096  # ranks of one container; a number above it is none of these
+LARGEST: Final = 4096  # ranks of one container; a larger number is invalid
 
 
 def local_ranks(environment: Mapping[str, str]) -> frozenset[int] | None:
-    """None: nothing says it.
+    """The local ranks; None if the environment does not determine them.
 
-    RANK is the number of this process, or of this pod: Ascend's operator sets it so, and lists the pod's devices in
-    LOCAL_RANK (`0,1,2,3`).  With several ranks to a container and no LOCAL_RANK it may be either, so it says nothing.
+    RANK is the number of this process or of this pod: Ascend's operator sets it for the pod, and lists the devices of
+    the pod in LOCAL_RANK (`0,1,2,3`).  With several ranks in a container and no LOCAL_RANK its meaning is ambiguous.
     """
     rank, size = _first(environment, ("RANK",)), _first(environment, SIZES)
     local = environment.get("LOCAL_RANK", "").strip()
@@ -28,6 +28,6 @@ def local_ranks(environment: Mapping[str, str]) -> frozenset[int] | None:
 
 
 def _first(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
-    """The first of them that is a number."""
-    words = (environment.get(name, "").strip() for name in names)
-    return next((int(word) for word in words if re.fullmatch(r"\d{1,9}", word, re.ASCII)), None)
+    """The value of the first variable that is a number."""
+    values = (environment.get(name, "").strip() for name in names)
+    return next((int(value) for value in values if re.fullmatch(r"\d{1,9}", value, re.ASCII)), None)

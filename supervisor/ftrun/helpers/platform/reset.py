@@ -1,15 +1,15 @@
-"""What `reset.json` says, as values.
+"""Parses `reset.json` into values.
 
 MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
 RankList (RankId, LogicId, Status, Policy, InitialPolicy, ErrorCode, ErrorCodeHex), UpdateTime, RetryTime,
-FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  What
-GracefulExit and RetryTime ask of the command is in core/machine/platform_requests.py.  Two components write it, and
+FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  The meaning of
+GracefulExit and RetryTime for the command is in core/machine/platform_requests.py.  Two components write the file, and
 any field may be missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
   else, LogicId 0 and no code.  The agent in the container kills on it, and waits until it is over before it starts.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
   reset, then `recovered` or `failed`; codes in ErrorCodeHex (`80C98002,8C204E00`), ErrorCode is left empty.  All chips
-  that are reset together are listed, those without a fault without a code.  The agent kills on `unrecovered` and starts
+  that are reset together are listed, those without a fault have no code.  The agent kills on `unrecovered` and starts
   when all are `recovered`.
 """
 
@@ -24,23 +24,23 @@ from ftrun.messages.codec import LARGEST as LARGEST_NUMBER
 from ftrun.messages.platform import Platform, RankFault
 
 FAULT: Final = "fault"
-UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on such a chip
-TOLD: Final = 256  # faults: a line has room for 64 KiB
+UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on a chip with such a status
+MAX_FAULTS: Final = 256  # in a message: a line is limited to 64 KiB
 CODE: Final = 64  # characters
-LARGEST: Final = 1 << 32  # of a number of a rank or chip
+LARGEST: Final = 1 << 32  # number of a rank or chip
 
 
 def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str], str]) -> tuple[Platform, list[str]]:
-    """What it says, and why entries were dropped.  ValueError or RecursionError: it is torn, or no such
-    file."""
+    """The state in the file, and why entries were dropped.  ValueError or RecursionError: it is incomplete, or of
+    another format."""
     found = json.loads(content)
     if not isinstance(found, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     listed = _get(found, "RankList", list, [])
     flushing = _get(found, "FaultFlushing", bool, False)
-    told: list[RankFault] = []
+    faults: list[RankFault] = []
     dropped, clear = [], not flushing
-    without: list[RankFault] = []  # ranks without a code
+    faults_without_code: list[RankFault] = []  # of ranks without a code
     for number, entry in enumerate(listed):
         try:
             rank, logic, status, codes = _rank(entry)
@@ -51,16 +51,16 @@ def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str
             continue
         clear = False
         if not codes:
-            bare = RankFault(rank, logic, NO_CODE, severity(NO_CODE), status)
-            (told if status == FAULT else without).append(bare)
-        told += [RankFault(rank, logic, code, severity(code), status) for code in codes]
-    if not told:  # the chip at fault is another container's, and those here are reset together with it
-        told = without
+            fault = RankFault(rank, logic, NO_CODE, severity(NO_CODE), status)
+            (faults if status == FAULT else faults_without_code).append(fault)
+        faults += [RankFault(rank, logic, code, severity(code), status) for code in codes]
+    if not faults:  # the faulty chip belongs to another container, and those here are reset together with it
+        faults = faults_without_code
     state = Platform(
         flushing=flushing,
         graceful=bool(_get(found, "GracefulExit", int, 0)),
         restart_process=_get(found, "RestartFaultProcess", bool, False),
-        faults=tuple(told[:TOLD]),
+        faults=tuple(faults[:MAX_FAULTS]),
         clear=clear,
         update_time=_number(found, "UpdateTime"),
         retry_time=_number(found, "RetryTime"),
@@ -78,30 +78,30 @@ def _get(found: Mapping[str, Any], name: str, kind: type, absent: Any) -> Any:
 
 
 def _number(found: Mapping[str, Any], name: str) -> int:
-    """One that a message has room for."""
+    """A number within the range of a message; ValueError for others."""
     value = int(_get(found, name, int, 0))
     if abs(value) > LARGEST_NUMBER:
-        raise ValueError(f"{name} is no such number")
+        raise ValueError(f"{name} is out of range")
     return value
 
 
 def _rank(entry: object) -> tuple[int, int, str, list[str]]:
-    """ValueError where it says no rank and status."""
+    """Rank, logic id, status and codes of an entry; ValueError if it is invalid."""
     if not isinstance(entry, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     rank, logic = _get(entry, "RankId", int, None), _get(entry, "LogicId", int, 0)
     status = _get(entry, "Status", str, None)
     if rank is None or isinstance(rank, bool) or status is None:
         raise ValueError("it has no RankId, or no Status")
-    if max(abs(rank), abs(logic)) > LARGEST:  # a line has room for 64 KiB
-        raise ValueError("its RankId or LogicId is no such number")
+    if max(abs(rank), abs(logic)) > LARGEST:  # a line is limited to 64 KiB
+        raise ValueError("its RankId or LogicId is out of range")
     numbers = _get(entry, "ErrorCode", list, [])
     if not all(type(code) is int and code >= 0 for code in numbers):
         raise ValueError(f"ErrorCode is {json.dumps(numbers)[:40]}")
     texts = entry.get("ErrorCodeHex") or ""
-    texts = [texts] if isinstance(texts, str) else texts  # a list where others write the file
+    texts = [texts] if isinstance(texts, str) else texts  # a list if another component writes the file
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"ErrorCodeHex is {json.dumps(texts)[:40]}")
-    words = [word for text in texts for word in re.split(r"[\s,;\[\]\"']+", text)]
-    codes = [fault_codes.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + words if code]
+    code_texts = [code_text for text in texts for code_text in re.split(r"[\s,;\[\]\"']+", text)]
+    codes = [fault_codes.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + code_texts if code]
     return rank, int(logic), status, list(dict.fromkeys(codes))

@@ -1,8 +1,9 @@
-"""What a tree did in a period: CPU of its main threads, bytes read and written, and what its dead children did.
+"""Measures the activity of a process tree in a period: CPU time, bytes read and written, ended children.
 
-A process inherits what a child used and read and wrote when it waits for that child.  Of that only what the child did
-since the last look is new: all else has been counted, or was long ago.  So the work of a shell loop is seen, whose
-children live less than a period, and a hung process which runs `nvidia-smi` each minute did just that.
+A process inherits the CPU time and I/O of a child when it waits for that child.  Of these figures only what the child
+did since the last sample is new; the rest has been counted, or is older.  So the work of a shell loop is seen even if
+its children live for less than a period, and a hung process that runs `nvidia-smi` once a minute counts for no more
+than that.
 """
 
 import os
@@ -17,9 +18,9 @@ Process = tuple[int, int]  # pid and start time
 
 
 class Count(NamedTuple):
-    """So far, in seconds and bytes: of the main thread; of all threads; of the children that it waited for; and of all
-    threads and those children, None where we may not look.  `reaped`: page faults of those children, which tell that
-    there were any."""
+    """Totals of a process, in seconds and bytes: `main` of the main thread; `all` of all threads; `children` of those
+    that it waited for; `io` of all threads and those children, None without permission.  `reaped`: page faults of those
+    children, which show that there were any."""
 
     main: float
     all: float
@@ -29,7 +30,7 @@ class Count(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Of all together, in a period: seconds, bytes, and how many processes there are."""
+    """The activity of all processes in a period: seconds of CPU, bytes, and the number of processes."""
 
     cpu: float
     io: int
@@ -40,7 +41,7 @@ NOTHING: Final = Count(0.0, 0.0, 0.0, 0, 0)
 
 
 def count(process: Stat) -> Count | None:
-    """None for a process that vanished."""
+    """The totals of a process; None if it has vanished."""
     own = _fields(f"/proc/{process.pid}/stat")
     main = own if process.threads == 1 else _fields(f"/proc/{process.pid}/task/{process.pid}/stat")
     if len(own) < 15 or len(main) < 15:
@@ -50,30 +51,32 @@ def count(process: Stat) -> Count | None:
 
 
 def counts(processes: Iterable[Stat]) -> dict[Process, Count]:
-    """A zombie counts as well: nobody has inherited from it yet."""
+    """The totals of all processes.  A zombie is included: no process has inherited its figures yet."""
     found = {(process.pid, process.start): count(process) for process in processes}
     return {process: counted for process, counted in found.items() if counted is not None}
 
 
 def done(before: dict[Process, Count], after: dict[Process, Count]) -> Done:
-    """What was done from one to the other.  One that is new has done all of it since.
+    """The activity between two samples.  All figures of a new process are new.
 
-    What ended had counts, which whoever waited for it has now.  Nobody may have: then too much is taken off what the
-    others inherited, but never off what those did that waited for nobody.
+    The figures of a process that ended are now part of those of the process that waited for it.  If none waited, too
+    much is subtracted from the inherited figures, but never from those of processes that waited for no child.
     """
-    ended = [past for process, past in before.items() if process not in after]
+    ended = [earlier for process, earlier in before.items() if process not in after]
     changes = [(before.get(process, NOTHING), now) for process, now in after.items()]
-    main = sum(max(0.0, now.main - past.main) for past, now in changes)
-    inherited = sum(now.children - past.children for past, now in changes)
-    moved = [(past, now, now.io - past.io) for past, now in changes if now.io is not None and past.io is not None]
-    certain = sum(io for past, now, io in moved if now.reaped == past.reaped)
-    io = sum(io for _, _, io in moved) - sum(past.io or 0 for past in ended)
-    cpu = main + max(0.0, inherited - sum(past.all + past.children for past in ended))
-    return Done(cpu, max(0, certain, io), len(after))
+    main = sum(max(0.0, now.main - earlier.main) for earlier, now in changes)
+    inherited = sum(now.children - earlier.children for earlier, now in changes)
+    transfers = [
+        (earlier, now, now.io - earlier.io) for earlier, now in changes if now.io is not None and earlier.io is not None
+    ]
+    own_io = sum(io for earlier, now, io in transfers if now.reaped == earlier.reaped)
+    io = sum(io for _, _, io in transfers) - sum(earlier.io or 0 for earlier in ended)
+    cpu = main + max(0.0, inherited - sum(earlier.all + earlier.children for earlier in ended))
+    return Done(cpu, max(0, own_io, io), len(after))
 
 
 def _fields(path: str) -> list[bytes]:
-    """From the state on (proc_pid_stat(5), field 3)."""
+    """The fields of a stat file from the state on (proc_pid_stat(5), field 3)."""
     return (procfs.read(path, 4096) or b"").rpartition(b")")[2].split(None, 16)
 
 
