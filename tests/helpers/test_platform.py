@@ -276,7 +276,7 @@ def test_a_table_that_is_wrong_is_a_problem_and_ours_holds(path: Path, tmp_path:
 
 def test_a_file_full_of_faults_fits_in_a_line(watcher: HelperProcess, path: Path) -> None:
     put(path, *[rank(n, codes=",".join(f"{n:04X}{m:04X}" for m in range(20))) for n in range(1000)])
-    assert len(said(watcher)["faults"]) == 256
+    assert len(watcher.event("platform", lambda line: line["faults"])["faults"]) == 256  # it may have begun as clear
     assert len(json.dumps(watcher.lines[-1])) < 65536
 
 
