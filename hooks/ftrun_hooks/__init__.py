@@ -1,10 +1,10 @@
-"""Tell ftrun that training moves.
+"""Report to ftrun that training makes progress.
 
 Standard library only, Python 3.8 and later.  Outside ftrun every call does nothing.  No call ever blocks or raises, but
 for the ValueError of a section whose timeout is no duration.
 """
 
-# All of it now and nothing later: a program may give up its rights, or its root folder, before its first beat.
+# Everything is imported now: a program may give up its rights, or its root folder, before its first beat.
 from ._attempt import Attempt, attempt
 from ._beat import beat, checkpoint, done, fail
 from ._section import section

@@ -1,4 +1,4 @@
-"""Which start of the command this is, and how far the earlier ones came."""
+"""Which start of the command this is, and how far the earlier starts came."""
 
 import os
 from typing import NamedTuple, Optional
@@ -17,7 +17,7 @@ class Attempt(NamedTuple):
 
 
 def attempt() -> Attempt:
-    """What the environment says; whatever it does not say, or says wrongly, is as in a first start."""
+    """Read from the environment; a variable that is missing or malformed counts as in a first start."""
     start, schedule = _count("MA_PROC_START_CNT") or 1, _count("MA_SCHEDULE_CNT") or 1
     return Attempt(
         start_cnt=start,
@@ -32,5 +32,5 @@ def attempt() -> Attempt:
 
 def _count(name: str) -> Optional[int]:
     text = os.environ.get(name, "")
-    # Nineteen digits fit a word, and stay far below the length at which int() itself refuses.
+    # Nineteen digits fit into 64 bits, and are far below the length that int() itself refuses.
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None

@@ -1,6 +1,6 @@
-"""Automatic beats: an optimizer step, a batch and a long save say by themselves that training moves.
+"""Automatic heartbeats: each optimizer step and each batch is a heartbeat, and a long save is a section.
 
-Loaded when the program imports torch itself.  Whatever goes wrong in here, the program runs as if it were not there.
+This module is loaded when the program itself imports torch.  An error in it never reaches the program.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from typing import Any, Callable, Optional, Tuple
 from ._beat import beat
 from ._files import known
 from ._section import Automatic
-from ._slot import mine
+from ._slot import own_slot
 
-MANY = 4096  # optimizers in one round: a program that makes a new one each time
-Target = Tuple[Optional[int], Tuple[str, ...]]  # of a call, where its file is: the position, and names of keywords
+MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
+Target = Tuple[Optional[int], Tuple[str, ...]]  # the position and keywords of the file argument of a call
 
 
 class Training:
-    """What this process shows of it.
+    """The progress of this process, as its optimizers and data loaders show it.
 
     Optimizer steps are counted in rounds: a round ends when an optimizer steps that has already stepped in it, so the
-    two optimizers of a GAN make one step.  The count goes on from the one that an optimizer was restored with, and is
-    not told any more once the program tells its own.
+    two optimizers of a GAN make one step.  The count continues from the one that an optimizer was restored with.  It is
+    no longer reported once the program reports steps of its own.
 
-    After the data has come to its end there is evaluation, saving, the end of the program: long and legitimate, a
-    section.  The next batch ends it, or the second round from there: a loader that looks one batch ahead is at its end
-    before the last step.
+    When a data loader is exhausted, evaluation, saving or the end of the program follows, which may legitimately take
+    long: this time is a section.  The next batch ends it, or the second round after its start, because a loader that
+    prefetches one batch is exhausted before the last step.
     """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """In a forked child too: it has a slot of its own, or none."""
+        """Also called in a forked child, which has a slot of its own, or none."""
         self.stepped: set[int] = set()
         self.step = -1
         self.restored = 0
-        self.told = 0
-        self.silent = False
+        self.reported = 0
+        self.program_reports_steps = False
         self.between: Automatic | None = None
         self.rounds_between = 0
 
     def optimizer_stepped(self, optimizer: Any) -> None:
-        if mine.words is None:
-            if mine.settled:
+        if own_slot.words is None:
+            if own_slot.settled:
                 return
-            mine.claim(_rank_in_group())
+            own_slot.claim(_rank_in_group())
         if not self.stepped:
             restored = _restored(optimizer)
             self.step, self.restored = self.step + restored, self.restored + restored
-        if not self.stepped or id(optimizer) in self.stepped or len(self.stepped) == MANY:
+        if not self.stepped or id(optimizer) in self.stepped or len(self.stepped) == MAX_OPTIMIZERS:
             self.stepped = set()
             self.step += 1
             self.rounds_between += 1
             if self.rounds_between > 1:
-                self._no_longer_between()
+                self._leave_between()
         self.stepped.add(id(optimizer))
-        self.silent = self.silent or mine.step != self.told
-        beat(None if self.silent else self.step)
-        self.told = mine.step
+        self.program_reports_steps = self.program_reports_steps or own_slot.step != self.reported
+        beat(None if self.program_reports_steps else self.step)
+        self.reported = own_slot.step
 
     def counts_from_zero(self) -> bool:
-        """Whether the steps tell nothing of what earlier processes did: not where an optimizer was restored with its
-        count, nor where the program tells its own."""
-        return not self.silent and self.restored == 0 and mine.step == self.told
+        """Whether the steps do not include those of earlier processes: the program reports no steps itself, and no
+        optimizer was restored with its count."""
+        return not self.program_reports_steps and self.restored == 0 and own_slot.step == self.reported
 
-    def batch_came(self) -> None:
+    def batch_arrived(self) -> None:
         if _beats_here():
-            self._no_longer_between()
+            self._leave_between()
             beat()
 
     def data_ended(self) -> None:
@@ -81,48 +81,48 @@ class Training:
             self.between = Automatic("between epochs")
             self.between.__enter__()
 
-    def _no_longer_between(self) -> None:
+    def _leave_between(self) -> None:
         between, self.between = self.between, None
         if between is not None:
             between.__exit__()
 
 
-class Door:
-    """Takes in each optimizer that stepped.
+class StepReceiver:
+    """Receives each optimizer that has made a step, through an attribute.
 
-    Dynamo traces a step hook into the program's graph, where a call of ours would break the graph or be lost.  But
-    setting an attribute is a side effect: dynamo does that again after each run of the graph, and the setter runs.
+    Dynamo traces a step hook into the program's graph, where a call would break the graph or be lost.  Setting an
+    attribute is a side effect, which dynamo repeats after each run of the graph, and then the setter runs.
     """
 
-    def _came_in(self, optimizer: Any) -> None:
-        if is_compiling():  # a dynamo that traces even this: no beat is better than a broken graph
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        if is_compiling():  # dynamo traces even the setter: a missing heartbeat is better than a broken graph
             return
         try:
             training.optimizer_stepped(optimizer)
         except Exception:
             pass
 
-    optimizer = property(None, _came_in)
+    optimizer = property(None, _optimizer_stepped)
 
 
-class ModuleDoor(Door, ModuleType):
-    """From torch 2.5 on.  Later ones trace the setter of any object but a module."""
+class ModuleStepReceiver(StepReceiver, ModuleType):
+    """For torch 2.5 and later, which trace the setter of every object except a module."""
 
 
 def is_compiling() -> bool:
-    """Whether dynamo traces the caller; torch's own from when there is one.
+    """Whether dynamo traces the caller; replaced by torch's own function once that is imported.
 
-    No name in this file is a torch module: dynamo would compile the functions that use it.
+    No name in this file may be a torch module: dynamo would compile the functions that use it.
     """
     return False
 
 
 def step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-    door.optimizer = optimizer
+    step_receiver.optimizer = optimizer
 
 
 def was_saved(target: Any) -> None:
-    """A save of the program's own to `target` is complete."""
+    """The program's own save to `target` is complete."""
     try:
         if target is not None and training.counts_from_zero():
             known.was_saved(target)
@@ -146,8 +146,8 @@ def in_section(function: Callable[..., Any], name: str, target: Target) -> Calla
     return within
 
 
-def with_notice(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
-    """Takes note of what it has loaded."""
+def noting_loads(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
+    """The function, with a note of the file that it has loaded."""
 
     @wraps(function)
     def within(*args: Any, **kwargs: Any) -> Any:
@@ -173,7 +173,7 @@ def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except StopIteration:
             training.data_ended()
             raise
-        training.batch_came()
+        training.batch_arrived()
         return batch
 
     return __next__
@@ -185,11 +185,11 @@ def _compiler(module: Any) -> None:
 
 
 def _optimizer(module: Any) -> None:
-    global door
+    global step_receiver
     module.register_optimizer_step_post_hook(step_hook)
     major, minor = sys.modules["torch"].__version__.split(".")[:2]
     if (int(major), int(minor)) < (2, 5):
-        door = Door()
+        step_receiver = StepReceiver()
 
 
 def _loader(module: Any) -> None:
@@ -198,7 +198,7 @@ def _loader(module: Any) -> None:
 
 
 def _of_call(target: Target, args: Any, kwargs: Any) -> Any:
-    """The file that a call is about, or None."""
+    """The file that is the argument of a call, or None."""
     number, names = target
     if number is not None and len(args) > number:
         return args[number]
@@ -209,20 +209,20 @@ def _of_call(target: Target, args: Any, kwargs: Any) -> Any:
 
 
 def _wrapped(package: str, saves: dict[str, Target], loads: dict[str, Target]) -> Callable[[Any], None]:
-    """No public hook of these libraries tells when they save and load.  Saves are sections; what they and loads were
-    about is noted when they have returned."""
+    """Replaces functions of libraries that have no public hook for saving and loading.  A save is a section; the file
+    that was saved or loaded is noted when the call has returned."""
 
     def replace(module: Any) -> None:
         for name, target in saves.items():
             setattr(module, name, in_section(getattr(module, name), f"{package}.{name}", target))
         for name, target in loads.items():
-            setattr(module, name, with_notice(getattr(module, name), target))
+            setattr(module, name, noting_loads(getattr(module, name), target))
 
     return replace
 
 
 def _distributed_load(module: Any) -> None:
-    module.load = with_notice(in_section(module.load, "torch.distributed.checkpoint.load", NOTHING), READ)
+    module.load = noting_loads(in_section(module.load, "torch.distributed.checkpoint.load", NOTHING), READ)
 
 
 NOTHING: Target = (None, ())
@@ -243,7 +243,7 @@ AFTER: dict[str, Callable[[Any], None]] = {
 
 
 def find(asking: Any, name: str, path: Any, target: Any) -> Any:
-    """What the finders after the one that asks have for a module of AFTER; None for any other module."""
+    """The spec of a module of AFTER, from the finders after `asking`; None for any other module."""
     if name not in AFTER:
         return None
     for finder in sys.meta_path[sys.meta_path.index(asking) + 1 :]:
@@ -255,7 +255,7 @@ def find(asking: Any, name: str, path: Any, target: Any) -> Any:
 
 
 def _once(loader: Any) -> None:
-    """The next module that the loader executes is handed to its function of AFTER."""
+    """Pass the next module that the loader executes to its function in AFTER."""
     own = vars(loader)
     execute = loader.exec_module
 
@@ -272,11 +272,11 @@ def _once(loader: Any) -> None:
 
 
 def _beats_here() -> bool:
-    return mine.words is not None and get_ident() == mine.main
+    return own_slot.words is not None and get_ident() == own_slot.main
 
 
 def _restored(optimizer: Any) -> int:
-    """The steps it had done before this one, where it can tell without a look at a device."""
+    """The number of steps before this one, if it can be read without access to a device."""
     try:
         for kept in (*list(optimizer.state.values())[:1], optimizer.param_groups[0]):
             step = kept.get("step")
@@ -288,7 +288,8 @@ def _restored(optimizer: Any) -> int:
 
 
 def _rank_in_group() -> int | None:
-    """Of a process that was started without RANK, as torch.multiprocessing.spawn does; None where it is in no group."""
+    """The rank in torch.distributed, for a process started without RANK (torch.multiprocessing.spawn); None outside a
+    process group."""
     try:
         distributed = sys.modules["torch.distributed"]
         return max(0, distributed.get_rank()) if distributed.is_initialized() else None
@@ -297,5 +298,5 @@ def _rank_in_group() -> int | None:
 
 
 training = Training()
-door: Door = ModuleDoor("door")
+step_receiver: StepReceiver = ModuleStepReceiver("step_receiver")
 os.register_at_fork(after_in_child=training.begin)

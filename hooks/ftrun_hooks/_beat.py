@@ -1,4 +1,4 @@
-"""Beats, checkpoints, and the last words of a rank."""
+"""The calls with which a rank reports heartbeats, checkpoints, its planned end and a permanent failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from _thread import get_ident
 from time import monotonic_ns
 
-from ._slot import mine
+from ._slot import own_slot
 from .layout import (
     ALIVE_AT,
     CHECKPOINT,
@@ -28,71 +28,71 @@ TOO_HIGH = (1 << 63) - 1
 
 
 def beat(step: object = None) -> None:
-    """This rank is alive; from the main thread, or with a step that advances, it also moves.
+    """This rank is alive; from the main thread, or with a step that advances, it also makes progress.
 
-    Makes no system call but at the first of them.  A step that is no integer from 0 to 2**63 - 2 is as none.
+    Only the first call makes system calls.  A step that is not an integer from 0 to 2**63 - 2 is ignored.
     """
     try:
-        words = mine.words
+        words = own_slot.words
         if words is None:
-            if mine.settled:
+            if own_slot.settled:
                 return
-            words = mine.claim()
+            words = own_slot.claim()
             if words is None:
                 return
         now = monotonic_ns()
         after = 0 if step is None else step + 1 if type(step) is int else _after(step)
-        if mine.step < after <= TOO_HIGH:
-            mine.step = words[STEP] = after
-        elif get_ident() != mine.main:
+        if own_slot.step < after <= TOO_HIGH:
+            own_slot.step = words[STEP] = after
+        elif get_ident() != own_slot.main:
             words[ALIVE_AT] = now
             return
         words[MOVED_AT] = now
-        silence = now - mine.moved_at - mine.credit
-        mine.moved_at = now
-        if mine.credit:
-            # After MOVED_AT: a look in between sees too much credit, never an age that is too great.
-            mine.credit = words[CREDIT] = 0
+        silence = now - own_slot.moved_at - own_slot.credit
+        own_slot.moved_at = now
+        if own_slot.credit:
+            # After MOVED_AT: a read in between finds too much credit, but never too great an age.
+            own_slot.credit = words[CREDIT] = 0
         if silence > SHORT:
-            mine.long.append((silence, now))
-        mine.left -= 1
-        if mine.left <= 0:
-            mine.learn()
+            own_slot.long.append((silence, now))
+        own_slot.left -= 1
+        if own_slot.left <= 0:
+            own_slot.learn()
     except Exception:  # at interpreter shutdown even the names above may be gone
         pass
 
 
 def checkpoint(step: object, path: object = None) -> None:
-    """A checkpoint of `step` is safe on disk, at `path`: progress.  It is a beat too, and a newer one always moves."""
+    """A checkpoint of `step` is safe on disk, at `path`.  It is a heartbeat too, and a newer one always is progress."""
     try:
-        words = mine.claim()
+        words = own_slot.claim()
         if words is None:
             return
         beat(step)
-        mine.write_text(CHECKPOINT, None if path is None else os.fsdecode(path))  # type: ignore[arg-type]
+        own_slot.write_text(CHECKPOINT, None if path is None else os.fsdecode(path))  # type: ignore[arg-type]
         after = _after(step)
         now = monotonic_ns()
         if after > words[CHECKPOINT_STEP]:
-            mine.moved_at = words[MOVED_AT] = now
+            own_slot.moved_at = words[MOVED_AT] = now
         words[CHECKPOINT_STEP] = after
         words[CHECKPOINT_AT] = now
-        mine.ring()
+        own_slot.ring()
     except Exception:
         pass
 
 
 def done() -> None:
-    """This rank ends on purpose: nobody waits for its beats.  Said by itself at a clean exit."""
+    """This rank ends on purpose: no heartbeats of it are expected any more.  Called automatically at a clean exit."""
     _flag(DONE)
 
 
 def fail(why: object, recoverable: bool = False) -> None:
-    """No restart will cure this: the job ends, and `why` is its reason.  A recoverable failure needs no word."""
+    """No restart will cure this: the job ends, for the reason `why`.  A recoverable failure need not be reported."""
     if recoverable:
         return
     try:
-        if mine.claim() is not None:
-            mine.write_text(FAIL, str(why))
+        if own_slot.claim() is not None:
+            own_slot.write_text(FAIL, str(why))
             _flag(FATAL)
     except Exception:
         pass
@@ -100,18 +100,18 @@ def fail(why: object, recoverable: bool = False) -> None:
 
 def _flag(flag: int) -> None:
     try:
-        words = mine.claim()
+        words = own_slot.claim()
         if words is None:
             return
-        with mine.lock:
+        with own_slot.lock:
             words[FLAGS] |= flag
-        mine.ring()
+        own_slot.ring()
     except Exception:
         pass
 
 
 def _after(step: object) -> int:
-    """The step as the file keeps it: one more, and zero for what is none."""
+    """The step as the file stores it: step + 1, and zero for a value that is not a step."""
     try:
         from operator import index  # numpy's and torch's integers have __index__ and are no int
 
@@ -123,8 +123,8 @@ def _after(step: object) -> int:
 
 def _at_exit() -> None:
     # The interpreter leaves an uncaught exception in sys.last_type before it runs this: a crash is not a `done`.
-    # An excepthook would say the same until the program sets its own.
-    if mine.words is not None and not hasattr(sys, "last_type"):
+    # An excepthook would notice the same only until the program sets its own.
+    if own_slot.words is not None and not hasattr(sys, "last_type"):
         done()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 UNITS = (("ms", 10**6), ("s", 10**9), ("m", 60 * 10**9), ("h", 3600 * 10**9), ("d", 86400 * 10**9))
-LONGEST = 1 << 61  # added to any time of the clock it still fits a word, and leaves room for two flags
+LONGEST = 1 << 61  # added to any time of the clock it still fits into 64 bits, with two flags
 
 
 def nanoseconds(duration: object) -> int:

@@ -1,6 +1,7 @@
-"""The files that the program itself loads before its first step and saves after it, told to the supervisor.
+"""The files that the program itself loads before its first step and saves after it, reported to the supervisor.
 
-The supervisor judges by them whether a job that reports nothing else gets on: see `ftrun/core/rules/saved_files.py`.
+From these files the supervisor derives whether a job that reports nothing else makes progress: see
+`ftrun/core/rules/saved_files.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from time import monotonic_ns
 from typing import Any
 
 from . import layout as at
-from ._slot import mine
+from ._slot import own_slot
 
 MANY = 16  # files of each kind that are kept, the newest
 PAUSE = 1_000_000_000  # ns between two wake-ups of the supervisor: a program may save many files in a second
@@ -24,31 +25,31 @@ class Files:
         self.forked()
 
     def forked(self) -> None:
-        """In a forked child, which has saved nothing yet, but holds what its parent loaded."""
+        """Called in a forked child, which has saved nothing yet, but holds what its parent loaded."""
         self.saved: dict[str, str] = {}
-        self.rang = 0
+        self.rang_at = 0
 
     def was_loaded(self, target: Any) -> None:
-        """A load of `target`, a path or an open file, is complete.  One after the first step resumes nothing."""
-        words = mine.words
+        """A load of `target`, a path or an open file, is complete.  A load after the first step is not a resume."""
+        words = own_slot.words
         if words is None or not words[at.MOVED_AT]:
             _keep(self.resumed, _path(target), target)
 
     def was_saved(self, target: Any) -> None:
-        """A save is complete.  Before the first step it holds no progress."""
-        words = mine.words
+        """A save is complete.  A save before the first step contains no progress."""
+        words = own_slot.words
         if words is None or not words[at.MOVED_AT]:
             return
-        with mine.lock:
+        with own_slot.lock:
             if _keep(self.saved, _path(target), target):
-                mine.write_text(at.SAVED, self._text())
+                own_slot.write_text(at.SAVED, self._text())
                 words[at.SAVED_AT] = now = monotonic_ns()
-                if now - self.rang >= PAUSE:
-                    self.rang = now
-                    mine.ring()
+                if now - self.rang_at >= PAUSE:
+                    self.rang_at = now
+                    own_slot.ring()
 
     def _text(self) -> str:
-        """The newest save first, then what was loaded, then the other saves, as far as the file may go."""
+        """The newest save first, then what was loaded, then the other saves, up to the size limit of the file."""
         saves = [f"S {version} {path}\n" for path, version in reversed(list(self.saved.items()))]
         loads = [f"L {version} {path}\n" for path, version in reversed(list(self.resumed.items()))]
         text, room = "", at.SAVED_BYTES
@@ -60,9 +61,9 @@ class Files:
 
 
 def _keep(files: dict[str, str], path: str | None, target: Any) -> bool:
-    """Whether it is a file on disk that has content; its version is its size and time of modification.
+    """Store the version of a file: its size and time of modification.  False for a file that is empty or has no path.
 
-    A rename keeps both.  Of a file that is still open they may change, so "-" stands for it.
+    A rename changes neither.  For a file that is still open for writing they may change, so its version is "-".
     """
     if path is None:
         return False
@@ -80,7 +81,7 @@ def _keep(files: dict[str, str], path: str | None, target: Any) -> bool:
 
 
 def _path(target: Any) -> str | None:
-    """Where a path, or an open file, leads; None for what has no name or one that does not fit into a line."""
+    """The real path of a path or an open file; None if it has no name, or one with a line break."""
     if not isinstance(target, (str, bytes, os.PathLike)):
         target = getattr(target, "name", None)
         if not isinstance(target, (str, bytes)):

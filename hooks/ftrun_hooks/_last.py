@@ -1,11 +1,11 @@
-"""The last words of a Python that dies of an exception: a small file in the beat folder, for the supervisor to read.
+"""The crash report of a Python process that dies of an exception: a small file in the beat folder.
 
 `raised-<CLOCK_MONOTONIC in ns, 20 digits>-<pid>`, renamed into place, at most `SIZE` bytes: lines of `key value`, `end`
 the last of them.  Times are in ns, `parents` goes up from the parent, `kinds` are the exception's class and its bases.
-What begins with `root-` tells of the exception that is at the bottom of its chain; `chain` says how it got there.
-`children` are `rank:pid:exit code`, of each child process that a launcher says it failed for (minus n: by signal n).
+Keys that begin with `root-` describe the exception at the bottom of the chain; `chain` is the kind of link to it.
+`children` are `rank:pid:exit code` of each child whose failure a launcher reports (minus n: ended by signal n).
 
-Loaded by itself, without the package: what kills a program may be that it cannot import what the package needs.
+This file is loaded alone, without the package: the program may have died because an import of the package fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RAISED = "raised-"
 SIZE = 4096
-FILES = 256  # so many are kept; where there are more, the middle ones go: the first and the last tell most
+FILES = 256  # the most that are kept; then those in the middle are removed: the first and the last are the most useful
 ANCESTORS = 16
 CHAIN = 64
 CHILDREN = 12
@@ -28,7 +28,7 @@ ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120}  # 
 
 
 def leave(folder: str, error: BaseException | None) -> None:
-    """Write down what this process dies of.  An exit on purpose is none, but for one that follows an exception."""
+    """Write the exception that ends this process.  A deliberate exit counts only if it follows an exception."""
     try:
         if isinstance(error, SystemExit):
             error = None if error.code in (None, 0) or error.__suppress_context__ else error.__context__
@@ -39,12 +39,12 @@ def leave(folder: str, error: BaseException | None) -> None:
 
 
 def in_children(folder: str) -> None:
-    """The same in what multiprocessing starts: it catches what is raised there, so that no hook of Python's sees it."""
+    """The same for children of multiprocessing, which catches their exceptions before any hook of Python sees them."""
     from multiprocessing import context, process, util
 
     def begin(_: object = None) -> None:
         if sys.version_info < (3, 11):
-            # Runs while the exception goes past.  From 3.13 on that comes too late.
+            # Runs while the exception propagates.  From 3.13 on that would be too late.
             util.Finalize(None, lambda: leave(folder, sys.exc_info()[1]), exitpriority=1 << 30)
             return
         child: Any = process.current_process()
@@ -56,14 +56,14 @@ def in_children(folder: str) -> None:
             except BaseException as error:
                 leave(folder, error)
                 if error.__traceback__ is not None:
-                    error.__traceback__ = error.__traceback__.tb_next  # no line of ours in what is printed
+                    error.__traceback__ = error.__traceback__.tb_next  # this function is not shown in the traceback
                 raise
 
         child.run = run
 
     util.register_after_fork(leave, begin)
     spawned: Any = context.SpawnProcess
-    if "_after_fork" in vars(spawned):  # from 3.10 on those that are not forked call nothing that is registered
+    if "_after_fork" in vars(spawned):  # from 3.10 on spawned children do not call registered functions
         spawned._after_fork = staticmethod(begin)
 
 
@@ -78,7 +78,7 @@ def _record(error: BaseException) -> list[str]:
     lines += _described(error, "")
     try:
         root, how = _root(error)
-    except Exception:  # attributes of the program's own making
+    except Exception:  # the exception may have attributes of any kind
         root, how = error, ""
     if root is not error:
         lines.append("chain " + how)
@@ -90,20 +90,20 @@ def _record(error: BaseException) -> list[str]:
 
 
 def _children(error: BaseException) -> list[str]:
-    """The one that failed first comes first, as torch's launchers tell it: torchrun's `ChildFailedError` and the
-    exceptions of `torch.multiprocessing.spawn`."""
-    told: Any = error
+    """The children that torch's launchers report, the first failure first: from torchrun's `ChildFailedError` and from
+    the exceptions of `torch.multiprocessing.spawn`."""
+    launcher: Any = error
     try:
-        if isinstance(getattr(told, "failures", None), dict):
-            first = told.get_first_failure()[0]
-            ranks = sorted(told.failures, key=lambda rank: rank != first)
-            failed = [(rank, told.failures[rank].pid, told.failures[rank].exitcode) for rank in ranks]
-        elif hasattr(told, "error_pid"):
-            failed = [(told.error_index, told.error_pid, getattr(told, "exit_code", 1))]
+        if isinstance(getattr(launcher, "failures", None), dict):
+            first = launcher.get_first_failure()[0]
+            ranks = sorted(launcher.failures, key=lambda rank: rank != first)
+            failed = [(rank, launcher.failures[rank].pid, launcher.failures[rank].exitcode) for rank in ranks]
+        elif hasattr(launcher, "error_pid"):
+            failed = [(launcher.error_index, launcher.error_pid, getattr(launcher, "exit_code", 1))]
         else:
             return []
         return ["%d:%d:%d" % one for one in failed[:CHILDREN]]
-    except Exception:  # another class with such names
+    except Exception:  # another class with attributes of these names
         return []
 
 
@@ -120,7 +120,7 @@ def _described(error: BaseException, prefix: str) -> list[str]:
 
 
 def _message(error: BaseException) -> tuple[str, str]:
-    """The first line, and some more of the rest."""
+    """The first line, and the others joined."""
     try:
         lines = [line.strip() for line in str(error)[:8192].splitlines()]
     except Exception:
@@ -130,7 +130,7 @@ def _message(error: BaseException) -> tuple[str, str]:
 
 
 def _places(error: BaseException) -> tuple[str, str]:
-    """Where it was raised, and how far the program's own code had come: `file.py:88 in f`."""
+    """Where it was raised, and the innermost frame of the program's own code: `file.py:88 in f`."""
     library = os.path.dirname(os.__file__) + os.sep
     last: Any = None
     own: Any = None
@@ -154,18 +154,18 @@ def _place(step: Any) -> str:
 
 
 def _root(error: BaseException) -> tuple[BaseException, str]:
-    """The first of the chain.  `cause`: the program says that this led to the rest; `context`: it was being handled."""
+    """The first exception of the chain.  `cause`: raised `from` it; `context`: raised while it was being handled."""
     how, seen = "cause", [error]
     while len(seen) < CHAIN:
         below, link = error.__cause__, "cause"
-        if below is None:  # of torch's compilers, which suppress both; of a group
+        if below is None:  # attributes of torch's compiler errors, which suppress both, and of exception groups
             below = getattr(error, "inner_exception", None) or getattr(error, "exceptions", (None,))[0]
         if below is None and not error.__suppress_context__:
             below, link = error.__context__, "context"
         if not isinstance(below, BaseException) or any(below is other for other in seen):
             break
         if type(below).__name__.endswith("RemoteTraceback"):
-            break  # the text of another process; what was raised there is `error` itself
+            break  # holds the traceback of another process as text; the exception raised there is `error`
         if link == "context":
             how = link
         seen.append(below)
@@ -180,7 +180,7 @@ def _stat(pid: object) -> list[bytes]:
 
 
 def _started() -> int:
-    """When this process began, on the clock of the beats; 0 where nobody says."""
+    """When this process began, in CLOCK_MONOTONIC; 0 if it cannot be determined."""
     try:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
         return max(0, time.monotonic_ns() - int(age * 1e9))
@@ -225,5 +225,5 @@ def _write(folder: str, lines: list[str]) -> None:
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
-    except OSError:  # somebody else did
+    except OSError:  # another process has removed it
         pass

@@ -9,7 +9,7 @@ from typing import Any, Callable, TypeVar, cast
 
 from . import layout as at
 from ._duration import nanoseconds
-from ._slot import mine
+from ._slot import own_slot
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 NAMES = 64  # automatic sections that are timed
@@ -17,19 +17,19 @@ Entry = struct.Struct(f"=QQ{at.NAME_BYTES}s")
 
 
 class Open:
-    """A section that somebody is in, as its entry in the table says it; `timeout` with its flags."""
+    """A section that is open, as in its table entry; `timeout` includes the flags."""
 
     __slots__ = ("name", "owner", "side", "started", "timeout")
 
     def __init__(self, name: bytes, timeout: int, owner: memoryview) -> None:
         self.name, self.owner = name, owner
-        self.side = get_ident() not in (mine.main, mine.mover)
+        self.side = get_ident() not in (own_slot.main, own_slot.mover)
         self.timeout = timeout | at.SIDE if self.side else timeout
         self.started = monotonic_ns()
 
 
 class Section:
-    """Enter it with `with`, or put it before a function.  It may be entered many times, and in itself."""
+    """A context manager and a decorator.  It may be entered many times, also while it is open."""
 
     def __init__(self, name: object, timeout: object) -> None:
         self.name, self.timeout = name, timeout
@@ -64,18 +64,18 @@ class Section:
 
 
 def section(name: str, timeout: float | str | None = None) -> Section:
-    """A stretch that may take `timeout` (seconds, or like `20m`) without a beat; its end is no beat.
+    """A stretch that may take `timeout` (seconds, or like `20m`) without a heartbeat; its end is not a heartbeat.
 
-    Without a timeout the supervisor's own limit holds.  ValueError for a timeout that is no duration.
+    Without a timeout the supervisor's own applies.  ValueError if the timeout is not a duration.
     """
     return Section(name, timeout)
 
 
 class Automatic:
-    """A section of ours around a call of the program's: only in a process that beats already, and in its main thread.
+    """A section that the hooks open around a call of the program, only in the main thread of a process with a slot.
 
-    It claims no slot: a launcher that saves a file before it starts its workers is not the rank that is to beat.  How
-    long it took tells how long the next one of its name may take.
+    It claims no slot: a launcher that saves a file before it starts its workers is not a rank.  The longest duration
+    of earlier sections of the same name is the basis of the timeout of the next one.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,7 +84,7 @@ class Automatic:
 
     def __enter__(self) -> None:
         try:
-            if mine.words is not None and get_ident() == mine.main:
+            if own_slot.words is not None and get_ident() == own_slot.main:
                 number, longest = _took.get(self._entry_name, (0, 0))
                 self._open = _table.push(self._entry_name, at.AUTOMATIC | (longest if number >= at.EARLIER else 0))
         except Exception:
@@ -103,61 +103,61 @@ class Automatic:
 
 
 class Table:
-    """The open sections of this process, outermost first.  Each change rewrites the table, so none can spoil it."""
+    """The open sections of this process, outermost first.  Each change rewrites all of it, for consistency."""
 
     def __init__(self) -> None:
         self.open: list[Open] = []
         self.busy_since = 0
 
     def push(self, name: bytes, timeout: int) -> Open | None:
-        words = mine.claim()
+        words = own_slot.claim()
         if words is None:
             return None
-        with mine.lock:
+        with own_slot.lock:
             self._forget_others(words)
             entered = Open(name, timeout, words)
-            if not self._excused():
+            if not self._replaces_step_timeout():
                 self.busy_since = entered.started
             self.open.append(entered)
             words[at.BROKEN_AT] = 0
-            self._write(words, mine.credit)
-        header, allowed = mine.header, timeout & ~at.AUTOMATIC
+            self._write(words, own_slot.credit)
+        header, allowed = own_slot.header, timeout & ~at.AUTOMATIC
         if timeout & at.AUTOMATIC and allowed:
-            allowed += at.LONG  # roughly: what it may take, the supervisor makes of that
+            allowed += at.LONG  # an approximation: the supervisor computes the timeout
         if header is not None:
             planned = header[at.H_NEXT_LOOK]
             if entered.started + allowed < planned if allowed else planned == at.NO_LOOK:
-                mine.ring()
+                own_slot.ring()
         return entered
 
     def remove(self, left: Open, broken: bool) -> None:
-        words = mine.words
-        if words is None or left.owner is not words:  # entered before a fork: the parent's to close
+        words = own_slot.words
+        if words is None or left.owner is not words:  # entered before a fork: the parent closes it
             return
-        with mine.lock:
-            excused = self._excused()
+        with own_slot.lock:
+            excused = self._replaces_step_timeout()
             self.open.remove(left)
-            credit = mine.credit
-            if excused and not self._excused():
+            credit = own_slot.credit
+            if excused and not self._replaces_step_timeout():
                 credit += max(0, monotonic_ns() - max(self.busy_since, words[at.MOVED_AT]))
             self._write(words, credit, left.name if broken else None)
 
-    def _excused(self) -> bool:
-        """Whether a section holds in place of the step's limit."""
+    def _replaces_step_timeout(self) -> bool:
+        """Whether a section's timeout applies instead of that of the step."""
         return any(not entry.side for entry in self.open)
 
     def _forget_others(self, words: memoryview) -> None:
         self.open = [entry for entry in self.open if entry.owner is words]
 
     def _write(self, words: memoryview, credit: int, broken: bytes | None = None) -> None:
-        shown = [Entry.pack(entry.started, entry.timeout, entry.name) for entry in self.open[: at.SECTIONS]]
-        table = b"".join(shown).ljust(at.SECTIONS * at.SECTION_WORDS * at.WORD, b"\0")
+        entries = [Entry.pack(entry.started, entry.timeout, entry.name) for entry in self.open[: at.SECTIONS]]
+        table = b"".join(entries).ljust(at.SECTIONS * at.SECTION_WORDS * at.WORD, b"\0")
         changing = words[at.SEQUENCE] | 1
         words[at.SEQUENCE] = changing
         try:
             words[at.SECTION_TABLE :] = _words(table)
             words[at.DEPTH] = len(self.open)
-            words[at.CREDIT] = mine.credit = credit
+            words[at.CREDIT] = own_slot.credit = credit
             if broken is not None:
                 words[at.BROKEN_NAME : at.BROKEN_NAME + at.NAME_BYTES // at.WORD] = _words(broken)
                 words[at.BROKEN_AT] = monotonic_ns()
@@ -170,7 +170,7 @@ def _words(content: bytes) -> memoryview:
 
 
 def _fitting(name: object) -> bytes:
-    """As much of the name as the table holds, cut between two characters."""
+    """The name, cut between two characters to the size in the table."""
     try:
         return str(name).encode("utf-8", "replace")[: at.NAME_BYTES].decode("utf-8", "ignore").encode()
     except Exception:
@@ -178,4 +178,4 @@ def _fitting(name: object) -> bytes:
 
 
 _table = Table()
-_took: dict[bytes, tuple[int, int]] = {}  # of automatic sections by name: how many there were, and the longest, in ns
+_took: dict[bytes, tuple[int, int]] = {}  # automatic sections by name: their number, and the longest duration in ns

@@ -1,4 +1,4 @@
-"""How long this rank is usually silent between two movements: what `--hang-timeout auto` is learned from."""
+"""The usual time between two progress reports of this rank, from which `--hang-timeout auto` is learned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOP = 11  # of each batch: the 99th percentile of the whole window is among them
 
 
 def awake(silences: list[tuple[int, int]], header: memoryview | None) -> list[int]:
-    """The lengths of these silences, each of which has its end, in ns: without the time in which all were frozen."""
+    """The durations of these silences (duration, end), in ns, without the time in which the whole tree was frozen."""
     freezes = []
     if header is not None and any(silence >= at.FREEZE for silence, _ in silences):
         found = header[at.H_FREEZES : at.H_FREEZES + 2 * at.FREEZES].tolist()
@@ -28,10 +28,10 @@ def awake(silences: list[tuple[int, int]], header: memoryview | None) -> list[in
 
 
 class Silences:
-    """Digests the silences a batch at a time, because a beat must cost nothing: it counts, and keeps the long ones.
+    """Processes the silences in batches, because a heartbeat must cost next to nothing: it only counts, and keeps the
+    long silences.
 
-    `batch` is how many movements make the next one: the first, the rest of the warm-up, the rest of those that are
-    enough to judge by, and then always that many.
+    `batch` is the size of the next batch: one, the rest of the warm-up, the rest of ENOUGH, and from then on ENOUGH.
     """
 
     __slots__ = ("batch", "counts", "longest", "seen", "tops")
@@ -42,8 +42,8 @@ class Silences:
         self.counts: list[int] = []
 
     def digest(self, words: memoryview, long: list[int]) -> bool:
-        """Write what a batch adds to what is known; `long` are its silences, in ns, over SHORT.  True if the supervisor
-        should look now."""
+        """Update the figures in the slot with a batch, whose silences over SHORT are `long`, in ns.  True if the
+        supervisor should read them now."""
         longest = max(long, default=at.SHORT)
         if self.seen < at.WARMUP:
             words[at.SLOWEST_START] = max(words[at.SLOWEST_START], longest)

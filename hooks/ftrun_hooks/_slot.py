@@ -1,4 +1,4 @@
-"""The one slot of the beat file that this process may write: mapped, claimed, and given up at a fork."""
+"""The one slot of the beat file that this process may write: mapped and claimed, and released at a fork."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from time import monotonic_ns
 from . import layout as at
 from ._silences import Silences, awake
 
-SOON, LATE = 5_000_000, 10_000_000_000  # ns; where the file is not ours to write, it is tried again after these
-TRIES = 256  # slots that a claim looks at; so many processes would have to claim one rank, have none, or clash
+FIRST_PAUSE, LONGEST_PAUSE = 5_000_000, 10_000_000_000  # ns between tries to get access to the file
+TRIES = 256  # slots that a claim tries: more processes than that with the same rank, or none, are not expected
 
 
 class Slot:
-    """`words` is the claimed slot, or None.  `settled` tells that a claim was tried: it is tried once a process, and
-    again, not before `again`, where the supervisor has still to let this user in.
+    """`words` is the claimed slot, or None.  `settled`: the claim was tried, which happens once in a process; it is
+    repeated, not before `again`, while the supervisor has not yet given this user access.
 
-    `main` is the main thread, `mover` the one whose steps advance.  `step`, `moved_at` and `credit` are those words:
-    beats read them faster than the mapped ones.  `long` silences, each with its end, wait to be digested when no
-    movements are `left` of their batch.
+    `main` is the main thread, `mover` the one whose steps advance.  `step`, `moved_at` and `credit` are copies of
+    the mapped words, which are slower to read.  `long` has the long silences (duration, end) of the current batch; the
+    batch is processed when `left` has counted down to 0.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Slot:
         self.header: memoryview | None = None
         self.settled = self.claiming = False
         self.again = 0
-        self.pause = SOON
+        self.pause = FIRST_PAUSE
         self.step = self.moved_at = self.credit = 0
         self.long: list[tuple[int, int]] = []
         self.digester = Silences()
@@ -68,11 +68,11 @@ class Slot:
         self.lock = threading.RLock()
 
     def forked(self) -> None:
-        """In the child: nothing is claimed, the lock is free, the one thread left is the main one."""
+        """Called in the child: nothing is claimed, the lock is free, and the only thread left is the main thread."""
         self._unclaimed(get_ident())
 
     def claim(self, rank: int | None = None) -> memoryview | None:
-        """A slot for this rank; None for ever outside ftrun.  `rank` stands in where the environment names none."""
+        """A slot for this rank; always None outside ftrun.  `rank` is used if the environment names none."""
         if self.settled or (self.again and monotonic_ns() < self.again):
             return self.words
         with (
@@ -82,7 +82,7 @@ class Slot:
                 self.claiming, again = True, False
                 try:
                     self._claim(rank)
-                except PermissionError:  # this process changed its user, and was not let in yet
+                except PermissionError:  # this process changed its user, and has no access yet
                     again = True
                 except (OSError, ValueError):  # no such file, cannot be mapped
                     pass
@@ -95,21 +95,21 @@ class Slot:
     def _ask(self) -> None:
         """Ask the supervisor for access, which it gives to users of the command's own processes."""
         self.again = monotonic_ns() + self.pause
-        self.pause = min(2 * self.pause, LATE)
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
         try:
             os.close(os.open(os.path.join(os.environ["FTRUN_BEAT_DIR"], at.REQUEST), os.O_RDONLY | os.O_CLOEXEC))
         except (OSError, LookupError):
             pass
 
     def learn(self) -> None:
-        """Digest the silences: every hundredth movement, a few microseconds."""
+        """Process the silences: with every hundredth progress report, in a few microseconds."""
         words = self.words
         if words is None:
             return
         look = False
         with self.lock:
             if self.left <= 0:  # not if another thread was faster
-                # The supervisor may not have written down yet that it was frozen with us just now.
+                # A freeze that has just ended may not have been recorded by the supervisor yet.
                 early = monotonic_ns() - at.TELLING
                 later = [(silence, end) for silence, end in self.long if silence >= at.FREEZE and end > early]
                 known = [pair for pair in self.long if pair not in later] if later else self.long
@@ -120,7 +120,7 @@ class Slot:
             self.ring()
 
     def ring(self) -> None:
-        """Wake the supervisor, if one listens.  Never blocks."""
+        """Wake the supervisor, if there is one.  Never blocks."""
         try:
             bell = os.open(os.path.join(self.folder, at.BELL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -133,14 +133,14 @@ class Slot:
             os.close(bell)
 
     def write_text(self, prefix: str, text: str | None) -> None:
-        """Replace the whole file of this process; without a text, or without room for it, there is none."""
+        """Replace the whole file of this process; it is removed if there is no text, or no space for it."""
         path = os.path.join(self.folder, f"{prefix}{self.mark}")
         fresh = os.path.join(self.folder, f".{prefix}{self.rank}.{os.getpid()}")
         try:
             if text is not None:
                 content = text.encode("utf-8", "surrogateescape")
                 _remove(fresh)
-                # Not through a link of another user who was let in; the supervisor, if it is another one, may read it.
+                # Never through a link of another user with access; the supervisor may read it also as another user.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 mode = 0o600 if os.stat(self.folder).st_uid == os.geteuid() else 0o640
                 with open(os.open(fresh, flags, mode), "wb") as file:
@@ -224,7 +224,7 @@ def _stat(pid: int) -> list[bytes]:
 def _locked(file: int, start: int) -> bool:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, at.WORD, start * at.WORD)
-    except (BlockingIOError, PermissionError):  # somebody else claims it just now
+    except (BlockingIOError, PermissionError):  # another process is claiming it
         return False
     except OSError:  # a file system without locks
         pass
@@ -232,7 +232,7 @@ def _locked(file: int, start: int) -> bool:
 
 
 def _rank(default: int | None) -> tuple[int, int, bool]:
-    """The rank that the environment names, the flags that say what is wrong with it, and whether anything told it."""
+    """The rank from the environment, flags that describe an error in it, and whether any rank was given."""
     text = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text), 0, True
@@ -242,7 +242,7 @@ def _rank(default: int | None) -> tuple[int, int, bool]:
 
 
 def _parents(pid: int) -> list[int]:
-    """The pids of the processes that this one descends from, the nearest first, as far as they are kept."""
+    """The pids of the processes that this one descends from, the nearest first, at most PARENTS_KEPT."""
     found: list[int] = []
     while len(found) < at.PARENTS_KEPT:
         fields = _stat(pid)
@@ -260,5 +260,5 @@ def _remove(path: str) -> None:
         pass
 
 
-mine = Slot()
-os.register_at_fork(after_in_child=mine.forked)
+own_slot = Slot()
+os.register_at_fork(after_in_child=own_slot.forked)

@@ -1,4 +1,4 @@
-"""Where a trainer is, as far as its callbacks are told."""
+"""The stage of a trainer (validation, checkpoint, ...), as far as its callbacks show it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ._section import Section, section
 
 
 class Stage:
-    """At most one section at a time: trainers tell of most beginnings and ends, and not of all, so to enter one is to
-    leave the other.
+    """At most one section at a time.  Trainers have events for most beginnings and ends, but not for all, so entering a
+    section leaves the one before.
 
-    ValueError for a timeout that is no duration.
+    ValueError if a timeout is not a duration.
     """
 
     def __init__(self, eval_timeout: float | str | None, save_timeout: float | str | None) -> None:
@@ -25,18 +25,18 @@ class Stage:
         return self.timeouts[name == "checkpoint"]
 
     def enter(self, name: str) -> None:
-        """Be in `name`.  Said again, with each batch, it gives the time without a timeout of the user's anew: whoever
-        evaluates for hours is not hung, but who takes as long for a batch."""
+        """Enter the section `name`.  A repeated call, with each batch, restarts a section without a timeout of its own:
+        an evaluation may take hours, but a single batch may not."""
         timeout = self.timeout(name)
         if name == self.name and timeout is not None:
             return
         fresh = section(name, timeout)
         fresh.__enter__()
-        self.leave()  # not before: there would be a moment outside
+        self.leave()  # only now, so that there is no moment without a section
         self.name, self._open = name, fresh
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Be in none, if in any; with an `error`, because of it."""
+        """Leave the section, if any; with an `error`, because of it."""
         left, self.name, self._open = self._open, None, None
         if left is not None:
             left.__exit__(type(error) if error else None, error, None)

@@ -2,18 +2,18 @@
 
 `$FTRUN_BEAT_DIR/beats` is a header page and then `SLOTS` slots of `SLOT_WORDS` words.  A word is eight bytes in the
 machine's own order; an aligned word is stored and loaded whole, so a single word is never torn.  Rank `r` writes slot
-`r % SLOTS`, or the next free one where a living process has that: the slot says which rank it is.
+`r % SLOTS`, or the next free one where a living process has that: the slot contains the rank.
 
 Times are CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share.  A zero means "never".  A step is kept
 as step + 1, so that zero means "none".
 
 Beside it lie `bell` (a FIFO: one byte wakes the supervisor), `touch` (its modification is a beat from any language),
-`request` (a process that may not write here opens it to be let in: one that changed its user),
-`checkpoint-<rank>` and `fail-<rank>` (text of any length, renamed into place; `.<pid>` more of a process that has not
-the slot of its rank), `saved-<rank>` likewise (a line `S VERSION PATH` for each file that the program saved, `L` for
-each that it loaded before its first step), `raised-<when>-<pid>` (what a Python died of: `_last.py`), `lock` (locked
-by the supervisor for as long as it lives), and `python`, the folder that comes first on PYTHONPATH: with a link to our
-sitecustomize, so that its compiled form is kept here, wherever that lies.
+`request` (opened by a process that changed its user and needs write access here),
+`checkpoint-<rank>` and `fail-<rank>` (text of any length, renamed into place; with `.<pid>` for a process that does
+not have the slot of its rank), `saved-<rank>` likewise (a line `S VERSION PATH` for each file that the program saved,
+`L` for each that it loaded before its first step), `raised-<when>-<pid>` (the exception that ended a Python process:
+`_last.py`), `lock` (locked by the supervisor for as long as it lives), and `python`, the folder that comes first on
+PYTHONPATH: with a link to the hooks' sitecustomize, so that its bytecode is kept here.
 """
 
 from typing import Final
@@ -37,12 +37,12 @@ PYTHON: Final = "python"
 # Header, in words from the start of the file.
 HEADER_WORDS: Final = 512
 H_MAGIC: Final = 0
-# The supervisor's next planned look, in ns.  A section whose deadline comes earlier rings the bell, so that the
-# supervisor wakes for it; NO_LOOK (it plans none, or is looking just now) makes every section ring.
+# When the supervisor plans to read the file next, in ns.  A section whose deadline comes earlier rings the bell,
+# so that the supervisor wakes for it; NO_LOOK (nothing is planned, or it is reading now) makes every section ring.
 H_NEXT_LOOK: Final = 1
 NO_LOOK: Final = (1 << 63) - 1
-# The last FREEZES times in which the supervisor was frozen, or nothing was judged, each as beginning and end in ns: a
-# silence in them teaches nothing.  An end of zero: none, or one that is being written.
+# The last FREEZES periods in which the supervisor was frozen or hang detection paused, each as begin and end in ns: a
+# silence in them is not learned from.  An end of zero: no period, or one that is being written.
 H_FREEZES: Final = 16
 FREEZES: Final = 8
 
@@ -50,54 +50,54 @@ FREEZES: Final = 8
 SLOT_WORDS: Final = 80
 MAGIC_WORD: Final = 0  # written last when a slot is claimed
 PID: Final = 1
-START_TICKS: Final = 2  # field 22 of /proc/<pid>/stat: a pid that was used again is somebody else
+START_TICKS: Final = 2  # field 22 of /proc/<pid>/stat: distinguishes a pid that was reused
 RANK: Final = 3
 CLAIMED_AT: Final = 4
-ALIVE_AT: Final = 5  # a beat that did not move; the later of this and MOVED_AT is the last beat
-MOVED_AT: Final = 6  # a step that advanced, or a beat from the main thread
+ALIVE_AT: Final = 5  # a heartbeat without progress; the later of this and MOVED_AT is the last heartbeat
+MOVED_AT: Final = 6  # progress: a step that advanced, or a heartbeat from the main thread
 STEP: Final = 7
-CREDIT: Final = 8  # time spent in closed sections since MOVED_AT: it ages nobody
+CREDIT: Final = 8  # time spent in closed sections since MOVED_AT, which does not count as silence
 FLAGS: Final = 9
 CHECKPOINT_AT: Final = 10
 CHECKPOINT_STEP: Final = 11
 SEQUENCE: Final = 12  # odd while CREDIT, DEPTH and the section table are being changed
-DEPTH: Final = 13  # open sections; those deeper than SECTIONS are counted and not described
-# How long this rank is usually silent between two movements (time in sections not counted), learned as it runs.
-INTERVALS: Final = 14  # how many of them were seen; written last
+DEPTH: Final = 13  # open sections; those deeper than SECTIONS are counted, but have no entry
+# The usual time between two progress reports of this rank, without time in sections, learned as it runs.
+INTERVALS: Final = 14  # how many there were; written last
 USUAL: Final = 15  # the 99th percentile of the last thousand
 LONGEST: Final = 16  # the longest of all after the first WARMUP
 SLOWEST_START: Final = 17  # the longest of the first WARMUP: compiling, allocating, filling caches
-# The outermost section that an exception closed last: where the program broke, if nothing moves after it.
+# The outermost section that an exception closed last: where the program failed, if there is no progress after it.
 BROKEN_AT: Final = 18
 BROKEN_NAME: Final = 19  # NAME_BYTES
-# When the program saved a file by one of its own libraries; `saved-<rank>` says which.
+# When the program last saved a file with one of its own libraries; `saved-<rank>` lists them.
 SAVED_AT: Final = 25
-UNRANKED: Final = 26  # 1: nothing told this process a rank, and RANK is 0; then, where it descends from:
+UNRANKED: Final = 26  # 1: this process was given no rank, and RANK is 0; then its ancestors:
 PARENTS: Final = 27  # the pids of its parent, of that one's parent, ..., then zeros
 PARENTS_KEPT: Final = 5
 
 DONE: Final = 1
 FATAL: Final = 2
-NO_RANK: Final = 4  # RANK or LOCAL_RANK is set and is no number
+NO_RANK: Final = 4  # RANK or LOCAL_RANK is set, but is not a number
 
-SHORT: Final = 100_000_000  # ns; a silence up to this is as this
+SHORT: Final = 100_000_000  # ns; shorter silences count as this
 WARMUP: Final = 10
-ENOUGH: Final = 100  # intervals; the supervisor is woken when so many were seen
+ENOUGH: Final = 100  # intervals; the supervisor is woken when there were this many
 FREEZE: Final = 5_000_000_000  # ns; a silence from this on may have been a freeze
-TELLING: Final = 2_000_000_000  # ns after a freeze, in which the supervisor writes it down
+TELLING: Final = 2_000_000_000  # ns after a freeze, within which the supervisor records it
 
 # Section table: SECTIONS entries, the outermost first.
 SECTIONS: Final = 6
 SECTION_TABLE: Final = 32
 SECTION_WORDS: Final = 8
 S_STARTED: Final = 0
-# Nanoseconds, and the flags.  Zero: the supervisor's own limit for a section without one.  Of an automatic section it
-# is no timeout, but the longest earlier one of its name in this process, where there were EARLIER.
+# Nanoseconds, and the flags.  Zero: the supervisor's own timeout applies.  For an automatic section it is not
+# a timeout, but the longest earlier one of its name in this process, if there were EARLIER.
 S_TIMEOUT: Final = 1
 EARLIER: Final = 3
 LONG: Final = 300_000_000_000  # ns; no automatic section is overdue before that
-SIDE: Final = 1 << 63  # entered by a thread that is not the one that trains: the rank is judged by its steps as well
-AUTOMATIC: Final = 1 << 62  # entered by ourselves around a call of the program's
+SIDE: Final = 1 << 63  # entered by a thread that does not train: the timeout of the step applies as well
+AUTOMATIC: Final = 1 << 62  # entered by the hooks around a call of the program
 S_NAME: Final = 2
 NAME_BYTES: Final = (SECTION_WORDS - S_NAME) * WORD
 

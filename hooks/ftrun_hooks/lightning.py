@@ -1,6 +1,6 @@
-"""Beats, sections and checkpoints from the `Trainer` of Lightning, `lightning` or `pytorch_lightning`.
+"""Heartbeats, sections and checkpoints from the `Trainer` of Lightning, `lightning` or `pytorch_lightning`.
 
-Where ftrun is installed every trainer has the callback by itself; by hand, say to give it timeouts, it is
+Where ftrun is installed, every trainer gets the callback automatically.  To give it timeouts, add it by hand:
 
     Trainer(..., callbacks=[FtrunCallback(eval_timeout="2h")])
 """
@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from ._beat import beat, checkpoint
 from ._section import section
-from ._slot import mine
+from ._slot import own_slot
 from ._stage import Stage
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -32,14 +32,14 @@ def _base() -> Any:
 
 
 class FtrunCallback(_base()):  # type: ignore[misc]
-    """A beat with each batch; the sections `sanity check`, `validation`, `test`, `prediction` and `checkpoint`; each
-    checkpoint as progress.
+    """A heartbeat with each batch; the sections `sanity check`, `validation`, `test`, `prediction` and `checkpoint`;
+    each checkpoint as progress.
 
     `eval_timeout` is for one validation, test or prediction, `save_timeout` for one checkpoint (seconds, or like
-    `20m`); without them the supervisor's own limit holds, for each batch anew.  ValueError for what is no duration.
+    `20m`); without them the supervisor's own applies, anew for each batch.  ValueError if it is not a duration.
 
     While a trainer runs, its `save_checkpoint` is wrapped, because its events come before the file is written.  What
-    AsyncCheckpointIO writes is not reported: nobody tells when it is safe.
+    AsyncCheckpointIO writes is not reported, because there is no event when it is safe on disk.
     """
 
     def __init__(self, eval_timeout: float | str | None = None, save_timeout: float | str | None = None) -> None:
@@ -49,7 +49,7 @@ class FtrunCallback(_base()):  # type: ignore[misc]
         first = next(callback for callback in trainer.callbacks if isinstance(callback, FtrunCallback))
         if first is not self:  # the installed one beside the user's own
             trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self]
-        elif not isinstance(trainer.save_checkpoint, Saving):  # an exception has no teardown
+        elif not isinstance(trainer.save_checkpoint, Saving):  # after an exception there was no teardown
             trainer.save_checkpoint = Saving(trainer, self._stage.timeout("checkpoint"))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -61,7 +61,7 @@ class FtrunCallback(_base()):  # type: ignore[misc]
         self._stage.leave(exception)
 
     def on_train_batch_end(self, trainer: Any, *more: Any) -> None:
-        mine.claim(trainer.global_rank)  # not every launcher sets RANK
+        own_slot.claim(trainer.global_rank)  # not every launcher sets RANK
         beat(trainer.global_step)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
@@ -92,7 +92,7 @@ class FtrunCallback(_base()):  # type: ignore[misc]
         self._enter(trainer, "prediction")
 
     def _enter(self, trainer: Any, name: str) -> None:
-        mine.claim(trainer.global_rank)
+        own_slot.claim(trainer.global_rank)
         self._stage.enter(name)
 
 
@@ -107,12 +107,12 @@ class Saving:
         with section("checkpoint", self._timeout):
             self._save(filepath, *args, **kwargs)
         name = os.fspath(filepath)
-        # A hidden file is one of the tuner's: it is removed again.
-        if not os.path.basename(name).startswith(".") and not _later(self._trainer.strategy.checkpoint_io):
+        # A hidden file belongs to the tuner, which removes it again.
+        if not os.path.basename(name).startswith(".") and not _asynchronous(self._trainer.strategy.checkpoint_io):
             checkpoint(self._trainer.global_step, name if "://" in name else os.path.abspath(name))
 
 
-def _later(io: Any) -> bool:
+def _asynchronous(io: Any) -> bool:
     """Whether the file is written in the background, by this plugin or by one that it wraps."""
     while io is not None and not any(base.__name__ == "AsyncCheckpointIO" for base in type(io).__mro__):
         io = getattr(io, "checkpoint_io", None)
@@ -120,5 +120,5 @@ def _later(io: Any) -> bool:
 
 
 def callbacks() -> list[Any]:
-    """For the entry points: what each new trainer gets, which outside ftrun is nothing."""
+    """The callbacks that the entry points give each new trainer: none outside ftrun."""
     return [FtrunCallback()] if os.environ.get("FTRUN_BEAT_DIR") else []

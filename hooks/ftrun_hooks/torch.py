@@ -1,4 +1,4 @@
-"""Checkpoints that a kill cannot tear, and what a restart in the same container finds of the killed attempt.
+"""Checkpoints that a kill cannot tear, and the removal of what a killed attempt left in the container.
 
 Only `save` needs PyTorch, and only it imports it.
 """
@@ -33,9 +33,9 @@ BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def save(obj: object, path: str | os.PathLike[str], step: int | None = None) -> None:
-    """`torch.save`, whole and on disk when it returns; a kill at any instant leaves the old file or the new one.
+    """`torch.save`, complete and on disk when it returns; a kill at any instant leaves the old file or the new one.
 
-    With a `step` it says `ft.checkpoint(step, path)`.  Whatever is raised (OSError, RuntimeError on a full disk; pickle
+    With a `step` it calls `ft.checkpoint(step, path)`.  If it raises (OSError, RuntimeError on a full disk; pickle
     errors), the old file is as it was, and the temporary one beside it is gone.
     """
     import torch
@@ -48,14 +48,14 @@ def save(obj: object, path: str | os.PathLike[str], step: int | None = None) -> 
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
-    """The newest whole file of `torch.save` right in `folder`, by time of modification, then by name (10 after 9).
+    """The newest complete file of `torch.save` right in `folder`, by time of modification, then by name (10 after 9).
 
     Skipped, whatever is wrong with them: torn files, temporary ones (a leading dot, `.tmp`, `.part`, `~`), TorchScript,
-    the format before PyTorch 1.6, anything else.  Tensor data is not read: only a file system that loses what was
-    written in the middle of a file could spoil it unseen.
+    the format before PyTorch 1.6, anything else.  Tensor data is not read: it is damaged unnoticed only if the
+    file system loses data in the middle of a file.
     """
     newest = sorted(_candidates(folder), reverse=True)
-    return next((Path(path) for *_, path in newest if _whole(path)), None)
+    return next((Path(path) for *_, path in newest if _is_complete(path)), None)
 
 
 def fresh_shared_memory(name: str, size: int) -> SharedMemory:
@@ -74,10 +74,10 @@ def fresh_shared_memory(name: str, size: int) -> SharedMemory:
 
 
 def once(name: str, fn: Callable[[], object]) -> bool:
-    """Run `fn`, which must not run twice in a container (a download, preprocessing); tells whether it ran.
+    """Run `fn`, which must not run twice in a container (a download, preprocessing); True if it ran.
 
-    Of several ranks one runs it while the others wait.  If it raises, the error passes and another rank may try; if it
-    is killed, the next start runs it again.  In a new container it runs again, even if the run dir is an old one.
+    Of several ranks one runs it while the others wait.  If it raises, the error propagates and another rank may try; if
+    it is killed, the next start runs it again.  In a new container it runs again, even if the run dir is an old one.
     Outside ftrun, or where the run dir cannot be written, it always runs.
     """
     run_dir, beat_dir = os.environ.get("FTRUN_RUN_DIR"), os.environ.get("FTRUN_BEAT_DIR")
@@ -86,7 +86,7 @@ def once(name: str, fn: Callable[[], object]) -> bool:
         return True
     marker = os.path.join(run_dir, "once", _file_name(name))
     here = {"name": name, "container": _container(), "beat_dir": beat_dir}
-    with Automatic("once"), _turn(marker + ".lock"):
+    with Automatic("once"), _exclusive(marker + ".lock"):
         if _complete(marker, here):
             return False
         fn()
@@ -100,13 +100,13 @@ def once(name: str, fn: Callable[[], object]) -> bool:
 
 @contextmanager
 def _replacing(path: str) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends, synced to disk; if the block raises, no trace of it.
+    """A file that takes the place of `path` when the block ends, synced to disk; if the block raises, it is removed.
 
     Its name depends on the path and the RANK alone, so that what a kill leaves is overwritten by the next.
     """
     folder, name = os.path.split(path)
     fresh = os.path.join(folder, f".{_file_name(name, os.environ.get('RANK', ''))}.tmp")
-    with _alone(fresh) as file:
+    with _open_exclusively(fresh) as file:
         try:
             yield file
             file.flush()
@@ -118,7 +118,7 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
     _sync_folder(folder)
 
 
-def _alone(path: str) -> BinaryIO:
+def _open_exclusively(path: str) -> BinaryIO:
     """The file, empty.  Waits for a live process that still writes to it: ranks that have no RANK share the name."""
     while True:
         file = open(path, "ab")  # noqa: SIM115
@@ -129,11 +129,11 @@ def _alone(path: str) -> BinaryIO:
                 return file
         except FileNotFoundError:
             pass
-        file.close()  # the other one has renamed or removed it
+        file.close()  # the other process has renamed or removed it
 
 
 @contextmanager
-def _turn(path: str) -> Iterator[None]:
+def _exclusive(path: str) -> Iterator[None]:
     """One process at a time is in the block, where the folder can be written."""
     file = None
     try:
@@ -181,7 +181,7 @@ def _complete(marker: str, here: dict[str, str]) -> bool:
 
 
 def _container() -> str:
-    """Another one after a restart of the container, which may find the same run dir but lost what was downloaded."""
+    """An identity of the container.  It changes at a restart, which may keep the run dir but loses downloads."""
     try:
         with open(BOOT, encoding="ascii") as file:
             boot = file.read().strip()
@@ -191,7 +191,7 @@ def _container() -> str:
 
 
 def _file_name(*words: str) -> str:
-    """For any words a file name of their own, of at most 57 bytes."""
+    """A distinct file name for these words, of at most 57 bytes."""
     digest = sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()
     return f"{re.sub('[^A-Za-z0-9._-]', '_', words[0])[:40]}-{digest[:16]}"
 
@@ -213,7 +213,7 @@ def _candidates(folder: str | os.PathLike[str]) -> Iterator[tuple[int, list[Any]
             yield found.st_mtime_ns, [int(p) if at % 2 else p for at, p in enumerate(parts)], path
 
 
-def _whole(path: str) -> bool:
+def _is_complete(path: str) -> bool:
     """A zip file to its last byte, with each entry where the central directory says, and the pickle undamaged."""
     try:
         with open(path, "rb") as file:

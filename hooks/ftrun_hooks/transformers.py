@@ -1,4 +1,4 @@
-"""Beats, sections and checkpoints from transformers: `Trainer(..., callbacks=[FtrunCallback(eval_timeout="2h")])`."""
+"""Heartbeats, sections, checkpoints from transformers: `Trainer(..., callbacks=[FtrunCallback(eval_timeout="2h")])`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._stage import Stage
 
 
 class FtrunCallback(TrainerCallback):  # type: ignore[misc]
-    """A beat with each step; the sections `validation`, `prediction` and `checkpoint`; each checkpoint as progress.
+    """A heartbeat with each step; the sections `validation`, `prediction`, `checkpoint`; each checkpoint as progress.
 
     `eval_timeout` is for one evaluation of one data set, or one prediction, `save_timeout` for one checkpoint (seconds,
-    or like `20m`); without them the supervisor's own limit holds, for each batch anew.  ValueError for what is no
-    duration.
+    or like `20m`); without them the supervisor's own applies, anew for each batch.  ValueError if it is not
+    a duration.
 
-    The last callback of a trainer sees what the others decide: one that asks for a save after this one has been asked
-    gets its checkpoint reported, and no section around it.
+    The last callback of a trainer sees what the others decide: if a later callback requests a save, the checkpoint is
+    reported, but there is no section around it.
     """
 
     def __init__(self, eval_timeout: float | str | None = None, save_timeout: float | str | None = None) -> None:
@@ -52,7 +52,7 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
         self._stage.enter(_asked_for())
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        # Whether this is the best and is to be saved is decided after this event.
+        # Only after this event it is decided whether this is the best model, which is to be saved.
         if self._training and (control.should_save or args.save_strategy == "best"):
             self._stage.enter("checkpoint")
         else:
@@ -72,7 +72,7 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
         self._stage.leave()
 
     def _expect(self, control: Any) -> None:
-        """What the trainer is about to do: it has no event for the beginning of it."""
+        """Enter the section of what the trainer does next, which has no event for its beginning."""
         if control.should_evaluate:
             self._stage.enter("validation")
         elif control.should_save:
@@ -82,7 +82,7 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _asked_for() -> str:
-    """The section of this prediction step, by which of the trainer's methods runs: the event does not tell."""
+    """The section of this prediction step, by the trainer's method that runs: the event does not name it."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_name not in ("evaluate", "predict"):
         frame = frame.f_back

@@ -196,7 +196,7 @@ def test_help_lists_every_kind_with_a_few_words(fthang: Runner) -> None:
 
     assert fthang.run("--help", fast=False) == 0
     text = fthang.output.read_text()
-    trouble, healthy = text.partition("Trouble:")[2].split("Healthy")
-    for group, said in ((kinds.TROUBLE, trouble), (kinds.HEALTHY, healthy)):
+    trouble, healthy = text.partition("Failures:")[2].split("Healthy")
+    for group, said in ((kinds.FAILURES, trouble), (kinds.HEALTHY, healthy)):
         for kind in group:
-            assert any(line.split() == [*kind.usage.split(), *kind.words.split()] for line in said.splitlines())
+            assert any(line.split() == [*kind.usage.split(), *kind.description.split()] for line in said.splitlines())

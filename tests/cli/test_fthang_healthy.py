@@ -117,7 +117,7 @@ def test_it_takes_its_time(tmp_path: Path, kind: str) -> None:
     planned = plan(kind, "300ms")
     setting = Setting(planned.value, tmp_path, 12, 3, 0.001, 2, hooks=False, torch=False)
     begun = time.monotonic()
-    assert train(planned, setting, BEGINNING, troubled=True).step == 12
+    assert train(planned, setting, BEGINNING, disturbed=True).step == 12
     assert time.monotonic() - begun > 0.3
 
 

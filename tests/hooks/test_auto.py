@@ -102,8 +102,8 @@ STEPS = "def steps(*who):\n for one in who: one.step(); print(beat_file.slot()['
         ("steps(optimizer.Optimizer(step=float('nan')))", "0"),
         ("one.state = one.param_groups = None; steps(one, one)", "0 1"),
         ("steps(*(optimizer.Optimizer() for _ in range(3)))", "0 0 0"),
-        ("import ftrun_hooks._auto as auto; auto.MANY = 2; two, many = [optimizer.Optimizer() for _ in '..']\n"
-         "steps(one, two, many, one, two)", "0 0 1 1 2"),
+        ("import ftrun_hooks._auto as auto; auto.MAX_OPTIMIZERS = 2\n"
+         "two, many = [optimizer.Optimizer() for _ in '..']; steps(one, two, many, one, two)", "0 0 1 1 2"),
     ],
 )  # fmt: skip
 def test_steps_are_rounds_of_optimizers(program: Program, code: str, steps: str) -> None:

@@ -161,8 +161,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 class Numbers(Dataset):
     def __len__(self): return 4
     def __getitem__(self, i):
-        mine = sys.modules['ftrun_hooks._slot'].mine
-        return i + 100 * (os.getpid() != MAIN) + 1000 * (mine.words is None and not mine.settled)
+        own_slot = sys.modules['ftrun_hooks._slot'].own_slot
+        return i + 100 * (os.getpid() != MAIN) + 1000 * (own_slot.words is None and not own_slot.settled)
 class Stream(IterableDataset):
     def __iter__(self): return iter(range(3))
 MAIN = int(os.environ.setdefault('MAIN', str(os.getpid())))

@@ -35,7 +35,7 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     plugins = importlib.import_module(f"{pl.__name__}.plugins.io")
     tuner = importlib.import_module(f"{pl.__name__}.tuner")
     from ftrun_hooks import lightning as hooks
-    from ftrun_hooks._slot import mine
+    from ftrun_hooks._slot import own_slot
 
     beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))
     notes: list[str] = []
@@ -130,7 +130,7 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     trainer(hooks.FtrunCallback()).fit(Model())
     tell("outside", ours=before)
     os.environ["FTRUN_BEAT_DIR"] = str(beat_dir)
-    mine.forked()
+    own_slot.forked()
 
     run, model = trainer(val_check_interval=2, accumulate_grad_batches=2, limit_val_batches=2), Model()
     before = ours(run)
@@ -186,13 +186,13 @@ def program(folder: Path, package: str) -> dict[str, Any]:
 
     both = BeatDir(folder / "both")
     os.environ["FTRUN_BEAT_DIR"] = str(both.folder)
-    mine.forked()
+    own_slot.forked()
     run = pl.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_fork", logger=False, barebones=True)
     run.fit(Model())
     tell("two ranks", steps=[both.slot(rank)["step"] for rank in (0, 1)])
 
     for rank, tells in ((7, "on_train_batch_end"), (8, "on_test_start")):
-        mine.forked()
+        own_slot.forked()
         getattr(hooks.FtrunCallback(), tells)(SimpleNamespace(global_rank=rank, global_step=0), None)
     tell("ranks that only the trainer knows", pids=[both.slot(rank)["pid"] for rank in (7, 8)])
     both.close()

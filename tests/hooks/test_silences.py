@@ -81,8 +81,8 @@ clock = [10**15]
 _beat.monotonic_ns = _section.monotonic_ns = lambda: clock[0]
 def wait(seconds): clock[0] += int(seconds * 10**9)
 ft.beat(0)
-from ftrun_hooks._slot import mine
-mine.moved_at = clock[0]
+from ftrun_hooks._slot import own_slot
+own_slot.moved_at = clock[0]
 for step in range(1, 200):
     with ft.section("evaluation"): wait(100)
     wait(2); ft.beat(step)
@@ -126,12 +126,12 @@ _beat.monotonic_ns = _slot.monotonic_ns = lambda: clock[0]
 for step in range(1, 100):
     clock[0] += 10**6; ft.beat(step)
 clock[0] += 45 * 10**9; ft.beat(100)
-print(_slot.mine.words[15] // 10**6, _slot.mine.words[16] // 10**6)
-_slot.mine.header[16], _slot.mine.header[17] = clock[0] - 44 * 10**9, clock[0]
+print(_slot.own_slot.words[15] // 10**6, _slot.own_slot.words[16] // 10**6)
+_slot.own_slot.header[16], _slot.own_slot.header[17] = clock[0] - 44 * 10**9, clock[0]
 clock[0] += 3 * 10**9
 for step in range(101, 201):
     clock[0] += 10**6; ft.beat(step)
-print(_slot.mine.words[16] // 10**6)
+print(_slot.own_slot.words[16] // 10**6)
 """
     result = beats.run(code)
     assert result.stderr == ""

@@ -141,9 +141,9 @@ def test_a_forked_child_of_another_rank_claims_its_own_slot(beats: BeatDir) -> N
 
 def test_a_fork_while_another_thread_holds_the_lock(beats: BeatDir) -> None:
     ran = beats.run(
-        "import os, threading\nfrom ftrun_hooks._slot import mine\nft.beat()\n"
+        "import os, threading\nfrom ftrun_hooks._slot import own_slot\nft.beat()\n"
         "held, go = threading.Event(), threading.Event()\n"
-        "def hold():\n with mine.lock: held.set(); go.wait()\n"
+        "def hold():\n with own_slot.lock: held.set(); go.wait()\n"
         "t = threading.Thread(target=hold); t.start(); held.wait()\n"
         "if os.fork() == 0:\n os.environ['RANK'] = '1'\n with ft.section('s'): ft.beat(3)\n os._exit(0)\n"
         "os.wait(); go.set(); t.join()"
@@ -178,7 +178,7 @@ def test_after_a_fork_in_a_thread_that_thread_is_the_main_one(beats: BeatDir) ->
 
 def test_processes_that_claim_one_rank_together_get_a_slot_each(beats: BeatDir) -> None:
     ran = beats.run(
-        "import os\nfrom ftrun_hooks._slot import mine\n"
+        "import os\nfrom ftrun_hooks._slot import own_slot\n"
         "(start, go), (over, end), (say, told) = os.pipe(), os.pipe(), os.pipe()\n"
         "for _ in range(8):\n if os.fork() == 0:\n"
         "  os.close(go); os.close(end); os.read(start, 1)\n"

@@ -42,7 +42,7 @@ def program(folder: Path) -> dict[str, Any]:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from ftrun_hooks._slot import mine
+    from ftrun_hooks._slot import own_slot
     from ftrun_hooks.transformers import FtrunCallback
 
     beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))
@@ -109,7 +109,7 @@ def program(folder: Path) -> dict[str, Any]:
     trainer(FtrunCallback(), eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2).train()
     os.environ["FTRUN_BEAT_DIR"] = str(beat_dir)
     tell("outside")
-    mine.forked()
+    own_slot.forked()
 
     run = trainer(
         FtrunCallback, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=4, metrics=noted

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftrun.workload import crashes
-from ftrun.workload.kinds import HEALTHY, KINDS, TROUBLE, Kind
+from ftrun.workload.kinds import FAILURES, HEALTHY, KINDS, Kind
 from support.runs import FTHANG, HOUSE, Run, Runs, wait_for
 
 PAGE = HOUSE / "docs" / "hang-matrix.md"
@@ -58,8 +58,8 @@ class Cell(NamedTuple):
         return f"{self.kind}, {self.mode.name}"
 
 
-ENDS = tuple(kind for kind in TROUBLE if kind.begin.__module__ == crashes.__name__)
-HANGS = tuple(kind for kind in TROUBLE if kind not in ENDS)
+ENDS = tuple(kind for kind in FAILURES if kind.begin.__module__ == crashes.__name__)
+HANGS = tuple(kind for kind in FAILURES if kind not in ENDS)
 WELL = [Cell(kind.name, mode) for kind in HEALTHY for mode in MODES]
 FAILING = [Cell(kind.name, mode) for kind in HANGS + ENDS for mode in MODES]
 FAILING += [Cell("spin", GIVEN), Cell("busy", GIVEN)]

@@ -1,7 +1,7 @@
-"""Automatic beats: ftrun puts this folder first on PYTHONPATH, so every Python below it runs this when it starts.
+"""Automatic heartbeats: ftrun puts this folder first on PYTHONPATH, so every Python below it runs this when it starts.
 
-Leaves sys.path and sys.modules as they are without it, then runs the program's own sitecustomize, if there is one.
-Does nothing else outside ftrun and before Python 3.8, where it must still parse: no newer syntax than 2.7 has.
+It leaves sys.path and sys.modules as they would be without it, then runs the program's own sitecustomize, if any.
+Outside ftrun and before Python 3.8 it does nothing else, but must still parse: its syntax is that of Python 2.7.
 """
 
 import os
@@ -9,12 +9,12 @@ import sys
 
 
 class FtrunFinder(object):
-    """Finds `ftrun_hooks`, whether or not it is installed, and has `_auto` look at torch's and safetensors' modules."""
+    """Finds `ftrun_hooks`, whether or not it is installed, and passes modules of torch and safetensors to `_auto`."""
 
     watched = ("torch.", "safetensors.torch")
 
-    def __init__(self, last_words):  # type: (LastWords) -> None
-        self.last_words = last_words
+    def __init__(self, crash_recorder):  # type: (CrashRecorder) -> None
+        self.crash_recorder = crash_recorder
 
     def find_spec(self, name, path=None, target=None):  # type: (str, object, object) -> object
         try:
@@ -28,17 +28,17 @@ class FtrunFinder(object):
 
                 return _auto.find(self, name, path, target)
             if name in ("multiprocessing.popen_fork", "multiprocessing.spawn"):
-                self.last_words.of_children()
+                self.crash_recorder.watch_children()
         except Exception:
-            self.watched = ("\0", "\0")  # no module's name: the next one would fare no better
+            self.watched = ("\0", "\0")  # matches no module: a second try would fail too
         return None
 
 
-class LastWords(object):
-    """Has `_last` write down the exception that this Python dies of.
+class CrashRecorder(object):
+    """Has `_last` write the exception that ends this Python process.
 
-    Python calls the hook for it, unless the program has set one of its own that does not call ours; at exit it is found
-    even then, if the program comes so far.
+    Python calls the hook with it, unless the program has set a hook that does not call this one; then the exception is
+    found at exit, if the program gets that far.
     """
 
     def __init__(self, folder):  # type: (str) -> None
@@ -46,7 +46,7 @@ class LastWords(object):
         self.left = 0
         self.children = False
         self.shown_by = sys.__excepthook__
-        # Under both names: whoever asks whether a program has set a hook of its own is told the truth.
+        # Under both names, so that a check whether the program has set a hook of its own stays correct.
         sys.excepthook = sys.__excepthook__ = self.hook
         known = "atexit" in sys.modules
         import atexit
@@ -67,7 +67,7 @@ class LastWords(object):
 
     def hook(self, kind, error, trace):  # type: (type, object, object) -> None
         if error is not None:
-            self.left = id(error)  # and not the exception: its frames hold memory
+            self.left = id(error)  # not the exception itself, whose frames hold memory
             self.call("leave", error)
         self.shown_by(kind, error, trace)  # type: ignore[arg-type]
 
@@ -76,14 +76,14 @@ class LastWords(object):
         if id(error) != self.left:
             self.call("leave", error)
 
-    def of_children(self):  # type: () -> None
+    def watch_children(self):  # type: () -> None
         if not self.children:
             self.children = True
             self.call("in_children")
 
 
 def ask(folder):  # type: (str) -> None
-    """A process of another user than ftrun: it is let in by the time of its first beat (`_slot.py` asks again)."""
+    """Request access for a process of another user, in time for its first heartbeat (`_slot.py` asks again)."""
     try:
         if not os.access(os.path.join(folder, "beats"), os.W_OK):
             os.close(os.open(os.path.join(folder, "request"), os.O_RDONLY | os.O_NONBLOCK))
@@ -92,7 +92,8 @@ def ask(folder):  # type: (str) -> None
 
 
 def keep_compiled():  # type: () -> None
-    """Also where Python is told to write no compiled forms: in a folder of our own, it saves 1.5 ms at each start."""
+    """Write the bytecode of this file, in a folder of ftrun, even if Python is configured to write none: this saves
+    1.5 ms at each start."""
     try:
         sys.dont_write_bytecode = False
         __loader__.get_code(__name__)  # type: ignore[name-defined]
@@ -103,17 +104,17 @@ def keep_compiled():  # type: () -> None
 
 
 folder = os.path.dirname(__file__)
-if __name__ == "sitecustomize" and folder in sys.path:  # else the import below would find this file again
+if __name__ == "sitecustomize" and folder in sys.path:  # otherwise the import below would find this file again
     sys.path.remove(folder)
-    # Kept by name: Python 2 empties the globals of a module that nobody holds.
+    # Keep a reference: Python 2 clears the globals of a module that has none.
     module = sys.modules.pop(__name__)
-    # Of an ftrun in an ftrun, the inner one comes first here, and is the one that waits for the beats.
+    # If ftrun runs inside ftrun, the inner one comes first here, and it is the one that expects heartbeats.
     begun = any(type(finder).__name__ == "FtrunFinder" for finder in sys.meta_path)
     beats = os.environ.get("FTRUN_BEAT_DIR")
     if beats and sys.version_info >= (3, 8) and not begun:
         ask(beats)
-        sys.meta_path.insert(0, FtrunFinder(LastWords(beats)))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, FtrunFinder(CrashRecorder(beats)))  # type: ignore[arg-type]
         if sys.dont_write_bytecode and folder.startswith(beats) and not os.path.exists(str(__spec__.cached)):
             keep_compiled()
-    # What it raises, and that there is none, is for `site` to handle, as without us.
+    # `site` handles its exceptions, and that it does not exist, as it would without this file.
     __import__(__name__)

@@ -23,7 +23,7 @@ CANNOT = 77  # as Automake has it for a test that cannot run here
 
 
 def listed(title: str, group: tuple[kinds.Kind, ...]) -> str:
-    return "\n".join(["\b", title, *(f"  {kind.usage:<27}{kind.words}" for kind in group)])
+    return "\n".join(["\b", title, *(f"  {kind.usage:<27}{kind.description}" for kind in group)])
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -39,8 +39,8 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 @click.version_option(__version__, prog_name="fthang")
 @click.command(
-    help="Train a little, and get into trouble.",
-    epilog=f"{listed('Trouble:', kinds.TROUBLE)}\n\n"
+    help="Run a small training that hangs, crashes or is slow on demand.",
+    epilog=f"{listed('Failures:', kinds.FAILURES)}\n\n"
     f"{listed(f'Healthy, though it may look like a hang (DURATION: {kinds.DURATION}):', kinds.HEALTHY)}",
     context_settings={"max_content_width": 120},
 )

@@ -1,4 +1,4 @@
-"""What a kind finds when it begins, and the few things that several kinds do."""
+"""The settings with which a kind begins, and functions that several kinds use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ftrun.host.spawn import PR_SET_PDEATHSIG, prctl
 
 
 class Cannot(Exception):
-    """One line: what this machine lacks for the kind."""
+    """The machine lacks something that the kind needs; the message is one line."""
 
 
 class Setting(NamedTuple):
-    """The training around it.  `value` is what the kind's argument says; durations are in seconds."""
+    """The training around the kind.  `value` is the kind's argument; durations are in seconds."""
 
     value: float
     folder: Path  # of the checkpoints; it exists
@@ -43,7 +43,7 @@ def say(line: str) -> None:
 
 
 def paced(seconds: float, pause: float) -> Iterator[None]:
-    """Again and again, with a pause after each, until so many seconds have passed."""
+    """Yield repeatedly, with a pause after each, for this many seconds."""
     over = time.monotonic() + seconds
     while time.monotonic() < over:
         yield
@@ -51,7 +51,7 @@ def paced(seconds: float, pause: float) -> Iterator[None]:
 
 
 def compute(seconds: float) -> None:
-    """Arithmetic of this thread, and nothing else."""
+    """Keep this thread busy with arithmetic."""
     over, x = time.monotonic() + seconds, 1.0
     while time.monotonic() < over:
         for _ in range(1000):
@@ -59,7 +59,7 @@ def compute(seconds: float) -> None:
 
 
 def die_with(parent: int) -> None:
-    """In a child of `parent`: be killed when the thread that made us ends, however it ends."""
+    """In a child of `parent`: get SIGKILL when the thread that forked this process ends."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # too late to be told
+    if os.getppid() != parent:  # the parent ended before the prctl
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Ends, and what is left behind by a training that goes on."""
+"""Crashes, and processes that a training leaves behind while it continues."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def crash(setting: Setting) -> None:
 
 
 def die(setting: Setting) -> None:
-    """Of the signal, without a core file."""
+    """End by the signal, without a core file."""
     import resource
 
     number = signal.Signals(int(setting.value))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores SIGPIPE and makes an exception of SIGINT
+        signal.signal(number, signal.SIG_DFL)  # Python ignores SIGPIPE and turns SIGINT into an exception
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
 
@@ -46,7 +46,7 @@ def daemon(setting: Setting) -> None:
 
 
 def _in_child(leave: Callable[[], None]) -> None:
-    """Let a child do it and end, so that what it started has lost its parent once this returns."""
+    """Call `leave` in a child that ends, so that the processes it started are orphans once this returns."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""Hangs: each function never returns, or only when somebody from outside lets it go on."""
+"""Hangs: each function never returns, or only when something from outside ends its wait."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ftrun.workload.context import Cannot, Setting, die_with, say
 from ftrun.workload.training import BEGINNING, Plain, newest
 
 STORM = 30
-STORM_PAUSE = 0.05  # seconds that a process of the storm lives
-STORM_LASTS = 600  # seconds: one that nobody ends must not eat the machine
+STORM_PAUSE = 0.05  # lifetime of a process of the storm, in seconds
+STORM_LASTS = 600  # seconds: a storm that is not ended must not exhaust the machine
 CHAT_PAUSE = 0.25
 NAP = 0.01
 CLONE = {"x86_64": 56, "aarch64": 220}
@@ -23,7 +23,7 @@ CLONE_VFORK = 0x4000
 
 def sleep(setting: Setting) -> NoReturn:
     while True:
-        time.sleep(10**6)  # one that ends within the start timeout may be a pause that was meant
+        time.sleep(10**6)  # a sleep that ends within the start timeout may be intended
 
 
 def spin(setting: Setting) -> NoReturn:
@@ -32,7 +32,7 @@ def spin(setting: Setting) -> NoReturn:
 
 
 def busy(setting: Setting) -> None:
-    """A retry loop: seen twice, its stack has moved."""
+    """A retry loop, whose stack differs between two samples."""
 
     def arrived(attempt: int) -> bool:
         return attempt < 0
@@ -58,7 +58,7 @@ def deadlock(setting: Setting) -> None:
 
 
 def chatty(setting: Setting) -> None:
-    """A side thread goes on to log, and to beat."""
+    """A side thread continues to log and to give heartbeats."""
     from threading import Thread
 
     def keep_alive() -> None:
@@ -93,7 +93,7 @@ def pipe(setting: Setting) -> NoReturn:
 
 
 def flock(setting: Setting) -> None:
-    """On the folder of the checkpoints, which another one has locked."""
+    """Lock the checkpoint folder, which another open file has locked."""
     from fcntl import LOCK_EX
     from fcntl import flock as lock
 
@@ -102,7 +102,7 @@ def flock(setting: Setting) -> None:
 
 
 def netread(setting: Setting) -> None:
-    """Of a server that takes the connection and never answers."""
+    """Read from a server that accepts the connection and never answers."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
@@ -110,7 +110,7 @@ def netread(setting: Setting) -> None:
 
 
 def native(setting: Setting) -> NoReturn:
-    """This process, with its pid and its output, becomes a program in which there is no Python to look at."""
+    """This process, with its pid and its output, becomes a program without Python."""
     try:
         os.execvp("sleep", ["sleep", str(10**9)])
     except OSError as error:
@@ -146,8 +146,8 @@ def rank_stays_away(setting: Setting) -> None:
         deadlock(setting)
 
 
-def train_untold(setting: Setting) -> None:
-    """For ever, and in Python alone: an optimizer would beat by itself."""
+def train_without_heartbeats(setting: Setting) -> None:
+    """Train for ever, in plain Python: an optimizer would give heartbeats automatically."""
     begun = newest(setting.folder) or BEGINNING
     for _ in Plain(begun).epoch(range(begun.step, sys.maxsize)):
         time.sleep(setting.step_time)
@@ -162,12 +162,12 @@ def fork_storm(setting: Setting) -> NoReturn:
 
 
 def _fork_until(over: float) -> NoReturn:
-    """No process for long, and never more than one at a time."""
+    """A chain of short-lived processes, one at a time."""
     while time.monotonic() < over:
         time.sleep(STORM_PAUSE)
         try:
             if os.fork():
                 os._exit(0)
-        except OSError:  # no room for another one just now
+        except OSError:  # the process limit is reached for the moment
             pass
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What looks like a hang and is none: each takes as many seconds as its argument says, and the training goes on."""
+"""Healthy behaviour that looks like a hang: each lasts as many seconds as its argument, then training continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftrun.workload.context import Setting, compute, die_with, paced
 PIECE = 512 << 10
 PACE = 0.125  # seconds a piece, so that some MB a second go through
 MOST = 64 << 20  # of a file
-JOBS, JOB = 2, 0.2  # compilers at a time, and the seconds that each of them computes
+JOBS, JOB = 2, 0.2  # number of compilers at a time, and seconds that each computes
 
 
 def slow_step(setting: Setting) -> None:
@@ -22,7 +22,7 @@ def slow_step(setting: Setting) -> None:
 
 
 def long_checkpoint(setting: Setting) -> None:
-    """Of no name, so that nothing is left of it."""
+    """Write an unnamed file, so that nothing is left of it."""
     with setting.section("checkpoint"), TemporaryFile(dir=setting.folder) as file:
         size = min(int(setting.value / PACE + 1) * PIECE, MOST)
         disk = SlowDisk(file, setting.value * PIECE / size)
@@ -35,7 +35,7 @@ def long_checkpoint(setting: Setting) -> None:
 
 
 class SlowDisk:
-    """A file that takes `pace` seconds for each PIECE, which is on disk then."""
+    """A file that takes `pace` seconds to write and sync each PIECE."""
 
     def __init__(self, file: IO[bytes], pace: float) -> None:
         self.file, self.pace = file, pace
@@ -50,11 +50,11 @@ class SlowDisk:
         return len(data)
 
     def flush(self) -> None:
-        """There is nothing that waits."""
+        """Nothing is buffered."""
 
 
 def long_compile(setting: Setting) -> None:
-    """`torch.compile` with a real optimizer, else as make(1) does it: by children that come and go."""
+    """`torch.compile` with a real optimizer, otherwise short-lived children, as make(1) starts them."""
     with setting.section("compile"):
         if setting.torch:
             from ftrun.workload import with_torch

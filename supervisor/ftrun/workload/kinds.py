@@ -1,4 +1,4 @@
-"""The kinds that `fthang` knows: the one table of them, and how their words are read."""
+"""The table of the kinds of `fthang`, and the parser of their arguments."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class When(Enum):
 
 
 class Kind(NamedTuple):
-    """`usage` is its name and what follows it; `line` is what it says when it `begins`, with its name and `value`."""
+    """`usage` is its name and its argument; `line` is printed, with its name and `value`, before `begin` is called."""
 
     usage: str
-    words: str
+    description: str
     begin: Begin
     line: str = "hanging: {name}"
     when: When = When.STEP
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A kind and what its argument says."""
+    """A kind and the value of its argument."""
 
     kind: Kind
     value: float = 0
@@ -49,15 +49,15 @@ class Plan(NamedTuple):
         return self.kind.line.format(name=self.kind.name, value=self.value)
 
 
-def _healthy(name: str, words: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> Kind:
-    return Kind(f"{name} [DURATION]", words, begin, "{name} for {value:g} s", when, mute=mute)
+def _healthy(name: str, description: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> Kind:
+    return Kind(f"{name} [DURATION]", description, begin, "{name} for {value:g} s", when, mute=mute)
 
 
 def _nothing(setting: Setting) -> None:
-    """The training itself does what the kind says."""
+    """The training itself has this kind built in."""
 
 
-TROUBLE = (
+FAILURES = (
     Kind("sleep", "the main thread sleeps for ever", hangs.sleep),
     Kind("deadlock", "it waits for a lock that it holds", hangs.deadlock),
     Kind("gil", "C code blocks and keeps the GIL: no thread runs", hangs.gil),
@@ -65,22 +65,22 @@ TROUBLE = (
     Kind("collective", "two ranks; one never comes to the all_reduce (PyTorch)", hangs.rank_stays_away, torch=True),
     Kind("dataloader", "a worker never returns with its batch (PyTorch)", _nothing, torch=True),
     Kind("pipe", "a write into a pipe that nobody reads", hangs.pipe),
-    Kind("flock", "a file lock that another one holds", hangs.flock),
+    Kind("flock", "a file lock that another open file holds", hangs.flock),
     Kind("netread", "a read from a server that never answers", hangs.netread),
     Kind("nfs-like", "state D, as on a dead file server", hangs.nfs_like),
     Kind("stop", "stopped by SIGSTOP", hangs.stop),
     Kind("spin", "an endless loop", hangs.spin),
     Kind("busy", "an endless loop that calls functions: its stack moves", hangs.busy),
-    Kind("chatty", "deadlock, while a side thread logs and beats", hangs.chatty),
-    Kind("nobeat", "trains on for ever and never beats", hangs.train_untold, when=When.START),
+    Kind("chatty", "deadlock, while a side thread logs and gives heartbeats", hangs.chatty),
+    Kind("nobeat", "trains for ever without heartbeats", hangs.train_without_heartbeats, when=When.START),
     Kind("forkstorm", "processes that fork and end, without end", hangs.fork_storm),
-    Kind("crash CODE", "ends with the exit code", crashes.crash, "crashing: exit code {value}"),
-    Kind("signal NAME", "dies of the signal", crashes.die, "killing itself: {value.name}"),
-    Kind("orphans N", "leaves so many behind and trains on", crashes.orphans, "left behind: {value} orphans"),
+    Kind("crash CODE", "ends with this exit code", crashes.crash, "crashing: exit code {value}"),
+    Kind("signal NAME", "is ended by this signal", crashes.die, "killing itself: {value.name}"),
+    Kind("orphans N", "leaves N orphans behind and trains on", crashes.orphans, "left behind: {value} orphans"),
     Kind("daemon", "leaves a daemon behind and trains on", crashes.daemon, "left behind: a daemon"),
 )
 HEALTHY = (
-    Kind("none", "trains, and that is all", _nothing, ""),
+    Kind("none", "trains without a fault", _nothing, ""),
     _healthy("slow-step", "one step of many small parts", healthy.slow_step),
     _healthy("long-checkpoint", "writes some MB a second, each to the disk", healthy.long_checkpoint),
     _healthy("long-compile", "torch.compile; without --torch, children that compute and write", healthy.long_compile),
@@ -89,7 +89,7 @@ HEALTHY = (
     _healthy("first-batch", "reads some MB a second before the first step", healthy.first_batch, When.START),
     _healthy("paused-io", "the rest of the steps only compute: no log, no checkpoint", _nothing, mute=True),
 )
-KINDS = {kind.name: kind for kind in TROUBLE + HEALTHY}
+KINDS = {kind.name: kind for kind in FAILURES + HEALTHY}
 
 
 def plan(name: str, argument: str | None) -> Plan:
@@ -97,12 +97,12 @@ def plan(name: str, argument: str | None) -> Plan:
     if name not in KINDS:
         raise ValueError(f"unknown kind {name!r}{_near(name, KINDS)}; see fthang --help")
     kind = KINDS[name]
-    wanted = kind.usage.partition(" ")[2]
-    if argument is None and wanted == "[DURATION]":
+    expected = kind.usage.partition(" ")[2]
+    if argument is None and expected == "[DURATION]":
         argument = DURATION
-    if (argument is None) == bool(wanted):
-        raise ValueError(f"{name} takes {'an' if wanted else 'no'} argument: fthang {kind.usage}")
-    return Plan(kind, READ[wanted](argument) if argument is not None else 0)
+    if (argument is None) == bool(expected):
+        raise ValueError(f"{name} takes {'an' if expected else 'no'} argument: fthang {kind.usage}")
+    return Plan(kind, PARSERS[expected](argument) if argument is not None else 0)
 
 
 def _code(text: str) -> int:
@@ -113,10 +113,10 @@ def _count(text: str) -> int:
     return _number(text, "a number of orphans", 1, 10_000)
 
 
-def _near(word: str, known: Iterable[str]) -> str:
+def _near(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(word, known, 1)
+    near = get_close_matches(name, known, 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
@@ -139,4 +139,4 @@ def seconds(text: str) -> float:
     return nanoseconds(text) / 1e9
 
 
-READ: dict[str, Callable[[str], float]] = {"CODE": _code, "NAME": _signal, "N": _count, "[DURATION]": seconds}
+PARSERS: dict[str, Callable[[str], float]] = {"CODE": _code, "NAME": _signal, "N": _count, "[DURATION]": seconds}

@@ -1,4 +1,4 @@
-"""One start of the training, with the trouble in it."""
+"""One start of the training, with the hang, crash or delay in it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ftrun.workload.kinds import Plan, When
 from ftrun.workload.training import Checkpoint, Plain, Training, save
 
 
-def train(plan: Plan, setting: Setting, begun: Checkpoint, troubled: bool) -> Checkpoint:
-    """On from `begun`, and the state at the end; where `troubled`, the trouble comes once on the way."""
-    kind, ahead, mute, state = plan.kind, troubled, False, begun
-    begins = max(setting.after, begun.step + 1)  # the step after which it does, unless at the start
-    training = _training(plan, setting, begun, begins if troubled else None)
-    epoch_end = begins if troubled and kind.when is When.EPOCH else setting.steps
+def train(plan: Plan, setting: Setting, begun: Checkpoint, disturbed: bool) -> Checkpoint:
+    """Train from `begun` on, to the state at the end; if `disturbed`, the kind of `plan` begins once meanwhile."""
+    kind, ahead, mute, state = plan.kind, disturbed, False, begun
+    begins = max(setting.after, begun.step + 1)  # the step after which the kind begins, unless it begins at the start
+    training = _training(plan, setting, begun, begins if disturbed else None)
+    epoch_end = begins if disturbed and kind.when is When.EPOCH else setting.steps
     for when, state in _moments(training, begun, epoch_end, setting.steps):
         if when is When.STEP:
             if mute:
@@ -26,7 +26,7 @@ def train(plan: Plan, setting: Setting, begun: Checkpoint, troubled: bool) -> Ch
                 say(f"step {state.step} loss {state.loss:.6f}")
             setting.beat(state.step)
             due = state.step == setting.steps or (state.step % setting.save_every == 0 and not mute)
-            # A start that is bound for trouble saves nothing beyond `after`: each such start ends where the first did.
+            # A start that will fail saves nothing beyond `after`, so that each such start ends where the first did.
             if due and training.leads and not (ahead and state.step > setting.after):
                 path = save(setting.folder, state)
                 if setting.hooks:
@@ -38,12 +38,12 @@ def train(plan: Plan, setting: Setting, begun: Checkpoint, troubled: bool) -> Ch
     return state
 
 
-def _training(plan: Plan, setting: Setting, begun: Checkpoint, trouble: int | None) -> Training:
+def _training(plan: Plan, setting: Setting, begun: Checkpoint, begins_after: int | None) -> Training:
     if not (setting.torch or plan.kind.torch):
         return Plain(begun)
     from ftrun.workload import with_torch
 
-    return with_torch.training(plan.kind.name, begun, trouble)
+    return with_torch.training(plan.kind.name, begun, begins_after)
 
 
 def _moments(training: Training, begun: Checkpoint, epoch_end: int, steps: int) -> Iterator[tuple[When, Checkpoint]]:

@@ -1,4 +1,4 @@
-"""The training of `fthang`, a line fitted by gradient descent, and its checkpoints: whole on disk, or not there."""
+"""The training of `fthang`, a line fitted by gradient descent, and its checkpoints, which are written atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT = 3
 
 
 class Checkpoint(NamedTuple):
-    """All that a training needs to go on as if it had never stopped."""
+    """Everything that a training needs to resume exactly where it stopped."""
 
     step: int
     weights: tuple[float, float]
@@ -25,7 +25,7 @@ BEGINNING = Checkpoint(0, (0.0, 0.0), 0.0)
 
 
 def save(folder: Path, state: Checkpoint) -> Path:
-    """Its path; once this returns, the checkpoint outlives a crash of the machine.  Keeps the newest KEPT."""
+    """Return its path; the checkpoint then survives a crash of the machine.  The newest KEPT are kept."""
     path = folder / f"checkpoint-{state.step:08d}.json"
     fresh = path.with_suffix(".tmp")
     with fresh.open("w", encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def save(folder: Path, state: Checkpoint) -> Path:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The newest intact checkpoint; torn and foreign files are passed over."""
+    """The newest intact checkpoint; torn and foreign files are skipped."""
     return next(filter(None, map(load, newest_first(folder))), None)
 
 
@@ -62,7 +62,7 @@ def load(path: Path) -> Checkpoint | None:
 
 
 class Training(Protocol):
-    """Begins with a checkpoint; the same one gives the same steps, wherever it was resumed."""
+    """Begins with a checkpoint; its steps depend on nothing else."""
 
     leads: bool  # this process saves the checkpoints
 
@@ -71,7 +71,7 @@ class Training(Protocol):
 
 
 class Plain:
-    """In Python alone."""
+    """In plain Python."""
 
     leads = True
 

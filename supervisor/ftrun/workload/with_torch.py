@@ -1,4 +1,4 @@
-"""The same training with PyTorch: a real loader and a real optimizer, which ftrun's automatic beats see."""
+"""The same training with PyTorch: a real loader and a real optimizer, which ftrun's automatic heartbeats see."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ class Batches(Dataset[Batch]):
         return step, x, y
 
 
-def training(kind: str, begun: Checkpoint, trouble: int | None) -> Torch:
-    """For this kind of trouble after step `trouble`."""
+def training(kind: str, begun: Checkpoint, begins_after: int | None) -> Torch:
+    """The training of this kind, which the kind disturbs after step `begins_after`."""
     if kind == "collective":
         return Ranks(begun)
     if kind == "dataloader":
-        return Torch(begun, workers=1, stuck=None if trouble is None else trouble + 1)
+        return Torch(begun, workers=1, stuck=None if begins_after is None else begins_after + 1)
     return Torch(begun)
 
 
 class Torch:
-    """SGD, with batches from so many `workers`: with any, the batch of step `stuck` never comes."""
+    """SGD, with batches from this many `workers`; if there are any, the batch of step `stuck` never arrives."""
 
     leads = True
 
     def __init__(self, begun: Checkpoint, workers: int = 0, stuck: int | None = None) -> None:
         torch.set_num_threads(1)
         self.weights = torch.tensor(begun.weights, dtype=torch.float64, requires_grad=True)
-        # A group that counts the steps, as those of apex do, tells a resumed optimizer from a new one.
+        # A parameter group with a step count, as in apex, distinguishes a resumed optimizer from a new one.
         self.optimizer = torch.optim.SGD([{"params": [self.weights], "step": begun.step}], lr=RATE)
         self.workers, self.stuck = workers, stuck
 
@@ -84,7 +84,7 @@ class Torch:
             multiprocessing_context="fork" if self.workers else None,
             worker_init_fn=partial(_begin_worker, os.getpid()),
         )
-        with held:  # the classic: a worker that is forked now has it held for ever
+        with held:  # a worker that is forked now inherits the locked lock
             return iter(loader)
 
     def _exchange(self) -> None:
@@ -96,7 +96,7 @@ class Ranks(Torch):
 
     def __init__(self, begun: Checkpoint) -> None:
         super().__init__(begun)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it asks for the host's own name, which may be unknown
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host's own name, which may fail
         self.peer: subprocess.Popen[bytes] | None = None
         first, port = map(int, os.environ.get(PEER, "0 0").split())
         self.leads = not first
@@ -130,7 +130,7 @@ def _begin_worker(parent: int, number: int) -> None:
 
 
 def save(file: object, size: int) -> None:
-    """`torch.save` of so many bytes."""
+    """`torch.save` of `size` bytes."""
     torch.save(torch.zeros(size, dtype=torch.uint8), file)  # type: ignore[arg-type]
 
 
