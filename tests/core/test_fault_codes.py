@@ -132,7 +132,7 @@ def test_one_form_has_no_other(code: str) -> None:
 @pytest.mark.parametrize("vendor", ["ascend", "nvidia"])
 def test_every_entry_says_why_and_every_line_is_one(vendor: str) -> None:
     lines = Path(BY_NAME[vendor].faults).read_text(encoding="utf-8").splitlines()
-    table = tables.ours(vendor)
+    table = tables.built_in(vendor)
     assert all(entry.why for entry in table.values())
     assert len(table) == sum(not line.startswith("#") and line != "" for line in lines)
     assert "Source:" in "".join(lines[:4])
@@ -168,12 +168,12 @@ def test_every_entry_says_why_and_every_line_is_one(vendor: str) -> None:
     ],
 )
 def test_what_is_what(vendor: str, code: str, severity: str) -> None:
-    assert look_up(tables.ours(vendor), code).severity == severity
+    assert look_up(tables.built_in(vendor), code).severity == severity
 
 
 @shared
 def test_every_ascend_code_has_the_severity_of_its_level() -> None:
-    table = dict(tables.ours("ascend"))
+    table = dict(tables.built_in("ascend"))
     causes = load("ascend-codes-joined.json")
     levels: dict[str, set[str]] = {}
     for name, codes in load("faultCode.json").items():
@@ -194,12 +194,12 @@ def test_every_ascend_code_has_the_severity_of_its_level() -> None:
 @shared
 def test_no_sentence_of_the_sources_is_ours() -> None:
     theirs = {cause["cause_en"].lower() for cause in load("ascend-codes-joined.json").values()}
-    assert not theirs & {entry.why.lower() for entry in tables.ours("ascend").values()}
+    assert not theirs & {entry.why.lower() for entry in tables.built_in("ascend").values()}
 
 
 @shared
 def test_every_xid_has_the_severity_of_its_action() -> None:
-    table = {code: entry for code, entry in tables.ours("nvidia").items() if code.isdigit()}
+    table = {code: entry for code, entry in tables.built_in("nvidia").items() if code.isdigit()}
     for xid in load("nvidia-xid-catalog.json")["entries"]:
         expected = WORKFLOWS.get(xid["code"], IMMEDIATE.get(xid["immediate"], "unknown"))
         if xid["immediate"] == "RESTART_APP" and xid["investigatory"] in BY_THE_PROGRAM:

@@ -322,7 +322,7 @@ def test_a_variable_that_names_no_chip_of_a_list_that_came_late(fake: Fake, open
     tool.say("info -m", "ret is -8020\n", 204)
     vendor = opened(tool, ASCEND_RT_VISIBLE_DEVICES="7")
     tool.say("info -m", *FakeNpuSmi(tool.folder / "well").answers()["info -m"])
-    vendor._again = 0.0  # its time has come
+    vendor._list_at = 0.0  # its time has come
     for _ in range(2):
         assert vendor.devices() == []
     assert vendor.problems == ["ASCEND_RT_VISIBLE_DEVICES=7 names no chip of this node"]
@@ -357,13 +357,13 @@ def test_a_slow_tool_is_asked_for_everything_in_its_turn(
     """As if each answer took 4 s, of the 10 s that a look has."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    start = npu_smi_runs.Asking._start
+    start = npu_smi_runs.ToolRunner._start
 
-    def slowly(self: npu_smi_runs.Asking, *arguments: Any) -> Any:
+    def slowly(self: npu_smi_runs.ToolRunner, *arguments: Any) -> Any:
         now[0] += 4.0
         return start(self, *arguments)
 
-    monkeypatch.setattr(npu_smi_runs.Asking, "_start", slowly)
+    monkeypatch.setattr(npu_smi_runs.ToolRunner, "_start", slowly)
     tool = fake("A3")
     vendor = opened(tool)
     looks: list[list[str]] = []

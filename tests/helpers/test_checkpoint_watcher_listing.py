@@ -159,7 +159,7 @@ def test_a_disk_that_is_away_for_a_while_brings_nothing_new(
     looking.folders.remounted()
     assert looking.go_on(60) == []
     assert [what.split(": ")[1] for what in looking.folders.problems][:1] == [
-        "Transport endpoint is not connected; checkpoints there are not seen"
+        "Transport endpoint is not connected; checkpoints there are not detected"
     ]
     looking.away = "nothing"
     assert looking.go_on(60) == []
@@ -183,10 +183,8 @@ def test_a_match_that_cannot_be_looked_at_is_looked_at_later(looking: Looking, t
     notify.close()
 
 
-def test_what_was_told_long_ago_is_not_told_again(
-    looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matches, "TOLD", 0)
+def test_an_old_report_is_not_repeated(looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matches, "REPORTED", 0)
     notify = Inotify()
     looking.start(f"{tmp_path}/*.pt", notify=notify)
     put(tmp_path / "a.pt")
@@ -223,7 +221,7 @@ def test_memory_is_bounded(looking: Looking, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(folders, "MARKS", 50)
     monkeypatch.setattr(folder, "MARKS", 50)
     monkeypatch.setattr(matches, "WAITS", 5)
-    monkeypatch.setattr(matches, "TOLD", 5)
+    monkeypatch.setattr(matches, "REPORTED", 5)
     for number in range(60):
         (tmp_path / f"{number}").mkdir()
     looking.start(f"{tmp_path}/*/x", f"{tmp_path}/*.pt")
@@ -235,7 +233,7 @@ def test_memory_is_bounded(looking: Looking, tmp_path: Path, monkeypatch: pytest
     for number in range(60):
         (tmp_path / f"{number}.pt").touch()
     looking.go_on(5)
-    assert looking.folders.problems[1] == "more than 50 matches: what is new is seen by inotify alone"
+    assert looking.folders.problems[1] == "more than 50 matches: new ones are detected by inotify alone"
     assert len(looking.folders.problems) == 2
 
 

@@ -145,11 +145,11 @@ def test_no_real_output_is_taken_for_garbled() -> None:
     for path in SAMPLES.glob("*info_-t_*.txt"):
         kind = path.name.split("info_-t_")[1].partition("__")[0].removesuffix(".txt").partition("_")[0]
         if kind in npu_smi.KEYS:
-            assert not npu_smi.unread(kind, path.read_text()), path.name
+            assert not npu_smi.is_unparsed(kind, path.read_text()), path.name
     for kind in npu_smi.KEYS:
-        assert npu_smi.unread(kind, "")
-        assert npu_smi.unread(kind, "\0\xff garbage\n")
-        assert not npu_smi.unread(kind, "Error parameter of -t\n")
+        assert npu_smi.is_unparsed(kind, "")
+        assert npu_smi.is_unparsed(kind, "\0\xff garbage\n")
+        assert not npu_smi.is_unparsed(kind, "Error parameter of -t\n")
 
 
 def test_a_chip_without_hbm_has_other_memory() -> None:

@@ -320,6 +320,6 @@ def test_an_old_driver(tmp_path: Path, start: Start) -> None:
     old = FakeNvml(tmp_path, old=True)
     old.set(0, **BUSY, pids=[7])
     probe = start(old)
-    assert probe.event("problem")["what"] == "Xids are not seen: Function Not Found"
+    assert probe.event("problem")["what"] == "Xids cannot be read: Function Not Found"
     device = probe.devices()[0]
     assert (device["util"], device["pids"], device["remapped_rows"], device["health"]) == (97, [7], None, "ok")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ftrun.core.rules.fault_codes import parse
-from ftrun.helpers.probe.device_health import unclear, well
+from ftrun.helpers.probe.device_health import is_healthy, reason_not_cleared
 from ftrun.messages.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import RECOVERY, UNKNOWN, FakeNvml, uuid
@@ -67,7 +67,7 @@ def test_what_the_driver_asks_for_has_to_be_done(probe: Prober, fake: FakeNvml) 
     fake.later(0.7, 0, **{RECOVERY: 0})
     assert ask(probe, uuid(0), "48")["ok"]
     assert time.monotonic() - since > 0.6
-    # what it asked for came since, and has gone
+    # what it asked for was reported since, and is over
     assert [line["gone"] for line in probe.lines if line.get("code") == "recovery:reset"] == [False, True]
 
 
@@ -116,7 +116,7 @@ def test_what_comes_meanwhile_is_against_it_if_it_is_grave(probe: Prober, fake: 
     fake.xid(0, 95)
     assert probe.event("fault")["code"] == "95"
     fake.set(0, **{RECOVERY: 0})
-    assert probe.event("cleared")["why"] == "95 came since"
+    assert probe.event("cleared")["why"] == "95 was reported since"
 
 
 def healthy(probe: Prober, *removed: str) -> list[str]:
@@ -160,7 +160,7 @@ def test_of_chips_that_were_taken_out_those_are_well_that_say_so_now(chips: Prob
     ],
 )
 def test_well(seen: dict[str, Any], present: tuple[str, ...], answer: bool) -> None:
-    assert well(Device("ascend", "0-0", 0, "910B", health="ok")._replace(**seen), present) is answer
+    assert is_healthy(Device("ascend", "0-0", 0, "910B", health="ok")._replace(**seen), present) is answer
 
 
 def test_xids_are_told_while_it_waits(probe: Prober, fake: FakeNvml) -> None:
@@ -229,15 +229,25 @@ def test_a_heavy_tool_is_asked_once_a_second_at_most(chips: Prober, tool: FakeNp
         (Device("nvidia", "a", 0, "", health="Alarm", answers=False), (), (), "Alarm"),
         (Device("nvidia", "a", 0, "", memory_used=1, health="GPU is lost"), {"lost"}, (), "lost"),
         (Device("nvidia", "a", 0, "", health="ok"), {"48"}, (), "048 is still reported"),
-        (Device("nvidia", "a", 0, "", health="ok"), (), {"95", "13"}, "95 came since"),
+        (Device("nvidia", "a", 0, "", health="ok"), (), {"95", "13"}, "95 was reported since"),
         (Device("nvidia", "a", 0, "", health="ok"), {"95"}, {"95"}, ""),
         (Device("nvidia", "a", 0, "", health="ok", recovery="none"), (), (), ""),
         (Device("nvidia", "a", 0, "", health="ok", recovery="imex"), (), (), ""),
-        (Device("nvidia", "a", 0, "", health="ok", recovery="drain"), (), (), "the driver asks for: drain"),
-        (Device("nvidia", "a", 0, "", health="ok", recovery="what"), (), (), "the driver asks for: what"),
+        (
+            Device("nvidia", "a", 0, "", health="ok", recovery="drain"),
+            (),
+            (),
+            "the driver asks for: drain",
+        ),
+        (
+            Device("nvidia", "a", 0, "", health="ok", recovery="what"),
+            (),
+            (),
+            "the driver asks for: what",
+        ),
         (None, (), (), "not listed any more"),
     ],
 )
 def test_the_rule(device: Device | None, present: set[str], new: set[str], why: str) -> None:
     table = parse("13 user\n48 major\n95 critical\nrecovery:imex ignore\nrecovery:drain minor")
-    assert unclear(device, "048", present, new, table) == why
+    assert reason_not_cleared(device, "048", present, new, table) == why

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.probe.device import DeviceFault
-from ftrun.helpers.probe.lasting_states import Standing, Words
+from ftrun.helpers.probe.lasting_states import LastingStates, StateTexts
 from ftrun.messages.probe import Device
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import RECOVERY, FakeNvml, uuid
@@ -154,15 +154,15 @@ def device(health: str = "ok", recovery: str | None = "none", name: str = "a") -
 
 
 def test_states_that_last() -> None:
-    standing = Standing(Words("lost it", "reset it"))
+    states = LastingStates(StateTexts("lost it", "reset it"))
 
     def news(*devices: Device) -> list[tuple[str, bool, bool]]:
-        return [(fault.code, fault.gone, fault.old) for fault in standing.look(devices)]
+        return [(fault.code, fault.gone, fault.old) for fault in states.update(devices)]
 
     assert news(device(recovery=None)) == []
     assert news(device(health="reset it", recovery=None)) == [("recovery:reset", False, False)]
     assert news(device(health="no answer", recovery=None)) == []
-    assert set(standing.of("a")) == {"recovery:reset"}
+    assert set(states.of("a")) == {"recovery:reset"}
     assert news(device(health="lost it", recovery=None)) == [("lost", False, False)]
     assert news(device(recovery="drain")) == [
         ("recovery:drain", False, False),
@@ -170,5 +170,5 @@ def test_states_that_last() -> None:
         ("recovery:reset", True, False),
     ]
     assert news(device(health="lost it", name="b")) == [("recovery:drain", True, False), ("lost", False, True)]
-    assert standing.look([device(name="b")]) == [DeviceFault("b", 3, "lost", "GPU is lost", gone=True)]
-    assert not standing.of("a")
+    assert states.update([device(name="b")]) == [DeviceFault("b", 3, "lost", "GPU is lost", gone=True)]
+    assert not states.of("a")

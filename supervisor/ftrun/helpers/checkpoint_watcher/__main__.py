@@ -1,10 +1,10 @@
-"""Says when a checkpoint was saved: `python -m ftrun.helpers.checkpoint_watcher GLOB...`, started by PID 1.
+"""Report saved checkpoints: `python -m ftrun.helpers.checkpoint_watcher GLOB...`, started by PID 1.
 
-stdin and stdout are one stream socket.  What it says is in messages/checkpoints.py: `Ready` once what exists is known,
-which is not progress; then `Saved`, and `Problem`, each at most once.  It ends with 0 when stdin ends or nobody reads
-any more, with 1 after a problem that it did not expect.  It may block on a dead disk: nobody waits for it.  Memory:
-about 250 bytes for each match that exists, 400 while it is listed, at most 200,000 of them; 2 KiB for each folder that
-the globs lead through, at most 16,384.
+stdin and stdout are one stream socket.  The messages are in messages/checkpoints.py: `Ready` when the existing matches
+are known, which are not progress; then `Saved`, and `Problem`, each problem at most once.  It exits with 0 when stdin
+or the reader is closed, and with 1 after an unexpected error.  It may block on a disk that does not respond; no process
+waits for it.  Memory: about 250 bytes for each existing match, 400 while it is listed, at most 200,000 of them; 2 KiB
+for each folder that the globs lead through, at most 16,384.
 """
 
 import os
@@ -23,21 +23,21 @@ from ftrun.host.inotify import Inotify
 from ftrun.messages.checkpoints import EVENTS, Event, Saved
 from ftrun.messages.helpers import Problem, Ready
 
-MODE: Final = "WATCH_MODE"  # "list": do without inotify, for tests
-BATCH: Final = 0.1  # s: events that come all the time wake us, and PID 1, at most 10 times a second
-AT_ONCE: Final = 1000  # of more that are saved in one instant only the last are told: one is as good
+MODE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
+BATCH: Final = 0.1  # s: continuous events wake this helper, and PID 1, at most 10 times per second
+AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones are reported: one would suffice
 
 
 def main(argv: Sequence[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; we end with PID 1
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease (disk.busy)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; this helper ends with PID 1
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # raised by a lease (disk.busy)
     try:
         _run(argv)
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except Exception as error:
         try:
-            _say(Problem(f"checkpoints are not seen: {error!r}"))
+            _send(Problem(f"checkpoints are not seen: {error!r}"))
         except OSError:
             pass
         return 1
@@ -53,12 +53,12 @@ def _run(globs: Sequence[str]) -> None:
             notify = Inotify()
         except OSError as error:
             what = f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead"
-            _say(Problem(what))
-    mounts = _mounts()  # before the first look: what changes from now on is told
+            _send(Problem(what))
+    mounts = _mounts()  # before the first look, so that no later change is missed
     matches = Matches(parsed)
     folders = Folders(parsed, matches, notify)
-    _tell(matches, folders)
-    _say(Ready())
+    _send_news(matches, folders)
+    _send(Ready())
 
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -71,7 +71,7 @@ def _run(globs: Sequence[str]) -> None:
         if 0 in ready and not os.read(0, 65536):
             return
         if mounts is not None and mounts in ready:
-            poll.unregister(mounts)  # until the next round: mounts may come all the time
+            poll.unregister(mounts)  # until the next round: mounts may be continuous
             folders.remounted()
         events = notify.read() if notify is not None and notify.fd in ready else []
         for event in events:
@@ -82,13 +82,13 @@ def _run(globs: Sequence[str]) -> None:
             folders.round()
             if mounts is not None:
                 poll.register(mounts, select.POLLPRI)
-        _tell(matches, folders)
+        _send_news(matches, folders)
         if events:
             time.sleep(BATCH)
 
 
 def _mounts() -> int | None:
-    """POLLPRI is raised after each mount and unmount (proc(5))."""
+    """A descriptor with POLLPRI after each mount and unmount (proc(5))."""
     try:
         return os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -96,21 +96,21 @@ def _mounts() -> int | None:
 
 
 def _until(*times: float | None) -> float | None:
-    """Milliseconds from now; None: for ever."""
+    """Milliseconds until the earliest time; None: forever."""
     due = min((at for at in times if at is not None), default=None)
     return None if due is None else max(0.0, (due - time.monotonic()) * 1000 + 1)
 
 
-def _tell(matches: Matches, folders: Folders) -> None:
+def _send_news(matches: Matches, folders: Folders) -> None:
     for what in folders.problems:
-        _say(Problem(what))
+        _send(Problem(what))
     for saved in matches.saved[-AT_ONCE:]:
-        _say(Saved(*saved))
+        _send(Saved(*saved))
     folders.problems.clear()
     matches.saved.clear()
 
 
-def _say(message: Event) -> None:
+def _send(message: Event) -> None:
     write(EVENTS.dump(message))
 
 

@@ -1,4 +1,4 @@
-"""What the file system says.  Every call may block for as long as the disk does not answer."""
+"""File system queries.  Each call may block for as long as the disk does not answer."""
 
 import ctypes
 import errno
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ftrun.helpers.checkpoint_watcher.waits import Look
 
-# File systems that only this machine changes, so that inotify tells everything: linux/magic.h, and the file systems
+# File systems that only this machine changes, so that inotify reports everything: linux/magic.h, and the file systems
 # that coreutils' `stat.c` marks "local".  Any other (NFS, SMB, Lustre, GPFS, BeeGFS, CephFS, FUSE with virtiofs, 9p,
 # AFS, GlusterFS, ... and what is unknown) is also listed from time to time.  overlayfs is a container's root: whatever
 # is done in the container goes through it.
@@ -42,8 +42,13 @@ LOCAL: Final = frozenset(
         0x63677270,  # cgroup2
     }
 )
-GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # there is certainly nothing
-WALK: Final = 10_000  # entries of a folder that are looked at
+GONE: Final = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)  # errors that prove that there is no such entry
+WALK: Final = 10_000  # entries of a folder that are read
 
 _AT_FDCWD: Final = -100
 _AT_SYMLINK_NOFOLLOW: Final = 0x100
@@ -70,10 +75,10 @@ class Stat(NamedTuple):
 
 
 def stat(path: str, follow: bool = True, fresh: bool = False) -> Stat:
-    """`fresh`: ask the server, for an NFS client otherwise believes what it knew up to a minute ago (acdirmax in
+    """`fresh`: ask the server; an NFS client may otherwise return attributes that are up to a minute old (acdirmax in
     nfs(5)).  OSError."""
     if fresh and _statx is not None:
-        # statx(2): where nothing is cached it is what stat is; a sandbox may forbid it.
+        # statx(2): without a cache it is the same as stat; a sandbox may forbid it.
         flags = _AT_STATX_FORCE_SYNC | (0 if follow else _AT_SYMLINK_NOFOLLOW)
         buffer = ctypes.create_string_buffer(256)
         if _statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BASIC_STATS, buffer) == 0:
@@ -84,7 +89,7 @@ def stat(path: str, follow: bool = True, fresh: bool = False) -> Stat:
 
 
 def local(path: str) -> bool:
-    """Whether inotify sees every change there; False where that is not known."""
+    """Whether inotify reports every change there; False where that is unknown."""
     buffer = ctypes.create_string_buffer(256)  # struct statfs: f_type is the first word (statfs(2))
     if _libc.statfs(os.fsencode(path), buffer):
         return False
@@ -92,8 +97,8 @@ def local(path: str) -> bool:
 
 
 def look(path: str, fresh: bool = False, walk: bool = True) -> Look | None:
-    """None where there is nothing that can be a checkpoint.  A link is what it leads to; one that leads nowhere is a
-    match as any other.  `walk`: look at all that is in a folder.  OSError where the disk cannot say."""
+    """The state of a match; None if it cannot be a checkpoint.  A link is followed; a dangling link is a match like any
+    other.  `walk`: read the content of a folder.  OSError if the disk fails."""
     link = None
     try:
         found = stat(path, follow=False, fresh=fresh)
@@ -110,8 +115,8 @@ def look(path: str, fresh: bool = False, walk: bool = True) -> Look | None:
 
 
 def busy(path: str, folder: bool) -> bool:
-    """Whether anybody on this machine has it, or anything in it, open for writing.  False where nobody can say: a file
-    of somebody else, a network disk."""
+    """Whether a process on this machine has it, or anything in it, open for writing.  False where that is unknown: a
+    file of another user, a network disk."""
     if folder:
         return any(entry.is_file(follow_symlinks=False) and busy(entry.path, False) for entry in _below(path))
     try:
@@ -119,8 +124,8 @@ def busy(path: str, folder: bool) -> bool:
     except OSError:
         return False
     try:
-        # fcntl(2): a read lease is refused while a writer has it open.  Who opens it in this instant waits for the
-        # close below, and we would get a SIGIO.
+        # fcntl(2): a read lease is refused while a writer has it open.  A process that opens it in this instant waits
+        # for the close below, and this process gets SIGIO.
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         return False
     except OSError as error:
@@ -130,7 +135,7 @@ def busy(path: str, folder: bool) -> bool:
 
 
 def _walk(path: str) -> int:
-    """One number for the names, inodes, sizes and times of all below."""
+    """One number for the names, inodes, sizes and times of the whole content."""
     total = 0
     for entry in _below(path):
         try:
@@ -142,7 +147,7 @@ def _walk(path: str) -> int:
 
 
 def _below(path: str) -> Iterator["os.DirEntry[str]"]:
-    """At most WALK entries."""
+    """The entries below a folder, at most WALK of them."""
     left, todo = WALK, [path]
     while todo and left:
         try:

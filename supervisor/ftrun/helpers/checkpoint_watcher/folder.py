@@ -7,34 +7,36 @@ from typing import Final
 from ftrun.helpers.checkpoint_watcher.globs import Globs, State
 from ftrun.helpers.checkpoint_watcher.waits import Look
 
-MARKS: Final = 200_000  # matches that are known
+MARKS: Final = 200_000  # known matches
 
 
-class How(Enum):
-    """How a folder came to be where it is, and so what its content is to us."""
+class Origin(Enum):
+    """How a folder came into existence, which decides whether its content counts as progress."""
 
-    THERE = auto()  # at the start, or mounted: not progress
-    MADE = auto()
-    RENAMED = auto()  # with all that is in it
+    PRESENT = auto()  # it existed at the start, or was mounted: not progress
+    CREATED = auto()
+    RENAMED = auto()  # renamed into place with its content
 
 
 class Folder:
-    """What we know of one that exists.  `path` is empty for the root of the file system."""
+    """The known state of an existing folder.  `path` is empty for the root of the file system."""
 
     def __init__(self, path: str, name: str, parent: "Folder | None", state: State, globs: Globs) -> None:
         self.path, self.name, self.parent, self.state = path, name, parent, state
-        self.literals = globs.literals(state)  # names that are asked for, not listed
-        self.open = globs.open(state)  # others can fit too: it is listed
+        self.literals = globs.literals(state)  # names that are looked up, not listed
+        self.open = globs.open(state)  # other names can match too, so it is listed
         self.children: dict[str, Folder] = {}
-        # Entries that could not be looked at, and links that lead nowhere; and what their content will be to us.
-        self.unsure: dict[str, How] = {}
-        self.unread = False  # it could not be listed: what it holds then is no news
+        # Entries that could not be read and dangling links, with the origin that their content will have.
+        self.unresolved: dict[str, Origin] = {}
+        self.unread = False  # it could not be listed: its content is not progress when it can be listed again
         self.identity = (-1, -1)  # device and inode
         self.local = True
         self.wd = -1
-        self.marks: dict[int, int] = {}  # of each match that is known: hash of its name -> what is replaced with it
-        self.listed = 0  # so many of them are of the last listing
-        # Whether the inode numbers of a listing mean nothing here: marks are of size and time.  None: not known yet.
+        self.marks: dict[
+            int, int
+        ] = {}  # for each known match: hash of its name -> a number that changes when it is replaced
+        self.listed = 0  # number of marks from the last listing
+        # Whether inode numbers in a listing are meaningless, so that marks use size and time.  None: unknown yet.
         self.exact: bool | None = None
         self.mtime_ns = self.listed_mtime_ns = -1
         self.again = False  # list it once more: it may have changed twice within a tick of its clock
@@ -48,8 +50,8 @@ class Folder:
         return f"{self.path}/{name}"
 
     def mark(self, name: str, look: Look) -> int:
-        """A match that is replaced has another mark.  A name that is asked for is looked at anyway: so has one that is
-        overwritten."""
+        """A number that changes when the match is replaced; for a literal name, which is looked up anyway, also
+        when it is overwritten."""
         if look.folder:
             return 0 if self.exact else look.ino
         return look.print if self.exact or name in self.literals else look.ino
@@ -59,7 +61,7 @@ class Folder:
             self.marks[hash(name)] = self.mark(name, look)
 
     def ancestors(self) -> "Iterator[Folder]":
-        """Itself first."""
+        """The folder itself, then its parents."""
         folder: Folder | None = self
         while folder is not None:
             yield folder

@@ -1,7 +1,7 @@
-"""Which paths match: pure.  As `glob.glob(recursive=True)` does, one folder at a time.
+"""Which paths match.  Pure.  The rules are those of `glob.glob(recursive=True)`, applied one folder at a time.
 
-A folder has a state: the (glob, part) pairs that its entries are to be held against.  Where `**` ends a glob it stands
-for everything below, but not for the folder itself.
+A folder has a state: the (glob, part) pairs against which its entries are matched.  At the end of a glob `**` matches
+everything below, but not the folder itself.
 """
 
 import fnmatch
@@ -17,14 +17,14 @@ _MAGIC: Final = re.compile(r"[*?[]")
 
 
 class Glob(NamedTuple):
-    """From the root of the file system on."""
+    """A glob from the root of the file system."""
 
     parts: tuple[Part, ...]
     folders: bool  # it ended in a slash: only folders match
 
 
 class Step(NamedTuple):
-    """What an entry is to us: the state below it, and whether it matches itself."""
+    """The result for one entry: the state below it, and whether it matches itself."""
 
     below: State
     match: bool
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 def parse(text: str, cwd: str) -> Glob:
-    """`cwd` is taken as it is, whatever characters are in it."""
+    """`cwd` is taken literally, whatever characters it contains."""
     parts = [_part(part) for part in _split(text)]
     before = [] if text.startswith("/") or not parts else _split(cwd)
     return Glob((*before, *parts), text.endswith("/"))
@@ -65,7 +65,7 @@ class Globs:
         return self._closed({(number, 0) for number in range(len(self._globs))})
 
     def _closed(self, pairs: set[tuple[int, int]]) -> State:
-        """`**` also stands for no folder at all."""
+        """Add the pairs that follow from `**` matching no folder."""
         todo = list(pairs)
         for number, at in todo:
             parts = self._globs[number].parts
@@ -91,12 +91,12 @@ class Globs:
         return Step(self._closed(below), match, match_folder)
 
     def literals(self, state: State) -> frozenset[str]:
-        """Names that fit as they are; `..` may be one, which no listing shows."""
+        """Names that match literally; `..` may be one, which no listing contains."""
         parts = (self._globs[number].parts[at] for number, at in state)
         return frozenset(part for part in parts if isinstance(part, str))
 
     def open(self, state: State) -> bool:
-        """Whether other names can fit."""
+        """Whether other names can match."""
         return any(not isinstance(self._globs[number].parts[at], str) for number, at in state)
 
     def final(self, state: State) -> bool:
@@ -104,5 +104,5 @@ class Globs:
         return any(at + 1 == len(self._globs[number].parts) for number, at in state)
 
     def deep(self, state: State) -> bool:
-        """Whether it goes on without an end."""
+        """Whether the depth below is unlimited."""
         return any(self._globs[number].parts[at] is DEEP for number, at in state)

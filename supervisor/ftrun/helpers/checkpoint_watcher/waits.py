@@ -1,32 +1,32 @@
-"""When a match counts: pure.  A match waits from the moment it is made until it has been left alone.
+"""When a match counts as saved.  Pure.  A match waits from its creation until nothing has changed it for a while.
 
-Times are monotonic, in seconds.  inotify says who opens and closes here; what is made by others, or before anybody
-listened, is only looked at: two equal looks make it complete.
+Times are monotonic, in seconds.  inotify reports opens and closes on this machine; a match that another machine wrote,
+or that existed before the watch began, is only examined: it is complete when two looks are equal.
 """
 
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-SETTLE: Final = 0.5  # a file that was closed and is left alone for so long is complete
-PATIENCE: Final = 5.0  # the same while someone has it open again: a reader, or a writer that goes on
-FOLDER_SETTLE: Final = 5.0  # the same for a folder, and for all that is in it; at least,
-FOLDER_SHARE: Final = 0.25  # and for this share of the time that it took to write: a slow disk is also slow to close
-LOOKS: Final = 1.0  # between two looks at what takes long to settle
+SETTLE: Final = 0.5  # a closed file that is not opened again for so long is complete
+PATIENCE: Final = 5.0  # the same while a process has it open again: a reader, or a writer that continues
+FOLDER_SETTLE: Final = 5.0  # the same for a folder and its content, at least,
+FOLDER_SHARE: Final = 0.25  # and this share of the time that writing took: a slow disk also closes slowly
+LOOKS: Final = 1.0  # between two looks at a match that is slow to settle
 
 
-class What(Enum):
-    """What was seen of a match that is not renamed in."""
+class FileEvent(Enum):
+    """What happened to a match that was not renamed into place."""
 
-    MADE = auto()  # here: by open, link, symlink, mkdir
-    OPENED = auto()  # for whatever
-    WRITTEN = auto()  # closed by one that could write
-    READ = auto()  # closed by one that could not
-    FOUND = auto()  # by a listing: new, or another inode
-    LOST = auto()  # events were lost: whatever we believe of it may be wrong
+    CREATED = auto()  # on this machine: by open, link, symlink, mkdir
+    OPENED = auto()  # for reading or writing
+    WRITTEN = auto()  # closed by a process that could write
+    READ = auto()  # closed by a process that could only read
+    FOUND = auto()  # found by a listing: new, or with another inode
+    LOST = auto()  # events were lost: the known state may be wrong
 
 
 class Look(NamedTuple):
-    """What it is at one instant.  `print` stands for its size and time; of a folder, for those of all in it."""
+    """A match at one instant.  `print`: a number for its size and time; for a folder, for those of all its content."""
 
     ino: int
     print: int
@@ -34,47 +34,47 @@ class Look(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A match that does not count yet.  `due`: when to look at it; None: its maker has it open and will close it."""
+    """A match that does not count yet.  `due`: when to look at it; None: its creator has it open and will close it."""
 
     due: float | None
     opens: int = 0
-    made: bool = False  # here, and not closed by a writer since
-    written: bool = False  # closed by a writer: it needs no second look unless it is opened again
+    made: bool = False  # on this machine, and not closed by a writer since
+    written: bool = False  # closed by a writer: no second look is needed unless it is opened again
     look: Look | None = None
     began: float = 0.0  # the first look
-    since: float = 0.0  # it looks like that
+    since: float = 0.0  # since when it has had this state
 
 
-def after(wait: Wait | None, what: What, now: float) -> Wait | None:
-    """None: nothing to wait for."""
-    if what is What.MADE:
+def after(wait: Wait | None, what: FileEvent, now: float) -> Wait | None:
+    """The wait after an event; None: there is nothing to wait for."""
+    if what is FileEvent.CREATED:
         return Wait(now + SETTLE, made=True)
-    if what is What.FOUND:
+    if what is FileEvent.FOUND:
         return wait or Wait(now)
-    if what is What.WRITTEN:
+    if what is FileEvent.WRITTEN:
         opens = max(0, wait.opens - 1) if wait else 0
         return Wait(now + (PATIENCE if opens else SETTLE), opens, written=True)
     if wait is None:
         return None
-    if what is What.OPENED:  # the first to open what was made is its maker: the kernel tells MADE, then OPENED
+    if what is FileEvent.OPENED:  # its creator opens it first: the kernel reports CREATED, then OPENED
         return wait._replace(opens=wait.opens + 1, due=None if wait.made else now + PATIENCE)
-    if what is What.READ:
+    if what is FileEvent.READ:
         opens = max(0, wait.opens - 1)
         return wait._replace(opens=opens) if opens else wait._replace(opens=0, due=now + SETTLE)
     return Wait(now + SETTLE)
 
 
-def closed(wait: Wait) -> bool:
-    """By its writer, and nobody has opened it since."""
+def is_closed(wait: Wait) -> bool:
+    """Whether its writer closed it and no process has opened it since."""
     return wait.written and not wait.opens
 
 
-def looked(wait: Wait, look: Look | None, now: float, took: float = 0.0) -> tuple[Wait | None, bool]:
-    """The look that was due: what to wait for still, and whether the match counts now.  `took`: seconds that the look
-    cost; the next one waits 20 times that."""
+def after_look(wait: Wait, look: Look | None, now: float, took: float = 0.0) -> tuple[Wait | None, bool]:
+    """The result of a look: the remaining wait, and whether the match counts now.  `took`: the seconds that the look
+    took; the next one is at least 20 times that later."""
     if look is None:
         return None, False
-    if closed(wait):
+    if is_closed(wait):
         return None, True
     began = now if wait.look is None else wait.began
     since = wait.since if look == wait.look else now
@@ -88,7 +88,7 @@ def looked(wait: Wait, look: Look | None, now: float, took: float = 0.0) -> tupl
     return wait._replace(due=due, look=look, began=began, since=since), False
 
 
-def later(wait: Wait, now: float) -> Wait:
-    """The disk does not answer; or it seems complete, but somebody has it open for writing, and that we shall hear of
-    the close is not sure."""
+def postponed(wait: Wait, now: float) -> Wait:
+    """The wait when the disk does not answer, or when the match seems complete but is open for writing and its close
+    may not be reported."""
     return wait._replace(due=now + LOOKS)

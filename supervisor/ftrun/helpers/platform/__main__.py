@@ -90,7 +90,7 @@ class Platform:
 
 def _table(paths: Sequence[str], lines: Lines) -> fault_codes.Table:
     """The built-in table, extended and overridden by that of the site.  An invalid one is reported and ignored."""
-    table = tables.ours("ascend")
+    table = tables.built_in("ascend")
     for path in paths:
         try:
             table |= tables.site(path)

@@ -1,12 +1,12 @@
 """Ascend chips, by `npu-smi`.
 
-A card is asked one thing after another, several cards at a time (asking.py).  Each question is a process.  So a card is
-asked as a whole where the tool can (`-i` alone tells of all its chips, and a 950 knows no other way), and seldom for
-what cannot be missed: a code stays until its fault is over, and counts of corrected memory only explain.  Where the
-tool is so slow that a look ends before all was asked, the next look begins with what has waited longest.
+A card is queried sequentially, several cards at the same time (npu_smi_runs.py).  Each query is a process.  A card is
+therefore queried as a whole where the tool can (`-i` alone covers all its chips, the only way on a 950), and rarely for
+what cannot be missed: a code stays until its fault is over, and counts of corrected errors only explain.  If the tool
+is so slow that a look ends early, the next look begins with what has waited longest.
 
-A tool that fails proves nothing about a chip.  Where it does not even list the chips it is asked again, after pauses
-that grow; what it prints and nobody can read is a problem for a person, told once for each kind of question.
+A tool that fails proves nothing about a chip.  If it does not even list the chips it is run again, after longer pauses;
+output that cannot be parsed is a problem, which is reported once for each kind of query.
 """
 
 import math
@@ -20,7 +20,7 @@ from typing import Final
 from ftrun.helpers.probe import npu_smi, npu_smi_runs
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
-from ftrun.helpers.probe.npu_smi_runs import Answer, Asking, Words, card_of
+from ftrun.helpers.probe.npu_smi_runs import Answer, Arguments, ToolRunner, card_of
 from ftrun.messages.probe import Device
 
 VENDOR: Final = "ascend"
@@ -31,29 +31,29 @@ PACE: Final = 1.0  # s: each look starts several processes a card
 HEALTH_EVERY: Final = 3  # looks
 ECC_EVERY: Final = 30  # looks
 LOST: Final = "not listed any more"
-SILENT: Final = "no answer"  # it is listed, as far as we know, but nothing is said of it
+SILENT: Final = "no answer"  # it is listed, as far as is known, but there is no output for it
 MOST_IDS: Final = 1024  # in one range
 LISTING: Final = 15.0  # s for the first list of the chips: a driver that is being loaded answers late
-PAUSE: Final = 5.0  # s until the list is asked for again; doubles up to
+PAUSE: Final = 5.0  # s until the list is requested again; doubles up to
 LONGEST_PAUSE: Final = 300.0
-SHOWN: Final = 200  # characters of an answer that is shown to a person
+SHOWN: Final = 200  # characters of an output that a problem quotes
 
 MAP: Final = ("info", "-m")
 READINGS: Final = ("usages", "common", "power")
 FAULTS: Final = ("health", "current-fault-event")
 USE: Final = ("usages", "proc-mem")
-# Every how many looks a type of information is asked for; of those that are due at first, in this order.
+# The number of looks after which a type of information is queried again; due ones are first queried in this order.
 EVERY: Final = dict.fromkeys(FAULTS, HEALTH_EVERY) | {"usages": 1, "common": 1, "proc-mem": 1, "ecc": ECC_EVERY}
 URGENT: Final = {"": (), "faults": FAULTS, "use": USE, "both": USE + FAULTS}
 
 
 def open(environment: Mapping[str, str]) -> "Ascend":
-    """The chips that a job with this environment may use.  Unavailable where there is no tool, or this environment
-    names no chip of those that the tool lists.  Where it lists none, that may pass."""
+    """The chips that a job with this environment may use.  Unavailable if there is no tool, or if the environment names
+    none of the chips that the tool lists.  If the tool lists no chip, that may be temporary."""
     tool = shutil.which(TOOL, path=environment.get("PATH", os.defpath)) or shutil.which(TOOL, path=USUAL)
     if tool is None:
         raise Unavailable(f"no {TOOL} on PATH")
-    found = Ascend(Asking(tool, environment), environment)
+    found = Ascend(ToolRunner(tool, environment), environment)
     try:
         found.find()
     except Unavailable:
@@ -63,12 +63,12 @@ def open(environment: Mapping[str, str]) -> "Ascend":
 
 
 def allowed(chips: Sequence[Chip], environment: Mapping[str, str]) -> list[Chip]:
-    """Of these, the ones that this environment lets a program use.
+    """The chips among these that this environment lets a program use.
 
-    ASCEND_RT_VISIBLE_DEVICES: logic ids, of which CANN takes those before the first that is none (CANN: environment
-    variable reference); ranges are taken too.  Else ASCEND_VISIBLE_DEVICES: physical ids and ranges, by which the
-    container runtime mounts chips (Ascend Docker Runtime).  It has nothing to say where no other chip can be seen,
-    for there they may be numbered anew.
+    ASCEND_RT_VISIBLE_DEVICES: logic ids, of which CANN uses those before the first invalid one (CANN: environment
+    variable reference); ranges are accepted too.  Otherwise ASCEND_VISIBLE_DEVICES: physical ids and ranges, by which
+    the container runtime mounts chips (Ascend Docker Runtime).  It is ignored if no other chip is visible, because the
+    chips may be renumbered then.
     """
     if (given := environment.get("ASCEND_RT_VISIBLE_DEVICES")) is not None:
         logic = {chip.logic: chip for chip in chips}
@@ -84,7 +84,7 @@ def allowed(chips: Sequence[Chip], environment: Mapping[str, str]) -> list[Chip]
 
 
 def ids(text: str) -> list[int]:
-    """`0,2-4` as numbers, up to the first thing that is none."""
+    """`0,2-4` as numbers, up to the first invalid entry."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part, re.ASCII)
@@ -95,63 +95,65 @@ def ids(text: str) -> list[int]:
 
 
 class Ascend:
-    """A Vendor.  Nothing here blocks for longer than a few times asking.TIMEOUT, whatever the driver does."""
+    """A Vendor.  No call blocks for longer than a few times npu_smi_runs.TIMEOUT, whatever the driver does."""
 
     pace = PACE
 
-    def __init__(self, tool: Asking, environment: Mapping[str, str]) -> None:
-        self._asking, self._environment = tool, environment
+    def __init__(self, tool: ToolRunner, environment: Mapping[str, str]) -> None:
+        self._runner, self._environment = tool, environment
         self._chips: Sequence[Chip] = ()
-        self._alone: set[int] = set()  # cards of one chip
-        self._again = 0.0  # when the list of the chips is asked for, as long as it is not known
+        self._single_chip_cards: set[int] = set()  # cards of one chip
+        self._list_at = 0.0  # when the list of the chips is requested, while it is unknown
         self._pause = PAUSE
         self._looks = 0
-        self._asked: dict[tuple[int, str], int] = {}  # the look in which a card was last asked for a kind
+        self._asked: dict[tuple[int, str], int] = {}  # the look in which a card was last queried for a kind
         self._refused: set[tuple[str, str]] = set()  # by card and kind of information
         self._health: dict[Chip, str] = {}
         self._ecc: dict[Chip, npu_smi.Ecc] = {}
-        self._codes: dict[tuple[Chip, str], dict[str, str]] = {}  # by whichever of two questions told them
+        self._codes: dict[tuple[Chip, str], dict[str, str]] = {}  # by the query that reported them
         self._pids: dict[Chip, tuple[int, ...]] = {}
         self._news: list[DeviceFault] = []
-        self._unread: dict[str, str] = {}  # what was said and not understood, by the kind of question
-        self._silent: list[str] = []  # of the last look, a line each
+        self._unparsed: dict[str, str] = {}  # output that could not be parsed, by the kind of query
+        self._silent: list[str] = []  # problems of the last look, one line each
 
     @property
     def problems(self) -> list[str]:
-        """A line each: of the last look, and what was ever said and not understood."""
-        return [*self._silent, *self._unread.values()]
+        """One line each: problems of the last look, and all output that could not be parsed."""
+        return [*self._silent, *self._unparsed.values()]
 
     def find(self) -> None:
-        """Ask which chips there are, where that is not known yet and its time has come.  Unavailable: the tool lists
-        chips, and the environment names none of them."""
-        if self._chips or time.monotonic() < self._again:
+        """List the chips, if they are unknown and the request is due.  Unavailable: the tool lists chips, and the
+        environment names none of them."""
+        if self._chips or time.monotonic() < self._list_at:
             return
-        answer = self._asking.ask([[MAP]], LISTING).get(MAP)
+        answer = self._runner.ask([[MAP]], LISTING).get(MAP)
         everything = npu_smi.mapping(answer.text if answer else "")
         if everything:
             self._choose(everything)
             return
-        said = SILENT if answer is None else npu_smi.first_line(answer.text)[:SHOWN] or "it prints nothing"
-        self._unread.setdefault(MAP[-1], f"{TOOL} lists no chip ({said}); it is asked again, in ever longer intervals")
-        self._again = time.monotonic() + self._pause
+        output = SILENT if answer is None else npu_smi.first_line(answer.text)[:SHOWN] or "it prints nothing"
+        self._unparsed.setdefault(
+            MAP[-1], f"{TOOL} lists no chip ({output}); it is asked again, in ever longer intervals"
+        )
+        self._list_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _choose(self, everything: Sequence[Chip]) -> None:
         chips = allowed(everything, self._environment)
         if not chips:
-            self._again = math.inf
+            self._list_at = math.inf
             given = self._environment["ASCEND_RT_VISIBLE_DEVICES"]
             raise Unavailable(f"ASCEND_RT_VISIBLE_DEVICES={given} names no chip of this node")
         shared = [chip.card for chip in everything]
         self._chips = chips
-        self._alone = {chip.card for chip in chips if shared.count(chip.card) == 1}
+        self._single_chip_cards = {chip.card for chip in chips if shared.count(chip.card) == 1}
 
     def check(self) -> list[Device]:
         return self._look(dict.fromkeys(self._cards(), FAULTS))
 
     def devices(self, urgent: str = "") -> list[Device]:
         if self._looks % ECC_EVERY == 0:
-            self._refused.clear()  # of a chip that was away nothing is supported
+            self._refused.clear()  # a chip that was absent seems to support nothing
         found = self._look({card: self._due(card, URGENT[urgent]) for card in self._cards()})
         self._looks += 1
         return found
@@ -160,23 +162,25 @@ class Ascend:
         try:
             self.find()
         except Unavailable as reason:
-            self._unread[MAP[-1]] = str(reason)
+            self._unparsed[MAP[-1]] = str(reason)
         return list(dict.fromkeys(chip.card for chip in self._chips))
 
     def _look(self, types: Mapping[int, Sequence[str]]) -> list[Device]:
         questions = {card: self._questions(card, kinds) for card, kinds in types.items()}
-        answers = self._asking.ask([list(asked) for asked in questions.values()])
+        answers = self._runner.ask([list(asked) for asked in questions.values()])
         for card, asked in questions.items():
-            begun = {kind: all(w in self._asking.begun for w in asked if asked[w] == kind) for kind in asked.values()}
-            self._asked |= {(card, kind): self._looks for kind, was in begun.items() if was}
-        for words, answer in answers.items():
-            self._read(words, answer)
+            started = {
+                kind: all(w in self._runner.started for w in asked if asked[w] == kind) for kind in asked.values()
+            }
+            self._asked |= {(card, kind): self._looks for kind, was in started.items() if was}
+        for arguments, answer in answers.items():
+            self._read(arguments, answer)
         found = [self._device(chip, answers) for chip in self._chips]
         silent = [chip for chip, device in zip(self._chips, found, strict=True) if device.silent]
-        spoken = {card_of(words) for words in answers}
+        answered = {card_of(arguments) for arguments in answers}
         self._silent = [
-            f"{TOOL} says nothing of chip {place(chip)}"
-            if str(chip.card) in spoken
+            f"{TOOL} says nothing of chip {chip_id(chip)}"
+            if str(chip.card) in answered
             else f"{TOOL} does not answer for card {chip.card} within {npu_smi_runs.TIMEOUT:.0f} s"
             for chip in silent
         ]
@@ -184,34 +188,34 @@ class Ascend:
         pairs = zip(self._chips, found, strict=True)
         return [device._replace(health=LOST, broken=True) if chip in lost else device for chip, device in pairs]
 
-    def _read(self, words: Words, answer: Answer) -> None:
-        kind = words[2]
+    def _read(self, arguments: Arguments, answer: Answer) -> None:
+        kind = arguments[2]
         if npu_smi.refused(answer.text):
-            self._refused.add((card_of(words), kind))
-        elif npu_smi.unread(kind, answer.text):
-            said = npu_smi.first_line(answer.text)[:SHOWN]
-            what = f"is not understood: {said}" if said else f"is empty (exit status {answer.code})"
-            self._unread.setdefault(kind, f"the answer of {TOOL} {' '.join(words)} {what}")
+            self._refused.add((card_of(arguments), kind))
+        elif npu_smi.is_unparsed(kind, answer.text):
+            output = npu_smi.first_line(answer.text)[:SHOWN]
+            what = f"is not understood: {output}" if output else f"is empty (exit status {answer.code})"
+            self._unparsed.setdefault(kind, f"the answer of {TOOL} {' '.join(arguments)} {what}")
 
     def _lost(self, silent: Sequence[Chip]) -> set[Chip]:
-        """Those of them that the tool leaves out of its list; of one that fails nothing is known."""
-        answer = self._asking.ask([[MAP]]).get(MAP) if silent else None
+        """The chips that the tool leaves out of its list; a tool that fails proves nothing."""
+        answer = self._runner.ask([[MAP]]).get(MAP) if silent else None
         there = {chip[:2] for chip in npu_smi.mapping(answer.text)} if answer and answer.code == 0 else set()
         return {chip for chip in silent if there and chip[:2] not in there}
 
     def faults(self) -> list[DeviceFault]:
-        """What the looks since the last call found.  What a chip had that says nothing now is not gone."""
+        """The changes since the last call.  The codes of a chip that does not answer are kept."""
         news, self._news = self._news, []
         return news
 
     def present(self, device: str) -> Collection[str]:
-        return {code for chip in self._chips if place(chip) == device for code in self._known(chip)}
+        return {code for chip in self._chips if chip_id(chip) == device for code in self._known(chip)}
 
     def close(self) -> None:
-        self._asking.close()
+        self._runner.close()
 
     def _due(self, card: int, urgent: Collection[str]) -> list[str]:
-        """The types of information to ask for in this look, those that have waited longest first."""
+        """The types of information to query in this look, those that have waited longest first."""
 
         def due(kind: str) -> int:
             asked = self._asked.get((card, kind))
@@ -220,26 +224,26 @@ class Ascend:
         types = [kind for kind in EVERY if kind in urgent or due(kind) <= self._looks]
         return sorted(types, key=lambda kind: (kind not in urgent, due(kind), self._asked.get((card, kind), -1)))
 
-    def _questions(self, card: int, types: Sequence[str]) -> dict[Words, str]:
-        """The words for the tool, each with the type that it stands for."""
-        found: dict[Words, str] = {}
+    def _questions(self, card: int, types: Sequence[str]) -> dict[Arguments, str]:
+        """The arguments of each run of the tool, with the type of information that it reads."""
+        found: dict[Arguments, str] = {}
         for kind in types:
             refused = (str(card), kind) in self._refused
             if refused and kind != "common":
                 continue
             for chip in self._chips:
-                if chip.card == card and (words := _words("power" if refused else kind, chip)):
-                    found[words] = kind
+                if chip.card == card and (arguments := _arguments("power" if refused else kind, chip)):
+                    found[arguments] = kind
         return found
 
-    def _device(self, chip: Chip, answers: Mapping[Words, Answer]) -> Device:
+    def _device(self, chip: Chip, answers: Mapping[Arguments, Answer]) -> Device:
         values = [line for kind in READINGS for line in self._lines(kind, chip, answers)]
         reading = npu_smi.reading(values)
         processes = npu_smi.processes(self._lines("proc-mem", chip, answers))
         health = npu_smi.health(self._lines("health", chip, answers))
         events = npu_smi.events(self._lines("current-fault-event", chip, answers))
         ecc = npu_smi.ecc(self._lines("ecc", chip, answers))
-        self._note(chip, {"health": health.codes, "current-fault-event": events})
+        self._record_codes(chip, {"health": health.codes, "current-fault-event": events})
         if health.word is not None:
             self._health[chip] = health.word
         if any(value is not None for value in ecc):
@@ -248,12 +252,12 @@ class Ascend:
             self._health.pop(chip, None)
             name, word = chip.name or VENDOR, str(chip.logic)
             return Device(
-                VENDOR, place(chip), chip.logic, name, health=SILENT, visible=word, answers=False, examined=False
+                VENDOR, chip_id(chip), chip.logic, name, health=SILENT, visible=word, answers=False, examined=False
             )
         errors, isolated = self._ecc.get(chip, npu_smi.Ecc())
         return Device(
             VENDOR,
-            place(chip),
+            chip_id(chip),
             chip.logic,
             chip.name or VENDOR,
             **reading._asdict(),
@@ -266,9 +270,9 @@ class Ascend:
         )
 
     def _visible(self, chip: Chip, processes: Sequence[npu_smi.Process] | None) -> tuple[int, ...]:
-        """Those of this PID namespace, also when they have ended and the driver still holds what was theirs.
+        """The processes of this PID namespace, also ended ones whose memory the driver still holds.
 
-        In a container the driver may tell the host's numbers, which name nobody or somebody else here.
+        In a container the driver may report the host's pids, which name no process or another one here.
         """
         if processes is None:
             return ()
@@ -276,21 +280,21 @@ class Ascend:
         self._pids[chip] = tuple(process.pid for process in processes if process.name or process.pid in before)
         return self._pids[chip]
 
-    def _lines(self, kind: str, chip: Chip, answers: Mapping[Words, Answer]) -> npu_smi.Lines:
-        words = _words(kind, chip)
-        found = npu_smi.blocks(answers[words].text if words in answers else "")
+    def _lines(self, kind: str, chip: Chip, answers: Mapping[Arguments, Answer]) -> npu_smi.Lines:
+        arguments = _arguments(kind, chip)
+        found = npu_smi.blocks(answers[arguments].text if arguments in answers else "")
         if chip.chip in found:
             return found[chip.chip]
-        return found.get(None, ()) if "-c" in words or chip.card in self._alone else ()
+        return found.get(None, ()) if "-c" in arguments or chip.card in self._single_chip_cards else ()
 
-    def _note(self, chip: Chip, told: Mapping[str, dict[str, str] | None]) -> None:
-        """Keep what was told; what differs is news, and old where nothing had been told."""
+    def _record_codes(self, chip: Chip, reported: Mapping[str, dict[str, str] | None]) -> None:
+        """Store the reported codes; differences become faults, which are `old` in the first report of a chip."""
         first = not any(known == chip for known, _ in self._codes)
         before = self._known(chip)
-        self._codes |= {(chip, kind): codes for kind, codes in told.items() if codes is not None}
+        self._codes |= {(chip, kind): codes for kind, codes in reported.items() if codes is not None}
         after = self._known(chip)
         self._news += [
-            DeviceFault(place(chip), chip.logic, code, text, gone, old=first)
+            DeviceFault(chip_id(chip), chip.logic, code, text, gone, old=first)
             for codes, others, gone in ((after, before, False), (before, after, True))
             for code, text in codes.items()
             if code not in others
@@ -300,13 +304,13 @@ class Ascend:
         return self._codes.get((chip, "current-fault-event"), {}) | self._codes.get((chip, "health"), {})
 
 
-def place(chip: Chip) -> str:
+def chip_id(chip: Chip) -> str:
     return f"{chip.card}-{chip.chip}"
 
 
-def _words(kind: str, chip: Chip) -> Words:
-    """Only with `-c` does `health` tell the codes, and only a 950 has fault events."""
+def _arguments(kind: str, chip: Chip) -> Arguments:
+    """The arguments for one query.  `health` reports codes only with `-c`, and only a 950 has fault events."""
     if kind == "current-fault-event" and not chip.by_card:
         return ()
-    words = ("info", "-t", kind, "-i", str(chip.card))
-    return (*words, "-c", str(chip.chip)) if kind == "health" and not chip.by_card else words
+    arguments = ("info", "-t", kind, "-i", str(chip.card))
+    return (*arguments, "-c", str(chip.chip)) if kind == "health" and not chip.by_card else arguments

@@ -1,4 +1,4 @@
-"""What a probe says of accelerators, whatever their vendor."""
+"""The interface between the probe and its vendors."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
@@ -7,8 +7,8 @@ from ftrun.messages.probe import Device
 
 
 class DeviceFault(NamedTuple):
-    """`code` as the vendor writes it: an Xid number, an Ascend code in hexadecimal; or a state that the driver says the
-    device is in, `recovery:<word>` or `lost`.  `gone`: no longer so.  `old`: so when the device was first looked at."""
+    """`code` as the vendor writes it: an Xid number, an Ascend code in hexadecimal; or a state that the driver reports,
+    `recovery:<action>` or `lost`.  `gone`: the fault is over.  `old`: it was present at the first look."""
 
     device: str
     index: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -19,32 +19,32 @@ class DeviceFault(NamedTuple):
 
 
 class Unavailable(Exception):
-    """One line: why there is nothing to probe."""
+    """Why there is nothing to probe, in one line."""
 
 
 class Vendor(Protocol):
-    """Calls may block for ever in a driver: this runs in a process of its own, and its silence is noticed."""
+    """Calls may block forever in a driver: they run in a separate process, whose silence is noticed."""
 
-    pace: float  # s at least between looks while something is waited for
+    pace: float  # least time in seconds between looks while a request is pending
 
     @property
     def problems(self) -> Sequence[str]:
-        """A line each."""
+        """One line for each problem."""
 
     def check(self) -> Sequence[Device]:
-        """All that this job may use, asked for nothing but their health, so that it takes as little time as it can."""
+        """All devices that this job may use, with their health only, as fast as possible."""
 
     def devices(self, urgent: str = "") -> Sequence[Device]:
-        """All that this job may use, as they are now.  One that fell off the bus is there with its `health`.
+        """All devices that this job may use, as they are now; a lost one has its `health`.
 
-        `urgent`: what is asked for first, even where that is otherwise asked seldom: `faults`, or the `use` of the
-        device by memory and processes, or `both`.
+        `urgent`: what is read first, even if it is otherwise read rarely: `faults`, or the `use` of the device by
+        memory and processes, or `both`.
         """
 
     def faults(self) -> Sequence[DeviceFault]:
-        """What is new since the last call."""
+        """The faults that are new or over since the last call."""
 
     def present(self, device: str) -> Collection[str]:
-        """The codes that this one had when it was last heard."""
+        """The fault codes in the last answer for this device."""
 
     def close(self) -> None: ...

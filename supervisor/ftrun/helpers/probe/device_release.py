@@ -1,21 +1,21 @@
-"""Whether the devices are free again: what is decided between the end of one attempt and the start of the next."""
+"""Whether the devices are free again, between the end of one attempt and the start of the next.  Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.messages.probe import Device
 
-# Memory that is not held against anybody: contexts of the driver itself come and go.  A wrong "held" isolates a node.
+# Memory growth that is ignored: contexts of the driver itself come and go.  A wrong "held" isolates a node.
 TOLERANCE = 256 << 20  # bytes, or
 SHARE = 0.02  # of the device's memory, whichever is more
 UNLISTED = "not listed any more"
 
 
 class DeviceHeld(NamedTuple):
-    """A device that is not seen to be free.
+    """A device that is not known to be free.
 
-    `certain`: these processes hold it, or its memory did not come back, or the driver says (`health`) that the device
-    is broken.  Otherwise nobody answers for it, which proves nothing: a broken tool is no broken node.
+    `certain`: these processes hold it, or its memory was not released, or the driver reports (`health`) that the device
+    is broken.  Otherwise it does not answer, which proves nothing: a broken tool does not make a broken node.
     """
 
     device: str
@@ -29,18 +29,18 @@ def devices_held(
     devices: Sequence[Device],
     pids: Collection[int],
     used: Mapping[str, int],
-    ours: Collection[int],
+    device_pids: Collection[int],
     alive: Callable[[int], bool],
 ) -> list[DeviceHeld]:
-    """Those of `devices` that an ended attempt still holds, or that nobody answers for.
+    """The devices that an ended attempt still holds, or that do not answer.
 
-    `pids` are its processes; `ours` those that were seen on a device while they lived; `used` the bytes in use before
-    the command first ran: a device that is not in it is judged by processes alone.  Memory is not judged while somebody
-    else who lives is on the device: it may be his.
+    `pids`: its processes; `device_pids`: processes that were on a device while they were alive; `used`: the bytes in
+    use before the command first ran.  A device that is not in `used` is checked by its processes alone.  Memory is not
+    checked while another living process is on the device, because that may use it.
     """
     found = []
     for device in devices:
-        holders = tuple(pid for pid in device.pids if pid in pids or (pid in ours and not alive(pid)))
+        holders = tuple(pid for pid in device.pids if pid in pids or (pid in device_pids and not alive(pid)))
         shared = any(pid not in pids and alive(pid) for pid in device.pids)
         known = device.id in used
         seen = bool(holders) or (known and (device.broken or (not shared and _more(device, used[device.id]))))

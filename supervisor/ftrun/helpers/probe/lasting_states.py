@@ -1,4 +1,4 @@
-"""States of a device that are faults for as long as they last: news when they come, and when they go."""
+"""Device states that are faults for as long as they last; their begin and their end are reported."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -10,17 +10,17 @@ LOST = "lost"
 RECOVERY = "recovery:"
 
 
-class Words(NamedTuple):
-    """What the driver says of a device that it has lost, and of one that has to be reset before it answers."""
+class StateTexts(NamedTuple):
+    """The driver's texts for a device that it has lost, and for one that must be reset before it answers."""
 
     lost: str
     reset: str
 
 
-class Standing:
-    """Those of all devices, as far as they are known: what a device had that says nothing now is not gone."""
+class LastingStates:
+    """The known states of all devices.  The states of a device that does not answer are kept."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: StateTexts) -> None:
         self._words = words
         self._codes: dict[str, frozenset[str]] = {}
         self._index: dict[str, int] = {}
@@ -28,23 +28,23 @@ class Standing:
     def of(self, device: str) -> Collection[str]:
         return self._codes.get(device, frozenset())
 
-    def look(self, devices: Sequence[Device]) -> list[DeviceFault]:
-        """What has changed, with what was so at the first look at a device as `old`."""
-        news = []
+    def update(self, devices: Sequence[Device]) -> list[DeviceFault]:
+        """The changes; states that were present at the first look at a device are `old`."""
+        changes = []
         self._index |= {device.id: device.index for device in devices}
         now = {device.id: self._now(device) for device in devices}
         for name, index in self._index.items():
             before, after = self._codes.get(name), now.get(name) or frozenset()
             for code in sorted(after - (before or frozenset())):
-                news.append(DeviceFault(name, index, code, _text(code), old=before is None))
+                changes.append(DeviceFault(name, index, code, _text(code), old=before is None))
             for code in sorted((before or frozenset()) - after):
-                news.append(DeviceFault(name, index, code, _text(code), gone=True))
+                changes.append(DeviceFault(name, index, code, _text(code), gone=True))
         self._codes = {name: codes for name, codes in now.items() if codes is not None}
         self._index = {name: self._index[name] for name in now}
-        return news
+        return changes
 
     def _now(self, device: Device) -> frozenset[str] | None:
-        """None: nothing is known of it yet."""
+        """The current codes; None: unknown so far."""
         before = self._codes.get(device.id)
         if device.health == self._words.lost:
             return (before or frozenset()) | {LOST}

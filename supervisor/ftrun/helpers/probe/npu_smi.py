@@ -1,8 +1,8 @@
-"""What `npu-smi info` prints, as values.  Any text is taken: what it does not say is None or absent, never an error.
+"""Parse the output of `npu-smi info`.  Pure.  Any text is accepted: a missing value is None or absent, never an error.
 
 The formats are those of the tool's source (hicann/driver, src/custom/dev_prod/user/npucli/src: npu_card_info.c,
 npu_chip_info.c, npu_info_print.c) and of its outputs on 910A, 910B, A3 and 950 from 23.0 on.  Columns move between
-versions, so nothing here counts them.
+versions, so they are not identified by position.
 """
 
 import itertools
@@ -12,23 +12,25 @@ from typing import Final, NamedTuple
 
 MIB: Final = 1 << 20  # "MB" in its output
 CHIP: Final = "chip id"
-OTHER: Final = "chip name"  # the MCU of a card is named, not numbered
-NO_CHIP: Final = ("mcu", "3559")  # beside the chips in `info -m`
-NOT_SAID: Final = ("", "-", "na", "n/a", "xxx")
-# A 310P has vector cores beside its AI cores, and names them in two words.
+OTHER: Final = "chip name"  # the MCU of a card has a name, not a number
+NO_CHIP: Final = ("mcu", "3559")  # entries of `info -m` that are not chips
+NO_VALUE: Final = ("", "-", "na", "n/a", "xxx")
+# A 310P also has vector cores, under two different names.
 ENGINES: Final = (
     *("aicore usage rate(%)", "aivector usage rate(%)", "vectorcore usage rate(%)"),
     *("aicube usage rate(%)", "npu utilization(%)"),
 )
-MEMORIES: Final = ("hbm", "ddr", "memory")  # the first that there is any of
+MEMORIES: Final = ("hbm", "ddr", "memory")  # the first kind with a capacity is used
 WHOLE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
-NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|[0-9]{1,15},[0-9]{1,2}", re.ASCII)  # or a locale's comma
+NUMBER: Final = re.compile(
+    r"[0-9]{1,15}(?:\.[0-9]{1,15})?|[0-9]{1,15},[0-9]{1,2}", re.ASCII
+)  # or with the comma of a locale
 WORD: Final = re.compile(r"[A-Za-z][A-Za-z ]{0,30}", re.ASCII)
 CODE: Final = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,8})", re.ASCII)  # printed with %04X
 PROCESS: Final = re.compile(r"([0-9]{1,10})\s*process name:(.*?)\s*process memory\(mb\):\s*([0-9]*)", re.I | re.ASCII)
 EVENT: Final = re.compile(r"event id=0x([0-9a-f]{1,8})\b[,\s]*(.*)", re.I | re.ASCII)
 
-# A part of some key in what is said of each type of information.
+# For each type of information, parts of the keys in its output.
 KEYS: Final = {
     "usages": ("rate(%)", "capacity(mb)"),
     "common": ("rate(%)", "freq(mhz)", "power(w)"),
@@ -38,25 +40,25 @@ KEYS: Final = {
     "current-fault-event": ("fault event count",),
     "ecc": ("error count",),
 }
-FAILED: Final = ("failed to", "invalid card", "invalid chip")  # it says that it has no answer
+FAILED: Final = ("failed to", "invalid card", "invalid chip")  # the tool reports that it has no answer
 
 Lines = Sequence[tuple[str, str]]
 """`key : value` in order, keys in lower case; a line without a colon is a key, a continued value has an empty key."""
 
 
 class Chip(NamedTuple):
-    """`logic` is the number that frameworks use, `physical` the one of /dev/davinci* on the host, where it is told."""
+    """`logic` is the number that frameworks use, `physical` that of /dev/davinci* on the host, if known."""
 
     card: int
     chip: int
     logic: int
     physical: int | None
     name: str
-    by_card: bool  # it is asked for by `-i` alone: the tool of a 950 knows no `-c`
+    by_card: bool  # it is queried by `-i` alone: the tool of a 950 has no `-c`
 
 
 class Reading(NamedTuple):
-    """Percent, watts, MHz, bytes."""
+    """In percent, watts, MHz and bytes."""
 
     util: float | None = None
     memory_util: float | None = None
@@ -75,7 +77,7 @@ class Process(NamedTuple):
 
 
 class Health(NamedTuple):
-    """`word` is `ok` or the driver's own; `codes` are the present ones with their texts."""
+    """`word` is `ok` or the driver's own term; `codes`: the present codes with their texts."""
 
     word: str | None = None
     codes: dict[str, str] | None = None
@@ -89,7 +91,7 @@ class Ecc(NamedTuple):
 
 
 def mapping(text: str) -> tuple[Chip, ...]:
-    """The chips of `info -m`, each place once; not what else is on a card."""
+    """The chips in the output of `info -m`, each once, without the other parts of a card."""
     columns: list[str] = []
     found: dict[tuple[int, int], Chip] = {}
     for line in text.splitlines():
@@ -105,15 +107,15 @@ def mapping(text: str) -> tuple[Chip, ...]:
         logic = card if by_card else whole(row.get("chip logic id"))
         if card is not None and chip is not None and logic is not None:
             name = row.get("chip name", "").strip()
-            name = "" if name.lower() in NOT_SAID else name
+            name = "" if name.lower() in NO_VALUE else name
             found.setdefault((card, chip), Chip(card, chip, logic, whole(row.get("chip phy-id")), name, by_card))
     return tuple(found.values())
 
 
 def blocks(text: str) -> dict[int | None, Lines]:
-    """The lines of each chip by its Chip ID; under None all of them where no chip is named, as for one asked by `-c`.
+    """The lines of each chip by its Chip ID; under None all lines if no chip is named, as with `-c`.
 
-    A blank line ends what is said of a chip.  Its number comes last in most outputs, in `common` first.
+    A blank line ends the lines of a chip.  Its number comes last in most outputs, in `common` first.
     """
     found: dict[int | None, list[tuple[str, str]]] = {}
     for blank, paragraph in itertools.groupby(text.splitlines(), key=lambda line: not line.strip()):
@@ -123,32 +125,32 @@ def blocks(text: str) -> dict[int | None, Lines]:
         marks = [whole(value) if key == CHIP else None for key, value in lines if key in (CHIP, OTHER)]
         if not marks:
             found.setdefault(None, []).extend(lines)
-        elif len(marks) == 1 and marks[0] is not None:  # of two, nobody knows whose a line is
+        elif len(marks) == 1 and marks[0] is not None:  # with two chips the owner of a line is unknown
             found.setdefault(marks[0], []).extend(line for line in lines if line[0] != CHIP)
     return {chip: lines for chip, lines in found.items() if chip is not None} or dict(found)
 
 
 def reading(lines: Lines) -> Reading:
-    """From `usages`, `common`, `power` and `memory`, together or alone; what is said first holds.
+    """From `usages`, `common`, `power` and `memory`, together or alone; the first value of a key is used.
 
-    `memory_used` is as fine as the tool says it: one percent of the whole.
+    `memory_used` has the resolution of the tool: one percent of the total.
     """
-    said = _first(lines)
-    engines = [rate for key in ENGINES if (rate := percent(said.get(key))) is not None]
-    memory = next((kind for kind in MEMORIES if whole(said.get(f"{kind} capacity(mb)"))), "hbm")
-    total, used = whole(said.get(f"{memory} capacity(mb)")), percent(said.get(f"{memory} usage rate(%)"))
+    values = _first(lines)
+    engines = [rate for key in ENGINES if (rate := percent(values.get(key))) is not None]
+    memory = next((kind for kind in MEMORIES if whole(values.get(f"{kind} capacity(mb)"))), "hbm")
+    total, used = whole(values.get(f"{memory} capacity(mb)")), percent(values.get(f"{memory} usage rate(%)"))
     return Reading(
-        util=max(engines, default=None),  # a job may use but one kind of them
-        memory_util=percent(said.get(f"{memory} bandwidth usage rate(%)")),
-        power=number(said.get("npu real-time power(w)")),
-        clock=number(said.get("aicore curfreq(mhz)")),
+        util=max(engines, default=None),  # a job may use only one kind of them
+        memory_util=percent(values.get(f"{memory} bandwidth usage rate(%)")),
+        power=number(values.get("npu real-time power(w)")),
+        clock=number(values.get("aicore curfreq(mhz)")),
         memory_used=None if total is None or used is None else round(total * MIB * used / 100),
         memory_total=None if total is None else total * MIB,
     )
 
 
 def processes(lines: Lines) -> tuple[Process, ...] | None:
-    """Of `proc-mem`.  None: it does not say."""
+    """The processes in the output of `proc-mem`.  None: it has no information."""
     matches = [PROCESS.match(value) for key, value in lines if key == "process id"]
     found = [Process(int(m[1]), m[2].strip(), int(m[3]) * MIB if WHOLE.fullmatch(m[3]) else None) for m in matches if m]
     if found:
@@ -157,16 +159,16 @@ def processes(lines: Lines) -> tuple[Process, ...] | None:
 
 
 def health(lines: Lines) -> Health:
-    """Of `health`.  A card asked as a whole says the word only, but for a 950."""
-    said = _first(lines)
-    word = said.get("health status", said.get("health", ""))
-    if not WORD.fullmatch(word) or word.lower() in NOT_SAID:
+    """The health in the output of `health`.  A card that is queried as a whole reports no codes, except a 950."""
+    values = _first(lines)
+    word = values.get("health status", values.get("health", ""))
+    if not WORD.fullmatch(word) or word.lower() in NO_VALUE:
         return Health(None, _codes(lines))
     return Health("ok" if word.lower() == "ok" else word, _codes(lines))
 
 
 def events(lines: Lines) -> dict[str, str] | None:
-    """The codes, with what else is told of them, of `current-fault-event`, which a 950 has.  None: it does not say."""
+    """The codes with their details in the output of `current-fault-event` of a 950.  None: no information."""
     count = whole(_first(lines).get("fault event count"))
     found = {
         m[1].upper(): m[2].strip() for text in _continued(lines, "fault event information") if (m := EVENT.match(text))
@@ -175,30 +177,30 @@ def events(lines: Lines) -> dict[str, str] | None:
 
 
 def ecc(lines: Lines) -> Ecc:
-    """Of `ecc`, over every kind of memory that the chip has."""
-    said = _first(lines)
-    return Ecc(_sum(said, "double bit error count"), _sum(said, "bit isolated pages count"))
+    """The counts in the output of `ecc`, summed over all kinds of memory of the chip."""
+    values = _first(lines)
+    return Ecc(_sum(values, "double bit error count"), _sum(values, "bit isolated pages count"))
 
 
 def refused(text: str) -> bool:
-    """Whether this tool, or this chip, has no such type of information."""
-    return any(words in text.lower() for words in ("does not support", "error parameter of -t"))
+    """Whether this tool or this chip does not support this type of information."""
+    return any(phrase in text.lower() for phrase in ("does not support", "error parameter of -t"))
 
 
-def unread(kind: str, text: str) -> bool:
-    """Whether this answer says nothing that is known, in any words that are known: garbled, empty, of another locale.
-    Not so where the tool says itself that it has no answer."""
-    if refused(text) or any(words in text.lower() for words in FAILED):
+def is_unparsed(kind: str, text: str) -> bool:
+    """Whether this output has no known key or value: garbled, empty, or of another locale.  False if the tool itself
+    reports that it has no answer."""
+    if refused(text) or any(phrase in text.lower() for phrase in FAILED):
         return False
     lines = [_pair(line) for line in text.splitlines()]
     if not any(key in name for name, _ in lines for key in KEYS[kind]):
         return True
     word = next((value for name, value in lines if name in ("health status", "health")), "")
-    return kind == "health" and not WORD.fullmatch(word) and word.lower() not in NOT_SAID
+    return kind == "health" and not WORD.fullmatch(word) and word.lower() not in NO_VALUE
 
 
 def first_line(text: str) -> str:
-    """The first that is not blank, as a person can read it."""
+    """The first line that is not blank, with unprintable characters replaced."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
 
@@ -212,7 +214,7 @@ def number(text: str | None) -> float | None:
 
 
 def percent(text: str | None) -> float | None:
-    """None for more than 100: the driver's way to say that it does not know."""
+    """None above 100, which the driver prints for an unknown value."""
     rate = number(text)
     return rate if rate is not None and rate <= 100 else None
 
@@ -227,7 +229,7 @@ def _first(lines: Lines) -> dict[str, str]:
 
 
 def _continued(lines: Lines, key: str) -> list[str]:
-    """The values of this key; the lines after its own have an empty one."""
+    """The values of this key; its continuation lines have an empty key."""
     found: list[str] = []
     for name, value in lines:
         if name == key or (found and not name):
@@ -236,7 +238,7 @@ def _continued(lines: Lines, key: str) -> list[str]:
 
 
 def _codes(lines: Lines) -> dict[str, str] | None:
-    """None: it does not say."""
+    """The error codes with their texts.  None: no information."""
     value = _first(lines).get("error code")
     if value is None:
         return None
@@ -245,11 +247,11 @@ def _codes(lines: Lines) -> dict[str, str] | None:
     if not codes:
         return {} if value.lower() == "na" else None
     texts = _continued(lines, "error information")
-    if len(texts) != len(codes):  # a text that the driver lacks takes no line of its own
+    if len(texts) != len(codes):  # a code without text has no line
         texts = ["; ".join(texts)] * len(codes)
     return dict(zip(codes, texts, strict=True))
 
 
-def _sum(said: dict[str, str], ending: str) -> int | None:
-    counts = [count for key, value in said.items() if key.endswith(ending) and (count := whole(value)) is not None]
+def _sum(values: dict[str, str], ending: str) -> int | None:
+    counts = [count for key, value in values.items() if key.endswith(ending) and (count := whole(value)) is not None]
     return sum(counts) if counts else None

@@ -1,12 +1,12 @@
-"""NVIDIA devices by NVML.
+"""NVIDIA devices, read through NVML.
 
-Processes: the driver of today numbers them as the caller's PID namespace does and leaves out those outside of it
-(open-gpu-kernel-modules, `os_find_ns_pid`); older ones give the numbers of the host, which in a container name nobody
-or somebody else (nvidia-docker#1483); some show none.  So that a process is not listed proves nothing: memory is looked
-at as well.
+Processes: a current driver reports pids of the caller's PID namespace and leaves out processes outside it
+(open-gpu-kernel-modules, `os_find_ns_pid`); older ones report the pids of the host, which in a container name no
+process or another one (nvidia-docker#1483); some report none.  An unlisted process therefore proves nothing, and memory
+is checked as well.
 
-MIG devices say what memory they use and by whom, not how busy they are (NVML API, "Multi Instance GPU Management");
-their health is that of the GPU they are a part of.
+MIG devices report their memory and processes, but not their utilisation (NVML API, "Multi Instance GPU Management");
+their health is that of their GPU.
 """
 
 import ctypes
@@ -17,39 +17,39 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.device_release import UNLISTED
-from ftrun.helpers.probe.lasting_states import Standing, Words
+from ftrun.helpers.probe.lasting_states import LastingStates, StateTexts
 from ftrun.helpers.probe.visible import Gpu, Mig, Unit, entries, numbered, units, visible
 from ftrun.messages.probe import Device
 
 VENDOR: Final = "nvidia"
 LIBRARY: Final = "libnvidia-ml.so.1"
-AGAIN: Final = 5.0  # s until NVML is started anew where something does not answer; doubles up to
+AGAIN: Final = 5.0  # s until NVML is restarted when something does not answer; doubles up to
 LONGEST_AGAIN: Final = 20.0
-# s for which a measurement of PCIe traffic is used again: NVML measures for 20 ms a direction, and blocks meanwhile
-# (measured elsewhere: 21 ms), so that eight devices take a third of a second.
+# s for which a measurement of PCIe traffic is reused: NVML measures for 20 ms per direction and blocks for that time
+# (measured elsewhere: 21 ms), so eight devices take a third of a second.
 TRAFFIC: Final = 2.0
-AT_ONCE: Final = 64  # faults told in one turn
+AT_ONCE: Final = 64  # faults reported in one turn
 ALL_INSTANCES: Final = 0xFFFFFFFF  # an event concerns the whole GPU
-# What the values of NVML_GPU_RECOVERY_ACTION ask for.
+# The recovery actions, by the value of NVML_GPU_RECOVERY_ACTION.
 RECOVERY: Final = ("none", "reset", "reboot", "drain", "drain_reset", "imex", "reset", "reboot")
 
 
-class Found(NamedTuple):
-    """A device of ours.  `handle` and `gpu` (the whole of which it is a part) are None where NVML has none now."""
+class FoundDevice(NamedTuple):
+    """A device of this job.  `handle` and `gpu` (the GPU to which it belongs) are None while NVML has none."""
 
     id: str
-    number: int  # of the GPU, as nvidia-smi counts
+    number: int  # of the GPU, as in nvidia-smi
     name: str
     handle: Any = None
     gpu: Any = None
-    instance: int | None = None  # of a MIG device: its GPU instance
-    wrong: str | None = None  # why there is no handle
+    instance: int | None = None  # the GPU instance of a MIG device
+    failure: str | None = None  # why there is no handle
 
 
 def open(environment: Mapping[str, str]) -> "Nvidia":
-    """The devices that a job with this environment may use.  Unavailable where there is no driver or no such device.
+    """The devices that a job with this environment may use.  Unavailable if there is no driver or no such device.
 
-    Any other trouble may pass: it is the `health` of the devices, and NVML is started anew until it is over.
+    Any other error may be temporary: it is the `health` of the devices, and NVML is restarted until it is over.
     """
     nvml = _library()
     found = Nvidia(nvml, environment)
@@ -81,90 +81,94 @@ class Nvidia:
         self._nvml = nvml
         self.setting = environment.get("CUDA_VISIBLE_DEVICES")
         self._by_speed = environment.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"
-        self._found: dict[str, Found] = {}
-        self._names: dict[int, tuple[str, str]] = {}  # UUID and name by index, for when it is lost
-        self._entries: dict[str, str] = {}  # of the setting, by the id that the device had at first
-        words = Words(*(str(nvml.NVMLError(e)) for e in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)))
-        self._standing = Standing(words)
+        self._found: dict[str, FoundDevice] = {}
+        self._names: dict[int, tuple[str, str]] = {}  # UUID and name by index, for a GPU that is lost later
+        self._entries: dict[str, str] = {}  # entries of the setting, by the first id of the device
+        words = StateTexts(
+            *(str(nvml.NVMLError(e)) for e in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED))
+        )
+        self._lasting_states = LastingStates(words)
         self._broken = (*words, UNLISTED)
         self._news: list[DeviceFault] = []
         self._traffic: dict[str, tuple[float, float | None]] = {}  # when it was measured
         self._events: Any = None
-        self._wrong: str | None = None  # with NVML as a whole
-        self._again: float | None = None  # when to start anew
+        self._failure: str | None = None  # of NVML as a whole
+        self._restart_at: float | None = None  # when to restart NVML
         self._pause = AGAIN
         self.problems: list[str] = []
 
     def check(self) -> Sequence[Device]:
-        return self._looks(self._health)
+        return self._read_all(self._health)
 
     def devices(self, urgent: str = "") -> Sequence[Device]:
-        return self._looks(self._look)
+        return self._read_all(self._look)
 
-    def _looks(self, look: Callable[[Found], Device]) -> Sequence[Device]:
-        if self._again is not None and time.monotonic() >= self._again:
+    def _read_all(self, look: Callable[[FoundDevice], Device]) -> Sequence[Device]:
+        if self._restart_at is not None and time.monotonic() >= self._restart_at:
             self.close()
             try:
                 self.start()
             except self._nvml.NVMLError as error:
                 self.fail(error)
         if not self._found:
-            return [Device(VENDOR, VENDOR, -1, "", health=self._wrong, answers=False)] if self._wrong else []
+            return [Device(VENDOR, VENDOR, -1, "", health=self._failure, answers=False)] if self._failure else []
         looks = [look(found) for found in self._found.values()]
-        self._news += self._standing.look(looks)
+        self._news += self._lasting_states.update(looks)
         if any(device.health != "ok" for device in looks):
-            self._soon()
+            self._schedule_restart()
         else:
             self._pause = AGAIN
         return looks
 
     def faults(self) -> Sequence[DeviceFault]:
-        """Xids, and what the looks found.
+        """New Xids, and the changes that were found in the devices.
 
-        Waits at most a millisecond: NVML offers nothing to poll, and does not say what a wait of 0 means.
+        Waits at most a millisecond: NVML has nothing to poll, and does not document a wait of 0.
         """
-        told, self._news = self._news, []
-        while self._events is not None and len(told) < AT_ONCE:
+        faults, self._news = self._news, []
+        while self._events is not None and len(faults) < AT_ONCE:
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 1)
             except self._nvml.NVMLError as error:
-                # One lost GPU makes every wait fail; with the next start there is a set that it is not in.
-                if error.value != self._nvml.NVML_ERROR_TIMEOUT and not _is_grave(self._nvml, error):
-                    self.problems.append(f"Xids are not seen: {error}")
+                # One lost GPU makes every wait fail; after the next restart the event set does not contain it.
+                if error.value != self._nvml.NVML_ERROR_TIMEOUT and not _is_fatal(self._nvml, error):
+                    self.problems.append(f"Xids cannot be read: {error}")
                 break
             code = str(event.eventData)
-            told += [DeviceFault(found.id, found.number, code, f"Xid {code}") for found in self._concerned(event)]
-        return told
+            faults += [DeviceFault(found.id, found.number, code, f"Xid {code}") for found in self._devices_of(event)]
+        return faults
 
     def present(self, device: str) -> Collection[str]:
-        return self._standing.of(device)
+        return self._lasting_states.of(device)
 
     def close(self) -> None:
         if self._events is not None:
-            _Asked(self._nvml)(self._nvml.nvmlEventSetFree, self._events)
+            _DeviceCalls(self._nvml)(self._nvml.nvmlEventSetFree, self._events)
             self._events = None
-        _Asked(self._nvml)(self._nvml.nvmlShutdown)
+        _DeviceCalls(self._nvml)(self._nvml.nvmlShutdown)
 
-    def _soon(self) -> None:
-        if self._again is None:
-            self._again = time.monotonic() + self._pause
+    def _schedule_restart(self) -> None:
+        if self._restart_at is None:
+            self._restart_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_AGAIN)
 
     def start(self) -> int:
-        """Learn which devices are ours, and listen for their Xids; how many.  NVMLError if nothing can be asked."""
-        self._wrong = self._again = None
+        """Find the devices of this job and register for their Xids; returns their number.  NVMLError if NVML fails."""
+        self._failure = self._restart_at = None
         self._nvml.nvmlInit()
         self._choose(list(self._list()))
         self._listen()
         return len(self._found)
 
     def fail(self, error: Exception) -> None:
-        self._wrong = str(error)
-        self._found = {id: found._replace(handle=None, gpu=None, wrong=str(error)) for id, found in self._found.items()}
-        self._soon()
+        self._failure = str(error)
+        self._found = {
+            id: found._replace(handle=None, gpu=None, failure=str(error)) for id, found in self._found.items()
+        }
+        self._schedule_restart()
 
-    def _list(self) -> Iterator[tuple[Gpu, Found, Mapping[Mig, Any]]]:
-        """All that NVML lists and lets us use; raises NVMLError when it lists nothing."""
+    def _list(self) -> Iterator[tuple[Gpu, FoundDevice, Mapping[Mig, Any]]]:
+        """All GPUs that NVML lists and permits; NVMLError if it lists none."""
         nvml = self._nvml
         for index in range(nvml.nvmlDeviceGetCount()):
             uuid, name = self._names.get(index, ("", ""))
@@ -172,12 +176,14 @@ class Nvidia:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
             except nvml.NVMLError as error:
-                if error.value != nvml.NVML_ERROR_NO_PERMISSION:  # not given to us: CUDA does not count it either
-                    yield Gpu(index, uuid), Found(uuid or f"gpu{index}", index, name, wrong=str(error)), {}
+                if (
+                    error.value != nvml.NVML_ERROR_NO_PERMISSION
+                ):  # not assigned to this job: CUDA does not count it either
+                    yield Gpu(index, uuid), FoundDevice(uuid or f"gpu{index}", index, name, failure=str(error)), {}
                 continue
             self._names[index] = uuid, name
             migs = dict(self._migs(handle))
-            yield Gpu(index, uuid, tuple(migs)), Found(uuid, index, name, handle, handle), migs
+            yield Gpu(index, uuid, tuple(migs)), FoundDevice(uuid, index, name, handle, handle), migs
 
     def _migs(self, gpu: Any) -> Iterator[tuple[Mig, Any]]:
         nvml = self._nvml
@@ -195,8 +201,8 @@ class Nvidia:
             except nvml.NVMLError:
                 continue  # there is none at this index
 
-    def _choose(self, listed: Sequence[tuple[Gpu, Found, Mapping[Mig, Any]]]) -> None:
-        """Ours are those that are visible at the first time; later the same, whatever their numbers are then."""
+    def _choose(self, listed: Sequence[tuple[Gpu, FoundDevice, Mapping[Mig, Any]]]) -> None:
+        """Choose this job's devices: those that are visible at first, and later the same, whatever their numbers."""
         gpus = [gpu for gpu, _, _ in listed]
         first = not self._found
         if first:
@@ -204,7 +210,7 @@ class Nvidia:
             if numbered(self.setting) and self._by_speed and len({found.name for _, found, _ in listed}) > 1:
                 self.problems.append(
                     "CUDA_VISIBLE_DEVICES has numbers and the GPUs differ: without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA "
-                    "may count them otherwise than NVML, and other devices may be watched than are used"
+                    "may number them differently from NVML, so other devices may be watched than are used"
                 )
         else:
             chosen = units(gpus)
@@ -220,18 +226,18 @@ class Nvidia:
         indices = {found.number for found in self._found.values()}
         for id, found in before.items():
             if id not in self._found and not (id.startswith("gpu") and found.number in indices):
-                self._found[id] = found._replace(handle=None, gpu=None, wrong=found.wrong or UNLISTED)
+                self._found[id] = found._replace(handle=None, gpu=None, failure=found.failure or UNLISTED)
 
-    def _unit(self, unit: Unit, whole: Found, migs: Mapping[Mig, Any]) -> Found:
+    def _unit(self, unit: Unit, whole: FoundDevice, migs: Mapping[Mig, Any]) -> FoundDevice:
         mig = unit[1]
         if mig is None:
             return whole
         handle = migs[mig]
-        name = _Asked(self._nvml)(self._nvml.nvmlDeviceGetName, handle) or f"{whole.name} MIG"
-        return Found(mig.uuid, whole.number, name, handle, whole.gpu, mig.gpu_instance)
+        name = _DeviceCalls(self._nvml)(self._nvml.nvmlDeviceGetName, handle) or f"{whole.name} MIG"
+        return FoundDevice(mig.uuid, whole.number, name, handle, whole.gpu, mig.gpu_instance)
 
     def _listen(self) -> None:
-        """Xids come by the GPU: NVML has no events of MIG devices."""
+        """Register for Xids by GPU: NVML has no events for MIG devices."""
         nvml = self._nvml
         gpus = {_address(found.gpu): found for found in self._found.values() if found.gpu}
         try:
@@ -239,21 +245,21 @@ class Nvidia:
             for found in gpus.values():
                 nvml.nvmlDeviceRegisterEvents(found.gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
         except nvml.NVMLError as error:
-            self.problems.append(f"not all Xids are seen: {error}")
+            self.problems.append(f"Xids cannot be read from all GPUs: {error}")
 
-    def _concerned(self, event: Any) -> Iterator[Found]:
+    def _devices_of(self, event: Any) -> Iterator[FoundDevice]:
         for found in self._found.values():
             same = found.gpu is not None and _address(found.gpu) == _address(event.device)
             if same and (found.instance is None or event.gpuInstanceId in (ALL_INSTANCES, found.instance)):
                 yield found
 
-    def _health(self, found: Found) -> Device:
-        """As far as it takes to say whether it works."""
-        return self._asked(found, *self._askers(found))
+    def _health(self, found: FoundDevice) -> Device:
+        """The device with its health only."""
+        return self._basic_state(found, *self._calls(found))
 
-    def _look(self, found: Found) -> Device:
-        nvml, (ask, of_gpu) = self._nvml, self._askers(found)
-        device, handle = self._asked(found, ask, of_gpu), found.handle
+    def _look(self, found: FoundDevice) -> Device:
+        nvml, (ask, of_gpu) = self._nvml, self._calls(found)
+        device, handle = self._basic_state(found, ask, of_gpu), found.handle
         if handle is None:
             return device
         rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -267,22 +273,22 @@ class Nvidia:
             memory_util=rates and float(rates.memory),
             power=None if power is None else power / 1000,
             clock=None if clock is None else float(clock),
-            traffic=self._measured(ask, found),
+            traffic=self._pcie_traffic(ask, found),
             pids=_pids(ask, nvml, handle),
             remapped_rows=rows and rows[0] + rows[1],
             ecc_errors=ecc,
         )
-        return self._judged(device, ask, of_gpu)
+        return self._with_health(device, ask, of_gpu)
 
-    def _askers(self, found: Found) -> "tuple[_Asked, _Asked]":
-        """For the device, and for the GPU that it is, or is a part of."""
-        ask = _Asked(self._nvml)
-        return ask, ask if found.instance is None else _Asked(self._nvml)
+    def _calls(self, found: FoundDevice) -> "tuple[_DeviceCalls, _DeviceCalls]":
+        """The calls for the device, and those for its GPU."""
+        ask = _DeviceCalls(self._nvml)
+        return ask, ask if found.instance is None else _DeviceCalls(self._nvml)
 
-    def _asked(self, found: Found, ask: "_Asked", of_gpu: "_Asked") -> Device:
+    def _basic_state(self, found: FoundDevice, ask: "_DeviceCalls", of_gpu: "_DeviceCalls") -> Device:
         nvml, device = self._nvml, Device(VENDOR, found.id, found.number, found.name, visible=self._visible(found))
         if found.handle is None:
-            return device._replace(health=found.wrong, answers=False, broken=found.wrong in self._broken)
+            return device._replace(health=found.failure, answers=False, broken=found.failure in self._broken)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, found.handle)
         recovery = of_gpu(_field, nvml, found.gpu, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
         device = device._replace(
@@ -290,21 +296,21 @@ class Nvidia:
             memory_total=memory and memory.total,
             recovery=None if recovery is None else dict(enumerate(RECOVERY)).get(recovery, str(recovery)),
         )
-        return self._judged(device, ask, of_gpu)
+        return self._with_health(device, ask, of_gpu)
 
-    def _judged(self, device: Device, ask: "_Asked", of_gpu: "_Asked") -> Device:
-        """With what the answers say of its health.  Memory that is not told, as unified memory, is no silence."""
-        health = ask.wrong or of_gpu.grave or "ok"
+    def _with_health(self, device: Device, ask: "_DeviceCalls", of_gpu: "_DeviceCalls") -> Device:
+        """The device with its health.  Unknown memory, as with unified memory, does not count as silence."""
+        health = ask.failure or of_gpu.fatal or "ok"
         answers = health == "ok" or device.memory_used is not None
         return device._replace(health=health, answers=answers, broken=health in self._broken)
 
-    def _visible(self, found: Found) -> str | None:
-        """CUDA may count otherwise than NVML, so a number is a name only where the setting has it."""
+    def _visible(self, found: FoundDevice) -> str | None:
+        """CUDA may number devices differently from NVML, so a number is a name only if the setting has it."""
         unnamed = f"gpu{found.number}"
         entry = self._entries.get(found.id) or self._entries.get(unnamed)
         return entry or (None if found.id == unnamed else found.id)
 
-    def _measured(self, ask: "_Asked", found: Found) -> float | None:
+    def _pcie_traffic(self, ask: "_DeviceCalls", found: FoundDevice) -> float | None:
         at, traffic = self._traffic.get(found.id, (-TRAFFIC, None))
         if time.monotonic() - at >= TRAFFIC:
             nvml = self._nvml
@@ -315,36 +321,39 @@ class Nvidia:
         return traffic
 
 
-class _Asked:
-    """Questions to one device.  None is no answer; `wrong` what is wrong with the device: the driver said so, or
-    answered nothing at all.  After such a word nothing more is asked: calls to a lost device may take long."""
+class _DeviceCalls:
+    """Calls to NVML for one device.  A call returns None if there is no answer.
+
+    `failure`: why the device fails: the driver reports a fatal error, or no call was answered.  After a fatal error no
+    further call is made, because calls to a lost device may take long.
+    """
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._answers = 0
         self._last: str | None = None
-        self.grave: str | None = None
+        self.fatal: str | None = None
 
     def __call__(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        if self.grave is not None:
+        if self.fatal is not None:
             return None
         nvml = self._nvml
         try:
             answer = call(*arguments)
         except nvml.NVMLError as error:
             self._last = str(error)
-            if _is_grave(nvml, error):
-                self.grave = self._last
+            if _is_fatal(nvml, error):
+                self.fatal = self._last
             return None
         self._answers += 1
         return answer
 
     @property
-    def wrong(self) -> str | None:
-        return self.grave or (None if self._answers else self._last)
+    def failure(self) -> str | None:
+        return self.fatal or (None if self._answers else self._last)
 
 
-def _is_grave(nvml: Any, error: Any) -> bool:
+def _is_fatal(nvml: Any, error: Any) -> bool:
     """Whether it says of the device or the driver that it is out of order, not of a question that it has no answer."""
     return error.value in (
         nvml.NVML_ERROR_UNINITIALIZED,
@@ -369,7 +378,7 @@ def _library() -> Any:
     return pynvml
 
 
-def _pids(ask: _Asked, nvml: Any, handle: Any) -> tuple[int, ...]:
+def _pids(ask: _DeviceCalls, nvml: Any, handle: Any) -> tuple[int, ...]:
     found: set[int] = set()
     for kind in ("Compute", "Graphics", "MPSCompute"):
         for version in ("v3", "v2"):  # drivers since 510 have 3

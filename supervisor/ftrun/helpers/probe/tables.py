@@ -1,4 +1,4 @@
-"""The tables of `core.faults`, from their files."""
+"""The fault tables of core/rules/fault_codes.py, read from their files."""
 
 import os
 from pathlib import Path
@@ -11,13 +11,14 @@ from ftrun.host import bounded_read
 LONGEST: Final = 1 << 20  # bytes of a site's file
 
 
-def ours(vendor: str) -> dict[str, FaultEntry]:
-    """The one that comes with ftrun; KeyError for a vendor that is not in `accelerators.table`."""
+def built_in(vendor: str) -> dict[str, FaultEntry]:
+    """The table that comes with ftrun; KeyError for a vendor that is not in `accelerators.table`."""
     return parse(Path(BY_NAME[vendor].faults).read_text(encoding="utf-8"))
 
 
 def site(path: str) -> dict[str, FaultEntry]:
-    """The one of a site, which wins over ours.  OSError or ValueError where it cannot be read or is none."""
+    """The table of a site, whose entries replace the built-in ones.  OSError or ValueError if it is unreadable or
+    malformed."""
     table = parse(bounded_read.read(os.open(path, bounded_read.FLAGS), LONGEST).decode("utf-8"))
     return {
         code: entry if entry.why else FaultEntry(entry.severity, f"as {path} says") for code, entry in table.items()

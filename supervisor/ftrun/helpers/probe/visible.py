@@ -1,11 +1,11 @@
-"""Which NVIDIA devices a job may use, of those that NVML lists: what CUDA_VISIBLE_DEVICES leaves.
+"""Which of the NVIDIA devices that NVML lists a job may use, by CUDA_VISIBLE_DEVICES.  Pure.
 
 The CUDA Programming Guide ("CUDA environment variables") has the rules: unset means all; entries are positions or
-UUIDs, and a UUID may be cut short as long as it names one device; the first entry that names none ends the list (-1 is
-used for that).  As in the driver, "1gpu" is 1 and an entry that comes twice leaves nothing.
+UUIDs, and a UUID may be abbreviated as long as it names one device; the first entry that names none ends the list (-1
+is used for that).  As in the driver, "1gpu" is 1, and a repeated entry makes the list empty.
 
-NVIDIA_VISIBLE_DEVICES is not looked at.  It is addressed to the container runtime, and what that leaves out NVML does
-not list; inside it misleads: a container that got its GPUs by CDI has `void` there (nvidia-container-toolkit#395).
+NVIDIA_VISIBLE_DEVICES is ignored.  It is meant for the container runtime, and NVML does not list what that leaves out;
+inside a container it misleads: with GPUs from CDI it is `void` (nvidia-container-toolkit#395).
 """
 
 import re
@@ -22,7 +22,7 @@ class Mig(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """`number` as nvidia-smi counts; `uuid` is empty where it could not be learned; `migs` when it is divided."""
+    """`number`: as in nvidia-smi; `uuid`: empty if unknown; `migs`: its MIG devices if it is partitioned."""
 
     number: int
     uuid: str
@@ -38,12 +38,12 @@ def units(gpus: Sequence[Gpu]) -> list[Unit]:
 
 
 def visible(setting: str | None, gpus: Sequence[Gpu]) -> list[Unit]:
-    """What this value of CUDA_VISIBLE_DEVICES (None: unset) leaves of `gpus`, which are in order."""
+    """The devices of `gpus`, in order, that this value of CUDA_VISIBLE_DEVICES (None: unset) selects."""
     return units(gpus) if setting is None else list(entries(setting, gpus))
 
 
 def entries(setting: str, gpus: Sequence[Gpu]) -> dict[Unit, str]:
-    """The same, in order, each with the entry of this value that names it, or "" where that names others, too."""
+    """The same devices, each with the entry that names it, or "" if that entry names others as well."""
     found: dict[Unit, str] = {}
     for entry in map(str.strip, setting.split(",")):
         named = _named(entry, gpus)
@@ -56,7 +56,7 @@ def entries(setting: str, gpus: Sequence[Gpu]) -> dict[Unit, str]:
 
 
 def numbered(setting: str | None) -> bool:
-    """Whether it counts devices, so that their order matters."""
+    """Whether the value has positions, so that the order of the devices matters."""
     return setting is not None and re.match(r"\s*\+?\d", setting) is not None
 
 
@@ -69,7 +69,7 @@ def _named(entry: str, gpus: Sequence[Gpu]) -> list[Unit]:
     if position:
         return [unit for gpu in gpus[int(position[1]) :][:1] for unit in _units(gpu)]
     if entry.startswith("GPU-"):
-        # One that was lost before it could be named must be the one that nobody else is.
+        # A GPU that was lost before its UUID was read must be the one that no other GPU matches.
         matching = [gpu for gpu in gpus if gpu.uuid.startswith(entry)] or [gpu for gpu in gpus if not gpu.uuid]
         return _units(matching[0]) if len(matching) == 1 else []
     if entry.startswith("MIG-"):
