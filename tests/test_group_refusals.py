@@ -17,7 +17,7 @@ from ftrun.pid1.clients.group_messenger import GroupMessenger
 def test_a_refusal_for_good_ends_only_who_was_never_taken(taken: bool) -> None:
     """A rank 0 that is new, with another version or secret, says nothing against the others of a group."""
     group = Group(2, 1, "127.0.0.1:29470", None, 600.0, "job", "options")
-    helpers, place = SimpleNamespace(want=lambda *words, **more: None), SimpleNamespace(path="/run-dir")
+    helpers, place = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
     context: Any = SimpleNamespace(
         policy=Policy(), group=group, helpers=helpers, place=place, beat_dir="/beats", records=[]
     )

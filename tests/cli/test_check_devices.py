@@ -153,5 +153,7 @@ def test_min_devices_where_only_the_probe_can_know_is_told_and_kills_nothing(run
     run = runs.run("--probe", "nvidia", "--min-devices", "1", "sleep", "1")
     assert run.wait() == 0, run.log()
     (line,) = [line for line in run.stderr.splitlines() if "--min-devices" in line]
-    assert line.startswith("[ftrun] probe: --min-devices 1 has no effect, no device is seen (no NVIDIA driver")
-    assert line.endswith("the command is not touched")
+    assert line.startswith(
+        "[ftrun] probe: --min-devices 1 has no effect, because no device was found (no NVIDIA driver"
+    )
+    assert line.endswith("the command is not affected")

@@ -382,7 +382,7 @@ def test_phases_that_could_not_be_read(runs: Runs, net: Disk, stopped: bool) -> 
         wait_for(lambda: list(temp.glob("*/phases.json")), "it goes on without")
         net.come_back()
         assert run.wait() == 1, run.log()
-        assert f"{runs.run_dir}/phases.json is not read: it did not answer in time" in run.stderr
+        assert f"{runs.run_dir}/phases.json cannot be used: it did not answer in time" in run.stderr
         (aside,) = real.glob("phases.json.unread-*")
         assert aside.name in run.stderr
         assert aside.read_bytes() == before

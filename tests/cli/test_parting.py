@@ -87,7 +87,7 @@ def test_work_that_fails_is_told_and_changes_no_code(runs: Runs) -> None:
 def test_with_a_grace_nobody_waits_longer_for_it(runs: Runs, left: Path) -> None:
     assert late(runs, left, **A_SECOND) < 30
     (problem,) = runs.started[0].named("problem")
-    assert "not done in time; it goes on without us" in problem["what"]
+    assert "not completed in time; it continues after the end of ftrun" in problem["what"]
     assert alive(int(left.read_text())), "it goes on"
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", 7)
 
@@ -145,7 +145,7 @@ def test_a_busy_mount_is_detached_when_the_grace_is_over(runs: Runs, left: Path)
     run = runs.run(*options, "true", prefix=runs.mounted(script), **A_SECOND)
     assert run.wait() == 0, run.log()
     said = [record["what"] for record in run.named("problem")]
-    assert any(what.startswith(f"umount {disk}: not done in time") for what in said), said
+    assert any(what.startswith(f"umount {disk}: not completed in time") for what in said), said
     pid = int(left.read_text())
     assert str(disk) not in Path(f"/proc/{pid}/mountinfo").read_text(), "out of the tree of files"
     assert (Path(f"/proc/{pid}/cwd") / "x").exists(), "and there for who still uses it"

@@ -284,7 +284,7 @@ def test_a_note_that_is_not_of_these_phases_is_kept_aside_and_they_begin_anew(ru
     (aside,) = runs.run_dir.glob("phases.json.other-*")
     assert aside.read_text() == content
     assert run.stderr.count("\n") == 1
-    assert "they begin anew" in run.stderr
+    assert "all phases run again" in run.stderr
 
 
 @pytest.mark.parametrize("where", ["/proc/nowhere/x", "a\0b", "..", "20261121_201004_restartable/x"])

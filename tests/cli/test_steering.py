@@ -161,7 +161,7 @@ def test_a_messenger_that_dies_with_something_unread_is_no_matter(runs: Runs, ho
         os.kill(run.until("spawned")["pid"], signal.SIGKILL)  # the next attempt is told to it
         run.until("restart")
     os.kill(messenger, signal.SIGKILL)
-    again = "messenger: it exited; ftrun restarts it; the command is not touched"
+    again = "messenger: it exited; ftrun restarts it; the command is not affected"
     wait_for(lambda: again in run.stderr, "that the messenger ended")
     assert {problem["helper"] for problem in run.named("problem")} == {"messenger"}
     assert said(ftctl(run, "restart")) == "the command is being ended, then started again"

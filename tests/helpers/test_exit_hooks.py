@@ -32,7 +32,7 @@ def exit_hooks(*commands: str, unmount: Sequence[str] = (), grace: float | None 
 
 
 def parted(process: HelperProcess, pids: list[int] | None = None) -> Line:
-    line = process.event("parted")
+    line = process.event("hooks_finished")
     if pids is not None:
         pids += line["pids"]
     assert process.ended() == 0
@@ -45,7 +45,7 @@ DONE: Line = {"late": [], "failed": []}
 def test_without_work_it_finishes_at_once() -> None:
     with exit_hooks() as process:
         assert parted(process) == DONE
-        assert process.lines == [{"event": "parted", "late": [], "failed": [], "pids": []}]
+        assert process.lines == [{"event": "hooks_finished", "late": [], "failed": [], "pids": []}]
 
 
 def test_commands_run_one_after_another_with_output_to_the_log(tmp_path: Path) -> None:

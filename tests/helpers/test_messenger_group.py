@@ -172,7 +172,7 @@ def test_a_killed_member_is_detected_at_once_and_may_rejoin(
     nodes[1].process.kill()
     order = nodes[2].ordered("stop", 1)
     assert "member 1 (node1) is lost: its connection was closed" in order.why
-    assert "member 1 (node1) is lost" in nodes[0].event("noted", lambda line: "is lost" in line["what"])["what"]
+    assert "member 1 (node1) is lost" in nodes[0].event("group_note", lambda line: "is lost" in line["what"])["what"]
     for node in (nodes[0], nodes[2]):
         node.report("ready", 1)
     back = group.node(1, life="another")
@@ -224,11 +224,11 @@ def test_a_frozen_rank_0_is_lost_to_its_members_and_reports_no_member_as_lost(ma
     nodes = make(2).running(silence=2.0)
     nodes[1].contact()
     nodes[0].process.send_signal(signal.SIGSTOP)
-    assert "there was no reply from rank 0 (127.0.0.1:" in nodes[1].event("cut")["why"]
+    assert "there was no reply from rank 0 (127.0.0.1:" in nodes[1].event("rank_zero_silent")["why"]
     nodes[0].process.send_signal(signal.SIGCONT)
     nodes[1].contact()
     nodes[0].contact()
-    assert len([line for line in nodes[1].lines if line["event"] == "cut"]) == 1
+    assert len([line for line in nodes[1].lines if line["event"] == "rank_zero_silent"]) == 1
     assert not nodes[0].problems
 
 
@@ -241,7 +241,7 @@ def test_a_restarted_rank_0_recovers_its_state_from_the_members(make: Callable[[
     assert again.ordered("run").epoch == 1
     for node in nodes[1:]:
         node.contact()
-        assert not [line for line in node.lines if line["event"] == "cut"]
+        assert not [line for line in node.lines if line["event"] == "rank_zero_silent"]
 
 
 def test_a_member_that_never_reaches_rank_0_is_cut_off_after_a_timeout(make: Callable[[int], Group]) -> None:
@@ -249,7 +249,7 @@ def test_a_member_that_never_reaches_rank_0_is_cut_off_after_a_timeout(make: Cal
     for endpoint in (f"127.0.0.1:{group.port}", "rank0.nowhere.invalid:29470"):  # a name may resolve later
         node = group.node(1, endpoint=endpoint, wait=1.0)
         node.report("ready")
-        assert node.event("cut")["why"] == f"rank 0 ({endpoint}) was not reached within 1s"
+        assert node.event("rank_zero_silent")["why"] == f"rank 0 ({endpoint}) was not reached within 1s"
         assert not node.problems
 
 
@@ -310,7 +310,7 @@ def test_a_server_without_a_secret_is_distinguished_from_one_with_another(make: 
     with_one = group.node(1, wait=3.0)
     with_one.report("ready")
     assert "has no secret, and this node has one" in with_one.said("rank 0")
-    assert "has no secret, and this node has one" in with_one.event("cut")["why"]
+    assert "has no secret, and this node has one" in with_one.event("rank_zero_silent")["why"]
     group.port = free_port()
     group.node(0, life="zero").report("ready")
     without = group.node(1, secret=None)
@@ -378,7 +378,7 @@ def test_a_wrong_secret_is_final_once_rank_0_has_refused_every_handshake_for_lon
     what = f"has a different secret from this node, or another server listens there: {wrong}"
     assert refused["why"].startswith(f"it {what if other else 'has no secret, and this node has one'} (it has refused")
     odd.report("left", end=GroupEnd(2, "usage", "it does not fit", cut=True))
-    odd.event("left")  # nobody has to hear that
+    odd.event("leave_confirmed")  # nobody has to hear that
     nodes = [zero, group.node(1, secret=known)]
     nodes[1].report("ready")
     assert nodes[0].ordered("run").epoch == nodes[1].ordered("run").epoch == 1
@@ -512,7 +512,7 @@ def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group
         node.contact()
     for one in raw:
         one.close()
-    assert not [line for node in nodes for line in node.lines if line["event"] in ("cut", "refused")]
+    assert not [line for node in nodes for line in node.lines if line["event"] in ("rank_zero_silent", "refused")]
     assert all(node.process.poll() is None for node in nodes)
     assert len(nodes[0].problems) < 10
 
@@ -571,11 +571,11 @@ def test_the_last_report_of_a_member_is_received(make: Callable[[int], Group]) -
         assert node.ordered("end").end == GroupEnd(0, "succeeded", "all members have ended well")
     nodes[0].report("left", 1, end=end)
     nodes[0].contact()
-    assert not [line for line in nodes[0].lines if line["event"] == "left"], "it has to tell the others"
+    assert not [line for line in nodes[0].lines if line["event"] == "leave_confirmed"], "it has to tell the others"
     nodes[1].report("left", 1, end=end)
-    nodes[1].event("left")
+    nodes[1].event("leave_confirmed")
     assert nodes[1].end() == 0
-    nodes[0].event("left")
+    nodes[0].event("leave_confirmed")
     assert nodes[0].end() == 0
     assert not nodes[1].problems
 
@@ -593,7 +593,7 @@ def ended(nodes: list[Node]) -> GroupEnd:
 def test_rank_0_does_not_wait_forever_for_the_members(make: Callable[[int], Group]) -> None:
     nodes = make(2).running("import ftrun.helpers.messenger.coordinator_link as h; h.LEAVING = 1.0")
     nodes[0].report("left", 1, end=GroupEnd(143, "stopped", "", asked=True))
-    nodes[0].event("left")
+    nodes[0].event("leave_confirmed")
     assert nodes[1].ordered("end").end is not None
 
 
@@ -603,10 +603,10 @@ def test_a_messenger_that_has_sent_left_may_be_killed_at_once(make: Callable[[in
     began = time.monotonic()
     for node in nodes:
         node.report("left", 1, end=end)
-    nodes[0].event("left")
+    nodes[0].event("leave_confirmed")
     nodes[0].process.kill()
     for node in nodes[1:]:
-        node.event("left")
+        node.event("leave_confirmed")
     took = time.monotonic() - began
     print(f"all have left: {took:.2f} s")
     assert took < 30
@@ -618,8 +618,8 @@ def test_no_member_waits_for_a_lost_rank_0_once_the_group_has_ended(make: Callab
     end = ended(nodes)
     nodes[0].process.send_signal(signal.SIGSTOP if frozen else signal.SIGKILL)
     nodes[1].report("left", 1, end=end)
-    nodes[1].event("left")
-    assert [line["event"] for line in nodes[1].lines].count("left") == 1
+    nodes[1].event("leave_confirmed")
+    assert [line["event"] for line in nodes[1].lines].count("leave_confirmed") == 1
     assert not nodes[1].problems
 
 
@@ -680,7 +680,9 @@ def test_strangers_cannot_keep_members_out(make: Callable[[int], Group], before:
     again = group.node(1, life="again")
     again.report("ready")
     assert "is there already" in again.event("refused")["why"]
-    assert not [line for node in nodes for line in node.lines if line["event"] == "cut" or "lost" in str(line)]
+    assert not [
+        line for node in nodes for line in node.lines if line["event"] == "rank_zero_silent" or "lost" in str(line)
+    ]
     spent = used(nodes[0])
     nodes[0].read(0.5)
     assert used(nodes[0]) - spent < 0.25

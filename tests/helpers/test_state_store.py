@@ -329,8 +329,8 @@ def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(
         with state_store:
             assert "C8" not in codes(known)
             assert codes(keep(state_store, fault(number)))[-1] == f"C{number}"
-            state_store.ask(ask="tell_verdict", verdict=verdict())
-            assert state_store.event("told")["verdict"]["exit_code"] == 197
+            state_store.ask(ask="store_verdict", verdict=verdict())
+            assert state_store.event("verdict_stored")["verdict"]["exit_code"] == 197
             assert any(f"{name}.corrupt-{number}" in what for what in state_store.problems)
         assert (folder / name).is_file()
         assert not (folder / name).is_symlink()
@@ -357,8 +357,8 @@ def test_a_write_error_is_reported_once_and_replies_come_from_memory(tmp_path: P
         assert known == NONE
         keep(state_store, fault(1), schedule=schedule(best_step=1))
         assert codes(keep(state_store, fault(2))) == ["C1", "C2"]
-        state_store.ask(ask="tell_verdict", verdict=verdict())
-        assert state_store.event("told")["verdict"]["exit_code"] == 197
+        state_store.ask(ask="store_verdict", verdict=verdict())
+        assert state_store.event("verdict_stored")["verdict"]["exit_code"] == 197
         state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
         assert state_store.event("shared")["verdict"] is None
         assert sum("history.json cannot be written" in what for what in state_store.problems) == 1
@@ -446,16 +446,16 @@ def test_the_first_verdict_of_a_schedule_stands(tmp_path: Path) -> None:
     other, _ = start(tmp_path)
     with state_store, other:
         first = verdict()
-        state_store.ask(ask="tell_verdict", verdict=first)
-        assert state_store.event("told")["verdict"] == first
-        other.ask(ask="tell_verdict", verdict=verdict(exit_code=195))
-        assert other.event("told")["verdict"] == first
+        state_store.ask(ask="store_verdict", verdict=first)
+        assert state_store.event("verdict_stored")["verdict"] == first
+        other.ask(ask="store_verdict", verdict=verdict(exit_code=195))
+        assert other.event("verdict_stored")["verdict"] == first
         other.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
         assert other.event("shared")["verdict"] == first
         assert json.loads((tmp_path / "verdict.json").read_bytes()) == first
         second = verdict(2, exit_code=93)
-        other.ask(ask="tell_verdict", verdict=second)
-        assert other.event("told")["verdict"] == second
+        other.ask(ask="store_verdict", verdict=second)
+        assert other.event("verdict_stored")["verdict"] == second
         state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
         assert state_store.event("shared")["verdict"] is None
         state_store.ask(ask="get_verdict", schedule_cnt=2, since=0)
@@ -465,13 +465,13 @@ def test_the_first_verdict_of_a_schedule_stands(tmp_path: Path) -> None:
 def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
-        state_store.ask(ask="tell_verdict", verdict=verdict(time="2020-01-01T00:00:00Z"))
-        state_store.event("told")
+        state_store.ask(ask="store_verdict", verdict=verdict(time="2020-01-01T00:00:00Z"))
+        state_store.event("verdict_stored")
         state_store.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
         assert state_store.event("shared")["verdict"] is None
         mine = verdict(exit_code=93)
-        state_store.ask(ask="tell_verdict", verdict=mine, since=time.time() - 60)
-        assert state_store.event("told")["verdict"] == mine
+        state_store.ask(ask="store_verdict", verdict=mine, since=time.time() - 60)
+        assert state_store.event("verdict_stored")["verdict"] == mine
 
 
 @pytest.mark.parametrize("name", ["schema", "verdict", "exit_code", "node", "why", "schedule_cnt", "time"])
@@ -482,10 +482,10 @@ def test_an_incomplete_verdict_is_ignored(tmp_path: Path, name: str) -> None:
     with state_store:
         state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
         assert state_store.event("shared")["verdict"] is None
-        state_store.ask(ask="tell_verdict", verdict=half)
+        state_store.ask(ask="store_verdict", verdict=half)
         assert f"`{name}` is missing" in state_store.event("problem")["what"]
-        state_store.ask(ask="tell_verdict", verdict=verdict())
-        state_store.event("told")
+        state_store.ask(ask="store_verdict", verdict=verdict())
+        state_store.event("verdict_stored")
     assert (tmp_path / "verdict.json.corrupt-1").exists()
 
 
@@ -493,7 +493,7 @@ def test_malformed_requests_change_nothing(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
         bad = ["nonsense", "[]", '{"ask": 1}', '{"ask": "tea"}', '{"ask": "keep"}', "[" * 5000]
-        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "tell_verdict", "verdict": 1}']
+        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "store_verdict", "verdict": 1}']
         bad += ['{"ask": "get_verdict", "schedule_cnt": 1, "since": "x"}']
         bad += ['{"ask": "keep", "faults": [1], "schedule": 2}']
         state_store.write("\n".join([*bad, *bad, ""]).encode())

@@ -27,15 +27,15 @@ def test_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"schema": 2}, "schema 2 is not spoken here, but 1"),
+        ({"schema": 2}, "schema 2 is not supported, only 1"),
         ({"schema": None}, "schema None"),
         ({"verb": "reboot"}, "no such verb: 'reboot'"),
         ({"verb": ["stop"]}, "no such verb"),
-        ({"by": 5}, "`by` is no text"),
-        ({"lasting": 0}, "`lasting` is no number of seconds"),
-        ({"lasting": True}, "`lasting` is no number of seconds"),
-        ({"lasting": "1m"}, "`lasting` is no number of seconds"),
-        ({"lasting": 1e300}, "`lasting` is no number of seconds"),
+        ({"by": 5}, "`by` is not a text"),
+        ({"lasting": 0}, "`lasting` is not a number of seconds"),
+        ({"lasting": True}, "`lasting` is not a number of seconds"),
+        ({"lasting": "1m"}, "`lasting` is not a number of seconds"),
+        ({"lasting": 1e300}, "`lasting` is not a number of seconds"),
     ],
 )
 def test_what_is_wrong_is_named(wrong: dict[str, Any], why: str) -> None:

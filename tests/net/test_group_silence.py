@@ -32,7 +32,7 @@ def test_rank_0_without_its_network_ends_nobody(hosts: Make) -> None:
     group.until_step(group.book.step + 10)
     here.hosts[0].restore()
     for one in others:
-        says(one, "rank 0 is heard again, after")
+        says(one, "contact with rank 0 is restored after")
     assert not [told for told in zero.named("group") if "lost" in str(told)]
     group.finish()
     group.must_end(0, epochs=[1])

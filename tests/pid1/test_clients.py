@@ -34,9 +34,9 @@ class World:
     def __init__(self) -> None:
         self.helpers, self.clients = messages.every_client()
 
-    def hear(self, name: str, *lines: Line) -> list[ev.Event]:
+    def receive(self, name: str, *lines: Line) -> list[ev.Event]:
         self.helpers.words = [(name, line) for line in lines]
-        return self.clients.hear(set(), kit.NOW)
+        return self.clients.receive(set(), kit.NOW)
 
     def problems(self) -> list[tuple[object, str]]:
         records = [dict(fields) for name, fields, _ in self.clients.drain_records() if name == "problem"]
@@ -51,7 +51,7 @@ def world() -> World:
 @pytest.mark.parametrize("line", MALFORMED, ids=range(len(MALFORMED)))
 @pytest.mark.parametrize("name", HELPERS)
 def test_a_malformed_message_is_one_problem_that_names_the_helper(world: World, name: str, line: bytes) -> None:
-    assert world.hear(name, line, line) == []
+    assert world.receive(name, line, line) == []
     assert world.problems() == [(name, f"malformed message: {MALFORMED[line]}")]
 
 
@@ -68,27 +68,27 @@ def test_a_message_with_a_field_of_another_type_is_a_problem(name: str) -> None:
         found = json.loads(line)
         for field in found.keys() - {"event"}:
             world = World()
-            assert world.hear(name, json.dumps(found | {field: {"no": ["such", "thing"]}}).encode()) == []
+            assert world.receive(name, json.dumps(found | {field: {"no": ["such", "thing"]}}).encode()) == []
             ((helper, what),) = world.problems()
             assert (helper, f"`{field}`" in what) == (name, True), what
 
 
 def test_a_helper_that_says_nothing_else_does_not_fill_the_records(world: World) -> None:
-    world.hear("checkpoint_watcher", *(b'{"event": "%d"}' % number for number in range(5 * REFUSALS)))
+    world.receive("checkpoint_watcher", *(b'{"event": "%d"}' % number for number in range(5 * REFUSALS)))
     assert len(world.problems()) == REFUSALS
 
 
 @pytest.mark.parametrize("name", HELPERS)
 def test_every_message_is_understood(world: World, name: str) -> None:
     for line in seeds.LINES[name]:
-        world.hear(name, line)
+        world.receive(name, line)
         assert not [what for _, what in world.problems() if "malformed" in what]
-    world.hear(name, None)
+    world.receive(name, None)
 
 
 @pytest.mark.parametrize("name", HELPERS)
 def test_what_helpers_say_of_themselves_is_a_problem(world: World, name: str) -> None:
-    world.hear(name, b'{"event": "problem", "what": "w"}')
+    world.receive(name, b'{"event": "problem", "what": "w"}')
     assert world.problems() == [(name, "w")]
 
 

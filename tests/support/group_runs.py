@@ -127,7 +127,7 @@ class Group:
     def _waiting(self) -> list[str]:
         """A good end is known to all: nobody has to wait for a exit hooks that does not come."""
         problems = [(one.rank, str(r.get("what"))) for one in self.hosts.last for r in one.named("problem")]
-        return [f"rank {rank}: {what}" for rank, what in problems if what.startswith("not done at the end")]
+        return [f"rank {rank}: {what}" for rank, what in problems if what.startswith("not completed at the end")]
 
     def log(self) -> str:
         lines = "\n".join(str(line) for line in self.book.lines)

@@ -44,9 +44,9 @@ def run(words: Sequence[str]) -> int:
         print(f"ftrun: {printable(str(error))}", file=sys.stderr)
         return exit_codes.USAGE.code
     restore_lc_ctype()
-    from ftrun.pid1.loop import Part, supervise
+    from ftrun.pid1.loop import PhaseContext, supervise
 
-    return supervise(command, settings, part=Part(group=group))
+    return supervise(command, settings, phase=PhaseContext(group=group))
 
 
 def _check_min_devices(settings: option_table.Settings) -> None:

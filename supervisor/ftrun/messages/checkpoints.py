@@ -1,4 +1,4 @@
-"""What the helper `watch` says to PID 1: which checkpoint files were saved."""
+"""Messages of the checkpoint watcher to PID 1: which checkpoint files were saved."""
 
 from typing import Final, NamedTuple
 
@@ -7,8 +7,8 @@ from ftrun.messages.helpers import Problem, Ready
 
 
 class Saved(NamedTuple):
-    """A checkpoint was seen complete at `mono`, of time.monotonic().  `renamed`: it was renamed into place, and not
-    closed by a writer, who may have died."""
+    """A checkpoint was complete at `mono`, of time.monotonic().  `renamed`: it was renamed into place, rather than
+    closed by its writer, which may have died."""
 
     path: str
     mono: float

@@ -1,7 +1,7 @@
-"""One codec for every protocol: values of `typing.NamedTuple` as JSON, and back.
+"""One codec for every protocol: values of `typing.NamedTuple` to JSON, and back.
 
-What another process says is checked field by field against the types of the value: Malformed says what is wrong with
-it, and nothing else is raised, whatever the bytes.
+A message from another process is checked field by field against the types of the value.  An invalid one raises
+Malformed with the reason; nothing else is raised, whatever the bytes.
 """
 
 import json
@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-LARGEST: Final = 1 << 53  # of an integer: more than that not every reader of JSON keeps
-NAME: Final = 40  # characters of an unknown name that an error repeats
+LARGEST: Final = 1 << 53  # of an integer: not every JSON parser keeps a larger one exactly
+NAME: Final = 40  # characters of an unknown name that are quoted in an error
 Value = TypeVar("Value", bound=tuple[Any, ...])
 Check = Callable[[object], Any]
 
 
 class Malformed(ValueError):
-    """One line: what is wrong with a message."""
+    """A message is not valid; the text is one line with the reason."""
 
 
 class Codec:
-    """`text` is applied to every text, in both directions."""
+    """`text` is applied to every string, in both directions."""
 
     def __init__(self, text: Callable[[str], str] = str) -> None:
         self._text = text
@@ -28,13 +28,13 @@ class Codec:
         self._simple: dict[object, Check] = {
             int: _integer,
             float: _number,
-            bool: _truth,
+            bool: _boolean,
             str: self._string,
             object: lambda value: value,
         }
 
     def plain(self, value: Any) -> Any:
-        """What JSON has for this value."""
+        """The JSON representation of this value."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, tuple):
@@ -46,7 +46,7 @@ class Codec:
         return value
 
     def value(self, kind: type[Value], found: object) -> Value:
-        """The value of this type that JSON has as `found`.  Malformed if it is none."""
+        """The value of this type from its JSON representation `found`, or Malformed."""
         if kind not in self._fields:
             self._fields[kind] = {name: self._check(hint) for name, hint in get_type_hints(kind).items()}
         fields = self._fields[kind]
@@ -66,11 +66,11 @@ class Codec:
         return kind(**values)
 
     def dump(self, value: tuple[Any, ...]) -> str:
-        """One line of JSON, ASCII."""
+        """One line of JSON, in ASCII."""
         return json.dumps(self.plain(value))
 
     def load(self, kind: type[Value], content: str | bytes) -> Value:
-        """The value that `dump` has written.  Malformed if it is none."""
+        """The value that `dump` has written, or Malformed."""
         return self.value(kind, parsed(content))
 
     def _string(self, value: object) -> str:
@@ -79,7 +79,7 @@ class Codec:
         return self._text(value)
 
     def _check(self, kind: Any) -> Check:
-        """The function that makes a value of this type of what JSON has for it."""
+        """The function that checks and converts the JSON representation of this type."""
         if kind in self._simple:
             return self._simple[kind]
         if hasattr(kind, "_fields"):
@@ -105,12 +105,12 @@ class Protocol(Generic[Value]):
         self._tag, self._kinds = tag, {_name(kind): kind for kind in kinds}
 
     def dump(self, message: Value) -> bytes:
-        """The line, with its end."""
+        """The line, with the newline."""
         fields: dict[str, Any] = EXACT.plain(message)
         return json.dumps({self._tag: _name(type(message)), **fields}).encode("ascii") + b"\n"
 
     def load(self, line: bytes) -> Value:
-        """Malformed for anything but a message of this protocol."""
+        """The message of this line; Malformed if it is not of this protocol."""
         found = parsed(line)
         name = found.pop(self._tag, None) if isinstance(found, dict) else None
         if not isinstance(name, str):
@@ -124,7 +124,7 @@ class Protocol(Generic[Value]):
 
 
 def parsed(content: str | bytes) -> Any:
-    """Malformed for what is no JSON."""
+    """The parsed JSON, or Malformed."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -132,7 +132,7 @@ def parsed(content: str | bytes) -> Any:
 
 
 def _name(kind: type) -> str:
-    """`CheckpointSaved` is called `checkpoint_saved`."""
+    """The tag of a message: `CheckpointSaved` becomes `checkpoint_saved`."""
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in kind.__name__).lstrip("_")
 
 
@@ -143,7 +143,7 @@ def _integer(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    """A quantity: one below zero is zero, and NaN is refused."""
+    """A quantity: a negative one becomes zero, and NaN is rejected."""
     if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
         raise Malformed("not a number")
     if value < 0:
@@ -151,7 +151,7 @@ def _number(value: object) -> float:
     return value if isinstance(value, float) else min(value, LARGEST)
 
 
-def _truth(value: object) -> bool:
+def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise Malformed("neither true nor false")
     return value
@@ -190,4 +190,4 @@ def _mapping(check: Check) -> Check:
     return checked
 
 
-EXACT: Final = Codec()  # texts are what they were, to the last byte
+EXACT: Final = Codec()  # strings are kept as they are

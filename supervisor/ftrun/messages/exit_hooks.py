@@ -1,4 +1,4 @@
-"""What PID 1 and the helper `exit_hooks` say to each other: it does what is to be done at the end of the container."""
+"""Messages between PID 1 and the helper `exit_hooks`, which does the work at the end of the container."""
 
 from typing import Final, NamedTuple
 
@@ -7,8 +7,8 @@ from ftrun.messages.helpers import Problem
 
 
 class Work(NamedTuple):
-    """The request that it is started with: run the commands, then unmount the paths; wait for at most `grace` s, or
-    (None) as long as it takes."""
+    """The request that the helper is started with: run the commands, then unmount the paths; wait at most `grace` s, or
+    without a limit if None."""
 
     commands: tuple[str, ...]
     unmount: tuple[str, ...]
@@ -16,19 +16,19 @@ class Work(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """One line each: which part of the work failed, and why."""
+    """A part of the work that failed, and the reason, one line each."""
 
     what: str
     why: str
 
 
-class Parted(NamedTuple):
-    """Its last message.  What is `late` goes on without being waited for, in the processes `pids`."""
+class HooksFinished(NamedTuple):
+    """The last message.  Work that is `late` continues unattended in the processes `pids`."""
 
     late: tuple[str, ...]
     failed: tuple[Failed, ...]
     pids: tuple[int, ...]
 
 
-Event = Parted | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", Parted, Problem)
+Event = HooksFinished | Problem
+EVENTS: Final[Protocol[Event]] = Protocol("event", HooksFinished, Problem)

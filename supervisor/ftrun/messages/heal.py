@@ -1,4 +1,4 @@
-"""What PID 1 and the helper `heal` say to each other: it runs the command that heals a device."""
+"""Messages between PID 1 and the helper `heal`, which runs the command that heals a device."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from ftrun.messages.helpers import Problem
 
 
 class Remedy(NamedTuple):
-    """The request that it is started with: `sh -c command`, with that added to the environment, for `timeout` s."""
+    """The request that the helper is started with: run `sh -c command` with these variables added, for `timeout` s."""
 
     command: str
     timeout: float
@@ -15,7 +15,7 @@ class Remedy(NamedTuple):
 
 
 class Healed(NamedTuple):
-    """Its last message.  `why` is None where the command has succeeded."""
+    """The last message.  `why` is None if the command succeeded."""
 
     ok: bool
     why: str | None

@@ -1,13 +1,13 @@
-"""What the protocols between PID 1 and its helpers share: a message is one line of JSON on a pipe or a socket."""
+"""Shared by all protocols between PID 1 and its helpers: a message is one line of JSON on a pipe or a socket."""
 
 from typing import Final, NamedTuple
 
-LINE_LIMIT: Final = 65536  # bytes of a line that a helper says
-REQUEST_LIMIT: Final = 1 << 20  # bytes of a line that a helper is asked
+LINE_LIMIT: Final = 65536  # bytes of a line from a helper
+REQUEST_LIMIT: Final = 1 << 20  # bytes of a request to a helper
 
 
 class Problem(NamedTuple):
-    """One line for a person.  Every helper may say it."""
+    """A problem, as one line of text.  Every helper may send it."""
 
     what: str
 

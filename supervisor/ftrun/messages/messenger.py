@@ -1,4 +1,4 @@
-"""What PID 1 and its helper `messenger` say to each other: orders of an operator, and the words of the group."""
+"""Messages between PID 1 and its helper `messenger`: commands of an operator, and the messages of the group."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -10,13 +10,13 @@ Verb = Literal["restart", "stop", "pause", "resume"]
 
 
 class Attempt(NamedTuple):
-    """Said: the number of the attempt that is under way."""
+    """From PID 1: the number of the current attempt."""
 
     number: int
 
 
 class Answer(NamedTuple):
-    """Said: what became of the operator's order `id`."""
+    """From PID 1: the result of the operator's command `id`."""
 
     id: str
     ok: bool
@@ -24,13 +24,13 @@ class Answer(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Said: what rank 0 has to know of this member, when it has changed."""
+    """From PID 1: the changed state of this member, for rank 0."""
 
     report: messages.Report
 
 
 class OperatorOrder(NamedTuple):
-    """An operator wants this done, and waits `until` then, of time.monotonic(); a pause lasts `lasting` s."""
+    """A command of an operator, who waits until `until`, of time.monotonic(); a pause lasts `lasting` s."""
 
     id: str
     verb: Verb
@@ -40,41 +40,43 @@ class OperatorOrder(NamedTuple):
 
 
 class Ordered(NamedTuple):
-    """What rank 0 orders all members to do, when it has changed."""
+    """The changed order of rank 0 to all members."""
 
     order: messages.GroupOrder
 
 
 class Contact(NamedTuple):
-    """Rank 0 has answered what we said `age` s ago."""
+    """Rank 0 has answered the message that was sent `age` s ago."""
 
     age: float = 0.0
 
 
-class Cut(NamedTuple):
-    """Rank 0 has not answered for too long; once until `Contact`."""
+class RankZeroSilent(NamedTuple):
+    """Rank 0 has not answered for too long; sent once until the next `Contact`."""
 
     why: str
 
 
 class Refused(NamedTuple):
-    """Rank 0 does not take this member.  `misfit`: nor will it ever, for its version, options or secret."""
+    """Rank 0 rejects this member.  `misfit`: for good, because of its version, options or secret."""
 
     why: str
     misfit: bool = False
 
 
-class Noted(NamedTuple):
-    """At rank 0: one line for its records, of what it has seen of the group."""
+class GroupNote(NamedTuple):
+    """At rank 0: one line for its records, about the group."""
 
     what: str
 
 
-class Left(NamedTuple):
-    """Rank 0 has the report that we are leaving."""
+class LeaveConfirmed(NamedTuple):
+    """Rank 0 has received the report that this member is leaving."""
 
 
 Request = Attempt | Answer | Report
-Event = OperatorOrder | Ordered | Contact | Cut | Refused | Noted | Left | Problem
+Event = OperatorOrder | Ordered | Contact | RankZeroSilent | Refused | GroupNote | LeaveConfirmed | Problem
 REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report)
-EVENTS: Final[Protocol[Event]] = Protocol("event", OperatorOrder, Ordered, Contact, Cut, Refused, Noted, Left, Problem)
+EVENTS: Final[Protocol[Event]] = Protocol(
+    "event", OperatorOrder, Ordered, Contact, RankZeroSilent, Refused, GroupNote, LeaveConfirmed, Problem
+)

@@ -1,4 +1,4 @@
-"""What the helper `metrics` says to PID 1."""
+"""Messages of the helper `metrics` to PID 1."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from ftrun.messages.helpers import Problem
 
 
 class Listening(NamedTuple):
-    """`address` is HOST:PORT, with the port that it got."""
+    """`address` is HOST:PORT, with the actual port."""
 
     address: str
 

@@ -1,4 +1,4 @@
-"""What the helper `mirror` says to PID 1: it copies to a run dir on a network disk, and from there."""
+"""Messages of the helper `mirror`, which copies to and from a run dir on a network disk, to PID 1."""
 
 from typing import Final, NamedTuple
 
@@ -7,8 +7,8 @@ from ftrun.messages.helpers import Problem
 
 
 class Done(NamedTuple):
-    """All is done.  `path`: the folder that was made; `read`: the token of what was fetched; `replace`: what was
-    fetched is to take the place of the local folder.  Each is there if the verb gives it."""
+    """The request is completed.  `path`: the folder that was created.  `read`: the token of the fetched copy.
+    `replace`: the fetched copy has to replace the local folder.  Each is set if the verb provides it."""
 
     path: str = ""
     read: str = ""
@@ -16,7 +16,7 @@ class Done(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """It will not work, however long one waits."""
+    """The request cannot succeed, however long one waits."""
 
     why: str
 

@@ -11,13 +11,13 @@ RECORDS: Final = "records.sock"
 ORDERS: Final = ("restart", "stop", "pause", "resume")
 PING: Final = "ping"
 LIMIT: Final = 4096  # bytes of a request
-HANDSHAKE: Final = 2000  # ms that a client has to say what it is
-TEXT: Final = 100  # characters of a name in it
+HANDSHAKE: Final = 2000  # ms that a client has for the handshake of the protocol
+TEXT: Final = 100  # characters of a name in a request
 LONGEST: Final = 366 * 86400.0  # s
 
 
 class RequestRefused(ValueError):
-    """One line: what is wrong with a request.  `id`: of the question, as far as it could be read."""
+    """A request is not valid; the text is one line.  `id`: that of the request, if it could be read."""
 
     def __init__(self, why: str, id: str = "") -> None:
         super().__init__(why)
@@ -25,8 +25,8 @@ class RequestRefused(ValueError):
 
 
 class Request(NamedTuple):
-    """`by`: who asks, in their own words.  `lasting`: of a pause, in s; None: until it is resumed.  `until`: of
-    CLOCK_MONOTONIC, when whoever asked will have given up; None: they wait."""
+    """`by`: the requester, as free text.  `lasting`: duration of a pause in s; None: until it is resumed.  `until`:
+    when the requester gives up, of CLOCK_MONOTONIC; None: it waits without a limit."""
 
     id: str
     verb: str
@@ -46,22 +46,22 @@ def dump_request(request: Request) -> bytes:
 
 
 def load_request(content: bytes) -> Request:
-    """Refused for whatever is none; nothing else is raised, whatever the bytes."""
+    """The request.  RequestRefused if it is not valid; nothing else is raised, whatever the bytes."""
     found = _object(content)
     id, verb, by, lasting, until = (found.get(name) for name in ("id", "verb", "by", "lasting", "until"))
     id = id if isinstance(id, str) and len(id) <= TEXT else ""
     if type(found.get("schema")) is not int or found["schema"] != SCHEMA:
-        raise RequestRefused(f"schema {found.get('schema')!r} is not spoken here, but {SCHEMA}"[:TEXT], id)
+        raise RequestRefused(f"schema {found.get('schema')!r} is not supported, only {SCHEMA}"[:TEXT], id)
     if not isinstance(found.get("id"), str) or len(found["id"]) > TEXT:
-        raise RequestRefused(f"`id` is no text of up to {TEXT} characters", id)
+        raise RequestRefused(f"`id` is not a text of up to {TEXT} characters", id)
     if verb not in (*ORDERS, PING):
         raise RequestRefused(f"no such verb: {verb!r}"[:TEXT], id)
     if by is not None and not isinstance(by, str):
-        raise RequestRefused("`by` is no text", id)
+        raise RequestRefused("`by` is not a text", id)
     if lasting is not None and (type(lasting) not in (int, float) or not 0 < lasting <= LONGEST):
-        raise RequestRefused("`lasting` is no number of seconds", id)
+        raise RequestRefused("`lasting` is not a number of seconds", id)
     if until is not None and (type(until) not in (int, float) or not 0 <= until <= 1e12):
-        raise RequestRefused("`until` is no time", id)
+        raise RequestRefused("`until` is not a time", id)
     times = (None if time is None else float(time) for time in (lasting, until))
     return Request(id, str(verb), (by or "")[:TEXT], *times)
 
@@ -71,10 +71,10 @@ def dump_reply(reply: Reply, **more: object) -> bytes:
 
 
 def load_reply(content: bytes) -> Reply:
-    """Refused for whatever is none."""
+    """The reply, or RequestRefused."""
     found = _object(content)
     if not isinstance(found.get("id"), str) or not isinstance(found.get("ok"), bool):
-        raise RequestRefused("the answer is none")
+        raise RequestRefused("the reply is not valid")
     return Reply(found["id"], found["ok"], str(found.get("why") or "")[:1000])
 
 

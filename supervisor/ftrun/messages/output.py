@@ -1,4 +1,4 @@
-"""What PID 1 and the helper `output` say to each other: it passes on what the command writes."""
+"""Messages between PID 1 and the helper `output`, which forwards the output of the command."""
 
 from typing import Final, NamedTuple
 
@@ -7,14 +7,14 @@ from ftrun.messages.helpers import Problem
 
 
 class Attempt(NamedTuple):
-    """Said at `mono`, before this attempt is started: the tail is of what is written from then on."""
+    """From PID 1 at `mono`, before this attempt starts: the tail covers output from then on."""
 
     number: int
     mono: float
 
 
 class GetTail(NamedTuple):
-    """Asked: what were the last lines?"""
+    """From PID 1: send the last lines of the output."""
 
 
 class Tail(NamedTuple):
@@ -22,7 +22,7 @@ class Tail(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Nobody reads this stream any more, and the helper has let go of its pipe."""
+    """The reader of this stream is gone, and the helper has closed its pipe."""
 
     stream: int
 

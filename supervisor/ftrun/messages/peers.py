@@ -1,9 +1,9 @@
-"""What the messengers of a group say to each other, and to their PID 1: values of `core.group` as JSON, and back.
+"""Messages between the messengers of a group, and to their PID 1: values of `core.group` to JSON, and back.
 
-A member sends four frames, always whole: who it is (`Hello`), its `Report`, its `Pulse` or nothing, and its time.
-Rank 0 answers each with [ORDER, the `Order`, the `seq` of the report it has, that time], or with [REFUSED, why, MISFIT
-or nothing].  A messenger whose PID 1 has died says BYE after its `Hello`; one that is about to make its connection
-anew, because no answer comes, says AGAIN, so that the end of the old one is not taken for its own.
+A member always sends four frames: its `Hello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0 answers each
+message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, MISFIT
+or nothing].  A messenger whose PID 1 has died sends BYE after its `Hello`.  One that is about to reconnect, because no
+answer comes, sends AGAIN, so that the end of the old connection does not count as the end of the member.
 """
 
 import json
@@ -20,16 +20,16 @@ BYE: Final = b"bye"
 AGAIN: Final = b"again"
 MISFIT: Final = b"misfit"
 LIMIT: Final = 32768  # bytes of a frame
-TEXT: Final = 500  # characters of a text; longer ones are cut
+TEXT: Final = 500  # characters of a text; a longer one is truncated
 
 
 class Misfit(Malformed):
-    """Neither waiting nor another schedule of the same job changes it."""
+    """A mismatch that neither waiting nor another schedule of the same job resolves."""
 
 
 class MemberAddress(NamedTuple):
-    """Where this ftrun stands in its group; the third word of the messenger.  `secret`: the path of a file.  `silence`:
-    in s, of another member that counts as its loss."""
+    """The position of this ftrun in its group; the third argument of the messenger.  `secret`: the path of a file.
+    `silence`: seconds without a message after which a member counts as lost."""
 
     size: int
     rank: int
@@ -71,11 +71,11 @@ def load_place(content: str) -> MemberAddress:
 
 
 def load_hello(content: bytes, version: str) -> Hello:
-    """Of another schema or version nothing else is asked."""
+    """The hello; if the schema or version differs, the other fields are not checked."""
     found = _object(content)
     if found.get("schema") != SCHEMA or found.get("version") != version:
-        theirs = line(str(found.get("version")))[:40]
-        raise Misfit(f"it is ftrun {theirs}, and rank 0 is ftrun {version}: a group has one")
+        version_sent = line(str(found.get("version")))[:40]
+        raise Misfit(f"it is ftrun {version_sent}, and rank 0 is ftrun {version}: a group has one")
     del found["schema"]
     return _CODEC.value(Hello, found)
 
@@ -94,7 +94,7 @@ def load_pulse(content: bytes) -> Pulse | None:
 
 def load_ack(content: bytes) -> int:
     if not content.isdigit() or len(content) > 16:
-        raise Malformed("no number")
+        raise Malformed("not a number")
     return int(content)
 
 
@@ -111,7 +111,7 @@ def load_why(content: bytes) -> str:
 
 
 def cleaned(report: Report) -> Report:
-    """With texts within the limits."""
+    """The report with all texts within the limits."""
     return _CODEC.value(Report, _CODEC.plain(report))
 
 
@@ -123,7 +123,7 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def line(value: str) -> str:
-    """One line for a person's terminal."""
+    """One printable line for a terminal."""
     value = value[:TEXT]
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 

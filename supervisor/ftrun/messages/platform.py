@@ -1,4 +1,4 @@
-"""What the helper `platform` says to PID 1: what MindCluster's `reset.json` asks of this container."""
+"""Messages of the helper `platform` to PID 1: the requests in MindCluster's `reset.json` to this container."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from ftrun.messages.helpers import Problem, Ready
 
 
 class RankFault(NamedTuple):
-    """One code of one rank of this container.  `logic`: the number of its chip here."""
+    """One fault code of one rank of this container.  `logic`: the number of its chip in the container."""
 
     rank: int
     logic: int
@@ -17,9 +17,9 @@ class RankFault(NamedTuple):
 
 
 class Platform(NamedTuple):
-    """All that the file says, said each time anything of it changes.  `clear`: nothing hinders a start; `flushing`: the
-    platform still collects faults; `graceful`: all processes of the job are to end; `retry_time`: pods that were
-    scheduled again, None where there is no file."""
+    """The content of the file, sent after each change.  `clear`: nothing prevents a start.  `flushing`: the platform
+    still collects faults.  `graceful`: all processes of the job have to end.  `retry_time`: number of pods that were
+    scheduled again; None without a file."""
 
     flushing: bool = False
     graceful: bool = False

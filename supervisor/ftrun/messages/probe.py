@@ -1,4 +1,4 @@
-"""What PID 1 and the helper `probe` say to each other: how the accelerators are."""
+"""Messages between PID 1 and the helper `probe`, which observes the accelerators."""
 
 from typing import Final, NamedTuple
 
@@ -7,10 +7,10 @@ from ftrun.messages.helpers import Problem
 
 
 class Device(NamedTuple):
-    """One look at one device (a MIG instance or a chip counts as one).  None: it does not say.
+    """One sample of one device (a MIG instance or a chip counts as one).  None: the driver does not report the value.
 
-    `id` names it for good (a UUID, or `card-chip`).  `util`, `memory_util` in percent, `power` in watts, `clock` in
-    MHz, memory in bytes, `traffic` over PCIe in bytes a second, `pids` as this PID namespace numbers them.
+    `id` is permanent (a UUID, or `card-chip`).  `util`, `memory_util` in percent, `power` in watts, `clock` in
+    MHz, memory in bytes, `traffic` over PCIe in bytes per second, `pids` as numbered in this PID namespace.
     """
 
     vendor: str
@@ -25,14 +25,14 @@ class Device(NamedTuple):
     memory_total: int | None = None
     traffic: float | None = None
     pids: tuple[int, ...] = ()
-    recovery: str | None = None  # what the driver says would cure it: none, reset, reboot, drain, drain_reset, imex
+    recovery: str | None = None  # the cure, by the driver: none, reset, reboot, drain, drain_reset, imex
     remapped_rows: int | None = None
-    ecc_errors: int | None = None  # uncorrectable ones since the driver was loaded
-    health: str | None = None  # ok, or the driver's word for what it is instead
-    visible: str | None = None  # what names it in this process's CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES
-    answers: bool = True  # it said something in this look: no answer is no fault
-    broken: bool = False  # the driver says that it is lost, or of no use before it is reset
-    examined: bool = True  # `health` and all faults that it has were asked for, and told, in this look
+    ecc_errors: int | None = None  # uncorrectable errors since the driver was loaded
+    health: str | None = None  # ok, or the state that the driver reports
+    visible: str | None = None  # its name in this process's CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES
+    answers: bool = True  # it answered in this sample; a missing answer is not a fault
+    broken: bool = False  # the driver reports it as lost, or as needing a reset
+    examined: bool = True  # `health` and all faults were queried and sent in this sample
 
     @property
     def silent(self) -> bool:
@@ -40,7 +40,7 @@ class Device(NamedTuple):
 
 
 class Health(NamedTuple):
-    """What the shortest look tells of one device: fields of `Device`."""
+    """The state of one device in the first, short check: fields of `Device`."""
 
     id: str
     vendor: str
@@ -51,7 +51,7 @@ class Health(NamedTuple):
 
 
 class Occupied(NamedTuple):
-    """A device that is not seen to be free: who holds it, as far as that is known."""
+    """A device that is not known to be free, and its users as far as they are known."""
 
     device: str
     pids: tuple[int, ...]
@@ -60,12 +60,12 @@ class Occupied(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Asked: look at the devices now."""
+    """From PID 1: sample the devices now."""
 
 
 class Free(NamedTuple):
-    """Asked: say when these `pids` hold no device, or after `timeout` s that they do.  `used`: bytes of each device
-    before the command ran.  `removed`: the command does without these devices; say which of them are well."""
+    """From PID 1: report when these `pids` hold no device, or after `timeout` s that they do.  `used`: bytes in use on
+    each device before the command ran.  `removed`: the command runs without these; report which of them are healthy."""
 
     pids: tuple[int, ...]
     used: dict[str, int]
@@ -74,7 +74,7 @@ class Free(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """Asked: say when this fault is over, or after `timeout` s that it is not."""
+    """From PID 1: report when this fault is over, or after `timeout` s that it is not."""
 
     device: str
     code: str
@@ -82,7 +82,7 @@ class Clear(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """These vendors are probed."""
+    """The vendors that are probed."""
 
     vendors: tuple[str, ...]
 
@@ -94,26 +94,26 @@ class Absent(NamedTuple):
 
 
 class Present(NamedTuple):
-    """The first look: which devices there are."""
+    """The first check: the devices that are present."""
 
     devices: tuple[Health, ...]
 
 
 class Checked(NamedTuple):
-    """The first look is over, and all faults that it found are said.  `well`: healthy devices without any fault."""
+    """The first check is over, and all its faults were sent.  `well`: healthy devices without any fault."""
 
     well: tuple[str, ...]
 
 
 class Devices(NamedTuple):
-    """Every period.  `mono`: of time.monotonic() at the end of the look."""
+    """Sent every period.  `mono`: time.monotonic() at the end of the sample."""
 
     mono: float
     devices: tuple[Device, ...]
 
 
 class Fault(NamedTuple):
-    """A device fault has come, or has `gone`.  `old`: the first look at the device found it so."""
+    """A device fault has appeared, or has `gone`.  `old`: it was present in the first sample of the device."""
 
     device: str
     index: int  # type: ignore[assignment]
@@ -126,8 +126,8 @@ class Fault(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """After `Free`: `ok` if no device is `held`; nobody answers for those that are `silent`; `well`: those of the
-    removed devices that are healthy and free."""
+    """Answer to `Free`.  `ok`: no device is `held`.  `silent`: devices that do not answer.  `well`: removed devices
+    that are healthy and free."""
 
     ok: bool
     held: tuple[Occupied, ...]
@@ -136,7 +136,7 @@ class Freed(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """After `Clear`."""
+    """Answer to `Clear`."""
 
     ok: bool
     why: str | None = None

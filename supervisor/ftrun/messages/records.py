@@ -1,4 +1,4 @@
-"""Records: values to lines of `events.jsonl`, and the ledger to `state.json` and back."""
+"""Records as lines of `events.jsonl`, and the ledger to and from `state.json`."""
 
 import json
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from ftrun.core.rules.fault_history import Clock, Occurrence
 SCHEMA: Final = 1
 MESSAGE_LIMIT: Final = 4096  # bytes of a Kubernetes termination message
 
-_ENCODE: Final = json.JSONEncoder(default=str).encode  # json.dumps would make one a record
+_ENCODE: Final = json.JSONEncoder(default=str).encode  # json.dumps would create an encoder for each record
 _COUNTS: Final = ("start_cnt", "schedule_cnt", "hang", "fault", "failure", "epoch")
 _STEPS: Final = ("best_step", "best_checkpoint", "last_step")
 _TEXTS: Final = ("last_checkpoint", "last_section")
-_TRUTHS: Final = ("reached", "faulted")
+_BOOLEANS: Final = ("reached", "faulted")
 _LISTS: Final = ("removed", "visible")
 _NESTED: Final = ("learned", "occurrences", "saved", "account")
 _DURATIONS: Final = ("wall", "kept", "open", "earlier", "silent")  # of the account
@@ -25,7 +25,7 @@ _REASONS: Final = ("first", "hang", "fault", "failure", "manual", "peer")
 
 
 class Corrupt(ValueError):
-    """These bytes are no state that ftrun wrote."""
+    """The content is not a state that ftrun wrote."""
 
 
 def timestamp(nanoseconds: int, parts: tuple[int, ...]) -> str:
@@ -35,7 +35,7 @@ def timestamp(nanoseconds: int, parts: tuple[int, ...]) -> str:
 
 
 def line(time: str, mono: float, event: str, attempt: int, fields: Iterable[tuple[str, object]]) -> bytes:
-    """One record.  Always one line of ASCII, whatever bytes a name holds."""
+    """One record; always one line of ASCII, whatever bytes a name has."""
     record = {"schema": SCHEMA, "time": time, "mono": round(mono, 6), "event": event, "attempt": attempt}
     for name, value in fields:
         record.setdefault(name, round(value, 6) if isinstance(value, float) else value)
@@ -49,22 +49,24 @@ def dump_state(ledger: Ledger, extra: dict[str, object]) -> bytes:
         "account": _account(ledger.account),
     }
     state = {"schema": SCHEMA, **ledger._asdict(), **nested, **extra}
-    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in state.items())  # a person reads it too
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(value)}" for name, value in state.items()
+    )  # one field per line, for human readers
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")
 
 
 def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
-    """The ledger and what else was kept; Corrupt if anything in it is not what it should be."""
+    """The ledger and the other fields; Corrupt if any part is not valid."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise Corrupt(str(error)) from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Corrupt("not a state of this version")
-    found.setdefault("epoch", 0)  # of an ftrun that knew of no groups
+    found.setdefault("epoch", 0)  # written by an ftrun without groups
     if found.setdefault("first_beat") is not None:
         _amount("first_beat", found["first_beat"])
-    if not isinstance(found.setdefault("job", ""), str):  # of an ftrun that did not tell jobs apart
+    if not isinstance(found.setdefault("job", ""), str):  # written by an ftrun without job names
         raise Corrupt(f"job is {found['job']!r}")
     for name in (*_COUNTS, *_STEPS):
         value = found.get(name)
@@ -76,41 +78,41 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
             raise Corrupt(f"{name} is {found.get(name)!r}")
     if found.get("reason") not in _REASONS:
         raise Corrupt(f"reason is {found.get('reason')!r}")
-    for name in _TRUTHS:
+    for name in _BOOLEANS:
         if type(found.get(name)) is not bool:
             raise Corrupt(f"{name} is {found.get(name)!r}")
     learned = _learned(found.pop("learned", None))
     for name in _LISTS:
-        words = found.get(name)
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise Corrupt(f"{name} is {words!r}")
-        found[name] = tuple(words)
+        items = found.get(name)
+        if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
+            raise Corrupt(f"{name} is {items!r}")
+        found[name] = tuple(items)
     occurrences = found.pop("occurrences", None)
     if not isinstance(occurrences, list):
-        raise Corrupt("no list of faults")
+        raise Corrupt("the faults are not a list")
     kept = tuple(map(load_occurrence, occurrences))
-    saved = _load_files(found.pop("saved", []))  # absent: of an ftrun that did not know of them
+    saved = _load_files(found.pop("saved", []))  # absent if written by an older ftrun
     account = _load_account(found.pop("account")) if "account" in found else Account()
-    if missing := [name for name in (*_STEPS, *_TEXTS) if name not in found]:  # the others are no null
-        raise Corrupt(f"there is no {missing[0]}")
+    if missing := [name for name in (*_STEPS, *_TEXTS) if name not in found]:  # the others are never null
+        raise Corrupt(f"{missing[0]} is missing")
     flat = {name: found.pop(name) for name in Ledger._fields if name not in _NESTED}
     return Ledger(**flat, learned=learned, occurrences=kept, saved=saved, account=account), found
 
 
 def occurrence(one: Occurrence) -> dict[str, object]:
-    """As it is kept: flat."""
+    """Its representation in the file: flat."""
     at = one.at._asdict()
     return {name: value for name, value in one._asdict().items() if name != "at"} | at
 
 
 def load_occurrence(found: object) -> Occurrence:
-    """Corrupt if it is none."""
+    """The value, or Corrupt."""
     if not isinstance(found, dict):
         raise Corrupt(f"a fault is {found!r}")
     texts = [found.get(name) for name in ("node", "device", "code", "severity", "boot")]
     times: list[Any] = [found.get(name) for name in ("wall", "mono")]
-    told = all(type(time) in (int, float) and abs(time) <= 1e12 for time in times)
-    if not told or not all(type(text) is str for text in texts):
+    valid_times = all(type(time) in (int, float) and abs(time) <= 1e12 for time in times)
+    if not valid_times or not all(type(text) is str for text in texts):
         raise Corrupt(f"a fault is {found!r}")
     node, device, code, severity, boot = map(str, texts)
     clock, job = Clock(float(found["wall"]), boot, float(found["mono"])), found.get("job", "")
@@ -120,7 +122,7 @@ def load_occurrence(found: object) -> Occurrence:
 
 
 def _load_files(found: object) -> tuple[SavedFile, ...]:
-    """Corrupt if they are none."""
+    """The values, or Corrupt."""
     if not isinstance(found, list):
         raise Corrupt(f"saved is {found!r}")
     for one in found:
@@ -141,13 +143,13 @@ def _learned(found: object) -> LearnedTimeouts | None:
 
 
 def _account(account: Account) -> dict[str, object]:
-    """As it is kept.  A trace is a text: as a list it would be most of the lines of the file."""
+    """Its representation in the file.  A trace is one string, which is shorter than a list."""
     traces = {name: " ".join(f"{worked!r}:{step}" for worked, step in getattr(account, name)) for name in _TRACES}
     return account._asdict() | {"lost": account.lost._asdict(), "restarts": account.restarts._asdict()} | traces
 
 
 def _load_account(found: object) -> Account:
-    """Corrupt if it is none."""
+    """The value, or Corrupt."""
     table = _table("account", found, Account._fields)
     lost, restarts = (_table(f"account.{name}", table[name], kind._fields) for name, kind in _SUMS)
     for name, number in restarts.items():
@@ -191,7 +193,7 @@ def _trace(name: str, found: object) -> Trace:
 
 
 def message(fields: dict[str, object]) -> bytes:
-    """The termination message: JSON of at most 4,096 bytes; the longest text is cut where it would be more."""
+    """The termination message: JSON of at most 4,096 bytes; the longest text is truncated if needed."""
     content = json.dumps(fields).encode("ascii")
     while len(content) > MESSAGE_LIMIT:
         name = max(fields, key=lambda key: len(str(fields[key])))

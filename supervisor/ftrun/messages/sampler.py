@@ -1,4 +1,4 @@
-"""What PID 1 and the helper `sampler` say to each other: how busy the command's processes are."""
+"""Messages between PID 1 and the helper `sampler`, which measures the activity of the command's processes."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from ftrun.messages.helpers import Problem
 
 
 class Tree(NamedTuple):
-    """Asked: sample the command `root` with all below it, but for the processes `spared` with all below them."""
+    """From PID 1: sample the command `root` and its descendants, without the processes `spared` and theirs."""
 
     root: int
     spared: tuple[int, ...]
@@ -20,7 +20,7 @@ class Begun(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What the tree of `root` did in the `seconds` up to `mono`: cores in use, and bytes read and written a second."""
+    """Activity of the tree of `root` in the `seconds` up to `mono`: cores in use, bytes read and written per second."""
 
     mono: float
     seconds: float

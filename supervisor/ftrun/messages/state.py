@@ -1,4 +1,4 @@
-"""Where a job stands, for those who read it beside us: the `now` of `state.json`."""
+"""The current state of a job for other programs: the `now` of `state.json`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ftrun.core.machine.values import Attempt
 
 
 def dump(job: Job) -> dict[str, Any]:
-    """As JSON has it.  Times are CLOCK_MONOTONIC seconds.  No ranks: they are in the beat folder."""
+    """The JSON representation.  Times are CLOCK_MONOTONIC seconds.  The ranks are in the beat folder."""
     phase = job.phase
     attempt: Attempt | None = getattr(phase, "attempt", None)
     return {
@@ -32,7 +32,7 @@ def _want(want: KeepRunning | Restart | Finish) -> dict[str, Any]:
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
-    """What cannot be had from the beats."""
+    """The facts that the beat folder does not have."""
     return {
         "number": attempt.number,
         "pid": attempt.pid,

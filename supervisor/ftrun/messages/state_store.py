@@ -1,15 +1,15 @@
-"""What PID 1 and the helper `state_store` say to each other: what outlives the pod, in the state dir."""
+"""Messages between PID 1 and the helper `state_store`, which keeps in the state dir what outlives the pod."""
 
 from typing import Final, NamedTuple
 
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 
-LATEST: Final = 1e12  # s, of either clock: `state.json` takes no more
+LATEST: Final = 1e12  # s, of either clock: the largest time that `state.json` allows
 
 
 class Fault(NamedTuple):
-    """One device fault; `wall` and `mono` are when it occurred, in s since the epoch and since the boot `boot`."""
+    """One device fault; `wall` and `mono`: when it occurred, in s since the epoch and since the boot `boot`."""
 
     node: str
     device: str
@@ -38,7 +38,7 @@ class Schedule(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How this job ended, for all its ftruns.  `time` is ISO-8601, UTC."""
+    """The verdict on this job, for all its ftruns.  `time` is ISO-8601, UTC."""
 
     schema: int
     verdict: str
@@ -51,46 +51,46 @@ class Verdict(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Asked: add these to the history."""
+    """From PID 1: add these to the history."""
 
     faults: tuple[Fault, ...]
     schedule: Schedule | None
 
 
-class TellVerdict(NamedTuple):
-    """Asked: write this verdict, unless there is one of the same schedule since `since`, in s since the epoch."""
+class StoreVerdict(NamedTuple):
+    """From PID 1: write this verdict, unless the same schedule has one since `since`, in s since the epoch."""
 
     verdict: Verdict
     since: float = 0.0
 
 
 class GetVerdict(NamedTuple):
-    """Asked: the verdict of that schedule, if it is not older than `since`."""
+    """From PID 1: send the verdict of that schedule, if it is not older than `since`."""
 
     schedule_cnt: int
     since: float
 
 
 class History(NamedTuple):
-    """All that is known now, the oldest first: at the start, and after each `KeepRunning`."""
+    """The whole history, oldest first: at the start, and after each `Keep`."""
 
     faults: tuple[Fault, ...]
     schedules: tuple[Schedule, ...]
 
 
-class Told(NamedTuple):
-    """After `TellVerdict`: the verdict that stands."""
+class VerdictStored(NamedTuple):
+    """Answer to `StoreVerdict`: the valid verdict."""
 
     verdict: Verdict | None
 
 
 class Shared(NamedTuple):
-    """After `GetVerdict`; None: there is no such verdict."""
+    """Answer to `GetVerdict`; None if there is no such verdict."""
 
     verdict: Verdict | None
 
 
-Request = Keep | TellVerdict | GetVerdict
-Event = History | Told | Shared | Problem
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Keep, TellVerdict, GetVerdict)
-EVENTS: Final[Protocol[Event]] = Protocol("event", History, Told, Shared, Problem)
+Request = Keep | StoreVerdict | GetVerdict
+Event = History | VerdictStored | Shared | Problem
+REQUESTS: Final[Protocol[Request]] = Protocol("ask", Keep, StoreVerdict, GetVerdict)
+EVENTS: Final[Protocol[Event]] = Protocol("event", History, VerdictStored, Shared, Problem)

@@ -1,4 +1,4 @@
-"""Everything that has to stand before the command starts, and the environment that it gets."""
+"""Preparation before the first start of the command, and the environment of the command."""
 
 import os
 import time
@@ -40,7 +40,7 @@ SWEEP_TIMEOUT = 60.0  # s
 
 
 class SetupError(Exception):
-    """One line, and the exit code that goes with it; nothing was started."""
+    """One line for the user, and the exit code.  Nothing was started."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -61,8 +61,8 @@ class Setup(NamedTuple):
     starts: start_count.Starts
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
-        """Ours plus DESIGN 2.3; what has no value is absent."""
-        told: dict[str, object] = {
+        """The environment of ftrun plus the variables of DESIGN 2.3; a variable without a value is absent."""
+        variables: dict[str, object] = {
             "MA_PROC_START_CNT": ledger.start_cnt,
             "MA_SCHEDULE_CNT": os.environ.get("MA_SCHEDULE_CNT") or ledger.schedule_cnt,
             "FTRUN_RUN_DIR": self.journal.path,
@@ -74,23 +74,23 @@ class Setup(NamedTuple):
             "FTRUN_EPOCH": ledger.epoch or None,
         }
         if ledger.visible:
-            told[ledger.visible[0]] = ",".join(ledger.visible[1:])
-        environment = {name: value for name, value in os.environ.items() if name not in told}
+            variables[ledger.visible[0]] = ",".join(ledger.visible[1:])
+        environment = {name: value for name, value in os.environ.items() if name not in variables}
         if self.auto_beat and self.beats.is_own:
-            ours, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
-            # An empty entry would be the working directory.
-            environment["PYTHONPATH"] = f"{ours}:{given}" if given else ours
-        return environment | {name: str(value) for name, value in told.items() if value is not None}
+            hooks, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
+            # An empty entry would mean the working directory.
+            environment["PYTHONPATH"] = f"{hooks}:{given}" if given else hooks
+        return environment | {name: str(value) for name, value in variables.items() if value is not None}
 
-    def command(self, words: Sequence[str], ledger: Ledger) -> list[str]:
-        """With `{devices}` as the number of those that it has, where it may have to do with fewer."""
+    def command(self, arguments: Sequence[str], ledger: Ledger) -> list[str]:
+        """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has."""
         if self.settings["min-devices"].value is None:
-            return list(words)
+            return list(arguments)
         number = str(len(ledger.visible[1:]) or devices.count())
-        return [word.replace("{devices}", number) for word in words]
+        return [one.replace("{devices}", number) for one in arguments]
 
     def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":
-        """What other ftruns of this job have to know, if this end is of ftrun's own."""
+        """The verdict for the other ftruns of this job, or None if the command ended by itself."""
         if state_dir(self.settings) is None or end.verdict not in {known.name for known in exit_codes.TABLE}:
             return None
         from ftrun.messages import state_store  # the client of the state store has loaded it
@@ -107,25 +107,25 @@ class Setup(NamedTuple):
         )
 
     @property
-    def parting_grace(self) -> float | None:
-        """Seconds that the work at the end of the container is waited for; None: as long as it takes (ModelArts)."""
+    def exit_grace(self) -> float | None:
+        """Seconds to wait for the work at the end of the container; None waits without a limit (ModelArts)."""
         text = os.environ.get(END_GRACE, "")
         return (float(text) or None) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
     @property
-    def parting_work(self) -> "exit_hooks.Work | None":
+    def exit_work(self) -> "exit_hooks.Work | None":
         commands, unmount = self.settings["on-exit"].value, self.settings["unmount"].value
         if not commands and not unmount:
             return None
-        from ftrun.messages import exit_hooks  # only at the end
+        from ftrun.messages import exit_hooks  # needed at the end only
 
-        return exit_hooks.Work(tuple(commands or ()), tuple(unmount or ()), self.parting_grace)
+        return exit_hooks.Work(tuple(commands or ()), tuple(unmount or ()), self.exit_grace)
 
-    def last_words(self, end: do.Exit, ledger: Ledger) -> None:
-        """The termination message, where the platform reads one."""
+    def write_termination_message(self, end: do.Exit, ledger: Ledger) -> None:
+        """Write the termination message, if the platform reads one."""
         if self.termination_log is None:
             return
-        said = {
+        fields = {
             "schema": records.SCHEMA,
             "verdict": end.verdict,
             "exit_code": end.code,
@@ -138,21 +138,21 @@ class Setup(NamedTuple):
             "run_dir": self.place.given,
             "message": end.message,
         }
-        write_message(self.termination_log, records.message(said))
+        write_message(self.termination_log, records.message(fields))
 
-    def sum_up(self, end: do.Exit, ledger: Ledger, phase: str, spoke: bool) -> None:
-        """The last line of a run, where there is anything to tell."""
+    def print_summary(self, end: do.Exit, ledger: Ledger, phase: str, logged: bool) -> None:
+        """Log and print the last line of a run, if there is anything to report."""
         spent = figures(ledger.account, time.monotonic())
-        told = spent.wall, spent.restarts, summary(spent), phase, spoke
-        line = sentences.last_lines(end, ledger, self.place.given, *told)
+        outcome = spent.wall, spent.restarts, summary(spent), phase, logged
+        line = sentences.last_lines(end, ledger, self.place.given, *outcome)
         if line is not None:
             self.journal.log(sentences.printable(line))
             self.console.say(line, severity="error" if self.verdict(end, ledger) else "info")
 
 
 def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Starts | None = None) -> Setup:
-    """SetupError with one line for whatever is missing.  What an earlier, killed ftrun left running on this run dir is
-    ended first.  `starts`: of an earlier phase."""
+    """Raises SetupError if a requirement is not met.  Processes that an earlier, killed ftrun left running on this run
+    dir are ended first.  `starts`: the count of an earlier phase."""
     console = of(settings)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
@@ -167,8 +167,8 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
         raise SetupError(exit_codes.INTERNAL.code, denied)
     if os.getpid() != 1 and not spawn.become_subreaper():
         console.say(
-            "the kernel refuses ftrun the orphans of its command (PR_SET_CHILD_SUBREAPER): its daemons may outlive a "
-            "restart; make ftrun PID 1 of the container"
+            "the kernel does not let ftrun adopt the orphans of its command (PR_SET_CHILD_SUBREAPER), so daemons may "
+            "survive a restart; make ftrun PID 1 of the container"
         )
     before = journal.load()
     if before is not None:
@@ -191,7 +191,7 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
 
 
 def _run_dir(settings: Settings) -> tuple[str, bool]:
-    """And whether it is yet to be made, on a network disk, where that is a helper's work."""
+    """The path, and whether a helper has to create it, because it is on a network disk."""
     if settings["run-dir"].value:
         return os.path.abspath(settings["run-dir"].text), False
     if settings["log-dir"].value:
@@ -201,12 +201,12 @@ def _run_dir(settings: Settings) -> tuple[str, bool]:
 
 
 def named(folder: str, at: float | None = None) -> str:
-    """A run dir in `folder`, called by the time as Cerebras does it."""
+    """The path of a run dir in `folder`, named by the time as in Cerebras' configurations."""
     return f"{folder}/{time.strftime('%Y%m%d_%H%M%S', time.localtime(at))}_restartable"
 
 
 def fresh(folder: str) -> str:
-    """A new one; two in one second get different names."""
+    """Create a run dir in `folder`; two in the same second get different names."""
     os.makedirs(folder, 0o755, exist_ok=True)
     now = time.time()
     while True:
@@ -219,8 +219,8 @@ def fresh(folder: str) -> str:
 
 
 def schedule_cnt(settings: Settings) -> int:
-    """How often this pod was scheduled: as the platform says it, else from the outer scheduler's count of restarts,
-    else 1."""
+    """How often this pod was scheduled: the number from the platform, or else the outer scheduler's count of restarts
+    plus one, or else 1."""
     for variable, offset in SCHEDULES:
         text = os.environ.get(variable, "")
         if text.isascii() and text.isdecimal() and len(text) < 10:
@@ -230,11 +230,11 @@ def schedule_cnt(settings: Settings) -> int:
 
 
 def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int, job: str) -> Ledger:
-    """The ledger to go on with.  A new schedule is a new pod: its starts and restarts count from the beginning, while
-    what training has reached stays.
+    """The ledger to continue with.  A new schedule is a new pod: starts and restarts are counted from zero, while the
+    progress of the training is kept.
 
-    `job` is what the platform calls the training job.  Where it does not say, a run dir belongs to one job, and a fresh
-    one in a first schedule begins another job, with a name that nothing else has.
+    `job`: the platform's name of the training job.  Without it a run dir belongs to one job, and a new run dir in a
+    first schedule begins another job with a unique name.
     """
     if before is None:
         return Ledger(schedule_cnt=schedule_cnt, job=job or f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}")
@@ -244,13 +244,13 @@ def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int,
     if ledger.schedule_cnt != schedule_cnt:
         ledger = ledger._replace(schedule_cnt=schedule_cnt, start_cnt=0, hang=0, fault=0, failure=0)
         ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=())
-    # An attempt that was cut off by the end of ftrun or of the container failed, whoever's fault that was.
+    # An attempt that was cut off by the end of ftrun or of the container counts as failed, whatever the cause.
     return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")
 
 
 def _sweep(state: dict[str, object]) -> None:
-    """End what a killed ftrun left running, and remove its beat folder.  Only its own descendants carry its beat
-    folder, which is never used again, in their environment; those that cleared theirs are in the command's group."""
+    """End the processes that a killed ftrun left running, and remove its beat folder.  The name of that folder is never
+    reused, so only its descendants have it in their environment; those that cleared it are in the command's group."""
     beat_dir, pid, start = (state.get(name) for name in ("beat_dir", "pid", "pid_start"))
     command = (pid, start) if isinstance(pid, int) and isinstance(start, int) else (0, 0)
     if not isinstance(beat_dir, str) or not os.path.basename(beat_dir).startswith(beat_folders.PREFIX):
@@ -258,7 +258,7 @@ def _sweep(state: dict[str, object]) -> None:
     group = leftovers.load_group(state)
     marker, deadline = f"FTRUN_BEAT_DIR={beat_dir}".encode(), time.monotonic() + SWEEP_TIMEOUT
     empty = 0
-    while empty < 2:  # they are not our children, so no list of the kernel's says that a look missed none
+    while empty < 2:  # they are not our children, so no kernel list shows that a scan has missed none
         left, refused = tree.kill(lambda: leftovers.find_processes(marker, command, group))
         empty = 0 if left else empty + 1
         if refused and len(refused) == len(left):

@@ -1,4 +1,4 @@
-"""When ftrun itself failed: say why, and end the tree cleanly."""
+"""Handling of an internal error of ftrun: report it, and end the process tree cleanly."""
 
 import time
 
@@ -13,12 +13,12 @@ from ftrun.host.tree import Tree
 def give_up(
     problem: BaseException, journal: Journal, console: Console, tree: Tree, grace: float, kill: float, attempt: int
 ) -> do.Exit:
-    """SIGTERM to the tree, SIGKILL after `grace` s, and at most `kill` s for that; recorded before and after."""
+    """Send SIGTERM to the tree, and SIGKILL after `grace` s, for at most `kill` s; record the error and the end."""
     try:
-        import traceback  # not needed by a PID 1 that works
+        import traceback  # needed for an internal error only
 
         text = "".join(traceback.format_exception(problem))
-    except Exception:  # a disk that is gone, no memory: what there is to say is said, and the tree is ended
+    except Exception:  # the disk is gone, or there is no memory: the tree is ended all the same
         text = repr(problem)
     journal.log(text)
     journal.record("problem", attempt, (("traceback", text),), True)

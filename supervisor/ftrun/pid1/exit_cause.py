@@ -1,4 +1,4 @@
-"""Why the command failed: from what its processes left, what the kernel counted and what helpers know."""
+"""Cause of a failure of the command, from tracebacks, the kernel's OOM counter and the helpers."""
 
 from ftrun.core.machine.events import CommandExited
 from ftrun.core.machine.states import Phase
@@ -8,14 +8,14 @@ from ftrun.pid1.clients.registry import Clients
 
 
 class ExitCause:
-    """One at a time, of the attempt that was spawned last."""
+    """The cause for the attempt that was spawned last; one at a time."""
 
     def __init__(self, beat_dir: str, clients: Clients) -> None:
         self._beat_dir, self._clients = beat_dir, clients
         self._exited: CommandExited | None = None
         self._pid = 0
         self._since = 0.0
-        self._oom_kills: int | None = None  # when it began
+        self._oom_kills: int | None = None  # at the start of the attempt
 
     def spawning(self, now: float) -> None:
         self._since = now
@@ -29,12 +29,12 @@ class ExitCause:
 
     @property
     def deadline(self) -> float | None:
-        return None if self._exited is None else self._clients.speaking(self._exited.now)
+        return None if self._exited is None else self._clients.cause_deadline(self._exited.now)
 
     def due(self, now: float, phase: Phase) -> CommandExited | None:
-        """The event, with all that is known, when all have spoken that may know the cause, or have had their time."""
+        """The exit event with its cause, once every helper that may know it has reported or its time is over."""
         exited = self._exited
-        if exited is None or now < self._clients.speaking(exited.now):
+        if exited is None or now < self._clients.cause_deadline(exited.now):
             return None
         from ftrun.core.rules import first_death
         from ftrun.core.rules.crash_causes import CommandFailure, first_cause, symptom
@@ -46,10 +46,10 @@ class ExitCause:
         found = tracebacks.read(self._beat_dir, self._since)
         cause, death, also = first_cause(found, exited.now), None, ""
         if cause is not None and symptom(cause.chain):
-            left = {one.pid for one in found if not one.children}  # a launcher's own exception tells of its children
-            told = max((one for one in found if one.children), key=lambda one: one.at, default=None)
-            if told is not None:
-                death = first_death.first(told.children, left)
+            left = {one.pid for one in found if not one.children}  # the exception of a launcher describes its children
+            launcher = max((one for one in found if one.children), key=lambda one: one.at, default=None)
+            if launcher is not None:
+                death = first_death.first(launcher.children, left)
             else:
                 also = first_death.also(((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left)
         counted, before = cgroup.oom_kills(), self._oom_kills

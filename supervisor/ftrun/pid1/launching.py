@@ -1,4 +1,4 @@
-"""The start of the command: the fork, the report whether it was executed, and what PID 1 does once it works."""
+"""Start of the command: the fork, the report of the exec, and the work of PID 1 that follows it."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ from ftrun.pid1.bootstrap import Setup
 
 
 class Launcher:
-    """`report` can be read once the child that is being started was executed, or failed to be; else it is None."""
+    """`report`: a descriptor, readable once the exec of the child has succeeded or failed; None between starts."""
 
     def __init__(
         self, command: Sequence[str], setup: Setup, control: JobControl, poll: select.poll, capture: OutputPipes
@@ -26,7 +26,7 @@ class Launcher:
         self.report: int | None = None
 
     def start(self, ledger: Ledger) -> ev.SpawnFailed | None:
-        """Fork; does not wait for the exec.  The event, where there is no process to be had."""
+        """Fork without waiting for the exec.  Returns an event if no process could be created."""
         setup, environment = self._setup, self._setup.environment(ledger)
         try:
             child = spawn.spawn(
@@ -37,7 +37,7 @@ class Launcher:
                 os.getpid() != 1,
                 self._capture.streams,
             )
-        except (OSError, ValueError) as error:  # no more processes or memory; a NUL in a word
+        except (OSError, ValueError) as error:  # no more processes or memory; a NUL in an argument
             why = f"cannot start a process: {error}"
             setup.console.say(why)
             return ev.SpawnFailed(time.monotonic(), exit_codes.INTERNAL.code, why)
@@ -46,25 +46,25 @@ class Launcher:
         return None
 
     def reported(self) -> bool:
-        """Whether there is a report that has not been read yet."""
+        """Whether a report is readable."""
         return self.report is not None and bool(select.select([self.report], [], [], 0)[0])
 
     def outcome(self, now: float) -> ev.CommandSpawned | ev.SpawnFailed:
-        """What the report says, which can be read; it is closed, and what is opened next may get its number."""
+        """Read and close the report; the next descriptor that is opened may get its number."""
         assert self.report is not None
-        said = os.read(self.report, 16)
+        content = os.read(self.report, 16)
         self._poll.unregister(self.report)
         os.close(self.report)
         self.report = None
-        if not said:
+        if not content:
             return ev.CommandSpawned(now, self._setup.tree.command or 0)
-        code, why = spawn.explain_exec_failure(self._command[0], int(said))
+        code, why = spawn.explain_exec_failure(self._command[0], int(content))
         self._setup.console.say(why, level=0, severity="error")
         return ev.SpawnFailed(now, code, why)
 
 
 def after_exec(beat_folder: str) -> None:
-    """What there is time for once the command works."""
-    gc.collect()  # empties CPython's free lists, which grow with each tuple() of a generator, to 2,000 a size
+    """Work that is left until the command runs."""
+    gc.collect()  # empties CPython's free lists, which each tuple() of a generator grows, up to 2,000 per size
     oom.exempt_from_group_kill()
     beat_folders.remove_stale(beat_folder)

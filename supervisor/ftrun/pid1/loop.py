@@ -1,7 +1,7 @@
 """PID 1: poll -> event -> decide -> effects.  One thread, and the only `while True`.
 
-Nothing in here waits for anything but the poll: reading /proc and a memory file system, writing to a local run dir and
-signalling are all that it does itself.
+Nothing here waits except the poll.  PID 1 itself only reads /proc and a memory file system, writes to a local run dir,
+and sends signals.
 """
 
 import os
@@ -38,33 +38,36 @@ from ftrun.pid1.state_file import StateFile
 if TYPE_CHECKING:
     from ftrun.config.group_config import Group
 
-TELLING = 5.0  # s that others have at the end to write down what they were told
-LATE = 0.1  # s; waking later than that, we were frozen
-WATCHING = (Starting, Running, Suspect)
+FINISHING = 5.0  # s for the helpers to complete their last requests
+FREEZE = 0.1  # s; a later wake-up means that ftrun was frozen
+SUPERVISED = (Starting, Running, Suspect)
 
 
 def supervise(
-    command: Sequence[str], settings: Settings, caught: signals.Signals | None = None, part: "Part | None" = None
+    command: Sequence[str],
+    settings: Settings,
+    caught: signals.Signals | None = None,
+    phase: "PhaseContext | None" = None,
 ) -> int:
-    """Run `command` to its end, through all its restarts; gives the exit code of DESIGN 2.4.  Never raises."""
+    """Run `command` to its end, through all restarts.  Returns the exit code of DESIGN 2.4; never raises."""
     try:
-        setup = prepare(settings, caught or signals.Signals(), part.starts if part else None)
-        supervisor = Supervisor(command, settings, setup, part or Part())
+        setup = prepare(settings, caught or signals.Signals(), phase.starts if phase else None)
+        supervisor = Supervisor(command, settings, setup, phase or PhaseContext())
     except Exception as error:
         os.write(2, f"ftrun: {sentences.printable(str(error))}\n".encode())
         return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
     try:
         return supervisor.run()
-    except BaseException as problem:  # whatever it is: a PID 1 that dies takes the container down without a word
+    except BaseException as problem:  # any error: if PID 1 dies, the kernel kills the container without a message
         return supervisor.abandon(problem)
     finally:
         supervisor.close()
 
 
-class Part(NamedTuple):
-    """Which of several in sequence it is; `last`: nothing follows.  `group`: what ftrun is one of; `starts`: of all."""
+class PhaseContext(NamedTuple):
+    """The place of a command in a sequence of phases.  `starts`: the count that all phases share."""
 
-    phase: str = ""
+    name: str = ""
     last: bool = True
     group: "Group | None" = None
     starts: Starts | None = None
@@ -73,10 +76,10 @@ class Part(NamedTuple):
 class Supervisor:
     """The imperative shell around `decide`: it turns what the kernel says into events, and effects into calls."""
 
-    def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, part: Part) -> None:
-        self._command, self._phase, self._last, group = command, part.phase, part.last, part.group
-        self._policy = policy(settings, part.phase)._replace(group=group is not None)
-        self._words = settings["annotations"].value
+    def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, phase: PhaseContext) -> None:
+        self._command, self._phase, self._last, group = command, phase.name, phase.last, phase.group
+        self._policy = policy(settings, phase.name)._replace(group=group is not None)
+        self._annotations = settings["annotations"].value
         self._journal, self._beats, self._console, self._tree = setup.journal, setup.beats, setup.console, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._control = JobControl()
@@ -85,47 +88,47 @@ class Supervisor:
         self._poll = select.poll()
         self._poll.register(self._signals.fd, select.POLLIN)
         self._poll.register(self._beats.bell, select.POLLIN)
-        self._capture = OutputPipes((1, 2) if settings["log-dir"].value else ())
+        self._output_pipes = OutputPipes((1, 2) if settings["log-dir"].value else ())
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.place, self._beats.path)
-        self._clients = Clients(settings, self._policy, helpers, self._tree, *paths, self._capture, group)
+        self._clients = Clients(settings, self._policy, helpers, self._tree, *paths, self._output_pipes, group)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
-        self._launcher = Launcher(command, setup, self._control, self._poll, self._capture)
+        self._launcher = Launcher(command, setup, self._control, self._poll, self._output_pipes)
         self._tree_killer = TreeKiller(self._tree)
         self._exit: do.Exit | None = None
-        self._spoke = False  # of what was decided
-        self._told: str | None = None
-        self._fresh = False  # it has just executed
+        self._logged = False  # whether a decision was logged
+        self._printed_problem: str | None = None
+        self._just_executed = False  # the command has just executed
         self._exit_cause = ExitCause(self._beats.path, self._clients)
         run = settings, self._policy, command, self._console, setup.place.given
-        self._standing = StateFile(self._journal, self._tree, self._beats.path, *run)
+        self._state_file = StateFile(self._journal, self._tree, self._beats.path, *run)
 
     def run(self) -> int:
-        if self._signals.stop is not None:  # after the end of the command before this one
+        if self._signals.stop is not None:  # it came after the end of the command of the phase before
             self._queue.append(ev.SignalReceived(time.monotonic(), self._signals.stop, True))
         self._queue.append(ev.Started(time.monotonic()))
-        self._settle()
-        for what in self._words.problems:
-            self._persist("problem", (("annotations", self._words.path), ("what", what)), False)
-            self._console.say(f"{self._words.path}: {what}")
+        self._decide()
+        for what in self._annotations.problems:
+            self._persist("problem", (("annotations", self._annotations.path), ("what", what)), False)
+            self._console.say(f"{self._annotations.path}: {what}")
         while True:
-            self._settle()
+            self._decide()
             if self._exit is not None:
                 break
             self._wait()
-        self._exit = end = self._whole(self._exit)
-        self._setup.last_words(end, self._job.ledger)
-        self._part(end)
+        self._exit = end = self._job_exit(self._exit)
+        self._setup.write_termination_message(end, self._job.ledger)
+        self._finish(end)
         return end.code
 
-    def _whole(self, end: do.Exit) -> do.Exit:
-        """As it is for the job: a command that ended well because it was to end is not followed by the next."""
+    def _job_exit(self, end: do.Exit) -> do.Exit:
+        """The exit of the job: after a stop signal the next phase is not started, even if this one exited with 0."""
         stop = self._signals.stop
         if self._last or end.code or stop is None:
             return end
         return do.Exit(128 + stop, exit_codes.STOPPED, f"stopped from outside by {sentences.signal(stop)}")
 
-    def _settle(self) -> None:
-        """Decide on every event there is, in order, and do what follows from it."""
+    def _decide(self) -> None:
+        """Decide on all queued events in order, and perform the effects."""
         while self._queue:
             before = self._job.ledger.start_cnt
             event = self._queue.popleft()
@@ -133,37 +136,39 @@ class Supervisor:
             for effect, start in do.by_start(effects, before, self._job.ledger.start_cnt):
                 self._start = start
                 if not isinstance(effect, do.Persist):
-                    self._standing.follow(self._job, time.monotonic())
+                    self._state_file.follow(self._job, time.monotonic())
                 self._perform(effect)
             if isinstance(event, ev.CommandSpawned):  # announced also if it has ended meanwhile
-                self._standing.follow(self._job, time.monotonic())
+                self._state_file.follow(self._job, time.monotonic())
         self._beats.publish_next_read(
-            self._job.phase.deadline if isinstance(self._job.phase, WATCHING) else None, self._job.asleep
+            self._job.phase.deadline if isinstance(self._job.phase, SUPERVISED) else None, self._job.asleep
         )
         now = time.monotonic()
-        self._standing.follow(self._job, now)
+        self._state_file.follow(self._job, now)
         self._clients.follow(self._job, now, self._exit_cause.deadline is not None)
 
-    # --- what happened ----------------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Sleep until the deadline or an event, and turn what came into events."""
-        if self._fresh:  # the command works: there is time
+        """Sleep until the deadline or an event, and queue the events."""
+        if self._just_executed:  # the command runs now, so it does not have to wait for this
             after_exec(self._beats.path)
-            self._fresh = False
+            self._just_executed = False
         deadline, phase = self._job.phase.deadline, self._job.phase
-        others = [self._clients.deadline if self._launcher.report is None else None]  # the command comes before them
-        others += [self._exit_cause.deadline, self._standing.due, self._beats.access.due]
+        others = [
+            self._clients.deadline if self._launcher.report is None else None
+        ]  # the start of the command comes first
+        others += [self._exit_cause.deadline, self._state_file.due, self._beats.access.due]
         if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
             others.append(self._tree_killer.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
         timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
         ready = {fd for fd, _ in self._poll.poll(None if timeout is None else int(timeout + 0.999))}
         now = time.monotonic()
-        if deadline is not None and now - deadline > LATE:
+        if deadline is not None and now - deadline > FREEZE:
             self._queue.append(ev.WokeLate(now, deadline))
         if self._launcher.report in ready:
-            ready -= {self._launcher.report}  # it is closed below, and what is opened next may get its number
+            ready -= {self._launcher.report}  # it is closed below, and the next descriptor may get its number
             self._launched(now)
         for number in self._signals.read():
             if number != signal.SIGCHLD:
@@ -171,24 +176,24 @@ class Supervisor:
             if number in signals.JOB_CONTROL:
                 self._control.received(number, idle=isinstance(phase, Pending | Healing))
         self._reap(now)
-        self._hear(ready, now)
+        self._handle_helpers(ready, now)
         if (exited := self._exit_cause.due(now, self._job.phase)) is not None:
             self._queue.append(exited)
         if self._beats.handle_wakeup(ready, now):
-            self._look(now)
-        elif deadline is not None and deadline <= now <= deadline + LATE:
+            self._read_beats(now)
+        elif deadline is not None and deadline <= now <= deadline + FREEZE:
             if isinstance(phase, Starting | Running):
-                self._look(now)
+                self._read_beats(now)
             else:
                 self._queue.append(ev.DeadlineReached(now))
         if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
             self._check_tree(now, phase.stage)
 
-    def _hear(self, ready: set[int], now: float) -> None:
-        """What the helpers say; those that are due are started."""
-        for event in self._clients.hear(ready, now):
+    def _handle_helpers(self, ready: set[int], now: float) -> None:
+        """Handle the messages of the helpers, and start the helpers that are due."""
+        for event in self._clients.receive(ready, now):
             if isinstance(event, ev.TreeSampled):
-                self._look(now)  # what the ranks said last would be judged as if it held still
+                self._read_beats(now)  # the sample must not be compared with outdated heartbeats
             self._queue.append(self._with_ranks(event))
         if self._launcher.report is None:
             self._clients.tend(now)
@@ -201,7 +206,7 @@ class Supervisor:
     def _with_ranks(self, event: ev.Event) -> ev.Event:
         return event._replace(ranks=self._beats.read(event.now)) if isinstance(event, ev.EvidenceCollected) else event
 
-    def _look(self, now: float) -> None:
+    def _read_beats(self, now: float) -> None:
         ranks = self._beats.read(now)
         self._queue.append(ev.BeatsRead(now, ranks, self._beats.access.problem is not None))
         while self._beats.problems:
@@ -216,12 +221,12 @@ class Supervisor:
         if isinstance(outcome, ev.CommandSpawned):
             self._exit_cause.spawned()
             self._clients.spawned()
-            self._fresh = True
+            self._just_executed = True
             if (watch := self._beats.start_watching(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
 
     def _reap(self, now: float) -> None:
-        """Every child that changed, adopted orphans included; only the command's own end is an event."""
+        """Reap every child that changed, including adopted orphans; only the end of the command itself is an event."""
         changes, more = reaper.reap()
         for change in changes:
             if change.ended:
@@ -232,11 +237,11 @@ class Supervisor:
             if change.pid != self._tree.command:
                 continue
             if change.ended and self._launcher.report is not None:
-                self._launched(now)  # it has executed, or failed to, before it ended
+                self._launched(now)  # the report of the exec comes before the end
             if change.ended:
                 self._tree.command = None
                 self._control.take_back()
-                self._look(now)  # what it reported last counts
+                self._read_beats(now)  # its last heartbeats count
                 by_itself = change.how == os.CLD_EXITED
                 exited = (
                     ev.CommandExited(now, code=change.status)
@@ -251,30 +256,30 @@ class Supervisor:
                 self._queue.append(ev.CommandContinued(now))
             elif change.status in signals.JOB_CONTROL:
                 if self._launcher.reported():
-                    self._launched(now)  # what has executed may stop as soon as it reads
+                    self._launched(now)  # a command may stop as soon as it reads from the terminal
                 if self._control.resumes(change.pid, change.status):
                     continue
                 self._queue.append(ev.CommandStopped(now, change.status))
                 if self._control.stops_us(change.status):
-                    self._settle()  # it is on record before we stop, for as long as the shell likes
+                    self._decide()  # the record must be written before ftrun stops itself
                     self._journal.flush()
                     self._control.stop_with(change.pid)
         if more:
-            os.kill(os.getpid(), signal.SIGCHLD)  # come back for the rest after the other sources had their turn
+            os.kill(os.getpid(), signal.SIGCHLD)  # the other event sources come first; then the rest is reaped
 
     def _check_tree(self, now: float, stage: str) -> None:
-        """Look at the tree again when all that the last look showed are reaped, or after a while."""
+        """Scan the tree again once all processes of the last scan are reaped, or after a pause."""
         if not self._queue and (not self._tree_killer.awaited or now >= self._tree_killer.recheck_at):
             self._queue.extend(self._tree_killer.kill() if stage == "kill" else self._tree_killer.check())
 
-    # --- what is to be done -----------------------------------------------------------------------------------------
+    # --- effects -----------------------------------------------------------------------------------------
 
     def _perform(self, effect: do.Effect) -> None:
         match effect:
             case do.Persist(event, fields, durable):
                 self._persist(event, fields, durable)
             case do.LogLine(text):
-                self._spoke = True
+                self._logged = True
                 self._journal.log(sentences.printable(text))
                 self._console.say(text)
             case do.Spawn():
@@ -285,7 +290,7 @@ class Supervisor:
                     self._console.say(problem, severity="warning")
             case do.Investigate(finding):
                 phase = self._job.phase
-                if isinstance(phase, WATCHING):
+                if isinstance(phase, SUPERVISED):
                     self._clients.investigate(finding, phase.attempt, phase.attempt.ranks)
             case do.Terminate():
                 self._queue.extend(self._tree_killer.terminate())
@@ -309,16 +314,16 @@ class Supervisor:
         if event == "started":
             fields += (("version", __version__), ("command", redaction.command(self._command)), ("pid", os.getpid()))
             fields += (("phase", self._phase),) if self._phase else ()
-            fields += (("annotations", dict(self._words.relayed)),) if self._words.relayed else ()
+            fields += (("annotations", dict(self._annotations.relayed)),) if self._annotations.relayed else ()
         stamp = self._journal.record(event, attempt, fields, durable)
         if durable:
-            self._standing.save(self._job, True)
+            self._state_file.save(self._job, True)
         self._clients.keep(self._job.ledger)
         self._console.attempt = attempt
         self._console.record(stamp, event, fields)
-        if self._journal.problem not in (None, self._told):
-            self._told = self._journal.problem
-            self._console.say(str(self._told))
+        if self._journal.problem not in (None, self._printed_problem):
+            self._printed_problem = self._journal.problem
+            self._console.say(str(self._printed_problem))
 
     def _spawn(self) -> None:
         self._beats.reset()
@@ -333,19 +338,19 @@ class Supervisor:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _part(self, end: do.Exit) -> None:
-        """What is left to do for others: the verdict for those who share it, and the work at the end of a container."""
-        now, grace = time.monotonic(), self._setup.parting_grace
-        work = self._setup.parting_work if self._last or end.code else None
+    def _finish(self, end: do.Exit) -> None:
+        """Complete the last requests: the verdict for the other ftruns, and the work at the end of the container."""
+        now, grace = time.monotonic(), self._setup.exit_grace
+        work = self._setup.exit_work if self._last or end.code else None
         self._clients.end(self._setup.verdict(end, self._job.ledger), work)
         self._clients.keep(self._job.ledger, end.verdict)
-        until: dict[str, float | None] = dict.fromkeys(("kept", "told", "left"), now + TELLING)
-        until["parted"] = None if grace is None else now + grace + TELLING
+        until: dict[str, float | None] = dict.fromkeys(("history", "verdict", "group"), now + FINISHING)
+        until["exit hooks"] = None if grace is None else now + grace + FINISHING
         while waited := [until[what] for what in self._clients.unfinished]:
             now = time.monotonic()
             times = [time for time in (*waited, self._clients.deadline) if time is not None]
             if any(time is not None and now >= time for time in waited):
-                what = f"not done at the end: {', '.join(self._clients.unfinished)}"
+                what = f"not completed at the end: {', '.join(self._clients.unfinished)}"
                 self._persist("problem", (("what", what),), False)
                 self._journal.flush()
                 break
@@ -359,31 +364,31 @@ class Supervisor:
                     )
                 elif change.how == os.CLD_STOPPED:
                     self._clients.stopped(change.pid)
-            self._hear(ready, time.monotonic())
-            self._settle()  # whoever asks is answered
+            self._handle_helpers(ready, time.monotonic())
+            self._decide()  # answer pending requests
 
     def abandon(self, problem: BaseException) -> int:
-        """ftrun itself failed: 125."""
+        """Handle an internal error of ftrun: exit code 125."""
         grace, attempt = self._policy.grace, self._job.ledger.start_cnt
         kill = self._policy.kill_timeout
         self._exit = give_up(problem, self._journal, self._console, self._tree, grace, kill, attempt)
-        self._setup.last_words(self._exit, self._job.ledger)
+        self._setup.write_termination_message(self._exit, self._job.ledger)
         self._job = ended(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
         try:
-            self._standing.save(self._job, False)
+            self._state_file.save(self._job, False)
             self._clients.follow(self._job, time.monotonic(), False)
-            self._part(self._exit)
-        except Exception as another:  # maybe the same one
-            self._journal.log(f"not all was done at the end: {another!r}")
+            self._finish(self._exit)
+        except Exception as another:  # possibly the same error again
+            self._journal.log(f"the end of the run is incomplete: {another!r}")
         return self._exit.code
 
     def close(self) -> None:
-        """Everything put back."""
+        """Release everything."""
         self._journal.flush()
         self._control.take_back()
         self._clients.drain()
         self._beats.close()
-        if self._exit is not None:  # after the last that the command wrote
-            self._setup.sum_up(self._exit, self._job.ledger, self._phase, self._spoke)
+        if self._exit is not None:  # after the last output of the command
+            self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._logged)
         if (left := self._clients.close()) is not None:
             self._console.say(left)

@@ -1,8 +1,8 @@
 """Phases: several commands in sequence, each supervised as if it were alone, the next only if the earlier succeeded.
 
-What is done and what is under way is kept in `phases.json`, so that a container that is started again goes on where it
-was.  Each task of a job has a note of its own, if the platform numbers them: they may share the folder.  Cerebras'
-multi-phase configurations are the model: each phase has its own counts and its own run dir.
+The progress is kept in `phases.json`, so that a restarted container continues with the phase that was running.  If the
+platform numbers the tasks of a job, each task has a file of its own, because tasks may share the folder.  The model are
+the multi-phase configurations of Cerebras: each phase has its own counts and its own run dir.
 """
 
 import json
@@ -21,7 +21,7 @@ from ftrun.host.journal import RunDirError
 from ftrun.host.signals import Signals
 from ftrun.host.start_count import Starts
 from ftrun.pid1.bootstrap import fresh, named, schedule_cnt
-from ftrun.pid1.loop import Part, supervise
+from ftrun.pid1.loop import PhaseContext, supervise
 from ftrun.platforms.table import TASKS
 
 FILE: Final = "phases{}.json"
@@ -29,7 +29,7 @@ SCHEMA: Final = 1
 
 
 class Stage(NamedTuple):
-    """How far a phase is.  `run_dir` is a name in the folder, empty before it began."""
+    """Progress of a phase.  `run_dir` is a name in the folder, empty before the phase began."""
 
     name: str
     run_dir: str = ""
@@ -37,7 +37,7 @@ class Stage(NamedTuple):
 
 
 def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) -> int:
-    """The exit code of the first that does not succeed, else 0."""
+    """The exit code of the first phase that does not succeed, or else 0."""
     try:
         caught = Signals()
         note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases], of(phases[0][1]), caught)
@@ -45,13 +45,13 @@ def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) ->
         _say(f"ftrun: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"ftrun: {error}")
         given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
         return exit_codes.USAGE.code if given else exit_codes.INTERNAL.code
-    starts = Starts(schedule_cnt(phases[0][1]), job_name(phases[0][1]))  # of all phases in this pod
+    starts = Starts(schedule_cnt(phases[0][1]), job_name(phases[0][1]))  # shared by all phases in this pod
     for index, (phase, settings) in enumerate(phases):
         if note.stages[index].succeeded:
             continue
         run_dir = note.begin(index)
         own = settings | {"run-dir": Value(run_dir, run_dir, "phase")}
-        code = supervise(phase.command, own, caught, Part(phase.name, index == len(phases) - 1, group, starts))
+        code = supervise(phase.command, own, caught, PhaseContext(phase.name, index == len(phases) - 1, group, starts))
         if code != 0:
             return code
         note.succeeded(index)
@@ -60,8 +60,8 @@ def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) ->
 
 
 class Note:
-    """How far the phases are, on disk.  A disk that takes no note stops no phase.  OSError, RunDirError: it cannot even
-    be read."""
+    """The file with the progress of the phases.  A failed write stops no phase.  OSError or RunDirError if the file
+    cannot be read."""
 
     def __init__(self, folder: str, names: Sequence[str], console: Console, caught: Signals) -> None:
         self._console = console
@@ -70,36 +70,38 @@ class Note:
         self._kept = work_dir.PersistentFile(f"{folder}/{self._file}", caught)
         if self._kept.unread and not self._kept.stopped:
             aside = os.path.basename(self._kept.aside)
-            why = f"{self._kept.unread}; the phases go on as this node knows them, and it is kept as {aside}"
-            self._console.say(f"{folder}/{self._file} is not read: {why}")
+            why = (
+                f"{self._kept.unread}; the phases continue from the copy on this node, and the file is kept as {aside}"
+            )
+            self._console.say(f"{folder}/{self._file} cannot be used: {why}")
         self.stages = self._read(names)
 
     def begin(self, index: int) -> str:
-        """Its run dir."""
+        """Mark the phase as begun; returns its run dir."""
         name = self.stages[index].run_dir
         path = f"{self._folder}/{name}" if name else self._fresh()
-        self._now(index, run_dir=os.path.basename(path))
+        self._update(index, run_dir=os.path.basename(path))
         return path
 
     def succeeded(self, index: int) -> None:
-        self._now(index, succeeded=True)
+        self._update(index, succeeded=True)
 
     def end(self) -> None:
-        """Whoever starts the job once more wants it once more."""
+        """All phases succeeded: remove the file, so that another start of the job runs all of them again."""
         try:
             os.unlink(self._kept.path)
             self._save()
         except OSError as error:
-            self._lost(str(error.strerror))
+            self._warn(str(error.strerror))
 
     def _fresh(self) -> str:
         try:
             return self._kept.fresh(named(self._folder)) if self._kept.remote else fresh(self._folder)
         except (OSError, RunDirError):
-            return named(self._folder)  # who opens it says why it cannot
+            return named(self._folder)  # opening it later reports the reason
 
     def _read(self, names: Sequence[str]) -> list[Stage]:
-        """Where an earlier container left it, if it ran these phases."""
+        """The progress that an earlier container saved, if it ran the same phases."""
         content = procfs.read(self._kept.path)
         try:
             found: Any = None if content is None else json.loads(content)
@@ -110,12 +112,14 @@ class Note:
             return stages
         if content is not None:
             aside = self._kept.set_aside("other")
-            self._console.say(f"{self._folder}/{self._file} is not of these phases; kept as {aside}, they begin anew")
+            self._console.say(
+                f"{self._folder}/{self._file} is of other phases; it is kept as {aside}, and all phases run again"
+            )
         return [Stage(name) for name in names]
 
-    def _now(self, index: int, **changed: Any) -> None:
+    def _update(self, index: int, **changed: Any) -> None:
         if self._kept.stopped:
-            return  # what nobody has read is right
+            return  # do not overwrite a file that could not be read
         self.stages[index] = self.stages[index]._replace(**changed)
         content = {"schema": SCHEMA, "phases": [stage._asdict() for stage in self.stages]}
         path = self._kept.path
@@ -127,17 +131,17 @@ class Note:
             os.rename(f"{path}.new", path)
             self._save()
         except OSError as error:
-            self._lost(str(error.strerror))
+            self._warn(str(error.strerror))
 
     def _save(self) -> None:
         try:
             if not self._kept.saved():
-                self._lost("the disk does not answer")
+                self._warn("the disk does not answer")
         except RunDirError as error:
-            self._lost(str(error))
+            self._warn(str(error))
 
-    def _lost(self, why: str) -> None:
-        self._console.say(f"{self._folder}/{self._file}: {why}; it may be done again in the next container")
+    def _warn(self, why: str) -> None:
+        self._console.say(f"{self._folder}/{self._file}: {why}; the next container may repeat a phase")
 
 
 def _folder(settings: Settings) -> str:
@@ -146,7 +150,7 @@ def _folder(settings: Settings) -> str:
 
 
 def _name(run_dir: object) -> str:
-    """Of a run dir in the folder; none for any other."""
+    """The name, if it is that of a run dir in the folder; else empty."""
     return run_dir if isinstance(run_dir, str) and re.fullmatch(r"\d{8}_\d{6}_restartable", run_dir, re.ASCII) else ""
 
 

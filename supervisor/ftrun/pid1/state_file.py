@@ -1,4 +1,4 @@
-"""`state.json`: what the next ftrun of this run dir goes on with, and what is read beside us."""
+"""`state.json`: the state from which the next ftrun of this run dir continues, and which other programs read."""
 
 import os
 import time
@@ -22,7 +22,7 @@ TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 
 
 class StateFile:
-    """Saves what has changed: a phase at once, figures that follow each other fast a moment later, at `due`."""
+    """Saves changes: those of the phase at once, those of figures alone at most every `PAUSE` seconds, at `due`."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class StateFile:
         self._group = leftovers.Recorder()
         self._saved: Job | None = None
         self._saved_at = 0.0
-        self._at: tuple[object, ...] = ()  # the phase, and since when
+        self._at: tuple[object, ...] = ()  # the phase and its stage
         self._since = 0.0
         self._save_due: float | None = None
 
     @property
     def due(self) -> float | None:
-        """When `follow` has something to do."""
+        """The time of the next call of `follow`."""
         return min((at for at in (self._save_due, self._notices.due) if at is not None), default=None)
 
     def follow(self, job: Job, now: float) -> None:
-        """To be called with each new `job`, before anything that others can see is done about it: what led to it is
+        """Called with each new `job`, before any effect of it is visible to others.  The records that led to it are
         written by then."""
         self._notices = notices(job, self._policy, self._notices.given, self._run_dir, now)
         for line in self._notices.lines:
@@ -71,7 +71,7 @@ class StateFile:
         self.save(job, False)
 
     def save(self, job: Job, durable: bool) -> None:
-        """`durable`: it is on disk when this returns."""
+        """`durable`: the state is on disk when this returns."""
         self._saved, self._saved_at, self._save_due = job, time.monotonic(), None
         at = type(job.phase), getattr(job.phase, "stage", None)
         if at != self._at:
@@ -91,11 +91,11 @@ class StateFile:
 
 
 def _shape(job: Job) -> tuple[object, ...]:
-    """What is shown of it at once: all but the figures."""
+    """All that is saved at once when it changes: everything except the figures."""
     phase, ledger = job.phase, job.ledger
     attempt = getattr(phase, "attempt", None)
     counts = ledger.start_cnt, ledger.hang, ledger.fault, ledger.failure
-    saved = ledger.best_checkpoint, ledger.last_checkpoint  # where the next ftrun resumes, if this one is killed
+    saved = ledger.best_checkpoint, ledger.last_checkpoint  # the next ftrun resumes there if this one is killed
     facts: tuple[object, ...] = ()
     if attempt is not None:
         idle = attempt.idle
@@ -105,7 +105,7 @@ def _shape(job: Job) -> tuple[object, ...]:
 
 
 def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str, Any]:
-    """What does not change while this ftrun runs."""
+    """Facts that do not change while this ftrun runs."""
     me, now = procfs.stat(os.getpid()), time.time_ns()
     boot = procfs.read("/proc/sys/kernel/random/boot_id") or b""
     return {

@@ -133,7 +133,7 @@ def every_client() -> tuple[Mad, Clients]:
     tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), group_config.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
     clients = Clients(settings, policy(), mad, tree, place, "/nonexistent", OutputPipes(()), group)
     for name in NAMES:
-        clients._demand(name)
+        clients._loaded(name)
     return mad, clients
 
 
@@ -142,7 +142,7 @@ def line_of_a_helper(content: bytes) -> None:
     mad, clients = every_client()
     mad.words = [(NAMES[content[0] % len(NAMES)], content[1:])] * 2 if content else []
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
-    for event in clients.hear(set(), NOW):
+    for event in clients.receive(set(), NOW):
         job, _ = decide(job, event, policy())
         records.load_state(records.dump_state(job.ledger, {}))
     clients.drain_records()

@@ -172,17 +172,17 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.Ordered(GroupOrder(3, "run", "go")),
             messenger.Ordered(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
             messenger.Contact(1.0),
-            messenger.Cut("w"),
+            messenger.RankZeroSilent("w"),
             messenger.Refused("w", True),
-            messenger.Noted("w"),
-            messenger.Left(),
+            messenger.GroupNote("w"),
+            messenger.LeaveConfirmed(),
         ),
     ),
     "checkpoint_watcher": (checkpoints.EVENTS, (checkpoints.Saved("/c/1", 999.0, True), Ready(), Problem("w"))),
     "output": (output.EVENTS, (output.Tail(("a",)), output.Broken(1))),
     "state_store": (
         state_store.EVENTS,
-        (state_store.History((STORED,), (SCHEDULED,)), state_store.Shared(STANDS), state_store.Told(None)),
+        (state_store.History((STORED,), (SCHEDULED,)), state_store.Shared(STANDS), state_store.VerdictStored(None)),
     ),
     "platform": (platform.EVENTS, (platform.Platform(faults=(RANK_FAULT,), clear=False), Ready())),
     "probe": (
@@ -202,7 +202,7 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "metrics": (metrics.EVENTS, (metrics.Listening("127.0.0.1:1"),)),
     "evidence": (evidence.EVENTS, (evidence.Reply(None, "w", 0.0, 0, 1, "r", False),)),
     "heal": (heal.EVENTS, (heal.Healed(False, "w"),)),
-    "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.Parted(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
+    "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.HooksFinished(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
 }
 LINES: Final = {name: [*map(protocol.dump, said)] for name, (protocol, said) in SAID.items()}
 

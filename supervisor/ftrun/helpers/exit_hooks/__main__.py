@@ -1,7 +1,7 @@
 """Runs the hooks at the end of the container: `python -m ftrun.helpers.exit_hooks JSON`, started by PID 1.
 
 The argument is a `Work` (messages/exit_hooks.py).  The commands run one after another by `sh -c`, each in a session of
-its own with its output on stderr; then the paths are unmounted by `umount`.  `Parted` is the last message.  It is sent
+its own with its output on stderr; then the paths are unmounted by `umount`.  `HooksFinished` is the last message, sent
 when all is done, after the grace period, or when stdin ends.  What is `late` by then continues without being waited
 for: the current command continues, the others are started beside it, and the paths are unmounted lazily (`umount -l`:
 the path disappears at once, the mount with its last user); `pids` are the processes that continue.  A busy path is
@@ -19,7 +19,7 @@ from typing import Final
 from ftrun.helpers.heal.children import LOG, Children, why
 from ftrun.helpers.lines import Lines, run
 from ftrun.messages.codec import EXACT
-from ftrun.messages.exit_hooks import EVENTS, Failed, Parted, Work
+from ftrun.messages.exit_hooks import EVENTS, Failed, HooksFinished, Work
 
 BUSY: Final = 10.0  # s
 RETRY: Final = 0.2  # s between attempts
@@ -50,7 +50,7 @@ class ExitHooks:
         lazily = [path for path in self._work.unmount if not self._unmount(path)]
         self._late += [f"umount {path}" for path in lazily]
         self._unmount_lazily(lazily)
-        self._lines.send(Parted(tuple(self._late), tuple(self._failed), tuple(self._left)))
+        self._lines.send(HooksFinished(tuple(self._late), tuple(self._failed), tuple(self._left)))
 
     @property
     def _out_of_time(self) -> bool:

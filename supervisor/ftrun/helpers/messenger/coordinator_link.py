@@ -129,12 +129,12 @@ class CoordinatorLink:
         self._planned = max(now, self.due)
 
     def _check_leaving(self, now: float) -> None:
-        """PID 1 ends this process after `Left`, so the members get their last order before."""
+        """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before."""
         if not self._coordinator.staying:
             self._leaving = min(self._leaving, now + FLUSH) if self._by_fd else now
         if now >= self._leaving:
             self._leaving = math.inf
-            self._lines.send(messages.Left())
+            self._lines.send(messages.LeaveConfirmed())
             self._own_report = None
 
     def close(self, orphan: bool) -> None:
@@ -341,7 +341,7 @@ class CoordinatorLink:
                     if peer is not None:
                         peer.refused = why
                 case coordinator.NodeNote(what):
-                    self._lines.send(messages.Noted(what[:MAX_PROBLEM_LENGTH]))
+                    self._lines.send(messages.GroupNote(what[:MAX_PROBLEM_LENGTH]))
 
     def _send_order(self) -> None:
         """Send the current order to all members and to PID 1, if it has changed."""

@@ -319,7 +319,7 @@ class MemberLink:
 
     def _report_left(self) -> None:
         self._left = True
-        self._lines.send(messages.Left())
+        self._lines.send(messages.LeaveConfirmed())
 
     def _check_timeouts(self, now: float) -> None:
         if self._awaiting is not None and now >= self._awaiting + REPLY_TIMEOUT:
@@ -327,7 +327,7 @@ class MemberLink:
             self._announce_renewal(now)
         if not self._cut and now >= self._silence_ends:
             self._cut = True
-            self._lines.send(messages.Cut(self._cut_reason()))
+            self._lines.send(messages.RankZeroSilent(self._cut_reason()))
 
     def _announce_renewal(self, now: float) -> None:
         """Renew the connection soon; the notice prevents rank 0 from taking the closed connection for our end."""

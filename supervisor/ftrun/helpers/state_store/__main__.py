@@ -54,9 +54,9 @@ class StateStore:
         match request:
             case messages.Keep(faults, schedule):
                 self._lines.send(self.keep(faults, schedule))
-            case messages.TellVerdict(job_verdict, since):
+            case messages.StoreVerdict(job_verdict, since):
                 if verdict.validated(job_verdict._asdict()):
-                    self._lines.send(messages.Told(self.set_verdict(job_verdict, since)))
+                    self._lines.send(messages.VerdictStored(self.set_verdict(job_verdict, since)))
                 else:
                     self._lines.problem(f"malformed request: the verdict is incomplete or invalid: {job_verdict}")
             case messages.GetVerdict(schedule_cnt, since):

@@ -1,4 +1,4 @@
-"""What all helper clients have in common, and what they know together."""
+"""Base class of the helper clients, and the context that they share."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ftrun.config.group_config import Group
     from ftrun.messages.probe import Device
 
-SETTLED: Final = 1.0  # s until a helper that may wait is started: a command's first second is its own
+SETTLED: Final = 1.0  # s before a helper without urgency is started, so that it does not slow down the command's start
 REFUSALS: Final = 16  # different malformed messages of one helper that are recorded
-Record = tuple[str, tuple[tuple[str, object], ...], str | None]  # its name, its fields, a line for the operator
+Record = tuple[str, tuple[tuple[str, object], ...], str | None]  # name, fields, and a line for the operator
 Message = TypeVar("Message", bound=tuple[Any, ...])
 
 
 class Context:
-    """What the clients work with, and what one of them has found out that another needs.
+    """The objects that all clients use, and the state that one client provides to another.
 
-    `records`: to be written down.  `idle_period`: seconds between two samples of the idle rule.
+    `records`: records that PID 1 has yet to write.  `idle_period`: seconds between two samples of the idle rule.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Context:
         self.place, self.beat_dir, self.captured, self.group = place, beat_dir, captured, group
         self.idle_period = idle_period
         self.records: list[Record] = []
-        self.attempt = 0  # the last that was started
-        self.command = 0  # the pid of the last that was executed
+        self.attempt = 0  # number of the last attempt that was started
+        self.command = 0  # pid of the last command that was executed
         self.ledger: Ledger | None = None
         self.running: dict[str, Client[Any]] = {}  # by the name of the helper
-        self.devices: tuple[Device, ...] = ()  # as the probe saw them last
-        self.uses: Callable[[float], tuple[DeviceUse, ...]] = _none  # all looks at the devices since the last call
+        self.devices: tuple[Device, ...] = ()  # as last reported by the probe
+        self.uses: Callable[[float], tuple[DeviceUse, ...]] = _none  # all samples of the devices since the last call
         self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start
-        self.reported: frozenset[tuple[str, str]] = frozenset()  # faults by the platform: the device and the code
+        self.reported: frozenset[tuple[str, str]] = frozenset()  # faults reported by the platform: device and code
 
 
 def _none(now: float) -> tuple[DeviceUse, ...]:
@@ -63,40 +63,40 @@ def _none(now: float) -> tuple[DeviceUse, ...]:
 
 
 class Client(Generic[Message]):
-    """The side of one helper that is in PID 1: what is run, what it is asked, and what its messages mean as events.
+    """PID 1's side of one helper: starts it, sends requests, and turns its messages into events.
 
-    No method waits.  A helper that is silent, dead or sends nonsense costs a record and nothing else.
+    No method waits.  A helper that is silent, dead or sends invalid messages causes a record and nothing else.
     """
 
-    name: ClassVar[str]  # of the helper, in records too
-    aloud: ClassVar[bool] = False  # its problems are lines too, since it serves the operator
+    name: ClassVar[str]  # of the helper; records use it too
+    aloud: ClassVar[bool] = False  # its problems are also printed, because it serves the operator
     requests: Protocol[Any]
     events: Protocol[Any]
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.awaited: set[str] = set()  # what is to be done before ftrun ends
+        self.awaited: set[str] = set()  # requests that have to be completed before ftrun ends
         self._refused: set[str] = set()
         self.start()
 
-    # --- what a client defines, as far as its helper needs it -------------------------------------------------------
+    # --- methods that a client overrides where needed --------------------------------------------------------------
 
     def start(self) -> None:
-        """Have the helper run, where it does so from the beginning."""
+        """Start the helper, if it runs from the beginning."""
 
     def handle(self, message: Message, now: float) -> list[ev.Event]:
         return []
 
     def ended(self, now: float) -> list[ev.Event]:
-        """The helper was to run once, and has ended; its last message came before."""
+        """A helper that runs once has ended; its last message was handled before."""
         return []
 
     def finish(self) -> str | None:
-        """At the very end, when waiting is allowed: what the helper has to complete; a line for the user if it could
-        not."""
+        """At the very end, when waiting is allowed: let the helper complete its work.  Returns a line for the user if
+        it could not."""
 
     def settle(self, now: float) -> list[ev.Event]:
-        """All messages that have come are handled: what follows from them together, or from the time."""
+        """Called after all received messages are handled, and at `deadline`."""
         return []
 
     def spawning(self) -> None:
@@ -106,25 +106,25 @@ class Client(Generic[Message]):
         """`context.command` was executed."""
 
     def helpers_started(self) -> None:
-        """Some helpers were started, perhaps this one: it knows nothing yet."""
+        """Some helpers were started, perhaps this one; a new helper has no state yet."""
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
-        """The job has changed.  `unexplained`: the command has ended, and it is not known yet why."""
+        """The job has changed.  `unexplained`: the command has ended, and the cause is not known yet."""
 
     @property
     def deadline(self) -> float | None:
-        """When `settle` has something to do, whatever the helper says."""
+        """The time at which `settle` has to be called even without a message."""
         return None
 
     @property
     def unfinished(self) -> set[str]:
-        """What is waited for at the very end."""
+        """The requests to wait for at the very end."""
         return self.awaited
 
-    # --- what all of them do ----------------------------------------------------------------------------------------
+    # --- common to all clients ----------------------------------------------------------------------------------------
 
     def read(self, line: bytes) -> Message | None:
-        """The message of this line; None if there is nothing to handle: a problem of the helper is on record then."""
+        """The message of this line; None if the line was malformed or a problem, which is then recorded."""
         try:
             message = self.events.load(line)
         except Malformed as why:
@@ -138,10 +138,10 @@ class Client(Generic[Message]):
         found: Message = message
         return found
 
-    def tell(self, request: tuple[Any, ...]) -> None:
+    def send(self, request: tuple[Any, ...]) -> None:
         self.context.helpers.send(self.name, self.requests.dump(request))
 
     def problem(self, what: str, aloud: bool = False) -> None:
-        """One line for the records; for the operator's screen too if `aloud`."""
-        line = f"{self.name}: {what}; the command is not touched" if aloud or self.aloud else None
+        """Record a problem of the helper; with `aloud`, print it as well."""
+        line = f"{self.name}: {what}; the command is not affected" if aloud or self.aloud else None
         self.context.records.append(("problem", (("helper", self.name), ("what", what)), line))

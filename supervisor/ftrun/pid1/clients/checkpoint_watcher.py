@@ -1,4 +1,4 @@
-"""Client of the helper that sees new checkpoint files (`--progress`)."""
+"""Client of the helper that watches for new checkpoint files (`--progress`)."""
 
 from ftrun.core.machine import events as ev
 from ftrun.messages import checkpoints as messages

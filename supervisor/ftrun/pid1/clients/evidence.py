@@ -1,4 +1,4 @@
-"""Client of the helper that looks closely at a job that is suspected to hang."""
+"""Client of the helper that investigates a job that is suspected to hang."""
 
 import os
 import stat as st
@@ -13,9 +13,9 @@ from ftrun.messages import evidence as messages
 from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
 
-BETWEEN: Final = 3.0  # s from the first look of the evidence to the second, and at most a quarter of the limit
-RANKS: Final = 300  # that the evidence is told of, those that stopped first: a word of a command line holds 128 KiB
-MARGIN: Final = 5.0  # s before the evidence is given up, in which it has to say what it has
+BETWEEN: Final = 3.0  # s between the two samples of an investigation, and at most a quarter of the timeout
+RANKS: Final = 300  # in a request, those that stopped first: an argument of a command line holds 128 KiB
+MARGIN: Final = 5.0  # s before PID 1 gives up, within which the helper has to report what it has
 
 
 class Evidence(Client[messages.Event]):
@@ -26,7 +26,7 @@ class Evidence(Client[messages.Event]):
         self._finding: Finding | None = None
 
     def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
-        """Answered by `EvidenceCollected`; if it cannot be asked at all, the phase's own deadline is the answer."""
+        """Answered by `EvidenceCollected`; if the helper cannot be started, the deadline of the phase decides."""
         context = self.context
         first = sorted(ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))[:RANKS]
         request = messages.Request(
@@ -47,12 +47,12 @@ class Evidence(Client[messages.Event]):
         context.helpers.add(self.name, EXACT.dump(request), once=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
-        """`EvidenceCollected` without the ranks, which the caller has to look at."""
+        """Returns `EvidenceCollected` without the ranks, which the caller has to read."""
         match message:
             case messages.Reply() if self._finding is not None:
                 self._finding = None
                 place, report = self.context.place, message.report
-                if report is not None:  # where a person finds it in the end
+                if report is not None:  # the path that the user gave
                     report = report.replace(place.path, place.given, 1)
                 seen = message._replace(report=report)
                 names = ("why", "cpu", "io", "processes", "report", "waits")
@@ -64,9 +64,9 @@ class Evidence(Client[messages.Event]):
         if self._finding is None:
             return []
         # A learned timeout alone never kills a rank.
-        cleared = "no evidence could be had" if self._finding.learned else None
+        cleared = "no evidence could be collected" if self._finding.learned else None
         self._finding = None
-        return [ev.EvidenceCollected(now, (), (("evidence", "none could be had"),), cleared)]
+        return [ev.EvidenceCollected(now, (), (("evidence", "none could be collected"),), cleared)]
 
 
 def _state(rank: Rank) -> messages.RankState:
@@ -77,7 +77,7 @@ def _state(rank: Rank) -> messages.RankState:
 
 
 def _output() -> tuple[str, ...]:
-    """The files that the command's output goes to, where those are regular ones: it has inherited ours."""
+    """The regular files that the command's output goes to; it has inherited the descriptors of ftrun."""
     return tuple(os.readlink(f"/proc/self/fd/{fd}") for fd in (1, 2) if _regular(fd))
 
 

@@ -13,16 +13,16 @@ class ExitHooks(Client[messages.Event]):
 
     def begin(self, work: messages.Work) -> None:
         self.context.helpers.add(self.name, EXACT.dump(work), once=True)
-        self.awaited.add("parted")
+        self.awaited.add("exit hooks")
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
-            case messages.Parted(late, failed):
+            case messages.HooksFinished(late, failed):
                 self.awaited.clear()
                 for one in failed:
                     self.problem(f"{redaction.text(one.what)}: {one.why}")
                 for what in late:
-                    self.problem(f"{redaction.text(what)}: not done in time; it goes on without us")
+                    self.problem(f"{redaction.text(what)}: not completed in time; it continues after the end of ftrun")
         return []
 
     def ended(self, now: float) -> list[ev.Event]:

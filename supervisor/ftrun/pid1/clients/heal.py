@@ -1,4 +1,4 @@
-"""Client of the helper that runs `--heal`; with it, whether a device fault is over, by all that know of it."""
+"""Client of the helper that runs `--heal`; it also combines all answers on whether a device fault is over."""
 
 from typing import Final
 
@@ -9,13 +9,13 @@ from ftrun.messages import probe
 from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
 
-SPARE: Final = 10.0  # s before the core gives up, in which the healers have to say what they know
+SPARE: Final = 10.0  # s before the core gives up, within which the sources have to answer
 
 
 class Heal(Client[messages.Event]):
-    """One fault at a time: it is over when the command has ended well, and the probe and the platform, as far as they
-    have reported it, say that it is gone.  The probe holds the devices open, and does not run beside the
-    command."""
+    """Handles one fault at a time.  It is over when the command has succeeded, and the probe and the platform, if
+    they have reported the fault, report that it is gone.  The probe holds the devices open, so it does not run beside
+    the command."""
 
     name = "heal"
     events = messages.EVENTS
@@ -23,7 +23,7 @@ class Heal(Client[messages.Event]):
     def start(self) -> None:
         self._fault: Fault | None = None
         self._asked_at = 0.0
-        self._waits: set[str] = set()  # for whose answer: command, probe, platform
+        self._waits: set[str] = set()  # sources without an answer yet: command, probe, platform
         self._probe_dropped = False
         self._command = self.context.settings["heal"].value
 
@@ -39,15 +39,15 @@ class Heal(Client[messages.Event]):
         if self._command is not None:
             self._waits.add("command")
             self._probe_dropped = "probe" in context.running
-            context.helpers.remove("probe")  # the devices could not be reset
-            told = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.severity}
+            context.helpers.remove("probe")  # it holds the devices open, so they could not be reset
+            variables = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.severity}
             if index is not None:
-                told["FAULT_INDEX"] = str(index)
-            # With what marks all that is below us, so that what a killed healer leaves is known for ours.
-            environment = {f"FTRUN_{name}": text for name, text in told.items()} | context.tree.marker_environment
+                variables["FAULT_INDEX"] = str(index)
+            # With the marker of the process tree, so that processes of a killed healer are recognised.
+            environment = {f"FTRUN_{name}": text for name, text in variables.items()} | context.tree.marker_environment
             timeout = max(policy.heal_timeout - SPARE, policy.heal_timeout / 2)
             remedy = EXACT.dump(messages.Remedy(self._command, timeout, environment))
-            context.helpers.add(self.name, remedy, once=True, lasting=True)  # it ends all that it has started
+            context.helpers.add(self.name, remedy, once=True, lasting=True)  # it ends all processes that it has started
         else:
             self._ask_probe(now)
         return self._outcome(now)
@@ -61,11 +61,11 @@ class Heal(Client[messages.Event]):
     def ended(self, now: float) -> list[ev.Event]:
         if "command" not in self._waits:
             return []
-        self.context.tree.kill()  # the command is dead: what is in its tree now is what a killed healer left
+        self.context.tree.kill()  # the command is dead, so the tree holds only processes of a killed healer
         return self._answered("command", False, "the healer died", now)
 
-    def overhear(self, message: object, now: float) -> list[ev.Event]:
-        """What the probe says."""
+    def handle_probe(self, message: object, now: float) -> list[ev.Event]:
+        """Handle a message of the probe."""
         match message:
             case probe.Ready():
                 self._ask_probe(now)
@@ -84,7 +84,7 @@ class Heal(Client[messages.Event]):
         return []
 
     def give_up(self) -> None:
-        """Nothing is to be healed any more: what is still at it is ended."""
+        """Stop healing, and end the helper."""
         self._fault, self._waits = None, set()
         self.context.helpers.remove(self.name)
 

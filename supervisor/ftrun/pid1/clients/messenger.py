@@ -1,5 +1,4 @@
-"""Client of the messenger (the helper `messenger`), which does all that needs pyzmq: operators' orders, and the
-group."""
+"""Client of the messenger, the helper that uses pyzmq: commands of an operator, and the group."""
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -9,7 +8,7 @@ from ftrun.pid1.clients.base import SETTLED, Client
 
 
 class Messenger(Client[messages.Event]):
-    """Of an ftrun that is alone.  `GroupMessenger` is that of a member of a group."""
+    """The messenger of an ftrun without a group; `GroupMessenger` is that of a group member."""
 
     name = "messenger"
     aloud = True
@@ -26,10 +25,10 @@ class Messenger(Client[messages.Event]):
         return []
 
     def spawning(self) -> None:
-        self.tell(messages.Attempt(self.context.attempt))
+        self.send(messages.Attempt(self.context.attempt))
 
     def helpers_started(self) -> None:
-        self.tell(messages.Attempt(self.context.attempt))
+        self.send(messages.Attempt(self.context.attempt))
 
     def answer(self, answer: do.Answer) -> None:
-        self.tell(messages.Answer(*answer))
+        self.send(messages.Answer(*answer))

@@ -1,4 +1,4 @@
-"""Client of the helper that shows the run to Prometheus (`--metrics`, `--metrics-file`)."""
+"""Client of the helper that exports metrics for Prometheus (`--metrics`, `--metrics-file`)."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ from ftrun.core.machine import events as ev
 from ftrun.messages import metrics as messages
 from ftrun.pid1.clients.base import SETTLED, Client, Context
 
-WRITING: Final = 2.0  # s at the very end for the metrics with the verdict
+WRITING: Final = 2.0  # s at the very end for writing the metrics with the verdict
 
 
 def options(context: Context) -> tuple[str, str]:
-    """The address to listen at, and the file to write; empty for none."""
+    """The address to listen at and the file to write; each may be empty."""
     return context.settings["metrics"].value or "", context.settings["metrics-file"].value or ""
 
 

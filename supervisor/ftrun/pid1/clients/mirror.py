@@ -5,7 +5,7 @@ from typing import Final
 from ftrun.messages import mirror as messages
 from ftrun.pid1.clients.base import SETTLED, Client
 
-COPYING: Final = 5.0  # s at the very end for what is to be on a network disk
+COPYING: Final = 5.0  # s at the very end for copying to the network disk
 
 
 class Mirror(Client[messages.Event]):

@@ -1,4 +1,4 @@
-"""Client of the helper that passes on what the command writes, and keeps a copy (`--log-dir`)."""
+"""Client of the helper that forwards the output of the command and keeps a copy (`--log-dir`)."""
 
 import time
 from typing import Final
@@ -7,11 +7,11 @@ from ftrun.core.machine import events as ev
 from ftrun.messages import output as messages
 from ftrun.pid1.clients.base import Client
 
-DRAINING: Final = 5.0  # s at the very end for what the command wrote and nobody has read yet
+DRAINING: Final = 5.0  # s at the very end for output that has not been read yet
 
 
 class Output(Client[messages.Event]):
-    """`tail`: the last lines that the command wrote, once they have come."""
+    """`tail`: the last lines of the command's output, once the helper has sent them."""
 
     name = "output"
     requests, events = messages.REQUESTS, messages.EVENTS
@@ -32,14 +32,14 @@ class Output(Client[messages.Event]):
         return []
 
     def spawning(self) -> None:
-        self.tell(messages.Attempt(self.context.attempt, time.monotonic()))
+        self.send(messages.Attempt(self.context.attempt, time.monotonic()))
 
     def ask_tail(self) -> None:
         self.tail, self.tail_asked = (), self.context.helpers.is_running(self.name)
-        self.tell(messages.GetTail())
+        self.send(messages.GetTail())
 
     def finish(self) -> str | None:
-        """What the command wrote is passed on."""
+        """Forward the rest of the output."""
         self.context.captured.close_writers()
         self.context.helpers.finish(self.name, DRAINING)
         self.context.captured.close_readers()

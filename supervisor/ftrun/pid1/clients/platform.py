@@ -1,4 +1,4 @@
-"""Client of the helper that reads what MindCluster asks of this container (`reset.json`)."""
+"""Client of the helper that reads the requests of MindCluster to this container (`reset.json`)."""
 
 import os
 from typing import Final
@@ -12,9 +12,9 @@ from ftrun.host.clock import clock
 from ftrun.messages import platform as messages
 from ftrun.pid1.clients.base import Client
 
-LOOK: Final = 0.5  # s between looks at the platform's file
-# MindCluster's agent ends the processes whatever the code is, and the device plugin resets the chip only then: what a
-# table calls harmless is recovered in place too, else the reset would wait for ever.
+LOOK: Final = 0.5  # s between two reads of the platform's file
+# MindCluster's agent ends the processes for any code, and only then the device plugin resets the chip.  So a fault that
+# the table calls harmless is recovered in place too; otherwise the reset would wait for ever.
 OBEYED: Final = {"warning": "minor", "unknown": "minor", "user": "minor+user"}
 
 
@@ -24,8 +24,8 @@ class Platform(Client[messages.Event]):
 
     def start(self) -> None:
         self._hold: str | None = None  # why the platform permits no start
-        self._ends = False  # it wants a command that runs to end
-        self._retries: int | None = None  # pods of this job that it has scheduled again, the most that it ever said
+        self._ends = False  # the platform asks for the end of a running command
+        self._retries: int | None = None  # highest reported number of rescheduled pods of this job
         table = self.context.settings["fault-table"].value
         words = [str(reset_file(self.context.settings)), str(LOOK), *([table] if table else [])]
         self.context.helpers.add(self.name, *words)
@@ -34,7 +34,7 @@ class Platform(Client[messages.Event]):
         return self._platform(message, now) if isinstance(message, messages.Platform) else []
 
     def permitted(self, now: float) -> ev.StartHeld:
-        """Whether the platform permits a start: what it has against devices that the job does without is no matter."""
+        """Whether the platform permits a start.  Faults of devices that the job runs without do not count."""
         ledger, barred = self.context.ledger, self.context.barred
         without = bool(barred) and barred <= set(ledger.removed if ledger is not None else ())
         return ev.StartHeld(now, None if without else self._hold, self._ends)
@@ -44,10 +44,10 @@ class Platform(Client[messages.Event]):
         ids = {device.index: device.id for device in context.devices if device.vendor == ASCEND.name}
         found = {}
         for one in message.faults:
-            # The number of a chip means nothing where there is no code.
+            # Without a code the number of the chip has no meaning.
             device = f"rank{one.rank}" if one.code == NO_CODE else ids.get(one.logic, f"npu{one.logic}")
             severity = OBEYED.get(one.severity, one.severity)
-            why = f"the platform has rank {one.rank} as {one.status}"
+            why = f"the platform reports rank {one.rank} as {one.status}"
             found[device, one.code] = Fault(device, one.code, severity, why)
         self._hold = None if message.clear else "a rank of this container has status fault"
         context.barred = frozenset(fault.device for fault in found.values())
@@ -57,19 +57,21 @@ class Platform(Client[messages.Event]):
         if self._ends:
             self._hold, context.barred = "all processes of the job are to end (GracefulExit)", frozenset()
         events: list[ev.Event] = [self.permitted(now)]
-        if not ids and (words := os.environ.get(ASCEND.visible)):  # no probe says which there are
+        if not ids and (visible := os.environ.get(ASCEND.visible)):  # no probe has reported the devices
             events.append(
-                ev.DevicesFound(now, tuple(Device(f"npu{word}", ASCEND.visible, word) for word in words.split(",")))
+                ev.DevicesFound(now, tuple(Device(f"npu{name}", ASCEND.visible, name) for name in visible.split(",")))
             )
         events += [
             ev.FaultReported(now, fault, clock()) for place, fault in found.items() if place not in context.reported
         ]
-        events += self._rescheduled(message.retry_time, now)  # for a fault here the command starts again anyway
+        events += self._rescheduled(
+            message.retry_time, now
+        )  # after the faults of this node, which restart the command anyway
         context.reported = frozenset(found)
         return events
 
     def _rescheduled(self, retries: int | None, now: float) -> list[ev.Event]:
-        """What the platform said at first is how it was when we came.  A group learns such a loss from its members."""
+        """The first number is the state at the start of ftrun.  A group learns of a lost pod from its members."""
         before = self._retries
         if retries is not None:
             self._retries = max(retries, before or 0)

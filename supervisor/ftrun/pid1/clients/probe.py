@@ -1,5 +1,4 @@
-"""Client of the probe: which accelerators there are, how they are used, what is wrong with them, and whether they are
-free after a kill."""
+"""Client of the probe, which reports the accelerators, their use and faults, and whether they are free after a kill."""
 
 import os
 from collections import deque
@@ -17,15 +16,15 @@ from ftrun.messages import probe as messages
 from ftrun.pid1.clients.base import Client, Context
 
 PERIOD: Final = 10.0  # s
-SILENCE: Final = 25.0  # s; a driver call that takes longer is taken for stuck
-STALE: Final = 20.0  # s; what the probe said longer ago than that, or than three periods, is not how it is now
-LOOKS: Final = 256  # at devices, that one sample has
-PIDS: Final = 4096  # of the dead that the probe is told of: a pipe holds 64 KiB
-FILE: Final = "devices.json"  # in the run dir: what the probe saw last
+SILENCE: Final = 25.0  # s; a driver call that takes longer counts as stuck
+STALE: Final = 20.0  # s; a report older than this, or than three periods, is outdated
+SAMPLES: Final = 256  # samples of devices that one sample of the tree has at most
+PIDS: Final = 4096  # of dead processes in one request: a pipe holds 64 KiB
+FILE: Final = "devices.json"  # in the run dir: the last report of the probe
 
 
 class Probe(Client[messages.Event]):
-    """`checks`: its first look at the devices comes before the first start of the command."""
+    """`checks`: the first start of the command waits for the first check of the devices."""
 
     name = "probe"
     requests, events = messages.REQUESTS, messages.EVENTS
@@ -33,15 +32,17 @@ class Probe(Client[messages.Event]):
     def __init__(self, context: Context) -> None:
         settings = context.settings
         self._seen_at = 0.0
-        self._looks: deque[DeviceUse] = deque(maxlen=LOOKS)  # since the last sample
-        self._used: dict[str, int] | None = None  # before the command used any
+        self._samples: deque[DeviceUse] = deque(maxlen=SAMPLES)  # since the last sample
+        self._used: dict[str, int] | None = None  # bytes in use before the command ran
         self._freeing = False
         self._removed: frozenset[str] = frozenset()
-        self._begun = 0  # probes
-        self._standing: set[tuple[str, str]] = set()  # faults that were told, by device and code
-        self._broken: dict[str, str] = {}  # what their driver said of those that could not work at the first look
-        self._started = False  # the command, once
-        self._least, self._kind = settings["min-devices"].value, settings["probe"].value
+        self._begun = 0  # number of probes started
+        self._present_faults: set[tuple[str, str]] = set()  # faults that are present, by device and code
+        self._broken: dict[
+            str, str
+        ] = {}  # health of the devices that could not work at the first check, from the driver
+        self._started = False  # whether the command was started
+        self._min_devices, self._kind = settings["min-devices"].value, settings["probe"].value
         self.checks = context.policy.checks_devices and host.hiding_variable() is None
         context.uses = self._uses
         super().__init__(context)
@@ -73,7 +74,7 @@ class Probe(Client[messages.Event]):
         self._started = True
 
     def release(self, dead: Sequence[int], now: float) -> list[ev.Event]:
-        """Whether the devices are free: at once where there are none, else later."""
+        """Ask whether the devices are free; answered at once without devices, or else later."""
         context = self.context
         if not context.helpers.is_running(self.name) or not context.devices:
             return [ev.DevicesReleased(now)]
@@ -81,51 +82,53 @@ class Probe(Client[messages.Event]):
         self._freeing, self._removed = True, frozenset(removed)
         pids = (context.command, *list(dead)[-PIDS:])
         used = {name: used for name, used in (self._used or {}).items() if name not in self._removed}
-        self.tell(messages.Free(pids, used, context.policy.device_timeout or 0.0, tuple(removed)))
+        self.send(messages.Free(pids, used, context.policy.device_timeout or 0.0, tuple(removed)))
         return []
 
-    # --- what it says -----------------------------------------------------------------------------------------------
+    # --- its messages -----------------------------------------------------------------------------------------------
 
     def _absent(self, why: str, now: float) -> list[ev.Event]:
         self.context.helpers.remove(self.name)
         self.context.devices = ()
         if self._kind != "auto":
             self.problem(why)
-        if self._least is not None:
-            self.problem(f"--min-devices {self._least} has no effect, no device is seen ({why})", aloud=True)
+        if self._min_devices is not None:
+            self.problem(
+                f"--min-devices {self._min_devices} has no effect, because no device was found ({why})", aloud=True
+            )
         if self._freeing:
             self._freeing = False
             return [ev.DevicesReleased(now)]
         return [ev.DevicesChecked(now)] if self.checks else []
 
     def _present(self, devices: Sequence[messages.Health], now: float) -> ev.Event:
-        """The first look at them, and nothing of ours uses them yet."""
+        """The first check of the devices, before the command uses them."""
         self._broken = {device.id: str(device.health) for device in devices if device.broken}
         self._used = self._used or _memory(devices) or None
         return ev.DevicesFound(now, _usable(devices))
 
     def _fault(self, message: messages.Fault, now: float) -> list[ev.Event]:
-        """One that was there before us is not new, nor is one that a probe tells again because it is new itself.
+        """A fault that existed before ftrun is not new, nor is one that a restarted probe reports again.
 
-        What comes before the first start stands before it: the core is asked whether the command can start on that
-        device.  One that has to be reset before it answers cannot work, however severe its code is elsewhere."""
+        For a fault before the first start the core decides whether the command can start on that device.  A device that
+        needs a reset before it answers cannot work, whatever the severity of its code is otherwise."""
         device, code, severity, why = message.device, message.code, message.severity, message.why
         if message.gone:
-            self._standing.discard((device, code))
+            self._present_faults.discard((device, code))
             return []
-        if message.old and (device, code) in self._standing:
+        if message.old and (device, code) in self._present_faults:
             return []
-        self._standing.add((device, code))
+        self._present_faults.add((device, code))
         before = message.old and self._begun == 1
         if self.checks and (not self._started or before):
             if device in self._broken and severity in ("minor", "major"):
-                severity, why = "critical", f"{why}; it does not work before that: {self._broken[device]}"
+                severity, why = "critical", f"{why}; the device does not work until then: {self._broken[device]}"
             return [ev.FaultReported(now, Fault(device, code, severity, why), clock(), standing=True)]
         return [ev.FaultReported(now, Fault(device, code, "warning" if before else severity, why), clock())]
 
     def _see(self, devices: tuple[messages.Device, ...], now: float) -> list[ev.Event]:
         before = [device.id for device in self.context.devices]
-        self._looks.extend(_use(device) for device in devices if _ours(device))
+        self._samples.extend(_use(device) for device in devices if _used_by_job(device))
         self.context.devices, self._seen_at = devices, now
         if self._used is None:
             self._used = _memory(devices)
@@ -138,24 +141,24 @@ class Probe(Client[messages.Event]):
             for which in (message.held, message.silent)
         )
         if self.context.policy.device_timeout is None:
-            held, silent = (), ()  # nobody wants to know
+            held, silent = (), ()  # --device-timeout off
         return ev.DevicesReleased(now, held, silent, self._well(message.well), clock())
 
     def _well(self, devices: Sequence[str]) -> tuple[str, ...]:
-        """Without those on which the platform permits no start: the probe may call them well."""
+        """The healthy devices without those that the platform bars from a start."""
         return tuple(device for device in devices if device not in self.context.barred)
 
     def _uses(self, now: float) -> tuple[DeviceUse, ...]:
-        """All looks since the last sample, or the last one; nothing of a probe that has been silent."""
-        looks = tuple(self._looks)
-        self._looks.clear()
-        if looks or now - self._seen_at > max(3 * self.context.idle_period, STALE):
-            return looks
-        return tuple(_use(device) for device in self.context.devices if _ours(device))
+        """All samples of the devices since the last call, or the last one; none if the probe was silent for long."""
+        samples = tuple(self._samples)
+        self._samples.clear()
+        if samples or now - self._seen_at > max(3 * self.context.idle_period, STALE):
+            return samples
+        return tuple(_use(device) for device in self.context.devices if _used_by_job(device))
 
 
 def _usable(devices: Sequence[messages.Health | messages.Device]) -> tuple[Device, ...]:
-    """A device that nobody can name cannot be used."""
+    """The devices that have a name for the visibility variable; others cannot be selected."""
     return tuple(
         Device(one.id, BY_NAME[one.vendor].visible, one.visible)
         for one in devices
@@ -164,22 +167,22 @@ def _usable(devices: Sequence[messages.Health | messages.Device]) -> tuple[Devic
 
 
 def _memory(devices: Sequence[messages.Health | messages.Device]) -> dict[str, int]:
-    """Bytes in use, of each device that tells."""
+    """Bytes in use, for each device that reports them."""
     return {device.id: device.memory_used for device in devices if device.memory_used is not None}
 
 
-def _ours(device: messages.Device) -> bool:
-    """Whether it may be the job that uses it.  A driver may list nobody, or by the numbers of the host."""
-    above = [_below_us(pid) for pid in device.pids]
-    return not above or any(found is not False for found in above)
+def _used_by_job(device: messages.Device) -> bool:
+    """Whether the job may be the one that uses it.  A driver may list no processes, or pids of the host."""
+    known = [_is_descendant(pid) for pid in device.pids]
+    return not known or any(found is not False for found in known)
 
 
 def _use(device: messages.Device) -> DeviceUse:
     return DeviceUse(device.id, device.util, device.memory_util, device.power, device.traffic)
 
 
-def _below_us(pid: int) -> bool | None:
-    """None: there is no such process, or none any more."""
+def _is_descendant(pid: int) -> bool | None:
+    """None if the process does not exist."""
     while pid not in (0, 1, os.getpid()):
         process = procfs.stat(pid)
         if process is None:
@@ -189,9 +192,9 @@ def _below_us(pid: int) -> bool | None:
 
 
 def _occupied(one: messages.Occupied) -> str:
-    """One device that is not free, or not known to be, for a person."""
+    """Text on one device that is not free, or not known to be free."""
     if not one.pids and one.memory_used is None:
-        return f"{one.device} ({one.health or 'its memory is not told'})"
-    pids = ", ".join(map(str, one.pids)) or "nobody that is seen"
+        return f"{one.device} ({one.health or 'memory use not reported'})"
+    pids = ", ".join(map(str, one.pids)) or "no visible process"
     used = "" if one.memory_used is None else f", {one.memory_used >> 20} MiB in use"
     return f"{one.device} by {pids}{used}"

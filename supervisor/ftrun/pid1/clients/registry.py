@@ -1,4 +1,4 @@
-"""Which helpers run beside the command, and the way from PID 1's loop to their clients.
+"""The table of helpers that run beside the command, and the interface of PID 1's loop to their clients.
 
 To add a helper: the program `ftrun.helpers.NAME`, its messages in `ftrun.messages`, its client in this package, and one
 entry of `TABLE`.
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from ftrun.pid1.clients.probe import Probe
     from ftrun.pid1.clients.state_store import StateStore
 
-ASKING: Final = 2.0  # s at most that all have to say why the command failed
-REPORTING: Final = 0.5  # s after which the probe has told what a driver knew of the end of a command
+ASKING: Final = 2.0  # s at most for all helpers to report the cause of a failure
+REPORTING: Final = 0.5  # s within which the probe reports a device fault that ended the command
 PERIODS: Final = 10  # samples in an idle timeout
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 
 
 class Entry(NamedTuple):
-    """One helper.  Its client is loaded, and the helper runs, if `runs` says so at the start; with `later`, as soon as
-    `runs` says so once PID 1 waits, so that it costs the command's start no time; or else when it is first asked."""
+    """One helper.  Its client is loaded and the helper started if `runs` is true at the start; with `later`, as soon as
+    `runs` is true while PID 1 waits, so that the command's start is not delayed; otherwise at the first request."""
 
     helper: str
     client: str  # module and class in this package
@@ -61,7 +61,7 @@ def _probes(context: Context) -> bool:
 
 
 def _samples(context: Context) -> bool:
-    """The idle rule is on: for any command where its timeout was given, else where there are accelerators."""
+    """Whether the idle rule is on: with a given timeout for any command, or else if there are accelerators."""
     limits = context.policy.limits
     return limits.idle is not None and (limits.idle_given or bool(context.devices))
 
@@ -97,7 +97,7 @@ LATER: Final = [entry for entry in TABLE if entry.later]
 
 def load(entry: Entry) -> type[Client[Any]]:
     module, _, name = entry.client.partition(".")
-    loaded = __import__(f"ftrun.pid1.clients.{module}", fromlist=(name,))  # importlib is more than PID 1 needs
+    loaded = __import__(f"ftrun.pid1.clients.{module}", fromlist=(name,))  # importlib would cost PID 1 more memory
     found: type[Client[Any]] = getattr(loaded, name)
     return found
 
@@ -128,14 +128,14 @@ class Clients:
             if entry.helper not in self._running and entry.runs(self._context):
                 self._running[entry.helper] = load(entry)(self._context)
 
-    def _demand(self, helper: str) -> Any:
-        """The client of this helper, loaded now if it was not."""
+    def _loaded(self, helper: str) -> Any:
+        """The client of this helper; it is loaded if needed."""
         if helper not in self._running:
             entry = next(entry for entry in TABLE if entry.helper == helper)
             self._running[helper] = load(entry)(self._context)
         return self._running[helper]
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float | None:
@@ -143,7 +143,7 @@ class Clients:
         return min((at for at in times if at is not None), default=None)
 
     def tend(self, now: float) -> None:
-        """Start what is due.  The command comes first: not while it is being launched."""
+        """Start the helpers that are due.  Not to be called while the command is being launched, which comes first."""
         started = self._helpers.supervise(now)
         for pid in started:
             self._tree.exclude(pid)
@@ -175,13 +175,13 @@ class Clients:
                 load(entry)  # now: when it is needed, no file descriptor may be free to read the module with
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
-        """To be called with each new `job`.  `unexplained`: the command has ended, and it is not known yet why."""
+        """To be called with each new `job`.  `unexplained`: the command has ended without a known cause."""
         for client in self._running.values():
             client.follow(job, now, unexplained)
 
-    def hear(self, ready: set[int], now: float) -> list[ev.Event]:
-        """Events made of what the helpers said; `EvidenceCollected` without the ranks, which the caller has to look
-        at."""
+    def receive(self, ready: set[int], now: float) -> list[ev.Event]:
+        """The events from the helpers' messages; `EvidenceCollected` is without the ranks, which the caller has to
+        read."""
         found: list[ev.Event] = []
         for name, line in self._helpers.read_lines(ready, now):
             client: Client[Any] = self._running[name]
@@ -190,7 +190,7 @@ class Clients:
             elif (message := client.read(line)) is not None:
                 heal: Heal | None = self._running.get("heal")
                 if heal is not None:
-                    found += heal.overhear(message, now)
+                    found += heal.handle_probe(message, now)
                 found += client.handle(message, now)
         for client in self._running.values():
             found += client.settle(now)
@@ -198,33 +198,33 @@ class Clients:
         return found
 
     def drain_records(self) -> list[Record]:
-        """What is to be written down since the last time."""
+        """The records that were made since the last call."""
         found, self._context.records[:] = self._context.records[:], []
         return found
 
-    # --- what they are asked ----------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------
 
     @property
     def checks_devices(self) -> bool:
-        """Whether the first start waits for a look at the devices, `DevicesChecked`."""
+        """Whether the first start waits for a check of the devices, `DevicesChecked`."""
         probe: Probe | None = self._running.get("probe")
         return probe is not None and probe.checks
 
     def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
         """Answered by `EvidenceCollected`."""
-        evidence: Evidence = self._demand("evidence")
+        evidence: Evidence = self._loaded("evidence")
         evidence.investigate(finding, attempt, ranks)
 
     def release(self, pids: Sequence[int], now: float) -> list[ev.Event]:
-        """Whether the devices are free: at once where there are none, else later."""
+        """Ask whether the devices are free; answered at once without devices, or else later."""
         self._give_up_healing()
         probe: Probe | None = self._running.get("probe")
         return [ev.DevicesReleased(now)] if probe is None else probe.release(pids, now)
 
     def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
-        """Answered by `HealingFinished`; without a fault, by whether the platform permits a start."""
+        """Answered by `HealingFinished`; without a fault, by `StartHeld`: whether the platform permits a start."""
         if fault is not None:
-            heal: Heal = self._demand("heal")
+            heal: Heal = self._loaded("heal")
             return heal.heal(fault, now)
         self._give_up_healing()
         platform: Platform | None = self._running.get("platform")
@@ -240,13 +240,13 @@ class Clients:
         messenger.answer(answer)
 
     def keep(self, ledger: Ledger, final: str | None = None) -> None:
-        """What is to outlive the pod.  `final`: the verdict, at the end."""
+        """Keep the parts of the ledger that outlive the pod.  `final`: the verdict, at the end."""
         self._context.ledger = ledger
         if (store := self._store) is not None:
             store.keep(ledger, final)
 
     def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
-        """Whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
+        """Ask whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
         store = self._store
         return [ev.VerdictShared(now)] if store is None else store.consult(ledger, now)
 
@@ -256,7 +256,7 @@ class Clients:
         return found
 
     def ask_tail(self) -> None:
-        """What the command wrote last, where that is kept; in `tail` when it has come."""
+        """Ask for the last lines of the command's output, if it is captured; later they are in `tail`."""
         if (output := self._output) is not None:
             output.ask_tail()
 
@@ -269,9 +269,9 @@ class Clients:
         found: Output | None = self._running.get("output")
         return found
 
-    def speaking(self, since: float) -> float:
-        """Until when what is still on its way may say why the command failed, at `since`: a fault of a device, its last
-        words, or what was before; in the past if nothing is."""
+    def cause_deadline(self, since: float) -> float:
+        """Until when a helper may still report the cause of a failure at `since`: a device fault, the last output,
+        or the history; 0 if none is expected."""
         store, output = self._store, self._output
         if (store is not None and not store.loaded) or (output is not None and output.tail_asked):
             return since + ASKING
@@ -284,22 +284,22 @@ class Clients:
         if (store := self._store) is not None:
             store.end(verdict)
         if work is not None:
-            hooks: ExitHooks = self._demand("exit_hooks")
+            hooks: ExitHooks = self._loaded("exit_hooks")
             hooks.begin(work)
 
     @property
     def unfinished(self) -> set[str]:
-        """What is waited for at the end: `kept`, `told`, `parted`, `left`."""
+        """The requests to wait for at the end: `history`, `verdict`, `exit hooks`, `group`."""
         return {what for client in self._running.values() for what in client.unfinished}
 
     def drain(self) -> None:
-        """What the command wrote is passed on."""
+        """Forward the rest of the command's output."""
         if (output := self._running.pop("output", None)) is not None:
             output.finish()
 
     def close(self) -> str | None:
-        """All helpers are ended, the mirror last, since it copies what the others leave; a line for the user if not all
-        is where it should be."""
+        """End all helpers, the mirror last, because it copies the files of the others.  Returns a line for the user if
+        files are missing on the network disk."""
         left = [client.finish() for client in reversed(self._running.values())]
         self._helpers.close()
         return next((line for line in left if line is not None), None)

@@ -1,4 +1,4 @@
-"""Client of the helper that samples what the command's processes do, for the idle rule."""
+"""Client of the helper that samples the activity of the command's processes, for the idle rule."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from ftrun.core.rules import idle
 from ftrun.messages import sampler as messages
 from ftrun.pid1.clients.base import Client
 
-SILENCE: Final = 25.0  # s; a look at /proc that takes longer is taken for stuck
+SILENCE: Final = 25.0  # s; a scan of /proc that takes longer counts as stuck
 
 
 class Sampler(Client[messages.Event]):
@@ -29,4 +29,4 @@ class Sampler(Client[messages.Event]):
 
     def helpers_started(self) -> None:
         if self.context.tree.command:
-            self.tell(messages.Tree(self.context.tree.command, tuple(self.context.helpers.pids)))
+            self.send(messages.Tree(self.context.tree.command, tuple(self.context.helpers.pids)))

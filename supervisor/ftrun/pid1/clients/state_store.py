@@ -1,4 +1,4 @@
-"""Client of the state store (the helper `state_store`): what outlives the pod, in the state dir."""
+"""Client of the state store, the helper that keeps in the state dir what outlives the pod."""
 
 import os
 import time
@@ -13,11 +13,11 @@ from ftrun.messages import state_store as messages
 from ftrun.pid1.clients.base import Client
 
 DRIFT: Final = 30.0  # s by which the clocks of two nodes may differ
-SENT: Final = 64  # faults that the state store is told of: a pipe holds 64 KiB
+SENT: Final = 64  # faults in one request: a pipe holds 64 KiB
 
 
 class StateStore(Client[messages.Event]):
-    """`loaded`: the history has come."""
+    """`loaded`: the history was received."""
 
     name = "state_store"
     requests, events = messages.REQUESTS, messages.EVENTS
@@ -26,27 +26,29 @@ class StateStore(Client[messages.Event]):
         self.loaded = False
         self._key = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         self._since = time.time()
-        self._kept: object = None  # of the ledger, by the helper
-        self._again: set[Occurrence] = set()  # sent once more
+        self._kept: object = None  # the part of the ledger that was sent last
+        self._again: set[Occurrence] = set()  # faults that were sent a second time
         self._final: str | None = None
-        self._verdict: messages.Verdict | None = None  # until the helper has it: it may begin, or begin again
+        self._verdict: messages.Verdict | None = (
+            None  # until the helper confirms it, because the helper may be restarted
+        )
         self.context.helpers.add(self.name, str(state_dir(self.context.settings)))
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.History():
-                return [self._remember(message, now)]
+                return [self._merge(message, now)]
             case messages.Shared(verdict):
                 return [_shared(verdict, now)]
-            case messages.Told():
+            case messages.VerdictStored():
                 self._verdict = None
-                self.awaited.discard("told")
+                self.awaited.discard("verdict")
         return []
 
     def keep(self, ledger: Ledger, final: str | None = None) -> None:
-        """Have the helper keep what it has to know of this ledger; `final`: the verdict, at the end."""
-        final = self._final = final or self._final  # a record may follow the last
-        reached = ledger.reached and (self.loaded or final is not None)  # beyond what, is not known before
+        """Send the parts of this ledger that outlive the pod.  `final`: the verdict, at the end."""
+        final = self._final = final or self._final  # another record may follow
+        reached = ledger.reached and (self.loaded or final is not None)  # before that, the earlier best is not known
         kept = (ledger.start_cnt, ledger.occurrences, reached, ledger.faulted, ledger.best_checkpoint, final)
         if kept == self._kept or not self.context.helpers.is_running(self.name):
             return
@@ -64,47 +66,47 @@ class StateStore(Client[messages.Event]):
             phase=self.context.policy.phase,
             job=ledger.job,
         )
-        self.tell(messages.Keep(tuple(map(_fault, ledger.occurrences[-SENT:])), schedule))
+        self.send(messages.Keep(tuple(map(_fault, ledger.occurrences[-SENT:])), schedule))
 
     def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
-        """Whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
+        """Ask whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
         if not self.context.helpers.is_running(self.name):
             return [ev.VerdictShared(now)]
-        self.tell(messages.GetVerdict(ledger.schedule_cnt, self._since - DRIFT))
+        self.send(messages.GetVerdict(ledger.schedule_cnt, self._since - DRIFT))
         return []
 
     def end(self, verdict: messages.Verdict | None) -> None:
-        """The last requests: `verdict` is for the other ftruns."""
-        self.awaited.add("kept")
+        """Send the last requests; `verdict` is for the other ftruns."""
+        self.awaited.add("history")
         if verdict is not None:
-            self.awaited.add("told")
+            self.awaited.add("verdict")
             self._verdict = verdict
             if self.loaded:
-                self._tell_verdict()
+                self._store_verdict()
 
-    def _remember(self, history: messages.History, now: float) -> ev.Event:
+    def _merge(self, history: messages.History, now: float) -> ev.Event:
         if self._verdict is not None:
-            self._tell_verdict()
+            self._store_verdict()
         ledger, final = self.context.ledger, self._final
         occurrences = tuple(_occurrence(one) for one in history.faults if max(one.wall, one.mono) <= messages.LATEST)
         schedules = tuple(Schedule(*one) for one in history.schedules)
-        ours = next((one for one in schedules if one.key == self._key), None)
+        own = next((one for one in schedules if one.key == self._key), None)
         newest = set(ledger.occurrences[-1:]) if ledger is not None else set()
-        unheard = newest.difference(occurrences, self._again)  # told to one that was dying
-        self._again |= unheard
-        heard = ours is not None and (final is None or ours.failed == _failed(final))
-        if ledger is not None and (not heard or unheard):
-            self._kept = None  # it knows nothing of us, or not all: it has begun, or begun again
+        missing = newest.difference(occurrences, self._again)  # sent to a helper that was dying
+        self._again |= missing
+        stored = own is not None and (final is None or own.failed == _failed(final))
+        if ledger is not None and (not stored or missing):
+            self._kept = None  # a started or restarted helper lacks some of it: send it again
             self.keep(ledger, final)
         self.loaded = True
-        if ours is not None and not unheard and final is not None and ours.failed == _failed(final):
-            self.awaited.discard("kept")
+        if own is not None and not missing and final is not None and own.failed == _failed(final):
+            self.awaited.discard("history")
         others = tuple(one for one in schedules if one.key != self._key)
         return ev.HistoryLoaded(now, occurrences, others)
 
-    def _tell_verdict(self) -> None:
+    def _store_verdict(self) -> None:
         assert self._verdict is not None
-        self.tell(messages.TellVerdict(self._verdict, self._since - DRIFT))
+        self.send(messages.StoreVerdict(self._verdict, self._since - DRIFT))
 
 
 def _failed(verdict: str | None) -> bool:
