@@ -104,7 +104,7 @@ class GroupMessenger(Messenger):
             return []
         return [
             self._contact_lost(
-                f"no message from {self._rank_zero} for {durations.seconds(now - self._silent_since)}", now
+                f"there was no reply from {self._rank_zero} for {durations.seconds(now - self._silent_since)}", now
             )
         ]
 
