@@ -82,7 +82,7 @@ def test_a_later_start_that_never_beats_is_found_by_the_earlier_one(runs: Runs) 
     assert [record["reason"] for record in run.named("restart")] == ["failure", "hang"]
     (found,) = run.named("hang")
     assert (found["rule"], found["attempt"], found["learned"]) == ("start", 2, True)
-    assert "the command gave no beat in its first" in run.stderr
+    assert "the command sent no heartbeat in its first" in run.stderr
     assert run.state["first_beat"] > 0
 
 

@@ -264,7 +264,7 @@ def test_what_the_kernel_killed_for_memory_is_told_apart(runs: Runs, little_memo
     killed, well = exits(run)
     assert killed == {"signal": 9, "rule": "kernel-memory", "oom_kills": 1}
     assert well == {"code": 0}
-    assert "the kernel killed 1 of its processes for memory" in run.stderr
+    assert "the kernel killed 1 of its processes for lack of memory" in run.stderr
 
 
 def test_a_kill_that_is_not_for_memory_is_not_called_so(runs: Runs) -> None:

@@ -48,13 +48,13 @@ def test_the_fourth_schedule_in_a_row_that_hangs_is_the_last(runs: Runs) -> None
     assert codes(runs, *in_a_row([*HANG, *python(HANGS)])) == [195, 195, 195, 93]
     assert runs.verdict["verdict"] == "failure-limit"
     assert runs.verdict["schedule_cnt"] == 4
-    assert "this is the 4th schedule in a row, and it came no further" in runs.verdict["message"]
+    assert "this is the 4th schedule in a row, and it got no further than the first" in runs.verdict["message"]
 
 
 @pytest.mark.parametrize("listed", [[], ["--restart-on", "failure", "--unconditional-retry", "--max-restarts", "0"]])
 def test_the_fourth_schedule_in_a_row_that_fails_is_the_last(runs: Runs, listed: list[str]) -> None:
     assert codes(runs, *in_a_row([*listed, *FAILS])) == [7, 7, 7, 93]
-    assert "this is the 4th schedule in a row, and it came no further" in runs.verdict["message"]
+    assert "this is the 4th schedule in a row, and it got no further than the first" in runs.verdict["message"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -62,7 +62,7 @@ def test_a_group_that_never_comes_together_is_not_scheduled_for_ever(runs: Runs,
     """The command was never started in any of them."""
     group = ["--group-size", "2", "--group-rank", str(rank), "--group-endpoint", f"127.0.0.1:{free_port()}"]
     assert codes(runs, *in_a_row([*group, "--wait-peer", "500ms", "true"])) == [195, 195, 195, 93]
-    assert "this is the 4th schedule in a row, and it came no further" in runs.verdict["message"]
+    assert "this is the 4th schedule in a row, and it got no further than the first" in runs.verdict["message"]
     assert not runs.started[-1].named("started")
 
 

@@ -43,7 +43,7 @@ def test_restart_costs_no_budget_and_is_written_down(runs: Runs) -> None:
     order = run.named("order")[0]
     assert (order["what"], order["ok"]) == ("restart", True)
     assert str(os.getuid()) in order["by"] or "root" in order["by"] or order["by"]
-    assert "restart by order of" in run.stderr
+    assert "restart requested by" in run.stderr
     ftctl(run, "stop")
     run.wait()
 
@@ -76,7 +76,7 @@ def test_no_verdict_in_a_pause_and_one_after_it(runs: Runs) -> None:
     wait_for(lambda: _now() > paused_at + 2.5, "more than the limit")
     assert len(run.named("hang")) == before == 0
     assert run.process.poll() is None
-    assert said(ftctl(run, "resume")) == "judging again"
+    assert said(ftctl(run, "resume")) == "verdicts are on again"
     assert run.wait() == 195
     assert run.named("hang")[0]["mono"] > run.named("resumed")[0]["mono"]
 
@@ -102,7 +102,7 @@ def test_the_client_of_the_docs(runs: Runs) -> None:
     said(ftctl(run, "pause"))  # the channel is there
     client = (sys.executable, str(HOUSE / "docs" / "examples" / "steer.py"), str(run.run_dir))
     done = subprocess.run([*client, "resume"], capture_output=True, text=True, timeout=90, check=False)
-    assert (done.returncode, done.stdout) == (0, "judging again\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "verdicts are on again\n"), done.stderr
     done = subprocess.run([*client, "reboot"], capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stdout) == (1, "no such verb: 'reboot'\n"), done.stderr
     assert run.named("order")[-1]["by"] == "steer.py"
@@ -128,7 +128,7 @@ def test_as_pid_1(runs: Runs) -> None:
     assert "started again" in said(ftctl(run, "restart", prefix=enter))
     run.until("restart")
     stopped = ftctl(run, "stop", prefix=enter)
-    assert stopped.stdout == "the command is being ended\n", stopped.stderr
+    assert stopped.stdout == "the command is being stopped\n", stopped.stderr
     assert stopped.returncode in (0, -signal.SIGKILL), "it is of the container that ends, and may end with it"
     assert run.wait() == 143
 
@@ -143,7 +143,7 @@ def test_a_messenger_that_is_killed_comes_again_and_the_job_does_not_notice(runs
     run.until("first_beat")
     said(ftctl(run, "pause"))
     os.kill(int(wait_for(lambda: run.helper("messenger"), "a messenger")), signal.SIGKILL)
-    assert said(ftctl(run, "resume")) == "judging again"
+    assert said(ftctl(run, "resume")) == "verdicts are on again"
     assert len(run.named("spawned")) == 1
     said(ftctl(run, "stop"))
     run.wait()
@@ -164,7 +164,7 @@ def test_a_messenger_that_dies_with_something_unread_is_no_matter(runs: Runs, ho
     again = "messenger: it exited; ftrun restarts it; the command is not affected"
     wait_for(lambda: again in run.stderr, "that the messenger ended")
     assert {problem["helper"] for problem in run.named("problem")} == {"messenger"}
-    assert said(ftctl(run, "restart")) == "the command is being ended, then started again"
+    assert said(ftctl(run, "restart")) == "the command is being stopped and will be started again"
     run.until("restart", 1 if how == "at its birth" else 2)
     said(ftctl(run, "stop"))
     assert run.wait() == 143
@@ -182,7 +182,7 @@ def test_an_order_that_was_given_up_is_not_obeyed(runs: Runs) -> None:
         os.kill(run.pid, signal.SIGCONT)
     assert (done.returncode, done.stderr) == (1, "ftctl: restart refused: ftrun does not answer\n")
     refused = [r for r in wait_for(lambda: run.named("order")[1:], "the refusal") if r["what"] == "restart"]
-    assert [(r["ok"], r["why"]) for r in refused] == [(False, "it was heard too late")]
+    assert [(r["ok"], r["why"]) for r in refused] == [(False, "the request arrived too late")]
     assert not run.named("restart")
     said(ftctl(run, "stop"))
     run.wait()
@@ -191,7 +191,7 @@ def test_an_order_that_was_given_up_is_not_obeyed(runs: Runs) -> None:
 def test_who_asks_while_the_end_is_worked_on_is_answered(runs: Runs) -> None:
     run = runs.start("--on-exit", "until test -e go; do sleep 0.1; done", *python("import time; time.sleep(1.5)"))
     run.until("ended")
-    assert said(ftctl(run, "stop")) == "it is ending already"
+    assert said(ftctl(run, "stop")) == "the job is already ending"
     assert run.named("order")[0]["ok"]
     (runs.folder / "go").touch()
     assert run.wait() == 0

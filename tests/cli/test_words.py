@@ -28,8 +28,8 @@ def ours(run: Run) -> list[str]:
         (Finding("step", 3, 41, 38, 812, learned=True), "rank 3 stopped at step 812, 41s ago (limit 38s, learned)"),
         (Finding("step", 3, 41, 38), "rank 3 stopped 41s ago (limit 38s)"),
         (Finding("step", TOUCH, 41, 38), "the touch file was last touched 41s ago (limit 38s)"),
-        (Finding("start", 0, 41, 40), "rank 0 gave no beat in its first 41s (limit 40s)"),
-        (Finding("start", None, 41, 40), "the command gave no beat in its first 41s (limit 40s)"),
+        (Finding("start", 0, 41, 40), "rank 0 sent no heartbeat in its first 41s (limit 40s)"),
+        (Finding("start", None, 41, 40), "the command sent no heartbeat in its first 41s (limit 40s)"),
         (Finding("section", 1, 301, 300, 7, "eval"), "rank 1 has been in section 'eval' for 5m 1s (limit 5m)"),
         (
             Finding("idle", None, 1860, 1800),
@@ -87,12 +87,14 @@ def test_the_last_line_says_what_the_scheduler_should_do_with_a_verdict_of_ours(
     said = sentences.last_lines(end, Ledger(start_cnt=4, last_step=5), "/run", 300.0, {"hang": 3}) or ""
     assert said == (
         "ended with 195 (hang-limit) after 5m: rank 0 stopped at step 5, 61s ago (limit 60s); "
-        "4 starts (restarted 3 times because of a hang), step 5; the scheduler should reschedule; records: /run"
+        "4 starts (restarted 3 times because of a hang), step 5; the scheduler should reschedule the job; records: /run"
     )
     for verdict in exit_codes.TABLE:
         line = sentences.last_lines(Exit(verdict.code, verdict.name, "why"), Ledger(start_cnt=1), "/run", 1.0, {})
         assert (
-            line is None if verdict.name in sentences.UNSAID else f"the scheduler should {verdict.outer};" in str(line)
+            line is None
+            if verdict.name in sentences.UNREPORTED
+            else f"the scheduler should {verdict.outer};" in str(line)
         )
 
 
@@ -109,7 +111,7 @@ def test_the_last_line_of_one_that_was_stopped_or_failed_has_its_reason() -> Non
     )
     assert failed is not None
     assert failed.startswith("phase eval ended with 1 (failed) after 9s: eee")
-    assert "(restarted 3 times: twice by an operator, once because of another node)" in failed
+    assert "(restarted 3 times: twice by an operator, once because another node failed)" in failed
     assert len(failed) < LONGEST
 
 
@@ -139,7 +141,8 @@ def test_the_answer_to_a_suspicion_counts_the_processes(runs: Runs) -> None:
     )
     assert run.named("hang")[0]["processes"] == 4
     assert (
-        "; killing 4 processes; no restart (--max-restarts 0); ending with 195 (hang-limit); report: " in ours(run)[0]
+        "; killing 4 processes; restarts are off (--max-restarts 0); ending with 195 (hang-limit); report: "
+        in ours(run)[0]
     )
 
 

@@ -89,8 +89,8 @@ JOB = (
     Mutation(
         "verdict_lost_to_sigterm",
         "machine/job.py",
-        "    if event.stop and isinstance(job.want, Restart):\n        # Not its own",
-        "    if event.stop:\n        # Not its own",
+        "    if event.stop and isinstance(job.want, Restart):\n        # No longer with",
+        "    if event.stop:\n        # No longer with",
     ),
     Mutation(
         "own_code_lost_on_outer_stop",

@@ -116,7 +116,7 @@ def test_nothing_starts_before_all_are_ready() -> None:
     assert (group.phase, group.did) == (Gathering, ("wait", 0, None))
     assert group.says(0, "ready", 0) == group.says(1, "stopping", 0) == group.says(2, "ready", 0) == ()
     effects = group.says(1, "ready", 0)
-    assert effects == (NodeNote("all 3 start epoch 1"), ReportReceived(group.order))
+    assert effects == (NodeNote("all 3 members start epoch 1"), ReportReceived(group.order))
     assert (group.phase, group.did) == (Steady, ("run", 1, "first"))
 
 
@@ -259,7 +259,7 @@ def test_who_runs_an_older_epoch_or_none_makes_all_start_again() -> None:
     group = running()
     group.says(2, "ready")
     assert group.did == ("stop", 1, None)
-    assert group.order.why == "member 2 (node-2) does not run the command of it"
+    assert group.order.why == "member 2 (node-2) does not run its command"
     group.says(0, "ready")
     group.says(1, "ready")
     assert group.did == ("run", 2, "peer")
@@ -328,7 +328,7 @@ def test_all_done_is_success_and_one_done_is_not() -> None:
     group = running()
     assert group.says(0, "done", end=GroupEnd(0, "succeeded", "")) == group.says(1, "done") == ()
     group.says(2, "done")
-    assert (group.phase, group.end) == (Ended, (0, "all members have ended well"))
+    assert (group.phase, group.end) == (Ended, (0, "all members have succeeded"))
     assert group.coordinator.deadline is None
 
 

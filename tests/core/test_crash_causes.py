@@ -359,7 +359,7 @@ def test_words_name_rank_line_and_place_and_what_it_came_from() -> None:
         "a failed assertion fails again"
     )
     assert diagnose(CommandFailure(signal=9, oom_kills=2)).why == (
-        "signal 9 (SIGKILL) ended the command; the kernel killed 2 of its processes for memory"
+        "signal 9 (SIGKILL) ended the command; the kernel killed 2 of its processes for lack of memory"
     )
     assert diagnose(CommandFailure(5)) == (True, "the command exited with 5", "unknown", None)
 

@@ -5,15 +5,15 @@ import pytest
 from ftrun.core.rules import exit_codes
 
 CONTRACT = {
-    "hang-limit": (195, "reschedule"),
-    "user-fault-limit": (196, "reschedule, do not isolate"),
-    "node-fault": (197, "isolate the node, reschedule"),
-    "failure-limit": (93, "fail"),
-    "non-recoverable": (94, "fail now"),
-    "internal": (125, "fail"),
-    "not-executable": (126, "fail"),
-    "not-found": (127, "fail"),
-    "usage": (2, "fail"),
+    "hang-limit": (195, "reschedule the job"),
+    "user-fault-limit": (196, "reschedule the job without isolating the node"),
+    "node-fault": (197, "isolate the node and reschedule the job"),
+    "failure-limit": (93, "mark the job as failed"),
+    "non-recoverable": (94, "mark the job as failed at once"),
+    "internal": (125, "mark the job as failed"),
+    "not-executable": (126, "mark the job as failed"),
+    "not-found": (127, "mark the job as failed"),
+    "usage": (2, "mark the job as failed"),
 }
 
 

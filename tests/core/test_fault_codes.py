@@ -55,9 +55,9 @@ def test_a_table() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("79 critical\n80 grave x", "line 2: 'grave' is none of warning, user,"),
-        ("79", "line 1: '' is none"),
-        ("\n79 major\n79 major again\n079 minor", "line 4: 79 is major already"),
+        ("79 critical\n80 grave x", "line 2: 'grave' is not one of warning, user,"),
+        ("79", "line 1: '' is not one"),
+        ("\n79 major\n79 major again\n079 minor", "line 4: 79 is already listed as major"),
         ("79\x00critical", "line 1"),
     ],
 )

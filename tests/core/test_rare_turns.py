@@ -245,10 +245,10 @@ def test_what_the_program_said_is_in_the_escalation() -> None:
 
 def test_a_record_comes_before_the_words() -> None:
     _, effects = run(MINUTE, ev.BeatsRead(10.0, MOVED), ev.RestartRequested(11.0))
-    order = [type(e) for e in effects[effects.index(do.LogLine("restart by order of the operator")) - 1 :]]
+    order = [type(e) for e in effects[effects.index(do.LogLine("restart requested by the operator")) - 1 :]]
     assert order[0] is do.Persist
     assert fields(effects, "stopping")
-    assert effects.index(do.LogLine("restart by order of the operator")) > effects.index(
+    assert effects.index(do.LogLine("restart requested by the operator")) > effects.index(
         do.Persist("stopping", (("by", "SIGTERM"), ("grace", 10.0)))
     )
 

@@ -69,9 +69,9 @@ def test_an_operator_request_is_forwarded_and_answered_once_pid_1_has_decided(me
     asked = messenger.event("operator_order")
     assert (asked["verb"], asked["by"], asked["lasting"]) == ("pause", "root", 60.0)
     assert not client.poll(0), "it answers before anything is decided"
-    messenger.ask(ask="answer", id=asked["id"], ok=False, why="it is ending")
+    messenger.ask(ask="answer", id=asked["id"], ok=False, why="the job is ending")
     found = answer(client)
-    assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "it is ending", 1)
+    assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "the job is ending", 1)
 
 
 def test_replies_reach_the_client_that_sent_the_request(messenger: Messenger) -> None:

@@ -568,7 +568,7 @@ def test_the_last_report_of_a_member_is_received(make: Callable[[int], Group]) -
     for node in nodes:
         node.report("done", 1, end=end)
     for node in nodes:
-        assert node.ordered("end").end == GroupEnd(0, "succeeded", "all members have ended well")
+        assert node.ordered("end").end == GroupEnd(0, "succeeded", "all members have succeeded")
     nodes[0].report("left", 1, end=end)
     nodes[0].contact()
     assert not [line for line in nodes[0].lines if line["event"] == "leave_confirmed"], "it has to tell the others"

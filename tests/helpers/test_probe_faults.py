@@ -140,7 +140,7 @@ def test_a_table_that_is_none_is_told_and_ours_holds(kind: str, fake: FakeNvml, 
     with Prober(fake.environment(), table=table) as probe:
         what = probe.event("problem")["what"]
         assert str(table) in what
-        assert kind != "no table" or "line 2: 'quite' is none of" in what
+        assert kind != "no table" or "line 2: 'quite' is not one of" in what
         probe.devices()
         fake.xid(0, 79)
         assert probe.event("fault")["severity"] == "critical"

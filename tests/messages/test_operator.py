@@ -20,7 +20,7 @@ JSON = st.recursive(
 def test_there_and_back() -> None:
     request = Request("7", "pause", "root, process 1", 60.0)
     assert operator.load_request(operator.dump_request(request)) == request
-    reply = Reply("7", False, "it is ending")
+    reply = Reply("7", False, "the job is ending")
     assert operator.load_reply(operator.dump_reply(reply, version="9")) == reply
 
 

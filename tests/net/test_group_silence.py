@@ -28,7 +28,7 @@ def test_rank_0_without_its_network_ends_nobody(hosts: Make) -> None:
     group.until_step(1)
     here.hosts[0].cut(silent=True)
     for one in others:
-        says(one, "the command goes on")
+        says(one, "the command keeps running")
     group.until_step(group.book.step + 10)
     here.hosts[0].restore()
     for one in others:
@@ -46,7 +46,7 @@ def test_a_rank_0_that_is_lost_for_longer_and_comes_back(hosts: Make) -> None:
     group.until_step(5)
     group.rank(0).kill()
     for rank in (1, 2):
-        says(group.rank(rank), "the command goes on")
+        says(group.rank(rank), "the command keeps running")
     failed = group.rank(1)
     os.kill(failed.command, signal.SIGKILL)
     failed.until("exited")
@@ -77,7 +77,7 @@ def test_a_member_that_hears_nothing_is_lost_alone(hosts: Make) -> None:
     group.gone.add(1)
     group.until_step(1)
     here.hosts[1].narrow(300)
-    says(deaf, "the command goes on")
+    says(deaf, "the command keeps running")
     assert deaf.wait() == 195
     assert "there was no reply from rank 0" in deaf.verdict["message"]
     for one in reversed(others):  # rank 0 last: with it all end

@@ -288,8 +288,13 @@ def test_without_restart_upon_suspension_a_hang_is_reported_and_left_as_it_is(sc
 
 def test_the_rules_are_those_of_the_exit_codes() -> None:
     rules = runpy.run_path(str(LOCAL))["RULES"]
-    then = {"reschedule": "reschedule", "isolate the node, reschedule": "isolate", "fail": "fail", "fail now": "fail"}
-    then["reschedule, do not isolate"] = "reschedule"
+    then = {
+        "reschedule the job": "reschedule",
+        "reschedule the job without isolating the node": "reschedule",
+        "isolate the node and reschedule the job": "isolate",
+        "mark the job as failed": "fail",
+        "mark the job as failed at once": "fail",
+    }
     assert rules == {v.code: (v.name, then[v.outer]) for v in exit_codes.TABLE}
 
 

@@ -125,7 +125,7 @@ def test_the_verdict_says_what_is_to_be_done(
 ) -> None:
     made_up(monkeypatch, snapshot(run_dir, alive=False, phase="done", verdict="hang-limit", exit_code=195))
     found = client.get("/snapshot.json").json()
-    assert (found["outer"], found["exit_code"]) == ("reschedule", 195)
+    assert (found["outer"], found["exit_code"]) == ("reschedule the job", 195)
 
 
 def test_foreign_bytes_and_figures_are_still_json(

@@ -105,7 +105,7 @@ def test_the_verdict_and_what_is_to_be_done_stay(page: browser.Page, runs: Runs)
     with ftctl_serve(runs.run_dir) as (_, served):
         page.open(served.url)
         shows(page, "#phase", "Ended with 195: hang-limit")
-        assert "The outer scheduler should: reschedule." in page.text("#verdict")
+        assert "The outer scheduler should: reschedule the job." in page.text("#verdict")
         assert "the run is over" in page.text("#link")
         shows(page, "#timeline", "Ended with 195")
         for scheme in ("light", "dark"):

@@ -1,6 +1,6 @@
-"""What ftrun has to know of a vendor of accelerators: one record each, in which no field has a default.
+"""What ftrun has to know about a vendor of accelerators: one record for each, in which no field has a default.
 
-To add a vendor: a file beside this one with its record, and an entry in `table.VENDORS`.
+To add a vendor, add a file with its record beside this one, and an entry in `table.VENDORS`.
 """
 
 import os
@@ -10,12 +10,12 @@ FAULTS: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "faults
 
 
 class Accelerator(NamedTuple):
-    """`name`: the word for `--probe`, and the vendor in records.  `visible`: the environment variable that leaves a
-    command some of the devices.  `device_files`: a regular expression that matches the name of each device's file in
-    /dev, and no other.  `example`: such files, for a person.  `driver_files`: without one of these there is no driver
-    to ask.  `opened`: how the paths begin that a process has open which uses a device.  `probe`: the module whose
-    function `open` gives a `helpers.probe.device.Vendor`, which looks at the devices, their health and their faults.
-    `faults`: the file of the meanings of its fault codes (`core/rules/fault_codes.py`)."""
+    """`name`: the value for `--probe`, and the vendor in records.  `visible`: the environment variable that restricts a
+    command to some of the devices.  `device_files`: a regular expression that matches the name of each device's file in
+    /dev, and no other.  `example`: such files, for people.  `driver_files`: without one of these there is no driver to
+    query.  `opened`: path prefixes of the files that a process which uses a device has open.  `probe`: the module whose
+    function `open` returns a `helpers.probe.device.Vendor`, which reads the devices, their health and their faults.
+    `faults`: the file with the meanings of its fault codes (`core/rules/fault_codes.py`)."""
 
     name: str
     visible: str

@@ -1,6 +1,6 @@
-"""What ftrun has to know of a platform: one record each, in which no field has a default.
+"""What ftrun has to know about a platform: one record for each, in which no field has a default.
 
-To add a platform: a file beside this one with its record, and an entry in `table.PLATFORMS`.
+To add a platform, add a file with its record beside this one, and an entry in `table.PLATFORMS`.
 """
 
 import re
@@ -11,8 +11,8 @@ Environment = Mapping[str, str]
 
 
 class Surroundings(NamedTuple):
-    """Where this ftrun runs: `host` is its own host name, `hosts` the text of /etc/hosts, `size` what `--group-size`
-    says, a number or `auto`."""
+    """Where this ftrun runs: `host` is its host name, `hosts` the text of /etc/hosts, `size` the value of
+    `--group-size`, a number or `auto`."""
 
     environment: Environment
     host: str
@@ -21,8 +21,9 @@ class Surroundings(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """What a platform says of the group; None: it does not.  A `size` of 1: this ftrun is on its own.  `source` names
-    the platform to a person; `host` is that of rank 0; `job` tells two groups on one port apart, and may be empty."""
+    """What a platform reports about the group; None: it does not report that.  A `size` of 1: this ftrun is alone.
+    `source`: the platform's name for people; `host`: the host of rank 0; `job`: distinguishes two groups on one port,
+    and may be empty."""
 
     source: str
     size: int | None = None
@@ -34,11 +35,11 @@ class Membership(NamedTuple):
 class Platform(NamedTuple):
     """`name` is for the reference: "the group, `name`".
 
-    `membership`: the group that this ftrun is a member of; None where this is not the platform.  `variables`: those
-    from which it knows.  `schedules`: the variable that counts how often the job was scheduled, and what to add to it
-    (1 where the first schedule is 0).  `job`: the variable that identifies the training job over all its schedules.
-    `task`: the one that tells the tasks of a job apart that share a folder.  `node`: the one that names the node.
-    None: the platform has no such variable.
+    `membership`: the group that this ftrun is a member of; None if this is not the platform.  `variables`: the
+    variables that it reads.  `schedules`: the variable that counts how often the job was scheduled, and what to add to
+    it (1 where the first schedule is 0).  `job`: the variable that identifies the training job over all its schedules.
+    `task`: the variable that distinguishes the tasks of a job that share a folder.  `node`: the variable with the name
+    of the node.  None: the platform has no such variable.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Platform(NamedTuple):
 
 
 def number(environment: Environment, *names: str) -> int | None:
-    """Of the first of these variables that is set, if it is a number."""
+    """The value of the first of these variables that is set, if it is a number."""
     text = next((text for name in names if (text := environment.get(name))), "")
     return int(text) if re.fullmatch(r"\d{1,10}", text, re.ASCII) else None
 

@@ -1,4 +1,4 @@
-"""Kubernetes: a pod of an Indexed Job, or of a JobSet, which is made of those.  Neither says how many there are."""
+"""Kubernetes: a pod of an Indexed Job, or of a JobSet, which consists of those.  Neither reports their number."""
 
 from typing import Final
 
@@ -6,8 +6,8 @@ from ftrun.platforms.base import Membership, Platform, Surroundings, number
 
 
 def membership(at: Surroundings) -> Membership | None:
-    """A JobSet with several Jobs counts the pods of each from 0: JOBSET_JOB_INDEX and JOBSET_REPLICAS, of the labels
-    `job-index` and `replicatedjob-replicas`, say the rest."""
+    """The membership of a pod.  A JobSet with several Jobs counts the pods of each Job from 0; JOBSET_JOB_INDEX and
+    JOBSET_REPLICAS, from the labels `job-index` and `replicatedjob-replicas`, complete the rank."""
     environment, host, hosts, size = at
     index = number(environment, "JOB_COMPLETION_INDEX")
     if index is None:
@@ -23,8 +23,8 @@ def membership(at: Surroundings) -> Membership | None:
 
 
 def _sibling(host: str, hosts: str, tail: str, other: str) -> str | None:
-    """Our own name, with its domain, and with another tail.  None: others cannot find it, as in a pod without a
-    subdomain, or it is the node's."""
+    """This pod's host name, with its domain and another tail.  None: others cannot resolve it, as in a pod without a
+    subdomain, or it is the name of the node."""
     name = host.partition(".")[0]
     if not name.endswith(tail):
         return None

@@ -9,7 +9,7 @@ NO_TASK: Final = 0xFFFFFFF0  # numbers of steps from here on: batch scripts, sal
 
 
 def membership(at: Surroundings) -> Membership | None:
-    """A batch script is on its own: it has none of the work of the tasks, and what it starts is srun."""
+    """The membership of a task.  A batch script is alone: it does not do the work of the tasks, and starts srun."""
     environment = at.environment
     job = environment.get("SLURM_JOB_ID")
     step = number(environment, "SLURM_STEP_ID", "SLURM_STEPID")
@@ -28,7 +28,7 @@ def membership(at: Surroundings) -> Membership | None:
 
 
 def first_host(nodes: str) -> str | None:
-    """Of a list of Slurm's such as `gpu[003-005,9],b1`."""
+    """The first host of a Slurm node list such as `gpu[003-005,9],b1`."""
     first = re.match(r"(?:[^\[\],\s]|\[[\d,-]+\])+(?=,|$)", nodes)
     return re.sub(r"\[(\d+)[\d,-]*\]", r"\1", first[0]) if first else None
 

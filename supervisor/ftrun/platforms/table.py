@@ -11,7 +11,7 @@ from ftrun.platforms.volcano import VOLCANO
 
 PLATFORMS: Final[tuple[Platform, ...]] = (SLURM, MODELARTS, KUBERNETES, VOLCANO, TORCHRUN)
 
-# MA_SCHEDULE_CNT comes first, since an ftrun gives it to its command; so does NODE_NAME, which a user gives to a pod.
+# MA_SCHEDULE_CNT comes first, since ftrun sets it for its command; so does NODE_NAME, which users set in a pod.
 SCHEDULES: Final = tuple(filter(None, dict.fromkeys(one.schedules for one in (MODELARTS, *PLATFORMS))))
 JOBS: Final = tuple(filter(None, dict.fromkeys(one.job for one in PLATFORMS)))
 TASKS: Final = tuple(filter(None, dict.fromkeys(one.task for one in PLATFORMS)))
@@ -19,5 +19,5 @@ NODES: Final = tuple(filter(None, dict.fromkeys(one.node for one in (KUBERNETES,
 
 
 def discover(at: Surroundings) -> Membership | None:
-    """What the first platform says of the group that is one."""
+    """The membership that the first matching platform reports."""
     return next((found for one in PLATFORMS if (found := one.membership(at)) is not None), None)

@@ -6,7 +6,7 @@ from ftrun.platforms.base import Membership, Platform, Surroundings, number
 
 
 def membership(at: Surroundings) -> Membership | None:
-    """The size holds only with all three variables."""
+    """The membership by torchrun's variables; the size is used only with all three of them."""
     environment = at.environment
     size, rank = number(environment, "NNODES", "PET_NNODES"), number(environment, "NODE_RANK", "PET_NODE_RANK")
     host = environment.get("MASTER_ADDR") or environment.get("PET_MASTER_ADDR")

@@ -7,7 +7,7 @@ from ftrun.platforms.base import Environment, Membership, Platform, Surroundings
 
 
 def membership(at: Surroundings) -> Membership | None:
-    """One task, or `master` and `worker`, are a training; of any others nobody knows what they are to each other."""
+    """One task, or `master` and `worker`, form a training; how other tasks relate to each other is unknown."""
     environment, host = at.environment, at.host
     found = {name[3:-6]: names(text) for name, text in environment.items() if re.fullmatch(r"VC_\w+_HOSTS", name)}
     lists = {name: members for name, members in found.items() if members}

@@ -258,7 +258,7 @@ class _Replay:
         match record["why"]:
             case "it moved":
                 return self._looked(now, moved_at=now)
-            case "frozen meanwhile":
+            case "frozen in the meantime":
                 return ev.WokeLate(now, now - age)
             case "stopped by the user":
                 return ev.CommandStopped(now, 20)

@@ -1,8 +1,8 @@
-"""Keeps the account: which time led to kept steps, and what was lost why.
+"""Keeps the account: which time led to kept steps, and which time was lost for which reason.
 
-Every instant is counted once.  What is decided stays so: lost time only rises.  While an attempt runs its work is open;
-a checkpoint keeps it.  What came after the last one is decided when the next attempt starts, or, where checkpoints are
-never reported, by the first step of the next: it was kept up to there.
+Every instant is counted once, and a decision about it is final: lost time only rises.  While an attempt runs, its work
+is open; a checkpoint keeps it.  Work after the last checkpoint is decided when the next attempt starts.  Where
+checkpoints are never reported, the first step of the next attempt decides: the work up to that step was kept.
 """
 
 from itertools import pairwise
@@ -26,13 +26,13 @@ from ftrun.core.machine.states import (
 from ftrun.core.machine.values import Ledger, Rank
 from ftrun.core.rules.exit_codes import STOPPED
 
-TOLD = 10.0  # s after a start; what files the attempt before left is told by then
+REPORTED = 10.0  # s after a start; by then the files that the attempt before saved have been reported
 
 
 def follow(before: Job, event: Event, after: Job) -> Job:
     """`after` with its account as of this event."""
     if after is before:
-        return after  # time goes on as it did
+        return after  # nothing changed, so time goes where it went
     account = after.ledger.account
     if not _unstarted(before):
         account = _passed(account, event.now)
@@ -49,7 +49,7 @@ def follow(before: Job, event: Event, after: Job) -> Job:
         account = _started(account, before, after)
     elif isinstance(after.phase, Done):
         account = _ended(account, after, isinstance(event, SpawnFailed))
-    elif account.begun or account.open >= TOLD:
+    elif account.begun or account.open >= REPORTED:
         account = _settled(account)
     if isinstance(after.phase, Done) or _unstarted(after):
         account = account._replace(into="", at=None)
@@ -59,29 +59,29 @@ def follow(before: Job, event: Event, after: Job) -> Job:
 
 
 def _unstarted(job: Job) -> bool:
-    """This ftrun has not begun, or its group has not: what stands in the account of an instant is of an earlier one."""
+    """Whether this ftrun, or its group, has not begun: then `at` and `into` were written by an earlier ftrun."""
     return isinstance(job.phase, Pending) and job.phase.deadline is None and isinstance(job.want, KeepRunning)
 
 
 def _at(account: Account, now: float, first: bool) -> float:
-    """An end that was held back comes with a time before that of others."""
+    """The later of the times: an exit that was held back may carry a time before that of other events."""
     return now if first or account.at is None else max(account.at, now)
 
 
 def _into(job: Job) -> str:
-    """Where time goes in this state; "": nobody knows yet."""
+    """The kind of lost time that passes in this state; "": the time is open."""
     phase = job.phase
     if isinstance(phase, Stopping):
         if phase.stage == "verdict":
-            return "waiting"  # for others
-        return "" if phase.stage == "asked" else "stopping"  # asked from outside, it may go on for long
+            return "waiting"  # for other nodes
+        return "" if phase.stage == "asked" else "stopping"  # after a stop from outside the command may work for long
     if isinstance(phase, Pending | Healing):
         return "healing" if isinstance(phase, Healing) and phase.fault is not None else "waiting"
     return "" if isinstance(phase, Done) or phase.attempt.stopped_at is None else "paused"
 
 
 def _passed(account: Account, now: float) -> Account:
-    """With the time since the last event, where that one said that it goes."""
+    """The account with the time since the last event."""
     passed = 0.0 if account.at is None else now - account.at
     if passed <= 0:
         return account
@@ -92,7 +92,7 @@ def _passed(account: Account, now: float) -> Account:
 
 
 def _stood(account: Account, before: Job, after: Job, now: float) -> Account:
-    """The operator's pause is over."""
+    """The operator's pause is over: the time in which nothing moved is lost."""
     if before.paused is None or not isinstance(after.phase, Starting | Running | Suspect):
         return account
     lost = min(account.open, stood(before.paused, after.phase.attempt, now) or 0.0)
@@ -107,7 +107,7 @@ def _lost(account: Account, why: str, seconds: float) -> Account:
 
 
 def _suspected(account: Account, before: Job, after: Job) -> Account:
-    """How long the suspect was silent when it became one; from there on that grows with the time."""
+    """Record for how long the suspect had been silent when it became one; from then on `_passed` adds to it."""
     if not isinstance(after.phase, Suspect):
         return account._replace(silent=0.0) if account.silent else account
     if isinstance(before.phase, Suspect) and after.phase.finding is before.phase.finding:
@@ -116,7 +116,7 @@ def _suspected(account: Account, before: Job, after: Job) -> Account:
 
 
 def _hung(account: Account) -> Account:
-    """The verdict: all of that silence was one."""
+    """The verdict: all of that silence was a hang."""
     hung = min(account.open, account.silent)
     return _lost(account, "hang", hung)._replace(open=account.open - hung)
 
@@ -155,7 +155,8 @@ def _stepped(account: Account, step: int | None) -> Account:
 
 
 def _traced(trace: Trace, work: float, step: int) -> Trace:
-    """With this step, if it is beyond.  The last point is always the newest; the others are spread over the work."""
+    """The trace with this step, if it is the highest.  The last point is always the newest; the others are spread over
+    the work."""
     if trace and step <= trace[-1][1]:
         return trace
     if len(trace) > 1 and work - trace[-2][0] < (work - trace[0][0]) / TRACE:
@@ -166,7 +167,7 @@ def _traced(trace: Trace, work: float, step: int) -> Trace:
 
 
 def _reached(trace: Trace, step: int) -> float:
-    """After how much work this step was first reached; in between in proportion."""
+    """After how much work this step was first reached; between two points in proportion."""
     work, first = trace[0]
     if step <= first:
         return work if step == first else 0.0
@@ -177,33 +178,33 @@ def _reached(trace: Trace, step: int) -> float:
 
 
 def _saved(account: Account, event: CheckpointSaved, after: Job) -> Account:
-    """A checkpoint file keeps the work up to it, be it that of the attempt before."""
+    """A checkpoint file keeps the work up to it, also the work of the attempt before."""
     attempt = None if isinstance(after.phase, Pending | Healing | Done) else after.phase.attempt
     if attempt is not None and event.at < attempt.spawned_at:
         account = account._replace(kept=account.kept + account.earlier, earlier=0.0, past=(), saved=True)
         return account._replace(trace=())
-    since = 0.0 if account.into else max(0.0, event.now - event.at)  # where it is being ended nothing came after it
+    since = 0.0 if account.into else max(0.0, event.now - event.at)  # while the tree is being stopped no work follows
     return _kept(account, max(since, account.silent))
 
 
 def _kept(account: Account, since: float) -> Account:
-    """A checkpoint: all work is kept, but that of the last `since` seconds."""
+    """A checkpoint keeps all work except that of the last `since` seconds."""
     rest, account = min(account.open, since), _settled(account)
     return account._replace(kept=account.kept + account.open - rest, open=rest, saved=True, trace=())
 
 
 def _settled(account: Account) -> Account:
-    """What came after the last checkpoint of the attempt before is lost; where its steps are to tell, they do."""
+    """The work after the last checkpoint of the attempt before is lost, unless its trace of steps is to decide."""
     if account.past or not account.earlier:
         return account
     return _lost(account, "redone", account.earlier)._replace(earlier=0.0)
 
 
-# --- the next one, or none --------------------------------------------------------------------------------------------
+# --- the next attempt, or the end -------------------------------------------------------------------------------------
 
 
 def _started(account: Account, before: Job, after: Job) -> Account:
-    """What the attempt before left open is earlier work now."""
+    """The open work of the attempt before becomes earlier work."""
     if isinstance(before.want, Restart):
         reason = after.ledger.reason
         number = getattr(account.restarts, reason) + 1
@@ -217,7 +218,7 @@ def _started(account: Account, before: Job, after: Job) -> Account:
 
 
 def _ended(account: Account, job: Job, unborn: bool) -> Account:
-    """There is no next step that could tell.  Who stopped it may have saved what it did: that stays open."""
+    """No further step will decide.  A command that was stopped may have saved its work, so that stays open."""
     account = _settled(account)
     if isinstance(job.want, Finish) and job.want.verdict == STOPPED:
         return account._replace(silent=0.0)

@@ -1,4 +1,4 @@
-"""Where the time of a run went: what led to kept steps, and what was lost by why.  Durations are seconds."""
+"""Where the time of a run went: time that led to kept steps, and lost time by reason.  Durations are seconds."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -6,15 +6,16 @@ from typing import Final, NamedTuple
 from ftrun.core.text.durations import seconds
 
 TRACE: Final = 64  # points at most
-SHOWN: Final = 3  # whys in a sentence
+SHOWN: Final = 3  # reasons in a sentence
 Trace = tuple[tuple[float, int], ...]  # (work of the attempt until then, the step that it had first reached)
 
 
 class LostTime(NamedTuple):
-    """`startup`: of an attempt up to its first beat, or to an end without one.  `hang`: silence up to the verdict.
-    `redone`: work that was thrown away.  `stopping`: a verdict, or the command's end, to the tree dead and the devices
-    free.  `waiting`: for the backoff or the platform.  `paused`: it stood, while the operator had paused the verdicts,
-    or by the user's job control."""
+    """Lost time by reason.  `startup`: an attempt up to its first heartbeat, or to an end without one.  `hang`: silence
+    up to the verdict.  `redone`: work that was lost and has to be done again.  `stopping`: from a verdict, or the end
+    of the command, until the tree is dead and the devices are free.  `waiting`: for the backoff, the platform or other
+    nodes.  `paused`: the command stood still while the operator had paused the verdicts, or by the user's job control.
+    """
 
     startup: float = 0.0
     hang: float = 0.0
@@ -26,7 +27,7 @@ class LostTime(NamedTuple):
 
 
 class RestartCounts(NamedTuple):
-    """Of all time in this run dir, by reason."""
+    """All restarts in this run dir, by reason."""
 
     hang: int = 0
     fault: int = 0
@@ -36,15 +37,15 @@ class RestartCounts(NamedTuple):
 
 
 class Account(NamedTuple):
-    """Of all time in which an ftrun worked in this run dir: `wall` is `kept`, `lost`, `open` and `earlier`.
+    """All time in which an ftrun worked in this run dir: `wall` is the sum of `kept`, `lost`, `open` and `earlier`.
 
-    Time is lost once that is sure, and then for good.  `open`: work of the attempt under way, not decided; `trace`: of
-    its steps, where no checkpoint was ever `saved`.  `earlier`: work of one before it, likewise, with its trace
-    `past`: what of it is done again shows at the first step.  `begun`: the attempt under way has moved.  `silent`: for
-    how long the suspect was.
+    Time counts as lost once that is certain, and stays lost.  `open`: undecided work of the current attempt; `trace`:
+    its steps, where no checkpoint was ever `saved`.  `earlier`: undecided work of the attempt before, with its trace
+    `past`; how much of it is done again shows at the next attempt's first step.  `begun`: the current attempt has
+    moved.  `silent`: for how long the suspect has been silent.
 
-    `at`: CLOCK_MONOTONIC up to which all is counted, None: no time runs; what follows goes `into` one of `Lost`, or
-    into `open`.  Only the ftrun that wrote these two may use them.
+    `at`: the CLOCK_MONOTONIC time up to which all is counted, None: no time runs; later time goes `into` that field of
+    `LostTime`, or into `open`.  Only the ftrun that wrote `at` and `into` may use them.
     """
 
     wall: float = 0.0
@@ -63,9 +64,9 @@ class Account(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """`wall` is `kept`, all that was `lost` and what is `pending`, which may become either.  `goodput`: 0 to 1, with
-    what is pending taken for kept once the attempt has moved; None: nothing has moved or was kept yet, so that nobody
-    knows.  `wall`, `kept`, `lost` and `restarts` only ever rise."""
+    """`wall` is the sum of `kept`, all `lost` time and `pending`, which may become either.  `goodput`: 0 to 1, where
+    pending time counts as kept once the attempt has moved; None: unknown, since nothing has moved or was kept yet.
+    `wall`, `kept`, `lost` and `restarts` only ever rise."""
 
     wall: float
     kept: float
@@ -76,8 +77,8 @@ class Figures(NamedTuple):
 
 
 def figures(account: Account, now: float | None = None) -> Figures:
-    """As of `now`, CLOCK_MONOTONIC of the boot in which the ftrun lives that wrote the account; None: as it was
-    written, for one that is gone."""
+    """The figures at `now`, a CLOCK_MONOTONIC time of the boot in which the ftrun runs that wrote the account; None:
+    the figures as written, for an ftrun that is gone."""
     since = 0.0 if now is None or account.at is None else max(0.0, now - account.at)
     lost, pending, wall = account.lost._asdict(), account.open + account.earlier, account.wall + since
     if account.into:
@@ -92,8 +93,8 @@ def figures(account: Account, now: float | None = None) -> Figures:
 
 
 def summary(found: Figures) -> str:
-    """For the last line of a run: `goodput 93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`.  What is less than
-    a thousandth is not worth a word."""
+    """For the last line of a run: `goodput 93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`.  Less than a
+    thousandth of the time is left out."""
     worth = _worth(found.lost, max(0.05, found.wall / 1000))
     if found.goodput is None:
         return f"lost {seconds(sum(found.lost.values()))}" if worth else ""
@@ -106,5 +107,5 @@ def summary(found: Figures) -> str:
 
 
 def _worth(lost: Mapping[str, float], least: float) -> list[tuple[str, float]]:
-    """The largest first."""
+    """The reasons with at least `least` seconds, the largest first."""
     return sorted(((why, lost) for why, lost in lost.items() if lost >= least), key=lambda one: -one[1])

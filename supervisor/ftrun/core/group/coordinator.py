@@ -1,14 +1,14 @@
 """The coordinator of a group: `decide(coordinator, event) -> (coordinator, effects)`.
 
-This file owns every transition.  It is level-triggered: what matters is what each member said last, so that a message
-that is lost, late or repeated does no harm, and a coordinator that has forgotten everything learns it again.
+This file owns every transition.  It is level-triggered: only the last report of each member matters, so that a lost,
+late or repeated message does no harm, and a new coordinator learns the whole state again.
 
 An epoch is one start of the command on all members.  The start of the next one is ordered only when each member is
-`ready` *at the epoch before*: it has said that its command of that epoch, and of any earlier one, is dead and will not
-start.  A member that is told `stop` of an epoch that it never ran takes its number over, and says so.
+`ready` *at the epoch before*: it has reported that its command of that epoch, and of any earlier one, is dead and will
+not start.  A member that gets `stop` for an epoch that it never ran adopts its number and reports that.
 
-While the cause of a `stop` is None it is open whose trouble came first: who is `ending` waits.  With a cause it is
-settled that all start again, also who is `ending`.
+While the cause of a `stop` is None, it is open which failure came first, and members that are `ending` wait.  With a
+cause it is decided that all members restart, including those that are `ending`.
 """
 
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ NONE: Final[Counts] = (0, 0, 0)
 def decide(coordinator: Coordinator, event: Event) -> Outcome:
     after, effects = coordinator, Effects()
     if isinstance(event, Reported):
-        after, effects = _heard(coordinator, event.now, event.report)
+        after, effects = _reported(coordinator, event.now, event.report)
     elif isinstance(event, MemberLost):
         after, effects = _gone(coordinator, event)
     elif coordinator.deadline is not None and event.now >= coordinator.deadline:
@@ -93,17 +93,17 @@ def decide(coordinator: Coordinator, event: Event) -> Outcome:
     if end is not None:
         after, more = _end(after, end)
     else:
-        after, more = _judge(after, event.now, event.pulses if isinstance(event, Reported) else {})
-    told = (
+        after, more = _assess(after, event.now, event.pulses if isinstance(event, Reported) else {})
+    orders = (
         () if after.order is coordinator.order or after.order == coordinator.order else (ReportReceived(after.order),)
     )
-    return after, (*effects, *more, *told)
+    return after, (*effects, *more, *orders)
 
 
-# --- who says what --------------------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------------------------
 
 
-def _heard(coordinator: Coordinator, now: float, report: Report) -> Outcome:
+def _reported(coordinator: Coordinator, now: float, report: Report) -> Outcome:
     before = coordinator.members.get(report.rank)
     if not 0 <= report.rank < coordinator.size:
         why = f"member {report.rank} does not belong to a group of {coordinator.size}"
@@ -118,7 +118,7 @@ def _heard(coordinator: Coordinator, now: float, report: Report) -> Outcome:
     if report.seq < before.report.seq or before.report.state == "left":
         return coordinator, ()
     if report.seq == before.report.seq and before.gone is None:
-        return coordinator, ()  # what almost every message is
+        return coordinator, ()  # a repeated report, as almost every message is
     return taken(coordinator, now, report, before), _back(coordinator, report) if before.gone else ()
 
 
@@ -137,19 +137,19 @@ def _back(coordinator: Coordinator, report: Report) -> Effects:
 
 
 def _elapsed(coordinator: Coordinator, now: float) -> Coordinator:
-    """A copy, so that it is judged again."""
+    """A new value, so that `decide` assesses it again."""
     after = coordinator._replace(fences={rank: until for rank, until in coordinator.fences.items() if until > now})
     if after.unheard is not None and now >= after.unheard:
         after = after._replace(unheard=None, missed=True)
     return after._replace(kinds=count(after))
 
 
-# --- what follows ---------------------------------------------------------------------------------------------------
+# --- transitions ----------------------------------------------------------------------------------------------------
 
 
-def _judge(coordinator: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _assess(coordinator: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     if coordinator.kinds.get("done") == coordinator.size:
-        return _end(coordinator, GroupEnd(0, exit_codes.SUCCEEDED, "all members have ended well"))
+        return _end(coordinator, GroupEnd(0, exit_codes.SUCCEEDED, "all members have succeeded"))
     match coordinator.phase:
         case Gathering():
             return _gathering(coordinator, coordinator.phase, now, pulses)
@@ -194,12 +194,12 @@ def _gathering(coordinator: Coordinator, phase: Gathering, now: float, pulses: M
 
 
 def _learned(coordinator: Coordinator) -> Outcome:
-    """All are at work: so it is, and was before this coordinator."""
+    """All members run the epoch: adopt the state from before this coordinator started."""
     counts = most(coordinator)
     progressed = any(m.report.progressed for m in coordinator.members.values() if m.report.epoch == coordinator.epoch)
     order = GroupOrder(coordinator.epoch, "run", counts=counts, paused=coordinator.order.paused)
     after = coordinator._replace(phase=Steady(), order=order, counts=counts, progressed=progressed, unheard=None)
-    return _shown(after), (NodeNote(f"all {coordinator.size} are at epoch {coordinator.epoch}"),)
+    return _shown(after), (NodeNote(f"all {coordinator.size} members are at epoch {coordinator.epoch}"),)
 
 
 def _steady(coordinator: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
@@ -273,14 +273,13 @@ def _draining(
 
 
 def _new_here(coordinator: Coordinator) -> MemberState | None:
-    """Rank 0, where it is new since the epoch began: that it was lost is what the others met, and is no trouble of
-    theirs."""
+    """Rank 0, if it is new since the epoch began: its loss is the cause of what the other members report."""
     member = coordinator.members.get(0)
     return member if coordinator.heard and member is not None and member.report.ran < coordinator.epoch else None
 
 
 def _patience(coordinator: Coordinator) -> float:
-    """Long enough for what a fence waits for, and for a device to heal."""
+    """How long draining may take: long enough for a fence, and for a device to heal."""
     return coordinator.lease + LATE + coordinator.drain + coordinator.heal
 
 
@@ -291,7 +290,7 @@ def _why(coordinator: Coordinator, who: MemberState | None) -> str:
             (m for _, m in sorted(coordinator.members.items()) if kind_of(m, coordinator.epoch, False) not in at_work),
             None,
         )
-        return f"{odd.name} does not run the command of it" if odd else "a member is missing"
+        return f"{odd.name} does not run its command" if odd else "a member is missing"
     if who.report.trouble is not None and who.at is not None and who.report.epoch == coordinator.epoch:
         return f"{who.name}: {sentences.short(who.report.trouble.why, sentences.REASON)}"
     if who.gone is not None:
@@ -315,7 +314,7 @@ def _cure(coordinator: Coordinator, who: MemberState | None, pulses: Mapping[int
 
 
 def _go(coordinator: Coordinator, cure: Cure, now: float) -> Outcome:
-    """The barrier: nothing of an earlier epoch runs anywhere."""
+    """The barrier is passed, as nothing of an earlier epoch runs anywhere: order the next epoch."""
     epoch = coordinator.epoch + 1
     counts = cure.counts or coordinator.counts or most(coordinator)
     if coordinator.progressed:
@@ -324,21 +323,21 @@ def _go(coordinator: Coordinator, cure: Cure, now: float) -> Outcome:
     node, rank, step = cure.suspect or (None, None, None)
     paused = (
         coordinator.order.paused if coordinator.order.paused == float("inf") else None
-    )  # the others count from another moment
+    )  # a pause with an end runs from another moment on each member
     order = GroupOrder(epoch, "run", cure.why, cure.cause, node, rank, step, counts, paused=paused)
     after = coordinator._replace(
         phase=Steady(now + coordinator.wait), order=order, counts=counts, progressed=False, unheard=None, missed=False
     )._replace(heard=False)
-    return after._replace(kinds=count(after)), (NodeNote(f"all {coordinator.size} start epoch {epoch}"),)
+    return after._replace(kinds=count(after)), (NodeNote(f"all {coordinator.size} members start epoch {epoch}"),)
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
 def _final(coordinator: Coordinator, report: Report) -> GroupEnd | None:
-    """A verdict that needs no others: of a device or of ftrun itself; of one that has left with one, since it had to
-    be everybody's, or could not be; and whatever rank 0 leaves with.  Who leaves because it does not hear rank 0 is
-    lost, and that is all."""
+    """A verdict that does not depend on other members: one about a device or ftrun itself; that of a member that has
+    left with one, which must hold for all since the member cannot return; and any verdict with which rank 0 leaves.  A
+    member that leaves since it has lost contact with rank 0 counts as lost."""
     member = coordinator.members[report.rank]
     own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
     if own is not None:
@@ -371,7 +370,7 @@ def _limit(why: str, node: str | None = None) -> GroupEnd:
 def _end(coordinator: Coordinator, end: GroupEnd) -> Outcome:
     order = GroupOrder(coordinator.epoch, "end", end.why, node=end.node, counts=coordinator.counts or NONE, end=end)
     return coordinator._replace(phase=Ended(), order=order), (
-        NodeNote(f"all end with {end.code} ({end.verdict}): {end.why}"),
+        NodeNote(f"all members end with {end.code} ({end.verdict}): {end.why}"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator knows of the members of its group: values, and their upkeep."""
+"""The coordinator's view of the members of its group: the values, and how reports change them."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
@@ -7,18 +7,18 @@ from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first_failure
 from ftrun.core.machine.values import Reason
 
-HINT: Final = 10.0  # s of waiting before it is said for whom
-STRANGERS: Final = 1024  # that are remembered
-LATE: Final = 5.0  # s; a word that is older when it arrives was sent over a connection that has been given up
+HINT: Final = 10.0  # s of waiting after which the missing members are named
+STRANGERS: Final = 1024  # the most strangers that are remembered
+LATE: Final = 5.0  # s; no message arrives later than that, since its connection has been given up by then
 
 Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy", "still"]
-"""How a member stands to the epoch.  `fenced`: an earlier life in its place may still run its command.  `behind`:
-ready, but it has not said that this epoch is over for it.  `fallen`: of what is not known yet.  `still`: of those that
-run or are done, so many have accelerators that do not change."""
+"""The state of a member in the epoch.  `fenced`: an earlier life in its place may still run its command.  `behind`: it
+is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause.  `still`:
+among the members that run or are done, those whose accelerators do not change."""
 
 
 class Reported(NamedTuple):
-    """`pulses`: of all members, where this report may be of a hang."""
+    """A report came.  `pulses`: those of all members, where this report may be about a hang."""
 
     now: float
     report: Report
@@ -33,7 +33,7 @@ Event = Reported | MemberLost | DeadlineReached
 
 
 class ReportReceived(NamedTuple):
-    """To every member."""
+    """Send the order to every member."""
 
     order: GroupOrder
 
@@ -45,7 +45,7 @@ class MemberRefused(NamedTuple):
 
 
 class NodeNote(NamedTuple):
-    """A line for rank 0's record."""
+    """A line for the records of rank 0."""
 
     what: str
 
@@ -55,7 +55,7 @@ Effects = tuple[Effect, ...]
 
 
 class Cure(NamedTuple):
-    """All start again, because of this."""
+    """The reason why all members restart."""
 
     cause: Reason
     why: str
@@ -64,20 +64,21 @@ class Cure(NamedTuple):
 
 
 class Gathering(NamedTuple):
-    """Not all have come yet, and nobody is disturbed.  `hint`: when it is said who is missing."""
+    """Not all members have come yet, and those that run are left alone.  `hint`: when the missing ones are named."""
 
     deadline: float | None
     hint: float | None = None
 
 
 class Steady(NamedTuple):
-    """All run the epoch, or did, or are about to, by the deadline."""
+    """All members run the epoch, have run it, or have to start it before the deadline."""
 
     deadline: float | None = None
 
 
 class Draining(NamedTuple):
-    """The epoch is over, and not all are ready.  `lost`: since when one is or was, and `loss`: who, if it had come."""
+    """The epoch is over, and not all members are ready.  `lost`: since when a member is or was lost, and `loss`: which
+    one, if it had ever come."""
 
     since: float
     deadline: float
@@ -88,7 +89,7 @@ class Draining(NamedTuple):
 
 
 class MemberGone(NamedTuple):
-    """The same, and a member is not there: up to the deadline it is waited for."""
+    """As `Draining`, while a member is missing; it is waited for until the deadline."""
 
     since: float
     deadline: float
@@ -107,31 +108,31 @@ Phase = Gathering | Steady | Draining | MemberGone | Ended
 
 class Coordinator(NamedTuple):
     size: int
-    wait: float  # for a member that is not there
-    drain: float  # what a member takes at most to end its command
-    heal: float  # and what it takes at most then, before it is ready
+    wait: float  # how long a missing member is waited for
+    drain: float  # the most that a member needs to stop its command
+    heal: float  # the most that it then needs before it is ready
     started: float
     phase: Phase
     order: GroupOrder = GroupOrder(0, "wait")
     members: Mapping[int, MemberState] = {}
     kinds: Mapping[Kind, int] = {}
     fences: Mapping[int, float] = {}  # rank: until when an earlier life may run its command
-    progressed: bool = False  # some member did, in this epoch
+    progressed: bool = False  # a member made progress in this epoch
     counts: Counts | None = None  # None: not known here
-    strangers: Mapping[tuple[int, str], float] = {}  # rank and life: since when it wants a place that is taken
-    unheard: float | None = None  # from then on, who has not been heard is lost; None: not yet, or it is past
-    missed: bool = False
-    heard: bool = False  # this epoch was, and not given here
-    silence: float = SILENCE  # without a word of a member that count as its loss
+    strangers: Mapping[tuple[int, str], float] = {}  # (rank, life): since when it asks for a place that is taken
+    unheard: float | None = None  # when members that have not reported count as lost; None: not set, or past
+    missed: bool = False  # that time has passed
+    heard: bool = False  # this epoch is known from reports, and was not started by this coordinator
+    silence: float = SILENCE  # how long a member may be silent before it counts as lost
 
     @property
     def epoch(self) -> int:
-        """The highest heard or given."""
+        """The highest epoch that was reported or ordered."""
         return self.order.epoch
 
     @property
     def lease(self) -> float:
-        """For so long a member's command may work on after its last word of rank 0 (clients/group_messenger)."""
+        """How long a member's command may continue after the last message from rank 0 (clients/group_messenger)."""
         return self.silence + self.wait
 
     @property
@@ -145,7 +146,7 @@ class Coordinator(NamedTuple):
 
     @property
     def staying(self) -> int:
-        """Members other than rank 0 that are there, and have not said their last word."""
+        """How many members other than rank 0 are connected and have not left."""
         there = (m for rank, m in self.members.items() if rank and m.gone is None and m.report.state != "left")
         return sum(1 for _ in there)
 
@@ -156,22 +157,23 @@ Outcome = tuple[Coordinator, Effects]
 def gather(
     now: float, size: int, wait: float, drain: float, heal: float = 0.0, silence: float = SILENCE
 ) -> Coordinator:
-    """A coordinator that knows nothing yet."""
+    """A new coordinator, without any knowledge."""
     return Coordinator(size, wait, drain, heal, now, Gathering(now + wait, now + HINT), silence=silence)
 
 
 def taken(coordinator: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
-    """Its place has this report now."""
+    """The coordinator with this report of a member."""
     if report.epoch > coordinator.epoch and not isinstance(coordinator.phase, Ended):
         coordinator = _raised(coordinator, now, report.epoch)
     return put(coordinator, MemberState(report, first_failure(report, now, before)))
 
 
 def _raised(coordinator: Coordinator, now: float, epoch: int) -> Coordinator:
-    """A higher epoch is heard: we have forgotten it, and nothing that we settled for the one before holds."""
+    """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
+    before are void."""
     order = coordinator.order._replace(epoch=epoch, cause=None, progressed=False, still=False)
     match coordinator.phase:
-        case Gathering() if coordinator.epoch == 0:  # the others have to be somewhere
+        case Gathering() if coordinator.epoch == 0:  # the other members must exist
             coordinator = coordinator._replace(phase=Gathering(None), unheard=now + coordinator.silence)
         case Steady():
             coordinator, order = coordinator._replace(phase=Gathering(None)), order._replace(what="wait")
@@ -184,7 +186,7 @@ def _raised(coordinator: Coordinator, now: float, epoch: int) -> Coordinator:
 
 
 def put(coordinator: Coordinator, member: MemberState) -> Coordinator:
-    """Cheap: a thousand members become ready one after the other."""
+    """The coordinator with this member.  It is cheap, since a thousand members may become ready one after the other."""
     rank = member.report.rank
     before = coordinator.members.get(rank)
     members = dict(coordinator.members)
@@ -211,7 +213,7 @@ def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
     current = report.epoch == epoch
     match report.state:
         case "left" if current and report.end is not None and report.end.code == 0 and not report.end.asked:
-            return "done"  # it heard the verdict of a coordinator that has forgotten it
+            return "done"  # it received the verdict of an earlier coordinator
         case _ if member.gone is not None or report.state == "left":
             return "gone"
         case _ if fenced:
@@ -240,13 +242,13 @@ def count(coordinator: Coordinator) -> Mapping[Kind, int]:
 
 
 def absent(coordinator: Coordinator) -> list[int]:
-    """Who never came, or has gone."""
+    """The ranks of the members that never came or are gone."""
     gone = (r for r, m in coordinator.members.items() if kind_of(m, coordinator.epoch, False) == "gone")
     return sorted((*gone, *(r for r in range(coordinator.size) if r not in coordinator.members)))
 
 
 def most(coordinator: Coordinator) -> Counts:
-    """As far as anybody knows."""
+    """The highest counts that any member reports."""
     hang, fault, failure = (
         max((m.report.counts[i] for m in coordinator.members.values()), default=0) for i in range(3)
     )
@@ -257,9 +259,10 @@ def most(coordinator: Coordinator) -> Counts:
 
 
 def fenced(coordinator: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
-    """Who does not hear rank 0 may work on, and ends its command by itself when its lease is over; who lost its machine
-    may be cut off only.  Nothing of it is left where it said so, or where its connection closed and this one, on the
-    same machine, came only then: one that was there before does not follow it, and it may have lost its messenger only.
+    """A member that has lost contact with rank 0 may keep working, and stops its command itself when its lease is over;
+    a machine that seems lost may only be cut off.  So the new life in its place is fenced, unless nothing of the
+    earlier life is left: its connection closed, and the new life, on the same machine, came only after that.  A new
+    life that was there before does not succeed it, since the earlier one may have lost only its messenger.
     """
     gone = before.gone
     if coordinator.epoch == 0 or gone is None:
@@ -268,7 +271,7 @@ def fenced(coordinator: Coordinator, now: float, before: MemberState, report: Re
     closed = next((at for at in (gone.shut, gone.heard) if at is not None), gone.now)
     if gone.closed and before.report.boot == report.boot and since >= closed:
         return coordinator
-    # It cannot have had a word of us later than we had one of it, but for one that was on its way (LATE).
+    # Its last message from rank 0 is not later than rank 0's last one from it, but for one on the way (LATE).
     last = gone.heard if gone.heard is not None and not gone.closed else gone.now
     return fence(coordinator, now, {report.rank: last})
 
@@ -277,25 +280,26 @@ def stranger(coordinator: Coordinator, now: float, report: Report) -> Coordinato
     key = report.rank, report.life
     if key in coordinator.strangers:
         return coordinator
-    known = list(coordinator.strangers.items())[1 - STRANGERS :]  # with the secret anybody may come by
+    known = list(coordinator.strangers.items())[1 - STRANGERS :]  # anyone who has the secret may connect
     return coordinator._replace(strangers=dict([*known, (key, now)]))
 
 
 def wary(coordinator: Coordinator, now: float, report: Report) -> Coordinator:
-    """Who comes late to one who has forgotten, and has run nothing, may be in the place of another."""
+    """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
     if isinstance(coordinator.phase, Gathering | Ended) or not without_past(report, coordinator.epoch):
         return coordinator
     return fence(coordinator, now, {report.rank: coordinator.started})
 
 
 def without_past(report: Report, epoch: int) -> bool:
-    """Where rank 0 is, the coordinator is: nobody else is in its place.  Who ran the newest epoch itself was alone in
-    its place when that began."""
+    """Whether an earlier life may exist in the place of this member.  Not in that of rank 0, where the coordinator is;
+    nor in that of a member that itself ran the newest epoch, since it was alone in its place when that began."""
     return report.rank != 0 and report.state == "ready" and report.trouble is None and report.ran < max(epoch, 1)
 
 
 def suspicious(coordinator: Coordinator, now: float) -> Coordinator:
-    """Who forgot whom those without a past replace lets them wait until nobody else can be at work in their place."""
+    """A new coordinator does not know the earlier lives of members without a past: it fences them until no earlier life
+    can still be at work in their place."""
     new = {
         rank: coordinator.started
         for rank, m in coordinator.members.items()
@@ -305,10 +309,11 @@ def suspicious(coordinator: Coordinator, now: float) -> Coordinator:
 
 
 def fence(coordinator: Coordinator, now: float, lost: Mapping[int, float]) -> Coordinator:
-    """`lost`: rank: since when an earlier life in its place may have had no word of rank 0."""
+    """Fence these members.  `lost`: for each rank, the last time that an earlier life in its place may have had contact
+    with rank 0."""
     fences = dict(coordinator.fences)
     for rank, since in lost.items():
-        until = since + coordinator.lease + LATE + coordinator.drain  # later than any before: it is lost since then
+        until = since + coordinator.lease + LATE + coordinator.drain  # after the end of its lease and its command
         if until > now:
             fences[rank] = max(until, fences.get(rank, until))
     after = coordinator._replace(fences=fences)

@@ -1,25 +1,25 @@
-"""What the members of a group (one ftrun a container) tell rank 0, and what it orders all of them: whole states, so
-that a message that is lost, late or repeated does no harm."""
+"""The messages of a group (one ftrun in each container): the reports of the members to rank 0, and its orders to all of
+them.  Each is a complete state, so that a lost, late or repeated message does no harm."""
 
 from typing import Final, Literal, NamedTuple
 
 from ftrun.core.machine.values import Reason
 
-SILENCE: Final = 60.0  # s without a word of a member that count as its loss: the default of `--peer-timeout`
-BEATS: Final = 3  # heartbeats that have to be missing, at least
+SILENCE: Final = 60.0  # s without a message after which a member counts as lost: the default of `--peer-timeout`
+BEATS: Final = 3  # the least number of heartbeats that must be missing
 Counts = tuple[int, int, int]  # restarts in a row without progress: hang, fault, failure
 
 State = Literal["ready", "running", "fallen", "stopping", "done", "ending", "leaving", "left"]
-"""`ready`: nothing of an earlier epoch runs here, and nothing stands against a start.  `running`: the command of
-`epoch`.  `fallen`: it ended by itself, and it is not known yet of what.  `stopping`: the tree is being ended, or a
-device healed, or a wait is under way; `ready` follows.  `done`: it ended well.  `ending`: it ended, with a verdict, and
-waits for the word of the group.  `leaving`: this container is asked to stop from outside.  `left`: the last word of
-this ftrun."""
+"""`ready`: nothing of an earlier epoch runs here, and nothing prevents a start.  `running`: the command of `epoch`
+runs.  `fallen`: the command ended by itself, and the cause is not known yet.  `stopping`: the tree is being stopped, a
+device is being healed, or a delay is under way; `ready` follows.  `done`: the command succeeded.  `ending`: it ended
+with a verdict, which waits for the group's decision.  `leaving`: this container was asked from outside to stop.
+`left`: the last report of this ftrun."""
 
 
 class NodeFailure(NamedTuple):
-    """Why a member ended, or ends, the command of its epoch by itself.  `age`: for how long it has been so, in seconds
-    when this was said.  `rank`, `step`: of the suspect; `waits`: its stack shows that it waits for others."""
+    """Why a member itself stopped, or is stopping, the command of its epoch.  `age`: how many seconds before this
+    report that began.  `rank`, `step`: of the suspect; `waits`: its stack shows that it waits for others."""
 
     cause: Reason
     why: str
@@ -30,8 +30,8 @@ class NodeFailure(NamedTuple):
 
 
 class GroupEnd(NamedTuple):
-    """A verdict.  `asked`: it comes of a stop from outside.  `cut`: it comes of not hearing rank 0, so that it is the
-    loss of this member, and no verdict about the job."""
+    """A verdict.  `asked`: it follows from a stop from outside.  `cut`: this member lost contact with rank 0, so that
+    the verdict means the loss of this member and is none about the job."""
 
     code: int
     verdict: str
@@ -43,10 +43,10 @@ class GroupEnd(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All that rank 0 has to know of a member.  `life` names this ftrun: another one in its place has another; `seq`
-    rises in it.  `epoch`: of the command that runs or ran last, or of the last that it was told to be over: none up to
-    there will start here.  `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command was started
-    by this ftrun itself; 0: none.
+    """The complete state of a member, for rank 0.  `life` identifies this ftrun process, and `seq` rises within it.
+    `epoch`: that of the command that runs or ran last, or the last one that rank 0 declared over; no epoch up to it
+    will start here.  `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process
+    itself started; 0: none.
     """
 
     rank: int
@@ -61,12 +61,13 @@ class Report(NamedTuple):
     counts: Counts = (0, 0, 0)
     progressed: bool = False  # in this epoch, beyond all earlier ones
     still: bool = False  # its accelerators have not changed for as long as a hang takes
-    paused: float | None = None  # verdicts are held back for so many more seconds; inf: until resumed; 0: resumed
+    paused: float | None = None  # verdicts are paused for so many more seconds; inf: until resumed; 0: resumed
     ran: int = 0
 
 
 class Pulse(NamedTuple):
-    """The rank of a member that stopped first, as of its last heartbeat: `age` s without a step, or a beat."""
+    """The rank of a member that stopped first, as of the member's last heartbeat: `age` seconds without a step or
+    heartbeat."""
 
     rank: int
     step: int | None
@@ -74,13 +75,13 @@ class Pulse(NamedTuple):
 
 
 class GroupOrder(NamedTuple):
-    """What every member is to do now.  `wait`: go on with what you do.  `run`: the command of `epoch` runs; who is
-    ready and has not run it starts it, who runs an older one ends that.  `stop`: `epoch` is over.  `end`: all is, with
-    `end`.
+    """What every member must do now.  `wait`: continue as before.  `run`: the command of `epoch` runs; a member that is
+    ready and has not run it starts it, a member that runs an older one stops that.  `stop`: `epoch` is over.  `end`:
+    the job ends with `end`.
 
-    `why` is one line for a person; `cause`, `node`, `rank`, `step`: of the first trouble.  `counts` hold from this
-    epoch on; `progressed`: some member did in this epoch, so that they are zero.  `still`: the accelerators of all have
-    not changed for as long as a hang takes.  `paused` as in `Report`.
+    `why` is one line for a person; `cause`, `node`, `rank`, `step`: of the first failure.  `counts` hold from this
+    epoch on; `progressed`: a member made progress in this epoch, which resets them.  `still`: the accelerators of all
+    members have not changed for as long as a hang takes.  `paused`: as in `Report`.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""Which member's trouble came first, and who stopped first in a hang.  Pure functions of what all have said."""
+"""Which member failed first, and which rank stopped first in a hang.  Pure functions of the reports of all members."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -9,8 +9,8 @@ NOWHERE: Final = -1  # before the first step
 
 
 class MemberLost(NamedTuple):
-    """Rank 0 has no word of this life any more.  `closed`: its connection closed, and no other came; else it is silent.
-    `heard`: when it was last known to be there, and `shut`: when its connection closed, if that is known."""
+    """Rank 0 has lost contact with this life of a member.  `closed`: its connection closed, and no new one came;
+    otherwise it is silent.  `heard`: when its last message came, and `shut`: when its connection closed, if known."""
 
     now: float
     rank: int
@@ -22,7 +22,7 @@ class MemberLost(NamedTuple):
 
 
 class MemberState(NamedTuple):
-    """`at`: since when it is in trouble, by our clock; None: it is in none."""
+    """The last report of a member.  `at`: since when it has failed, by the coordinator's clock; None: it has not."""
 
     report: Report
     at: float | None = None
@@ -40,7 +40,8 @@ class Suspect(NamedTuple):
 
 
 def first_failure(report: Report, now: float, before: MemberState | None) -> float | None:
-    """Since when: what was said later of the same trouble tells its age, not its beginning."""
+    """When the failure of this report began; None: there is no failure.  A later report of the same failure does not
+    move its beginning."""
     if report.trouble is None and report.state not in ("fallen", "ending", "left"):
         return None
     if report.trouble is not None:
@@ -51,7 +52,7 @@ def first_failure(report: Report, now: float, before: MemberState | None) -> flo
 
 
 def first(members: Iterable[MemberState], epoch: int) -> MemberState | None:
-    """Whose trouble in this epoch, or loss, came first; ties go to the lower rank."""
+    """The member whose failure in this epoch, or loss, came first; on a tie the one with the lower rank."""
     came = [(at, member) for member in members if (at := _since(member, epoch)) is not None]
     return min(came, key=lambda one: (one[0], one[1].report.rank))[1] if came else None
 
@@ -64,21 +65,22 @@ def _since(member: MemberState, epoch: int) -> float | None:
     return None
 
 
-def root_cause(who: MemberState, members: Mapping[int, MemberState], pulses: Mapping[int, Pulse]) -> Suspect:
-    """Of a hang: who did the lowest step; of several the one whose stack does not show that it waits for others; then
-    who has been silent longest.  Of anything else: whom the trouble names."""
-    trouble = who.report.trouble
-    if trouble is None:
-        return Suspect(who.report.node)
-    if trouble.cause != "hang":
-        return Suspect(who.report.node, trouble.rank, trouble.step)
-    epoch = who.report.epoch
+def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: Mapping[int, Pulse]) -> Suspect:
+    """The suspect of the failure.  In a hang that is the rank with the lowest step; among several, one whose stack does
+    not show that it waits for others; then the one that has been silent longest.  In any other failure, the reported
+    rank."""
+    failure = failed.report.trouble
+    if failure is None:
+        return Suspect(failed.report.node)
+    if failure.cause != "hang":
+        return Suspect(failed.report.node, failure.rank, failure.step)
+    epoch = failed.report.epoch
     found = [
         _suspected(member.report, member.report.trouble, pulses.get(rank))
         for rank, member in members.items()
-        if member.report.epoch == epoch and (member is who or rank in pulses)
+        if member.report.epoch == epoch and (member is failed or rank in pulses)
     ]
-    named = Suspect(who.report.node, trouble.rank, trouble.step)
+    named = Suspect(failed.report.node, failure.rank, failure.step)
     return min(found, key=lambda one: (one.step, one.waits, -one.silent, one.member)).suspect if found else named
 
 
@@ -90,8 +92,8 @@ class _Suspected(NamedTuple):
     suspect: Suspect
 
 
-def _suspected(report: Report, trouble: NodeFailure | None, pulse: Pulse | None) -> _Suspected:
-    hung = trouble if trouble is not None and trouble.cause == "hang" else None
+def _suspected(report: Report, failure: NodeFailure | None, pulse: Pulse | None) -> _Suspected:
+    hung = failure if failure is not None and failure.cause == "hang" else None
     rank, step, age, waits = (None, None, 0.0, False) if pulse is None else (*pulse, False)
     if hung is not None and (pulse is None or hung.rank in (None, pulse.rank)):
         rank = hung.rank if hung.rank is not None else rank

@@ -1,4 +1,4 @@
-"""The command ended by itself: what that means, and whether another start can help."""
+"""The command ended by itself: what its status means, and whether a restart can help."""
 
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,13 @@ from ftrun.core.text import sentences
 if TYPE_CHECKING:
     from ftrun.core.rules.crash_causes import Diagnosis
 
-BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: they reach the command's group past us
+BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: the terminal sends them to the command's process group directly
 
 
 def exited(
     job: Job, phase: Launching | Starting | Running | Suspect, event: ev.CommandExited, policy: Policy
 ) -> Outcome:
-    """What the command left behind is ended too, then its status decides."""
+    """Processes that the command left behind are ended too; then its status decides."""
     attempt, status = phase.attempt, exit_codes.own(event.code, event.signal)
     job, attempt, written = credit(job, attempt, event.now, policy)
     by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal in BY_TERMINAL)
@@ -29,33 +29,34 @@ def exited(
         verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED if by_request else exit_codes.FAILED
         job = job._replace(want=Finish(status, verdict, _ending(event)))
         return stop(job, attempt, event.now, policy, (*written, exit_record(event)))
-    found = _judged(event)
-    why = _ending(event) if found is None else found.why
+    diagnosis = _diagnosis(event)
+    why = _ending(event) if diagnosis is None else diagnosis.why
     if not why.startswith(_ending(event)):
         why = f"{_ending(event)}: {why}"
-    written += (exit_record(event, found),)
+    written += (exit_record(event, diagnosis),)
     fault = blamed(attempt, policy)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
         return trouble(job, attempt, "fault", why, event.now, policy, written, status, fault)
-    incurable = why if found is not None and not found.recoverable and "failure" in policy.restart_on else None
+    final = diagnosis is not None and not diagnosis.recoverable and "failure" in policy.restart_on
+    incurable = why if final else None
     return trouble(job, attempt, "failure", why, event.now, policy, written, status, incurable=incurable)
 
 
-def _judged(event: ev.CommandExited) -> "Diagnosis | None":
+def _diagnosis(event: ev.CommandExited) -> "Diagnosis | None":
     if event.ending is None:
         return None
-    from ftrun.core.rules import crash_causes  # its rules are many, and most commands never fail
+    from ftrun.core.rules import crash_causes  # loaded late: it has many rules, and most commands never fail
 
     return crash_causes.diagnose(event.ending)
 
 
-def exit_record(event: ev.CommandExited, found: "Diagnosis | None" = None) -> do.Persist:
+def exit_record(event: ev.CommandExited, diagnosis: "Diagnosis | None" = None) -> do.Persist:
     fields: tuple[tuple[str, object], ...] = (
         (("code", event.code),) if event.signal is None else (("signal", event.signal),)
     )
-    if found is not None and event.ending is not None:
-        fields += (("why", found.why), ("rule", found.rule))
+    if diagnosis is not None and event.ending is not None:
+        fields += (("why", diagnosis.why), ("rule", diagnosis.rule))
         fields += (("oom_kills", event.ending.oom_kills),) if event.ending.oom_kills else ()
     return do.Persist("exited", fields)
 

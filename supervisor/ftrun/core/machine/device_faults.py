@@ -1,4 +1,4 @@
-"""Device faults: what acts at once, what is only remembered, and how a fault is cured before the next start."""
+"""Device faults: which ones act at once, which are only recorded, and how a fault is healed before the next start."""
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -22,13 +22,12 @@ from ftrun.core.rules.fault_history import DAY, NO_CODE, TIMES, Clock, Occurrenc
 from ftrun.core.rules.policy import Policy, exhausted
 from ftrun.core.text import durations, sentences
 
-HARMLESS = "warning"  # the severity of what is only recorded
-AFTERMATH = 60.0  # s; training that still moves so long after a fault of its own did not end of it
+HARMLESS = "warning"  # the severity of a fault that is only recorded
+AFTERMATH = 60.0  # s; training that still moves so long after a user-induced fault did not fail because of it
 
 
 def faulted(job: Job, phase: Starting | Running | Suspect, event: ev.FaultReported, policy: Policy) -> Outcome:
-    """A fault alone kills nothing that can go on: warnings, unknown codes and faults of severity `user` are only
-    recorded."""
+    """Warnings, unknown codes and faults of severity `user` are only recorded, since the command can continue."""
     fault, attempt = event.fault, phase.attempt
     job, attempt, written = _noted(job, attempt, event, policy)
     if not fault.acts or fault.mark in phase.attempt.known or fault.device in job.ledger.removed:
@@ -37,8 +36,8 @@ def faulted(job: Job, phase: Starting | Running | Suspect, event: ev.FaultReport
 
 
 def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Outcome:
-    """End the attempt for this fault: to heal it, to do without the device, or to leave the node.  At once: on a device
-    that is at fault nothing can be finished, and a checkpoint of it would be worse than none."""
+    """Stop the attempt because of this fault: to heal it, to continue without the device, or to leave the node.  There
+    is no grace: nothing can be finished on a faulty device, and a checkpoint from it would be worse than none."""
     policy = policy._replace(grace=0.0)
     why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
     hopeless = _hopeless(job, fault, policy)
@@ -48,7 +47,7 @@ def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, w
     shed = _shed(job, fault, policy)
     if shed is not None and not exhausted(job.ledger, "fault", policy):
         job, removed = shed
-        why += ", going on without it"
+        why += ", continuing without it"
         return trouble(job, attempt, "fault", why, now, policy, (*written, removed))
     want = finish_with(exit_codes.NODE_FAULT, why, fault.device)
     written += (escalation("fault", want),)
@@ -57,16 +56,16 @@ def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, w
 
 
 def _noted(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:
-    """Written down; counted once an attempt, if it is one that counts."""
+    """Record the fault.  One that acts, or that the program caused, is counted, once for each attempt."""
     fault = event.fault
     counts = (fault.acts or fault.by_user) and fault.mark not in attempt.known
     written: Effects = (do.Persist("fault", _fields(fault), durable=counts),)
     if not counts:
         return job, attempt, written
     ledger = job.ledger
-    if fault.code != NO_CODE:  # faults without a code are not the same fault
+    if fault.code != NO_CODE:  # faults without a code cannot be compared
         one = Occurrence(policy.node, *fault.place, fault.severity, event.clock, ledger.job)
-        # ModelArts counts only schedules without a clear fault of a node or chip: one that the program caused is none.
+        # ModelArts counts only schedules without a clear fault of a node or chip; a user-induced one is not clear.
         clear = ledger.faulted or not fault.by_user
         ledger = ledger._replace(occurrences=noted(ledger.occurrences, (one,)), faulted=clear)
     attempt = attempt._replace(known=(*attempt.known, fault.mark))
@@ -80,7 +79,7 @@ def _fields(fault: Fault) -> tuple[tuple[str, object], ...]:
 
 
 def blamed(attempt: Attempt, policy: Policy) -> Fault | None:
-    """The user-induced fault that this attempt ends of: training has not gone on for long after it."""
+    """The user-induced fault that ended this attempt: training did not continue for long after it."""
     moved = max((r.moved_at for r in attempt.ranks if r.moved_at is not None), default=0.0)
     if attempt.fault is None or "fault" not in policy.restart_on or moved > attempt.fault_at + AFTERMATH:
         return None
@@ -88,8 +87,8 @@ def blamed(attempt: Attempt, policy: Policy) -> Fault | None:
 
 
 def faulted_ending(job: Job, phase: Stopping | Pending | Healing, event: ev.FaultReported, policy: Policy) -> Outcome:
-    """A GPU that falls off the bus often shows first as a hang: what is found before the next start comes before it,
-    and outweighs a verdict that would send the job back to this node."""
+    """A fault that is found between two attempts.  A GPU that falls off the bus often shows first as a hang: such a
+    fault is healed before the next start, and it overrides a verdict that would send the job back to this node."""
     fault, want = event.fault, job.want
     attempt = phase.attempt if isinstance(phase, Stopping) else None
     known = attempt.known if attempt else tuple(f.mark for f in want.faults) if isinstance(want, Restart) else ()
@@ -104,10 +103,9 @@ def faulted_ending(job: Job, phase: Stopping | Pending | Healing, event: ev.Faul
     shed = _shed(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
     if shed is not None:
         return shed[0], (*written, shed[1])
-    back = (
-        isinstance(want, Finish) and want.verdict == exit_codes.HANG_LIMIT.name
-    )  # the job would come to this node again
-    if hopeless is None or not (isinstance(want, Restart) or back):
+    # The job may be scheduled on this node again.
+    may_return = isinstance(want, Finish) and want.verdict == exit_codes.HANG_LIMIT.name
+    if hopeless is None or not (isinstance(want, Restart) or may_return):
         return job, written
     why = f"device {fault.device} reports {fault.code} ({fault.severity}){hopeless}"
     if fault.by_user:
@@ -120,7 +118,7 @@ def faulted_ending(job: Job, phase: Stopping | Pending | Healing, event: ev.Faul
 
 
 def _hopeless(job: Job, fault: Fault, policy: Policy) -> str | None:
-    """Why healing is not tried."""
+    """Why healing is not tried, as the end of a sentence; None: it is tried."""
     if fault.severity == "critical":
         return ""
     return (
@@ -129,8 +127,8 @@ def _hopeless(job: Job, fault: Fault, policy: Policy) -> str | None:
 
 
 def _shed(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[Job, do.Persist] | None:
-    """The job without this device, if enough are left and it is one of them.  Before the `first` start that is no
-    restart, and one that nobody can name is left out by naming the others."""
+    """The job without this device, if it is one of the job's devices and enough others are left.  Before the `first`
+    start this needs no permission to restart, and a device that is not listed is left out by naming the others."""
     removed = tuple(dict.fromkeys((*job.ledger.removed, fault.device)))
     left = [device for device in job.devices if device.id not in removed]
     if policy.min_devices is None or len(left) < policy.min_devices:
@@ -150,31 +148,31 @@ def _shed(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[
 
 def standing(job: Job, event: ev.FaultReported, policy: Policy) -> Outcome:
     """A fault that a device has before the first start.  A critical one ends the job before anything runs, or the job
-    does without that device; what could heal was there before us, kills nothing, and is only recorded."""
+    continues without that device.  Other faults existed before ftrun, end nothing, and are only recorded."""
     attempt = Attempt(job.ledger.start_cnt)
     if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:
         job, _, written = _noted(job, attempt, event._replace(fault=event.fault._replace(severity=HARMLESS)), policy)
         return job, written
     fault, device = event.fault, event.fault.device
     job, _, written = _noted(job, attempt, event, policy)
-    why = f"device {device} cannot be used, it reports {fault.code} before the first start"
+    why = f"device {device} cannot be used: it reports {fault.code} before the first start"
     why += f" ({fault.severity}{': ' if fault.why else ''}{fault.why})"
     shed = _shed(job, fault, policy, first=True)
     if shed is not None:
-        return shed[0], (*written, shed[1], do.LogLine(sentences.sentence(why, "going on without it")))
+        return shed[0], (*written, shed[1], do.LogLine(sentences.sentence(why, "continuing without it")))
     return isolate(job, why, written, device=device)
 
 
 def late(event: ev.FaultReported) -> ev.FaultReported:
-    """The same where the look at the devices came too late for the first start: only what is critical still acts."""
+    """The event, as it counts where the device check came too late for the first start: only a critical fault acts."""
     if not event.standing or event.fault.severity == "critical":
         return event
     return event._replace(fault=event.fault._replace(severity=HARMLESS))
 
 
 def unhealed(job: Job, event: ev.FaultReported, policy: Policy) -> bool:
-    """Whether the device has reported this fault, or a critical one, in an earlier schedule of the last day, on this
-    node: it still reports one, so it has not healed since."""
+    """Whether the device reported this fault, or a critical one, on this node in an earlier schedule of the last day.
+    Since it still reports a fault, it has not healed."""
     place, fault = (policy.node, event.fault.device), event.fault
     return any(
         one.on == place and age(one.at, event.clock) <= DAY and (one.code == fault.code or one.severity == "critical")
@@ -190,21 +188,21 @@ def has_to_wait(job: Job) -> bool:
 
 
 def heal(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
-    """The tree is dead: have the next fault cured, then wait for the platform's permission."""
+    """The tree is dead: heal the next fault, then wait for the platform's permission."""
     fault = job.want.faults[0] if isinstance(job.want, Restart) and job.want.faults else None
     job = job._replace(phase=Healing(fault, now + policy.heal_timeout, attempt))
     if fault is None:
         most = durations.seconds(policy.heal_timeout)
-        waits = f"the platform permits no start: {job.held}; waiting for it, {most} at most"
+        waits = f"the platform does not permit a start: {job.held}; waiting at most {most} for its permission"
         return job, (*written, do.Persist("healing", (("why", job.held),)), do.LogLine(waits), do.Heal(None))
     return job, (*written, do.Persist("healing", _fields(fault)), do.Heal(fault))
 
 
 def given_back(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: Policy) -> tuple[Job, Effects]:
-    """The next start has the devices again that were taken out and are seen to be well.
+    """Removed devices that are healthy again are used by the next start.
 
-    Not in the restart that a device is taken out for, and not a device that keeps failing (`_keeps_failing`): there the
-    word of the driver that it is well has been wrong.
+    Excluded are devices that were removed for this very restart, and devices that keep failing (`_keeps_failing`),
+    whose driver has wrongly reported them as healthy.
     """
     if isinstance(job.want, Finish):
         return job, ()
@@ -220,10 +218,10 @@ def given_back(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: 
         return job, ()
     out = tuple(device for device in job.ledger.removed if device not in back)
     used = [device for device in job.devices if device.id not in out]
-    visible = (used[0].variable, *(device.word for device in used)) if out else ()  # empty: as the command was given it
+    visible = (used[0].variable, *(device.word for device in used)) if out else ()  # empty: as the user set it
     written: Effects = ()
     for device in back:
-        why = "its driver calls it healthy, and reports no fault of it"
+        why = "its driver reports it as healthy, without any fault"
         record = do.Persist("returned", (("device", device), ("devices", len(used)), ("why", why)), durable=True)
         written += (record, do.LogLine(f"device {device} is used again: {why}"))
     return job._replace(ledger=job.ledger._replace(removed=out, visible=visible)), written
@@ -242,7 +240,7 @@ def _keeps_failing(job: Job, device: str, now: Clock, policy: Policy) -> bool:
 
 
 def cured(job: Job, device: str) -> Job:
-    """Without the faults of this device: it was seen to be well, whatever it had been said to have."""
+    """The job without the faults of this device, which has been found healthy."""
     if isinstance(job.want, Restart):
         still = tuple(fault for fault in job.want.faults if fault.device != device)
         return job._replace(want=job.want._replace(faults=still))
@@ -250,17 +248,19 @@ def cured(job: Job, device: str) -> Job:
 
 
 def given_up(job: Job, phase: Healing, policy: Policy) -> tuple[Job, do.Persist] | None:
-    """The fault did not heal: the job without that device, where it can do without."""
+    """The fault did not heal: the job without that device, where enough others are left."""
     return None if phase.fault is None else _shed(job, phase.fault, policy)
 
 
 def not_healed(job: Job, phase: Healing, why: str | None) -> Outcome:
-    if phase.fault is None and job.leaving:  # which says nothing of this node
+    if phase.fault is None and job.leaving:  # the request does not mean that this node is faulty
         return conclude(
             job,
-            unless_schedules_exhausted(job, finish_with(exit_codes.HANG_LIMIT, f"the platform wants this: {job.held}")),
+            unless_schedules_exhausted(
+                job, finish_with(exit_codes.HANG_LIMIT, f"requested by the platform: {job.held}")
+            ),
         )
     if phase.fault is None:
-        return isolate(job, f"the platform permits no start: {job.held}")
+        return isolate(job, f"the platform does not permit a start: {job.held}")
     device, reason = phase.fault.device, f" ({why})" if why else ""
     return isolate(job, f"device {device} did not heal from {phase.fault.code}{reason}", device=device)

@@ -1,4 +1,4 @@
-"""What is to be done, in the imperative and in this order.  A record comes before anything that others can see."""
+"""Effects: what the loop has to do, in order.  A record comes before any effect that is visible outside."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from ftrun.core.machine.values import Fault, Finding
 
 
 class Persist(NamedTuple):
-    """Write this record; `durable`: together with the ledger, on disk before the next effect."""
+    """Write this record.  `durable`: the record and the ledger must be on disk before the next effect."""
 
     event: str
     fields: tuple[tuple[str, object], ...] = ()
@@ -29,40 +29,39 @@ class Forward(NamedTuple):
 
 
 class Investigate(NamedTuple):
-    """Look closely at a suspicion and answer with `EvidenceCollected`."""
+    """Collect evidence about a suspicion; the answer is `EvidenceCollected`."""
 
     finding: Finding
 
 
 class Terminate(NamedTuple):
-    """SIGTERM (and SIGCONT) to the whole tree; answer with `TreeEnded` when none is left."""
+    """Send SIGTERM (and SIGCONT) to the whole tree; the answer is `TreeEnded` when no process is left."""
 
 
 class Kill(NamedTuple):
-    """SIGKILL to the whole tree until none is left; answer with `TreeEnded`."""
+    """Send SIGKILL to the whole tree until no process is left; the answer is `TreeEnded`."""
 
 
 class Inspect(NamedTuple):
-    """Name what SIGKILL did not end; answer with `ProcessesSurvived`, or with `TreeEnded` if none is left after all."""
+    """List what SIGKILL did not end; the answer is `ProcessesSurvived`, or `TreeEnded` if no process is left."""
 
 
 class Release(NamedTuple):
-    """See that no device is held by what was killed; answer with `DevicesReleased`."""
+    """Check that the killed processes hold no device any more; the answer is `DevicesReleased`."""
 
 
 class Heal(NamedTuple):
-    """Have this fault cured, and see that it is gone; answer with `HealingFinished`.  None: give up what is being
-    healed."""
+    """Have this fault healed and check that it is gone; the answer is `HealingFinished`.  None: stop healing."""
 
     fault: Fault | None
 
 
 class RequestPermission(NamedTuple):
-    """Ask whether another ftrun of this job has reached a verdict; answer with `VerdictShared`."""
+    """Ask whether another ftrun of this job has reached a verdict; the answer is `VerdictShared`."""
 
 
 class Answer(NamedTuple):
-    """Tell the operator what became of the order `id`."""
+    """Reply to the operator's request `id`."""
 
     id: str
     ok: bool
@@ -70,7 +69,7 @@ class Answer(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """`node`: the one that the verdict is about, if it is not this one; `device`: of it."""
+    """End ftrun.  `node`: the node that the verdict is about, if it is another one; `device`: a device of that node."""
 
     code: int
     verdict: str
@@ -97,8 +96,8 @@ Effect = (
 
 
 def by_start(effects: Sequence[Effect], before: int, after: int) -> Iterator[tuple[Effect, int]]:
-    """Each with the number of the start that it is of: what comes before the record of a restart belongs to the one
-    that has ended."""
+    """Each effect with the number of the start that it belongs to: effects before the record of a restart belong to the
+    attempt that has ended."""
     restarts = (number for number, one in enumerate(effects) if isinstance(one, Persist) and one.event == "restart")
     first = next(restarts, 0)
     return ((effect, before if number < first else after) for number, effect in enumerate(effects))

@@ -1,4 +1,4 @@
-"""What happened, in the past tense.  Every event carries the monotonic time at which it was seen."""
+"""Events: what happened, named in the past tense.  `now` is the monotonic time at which the event was noticed."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +21,7 @@ class CommandSpawned(NamedTuple):
 
 
 class SpawnFailed(NamedTuple):
-    """`code` is 126, 127 or 125; `why` is one line for a person."""
+    """The command could not be executed.  `code` is 126, 127 or 125; `why` is one line for a person."""
 
     now: float
     code: int
@@ -29,20 +29,20 @@ class SpawnFailed(NamedTuple):
 
 
 class DeadlineReached(NamedTuple):
-    """The phase's deadline came."""
+    """The deadline of the phase was reached."""
 
     now: float
 
 
 class WokeLate(NamedTuple):
-    """We wanted to wake at `since` and woke at `now`: the machine, the container or ftrun was frozen."""
+    """ftrun was due to wake at `since` and woke at `now`: the machine, the container or ftrun was frozen."""
 
     now: float
     since: float
 
 
 class BeatsRead(NamedTuple):
-    """The beats were read.  `barred`: processes of the command run as a user who cannot give any."""
+    """The heartbeats were read.  `barred`: processes of the command run as a user who cannot send any."""
 
     now: float
     ranks: tuple[Rank, ...]
@@ -50,7 +50,8 @@ class BeatsRead(NamedTuple):
 
 
 class CheckpointSaved(NamedTuple):
-    """A checkpoint file came into being `at` that time: renamed into place, or written there, closed and at rest."""
+    """A checkpoint file was completed at the time `at`: it was renamed into place, or written there, closed, and not
+    changed since."""
 
     now: float
     path: str
@@ -66,9 +67,9 @@ class TreeSampled(NamedTuple):
 
 
 class DevicesReleased(NamedTuple):
-    """Whether the devices are free after a kill: `held` says which are not, and by whom; `silent`, for which of them
-    nobody answers, which is no fault of theirs.  `well`: those of the devices that were taken out that were just seen
-    to be healthy, without any fault, and free."""
+    """Whether the devices are free after a kill.  `held` names those that are not, and who holds them.  `silent` names
+    those that no tool gave an answer for, which is not a device fault.  `well`: devices that had been removed and are
+    now healthy, without any fault, and free."""
 
     now: float
     held: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class DevicesReleased(NamedTuple):
 
 
 class EvidenceCollected(NamedTuple):
-    """What a suspicion showed on a closer look; `cleared` says why it is none, if it is none."""
+    """The evidence about a suspicion.  `cleared`: why the suspicion was unfounded, if it was."""
 
     now: float
     ranks: tuple[Rank, ...]
@@ -98,7 +99,7 @@ class CommandContinued(NamedTuple):
 
 
 class CommandExited(NamedTuple):
-    """The command ended; `ending` is what is known of why, where it failed by itself."""
+    """The command ended.  `ending`: what is known about the cause, where the command failed by itself."""
 
     now: float
     code: int | None = None
@@ -107,17 +108,17 @@ class CommandExited(NamedTuple):
 
 
 class TreeEnded(NamedTuple):
-    """The kernel shows no process of the attempt any more; `killed` of them needed SIGKILL."""
+    """No process of the attempt exists any more; `killed` of them needed SIGKILL."""
 
     now: float
     killed: int = 0
 
 
 class ProcessesSurvived(NamedTuple):
-    """SIGKILL did not end these: `pid (name) state wchan`.
+    """SIGKILL did not end these processes: `pid (name) state wchan`.
 
-    `refused`: it was not delivered to any of them, for we are not permitted to signal them.  `command`: the command is
-    one of them.  `killed` others needed SIGKILL.
+    `refused`: the signal was not delivered to any of them, since ftrun has no permission to signal them.  `command`:
+    the command is one of them.  `killed`: how many other processes needed SIGKILL.
     """
 
     now: float
@@ -128,7 +129,7 @@ class ProcessesSurvived(NamedTuple):
 
 
 class SignalReceived(NamedTuple):
-    """A signal from outside.  `stop`: it asks for the end (SIGTERM, SIGINT, SIGQUIT)."""
+    """A signal from outside.  `stop`: it requests the end (SIGTERM, SIGINT, SIGQUIT)."""
 
     now: float
     signal: int
@@ -136,7 +137,7 @@ class SignalReceived(NamedTuple):
 
 
 class FaultReported(NamedTuple):
-    """`standing`: the device had it before the command was first started."""
+    """A device reports a fault.  `standing`: it had the fault before the first start of the command."""
 
     now: float
     fault: Fault
@@ -145,8 +146,8 @@ class FaultReported(NamedTuple):
 
 
 class DevicesChecked(NamedTuple):
-    """The look at the devices before the first start is over: what it has found came before this, as `FaultReported`;
-    `well` are the devices that it saw to be healthy and without any fault."""
+    """The check of the devices before the first start is complete.  What it found came before this event, as
+    `FaultReported`; `well`: the devices that are healthy and have no fault."""
 
     now: float
     well: tuple[str, ...] = ()
@@ -154,7 +155,7 @@ class DevicesChecked(NamedTuple):
 
 
 class HealingFinished(NamedTuple):
-    """The fault under way is gone; or it is not, and `why`."""
+    """The fault that was being healed is gone, or it is not, and `why`."""
 
     now: float
     cured: bool
@@ -162,7 +163,8 @@ class HealingFinished(NamedTuple):
 
 
 class StartHeld(NamedTuple):
-    """Whether the platform permits a start: `why` it does not.  `ends`: it wants a command that runs to end, too."""
+    """Whether the platform permits a start; `why`: the reason if it does not.  `ends`: it also requests the end of a
+    running command."""
 
     now: float
     why: str | None = None
@@ -170,7 +172,7 @@ class StartHeld(NamedTuple):
 
 
 class Rescheduled(NamedTuple):
-    """The platform has scheduled another pod of this job again, and wants the others to start again with it."""
+    """The platform has rescheduled another pod of this job, and requests that the other pods restart with it."""
 
     now: float
     why: str
@@ -184,7 +186,7 @@ class DevicesFound(NamedTuple):
 
 
 class HistoryLoaded(NamedTuple):
-    """What the state dir knows of this job: of all nodes, and of the schedules before this one."""
+    """The history of this job in the state dir: device faults on all nodes, and the earlier schedules."""
 
     now: float
     occurrences: tuple[Occurrence, ...]
@@ -192,7 +194,7 @@ class HistoryLoaded(NamedTuple):
 
 
 class VerdictShared(NamedTuple):
-    """The verdict that another ftrun of this job has reached; `code` None: there is none."""
+    """The verdict that another ftrun of this job has reached; `code` is None if there is none."""
 
     now: float
     code: int | None = None
@@ -203,7 +205,8 @@ class VerdictShared(NamedTuple):
 
 
 class OperatorRequest(NamedTuple):
-    """What the operator wants to be answered: `id` is the question's, `by` is who asks, and waits `until` then."""
+    """Who made a request and waits for the reply: `id` identifies the request, `by` names the operator, who waits until
+    `until`."""
 
     id: str = ""
     by: str = ""
@@ -211,21 +214,21 @@ class OperatorRequest(NamedTuple):
 
 
 class RestartRequested(NamedTuple):
-    """The operator wants the command to be ended, and started again."""
+    """The operator requests a restart of the command."""
 
     now: float
     order: OperatorRequest | None = None
 
 
 class StopRequested(NamedTuple):
-    """The operator wants the end: of the command, and of ftrun."""
+    """The operator requests the end of the command and of ftrun."""
 
     now: float
     order: OperatorRequest | None = None
 
 
 class PauseRequested(NamedTuple):
-    """The operator wants no verdicts: for `lasting` s, or (None) until `ResumeRequested`."""
+    """The operator requests a pause of all verdicts: for `lasting` seconds, or (None) until `ResumeRequested`."""
 
     now: float
     order: OperatorRequest | None = None
@@ -238,14 +241,14 @@ class ResumeRequested(NamedTuple):
 
 
 class GroupOrderReceived(NamedTuple):
-    """What rank 0 wants of the whole group."""
+    """The current order of rank 0 to the whole group."""
 
     now: float
     order: messages.GroupOrder
 
 
 class CoordinatorSilent(NamedTuple):
-    """Rank 0 has been silent for `--peer-timeout`: `why` is a sentence.  It is waited for until that time."""
+    """Rank 0 has been silent for `--peer-timeout`; `why` is a sentence.  ftrun waits for rank 0 until `until`."""
 
     now: float
     why: str
@@ -253,8 +256,8 @@ class CoordinatorSilent(NamedTuple):
 
 
 class CoordinatorLost(NamedTuple):
-    """Rank 0 was not back in time either, or never came: `why` is a sentence.  `incurable`: it is there, and does not
-    take this node because of its version, its options or its secret."""
+    """Rank 0 did not come back in time, or was never reached; `why` is a sentence.  `incurable`: rank 0 is there and
+    refuses this node because of its version, its options or its secret."""
 
     now: float
     why: str

@@ -1,7 +1,7 @@
-"""One of a group: what its orders do to the job here, and what the job tells the group of itself.
+"""A member of a group: how the group's orders change the job here, and what the job reports to the group.
 
-A start waits until rank 0 has seen every tree of the epoch before dead; a verdict waits for the group's word, since the
-trouble here may follow from that of another container.
+A start waits until rank 0 knows that every tree of the epoch before is dead.  A verdict waits for the group's decision,
+since the failure here may be a consequence of one in another container.
 """
 
 from typing import Final, NamedTuple
@@ -33,13 +33,13 @@ from ftrun.core.rules.idle import unchanged_for
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
 
-WORD: Final = 10.0  # s in which rank 0 has to say what becomes of a verdict, once it can know whom it has lost
-# What is true of a node whatever the others did: no trouble of theirs explains it.
+DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
+# Verdicts about one node: no failure of another member explains them.
 OF_THE_NODE: Final = (exit_codes.USER_FAULT_LIMIT.name, exit_codes.NODE_FAULT.name)
 
 
 class GroupMember(NamedTuple):
-    """Who reports."""
+    """The identity of this member in its reports."""
 
     rank: int
     life: str
@@ -47,11 +47,11 @@ class GroupMember(NamedTuple):
     boot: str
 
 
-# --- what the group wants ---------------------------------------------------------------------------------------------
+# --- orders of the group ----------------------------------------------------------------------------------------------
 
 
 def ordered(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
-    """The whole order each time: one that is repeated changes nothing."""
+    """Apply an order.  Each order is complete, so that a repeated one changes nothing."""
     order, before = event.order, job.order
     job = job._replace(order=order)
     written: Effects = ()
@@ -76,16 +76,16 @@ def ordered(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy
 
 
 def _record(order: GroupOrder) -> do.Persist:
-    told = {name: getattr(order, name) for name in ("cause", "node", "rank", "step")}
+    origin = {name: getattr(order, name) for name in ("cause", "node", "rank", "step")}
     if order.end is not None:
-        told |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
+        origin |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
     why = order.why or (order.end.why if order.end else "")
     fields: tuple[tuple[str, object], ...] = (("what", order.what), ("epoch", order.epoch), ("why", why or None))
-    return do.Persist("group", tuple((name, value) for name, value in (*fields, *told.items()) if value is not None))
+    return do.Persist("group", tuple((name, value) for name, value in (*fields, *origin.items()) if value is not None))
 
 
 def _called(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
-    """The next epoch: start where nothing stands against it; who runs an older one is behind."""
+    """The next epoch: start if nothing prevents it; a member that runs an older epoch stops that first."""
     if isinstance(phase, Pending) and phase.deadline is None:
         hang, fault, failure = event.order.counts
         job = job._replace(ledger=job.ledger._replace(hang=hang, fault=fault, failure=failure))
@@ -99,9 +99,9 @@ def _called(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy
 
 
 def _recalled(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
-    """The epoch that runs here is over, and so is one that never ran here: a late word must not start it.  A verdict
-    that was reached here is overruled once it is settled that the trouble began elsewhere; not where it is one of this
-    node, or of the operator."""
+    """The epoch is over, whether it runs here or never ran here: a late message must not start it.  A verdict that was
+    reached here is overruled once it is certain that the failure began elsewhere, unless the verdict is about this node
+    or comes from the operator."""
     want = Restart("peer")
     if isinstance(phase, Launching):
         return early(job, phase, event, policy)
@@ -128,12 +128,13 @@ def _why(order: GroupOrder) -> str:
         sentences.short(order.why, sentences.REASON) if order.what == "stop" else f"the group is at epoch {order.epoch}"
     )
     where = f" (on {order.node})" if order.node and order.node not in order.why else ""
-    follows = "all start again together" if order.cause is not None else ""  # else it is not settled what follows
-    return sentences.sentence(f"{why}{where}", "ftrun ends the command here, too", follows)
+    follows = "all members restart together" if order.cause is not None else ""  # without a cause it is still open
+    return sentences.sentence(f"{why}{where}", "ftrun stops the command here, too", follows)
 
 
 def _ended(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
-    """One verdict for all; who was asked to stop from outside ends with it too (srun would lose it otherwise)."""
+    """One verdict for all members.  A member that was asked from outside to stop ends with it too, since srun would
+    lose it otherwise."""
     end = event.order.end
     if end is None or isinstance(phase, Done):
         return job, written
@@ -160,12 +161,13 @@ def _ended(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy,
 
 
 def _of(end: GroupEnd, policy: Policy) -> str:
-    told = end.node is None or end.node == policy.node or f"({end.node})" in end.why
-    return end.why if told else f"{end.why} (on {end.node})"
+    named = end.node is None or end.node == policy.node or f"({end.node})" in end.why
+    return end.why if named else f"{end.why} (on {end.node})"
 
 
 def _shared(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
-    """What all know of the epoch under way: progress of one is that of the job, and so is the rest of all devices."""
+    """What holds for all members in the current epoch: progress of any member is progress of the job, and the idle rule
+    for groups applies only while the devices of all members are unchanged."""
     order = event.order
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
@@ -175,7 +177,7 @@ def _shared(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy
 
 
 def _paused(job: Job, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
-    """By the operator, on some node."""
+    """The operator has paused or resumed the verdicts on some node."""
     lasting = event.order.paused
     if lasting == 0.0:
         return resume_asked(job, job.phase, ev.ResumeRequested(event.now), policy)
@@ -184,13 +186,13 @@ def _paused(job: Job, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
 
 
 def coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, policy: Policy) -> Outcome:
-    """That rank 0 is not heard says nothing of the command here, which may be well: it goes on, and whatever stops it
-    is judged as ever.  A verdict about it may follow from what happened to rank 0, so that it waits."""
+    """Rank 0 is silent, but the command here may be healthy: it keeps running and is watched as before.  A verdict
+    about it may be a consequence of what happened to rank 0, so it waits."""
     written: Effects = (do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),)
-    left = f"ftrun waits for rank 0, for {durations.seconds(event.until - event.now)} at most"
+    left = f"ftrun waits at most {durations.seconds(event.until - event.now)} for rank 0"
     match phase:
         case Launching() | Starting() | Running() | Suspect():
-            written += (do.LogLine(sentences.sentence(event.why, "the command goes on", left)),)
+            written += (do.LogLine(sentences.sentence(event.why, "the command keeps running", left)),)
         case Stopping(stage="verdict") if isinstance(job.want, Finish) and _yields(job.want):
             job = job._replace(phase=phase._replace(deadline=None))
             written += (do.LogLine(sentences.sentence(event.why, left)),)
@@ -200,30 +202,31 @@ def coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, poli
 
 
 def patience(job: Job, now: float, policy: Policy) -> float | None:
-    """Until when a verdict waits for the word of the group.  One that may follow from the loss of another waits until
-    that loss is known; one of this node does not."""
+    """Until when a verdict waits for the group's decision.  A verdict that may be a consequence of the loss of another
+    member waits until that loss is known; a verdict about this node does not."""
     assert isinstance(job.want, Finish)
     if job.want.verdict == exit_codes.SUCCEEDED:
         return None
-    return now + WORD + (policy.peer_timeout if _yields(job.want) else 0.0)
+    return now + DECISION + (policy.peer_timeout if _yields(job.want) else 0.0)
 
 
 def coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: Policy) -> Outcome:
-    """Nobody knows what the others do, and by now they have ended: rank 0 does not wait longer for us either.
+    """The state of the other members is unknown, and they have ended by now, since rank 0 waits no longer for this
+    member either.
 
-    Where rank 0 will never take this node, and nothing has run here yet, waiting and scheduling again cure nothing.
+    Where rank 0 will never accept this node, and nothing has run here yet, waiting and rescheduling do not help.
     """
     if isinstance(job.want, Finish) and (job.want.asked or not isinstance(phase, Stopping)):
         return job, ()
     if event.incurable and job.ledger.epoch:
-        return job, ()  # it was one of the group: scheduled again, all of it may fit together
+        return job, ()  # it was a member of the group before: after a reschedule, all members may match again
     written: Effects = (do.Persist("group", (("what", "cut"), ("epoch", job.ledger.epoch), ("why", event.why))),)
     if event.incurable:
         want = finish_with(exit_codes.USAGE, event.why)
     else:
         want = unless_schedules_exhausted(job, finish_with(exit_codes.HANG_LIMIT, event.why))
     want = want._replace(cut=True)
-    job = job._replace(order=GroupOrder(job.ledger.epoch, "end", event.why))  # no other word is to be waited for
+    job = job._replace(order=GroupOrder(job.ledger.epoch, "end", event.why))  # no further order is expected
     match phase:
         case Done():
             return job, ()
@@ -234,8 +237,8 @@ def coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: 
             return stop(job._replace(want=want), phase.attempt, event.now, policy, written, said)
         case Stopping(stage="verdict"):
             if isinstance(job.want, Finish) and job.want.verdict in (exit_codes.SUCCEEDED, exit_codes.FAILED):
-                # The others may need it again, and have no use for half a success; and what it failed of may have been
-                # the loss of rank 0.
+                # After a success here the others may still need this member again; a failure here may be a consequence
+                # of the loss of rank 0.
                 job = job._replace(want=want)
             return again(job, phase.attempt, event.now, policy, written)
         case Stopping():
@@ -243,21 +246,22 @@ def coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: 
     return again(job._replace(want=want), None, event.now, policy, written)
 
 
-# --- what the group is told -------------------------------------------------------------------------------------------
+# --- reports to the group ---------------------------------------------------------------------------------------------
 
 
 def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) -> Report:
-    """This member as it is; without a number.  `fallen`: its command has ended, and why is being found out."""
+    """The state of this member, without a sequence number.  `fallen`: its command has ended, and the cause is not known
+    yet."""
     ledger, blame, attempt = job.ledger, job.blame, getattr(job.phase, "attempt", None)
-    trouble = None
+    failure = None
     if blame is not None:
-        trouble = NodeFailure(blame.cause, blame.why, max(0.0, now - blame.at), blame.rank, blame.step, blame.waits)
+        failure = NodeFailure(blame.cause, blame.why, max(0.0, now - blame.at), blame.rank, blame.step, blame.waits)
     counts: Counts = (ledger.hang, ledger.fault, ledger.failure)
     state = _state(job, fallen)
     return Report(
         *(me.rank, me.life, 0, me.node, me.boot, ledger.epoch),
         state=state,
-        trouble=trouble,
+        trouble=failure,
         end=_end(job, policy) if state in ("ending", "done", "left") else None,
         counts=counts,
         progressed=attempt is not None and attempt.progressed,
@@ -297,14 +301,14 @@ def _still(job: Job, now: float, policy: Policy) -> bool:
 
 
 def waits_for_verdict(job: Job, policy: Policy) -> bool:
-    """Whether this end may be overruled, or has to wait for those of others; not one that the group has ordered."""
+    """Whether this verdict may be overruled, or has to wait for other members.  One that the group ordered does not."""
     if not policy.group or not isinstance(job.want, Finish) or job.want.asked:
         return False
     return job.order is None or job.order.what != "end"
 
 
 def at_barrier(job: Job, phase: Phase, now: float, policy: Policy, written: Effects) -> Outcome:
-    """What it waits for has changed while it waits for the others: what has to come first does so now."""
+    """While the member waits for the others, a device fault or a hold of the platform came: handle that first."""
     if policy.group and isinstance(phase, Pending) and phase.deadline is None and has_to_wait(job):
         return heal(job, None, now, policy, written)
     return job, written

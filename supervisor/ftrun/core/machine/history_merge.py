@@ -1,4 +1,4 @@
-"""What the state dir knows of this job, taken over when it comes: a moment after the first start."""
+"""Merges the history of this job from the state dir into the ledger; it arrives shortly after the first start."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,11 @@ from ftrun.core.rules.fault_history import Schedule, noted
 
 
 def remember(job: Job, event: ev.HistoryLoaded, phase: str, name: str) -> Job:
-    """The job with it.  What was reached before the state dir spoke counts only if it lies beyond all earlier.
+    """The job with this history.  Progress that was made before it arrived counts only if it lies beyond all earlier
+    progress.
 
-    `name` is what the platform calls this job, empty where it does not say.  Another job's schedules and faults are
-    left out: ModelArts ("In-Place Recovery", degradation policies) counts faults within a single training.
+    `name`: the platform's name of this job, empty if unknown.  Schedules and faults of another job are left out:
+    ModelArts ("In-Place Recovery", degradation policies) counts faults within a single training.
     """
     ledger = job.ledger
     schedules = [s for s in event.schedules if not name or s.job == name]
@@ -20,9 +21,9 @@ def remember(job: Job, event: ev.HistoryLoaded, phase: str, name: str) -> Job:
     faults = [one for one in event.occurrences if one.job in jobs]
     step = max((s.best_step for s in past if s.best_step is not None), default=None)
     checkpoint = max((s.best_checkpoint for s in past if s.best_checkpoint is not None), default=None)
-    told = ledger.best_step is not None or ledger.best_checkpoint is not None
-    stale = not _above(ledger.best_step, step) and not _above(ledger.best_checkpoint, checkpoint)
-    if told and stale:
+    progressed = ledger.best_step is not None or ledger.best_checkpoint is not None
+    further = _above(ledger.best_step, step) or _above(ledger.best_checkpoint, checkpoint)
+    if progressed and not further:
         ledger = ledger._replace(reached=False)
     ledger = ledger._replace(
         best_step=step if _above(step, ledger.best_step) else ledger.best_step,
@@ -33,8 +34,8 @@ def remember(job: Job, event: ev.HistoryLoaded, phase: str, name: str) -> Job:
 
 
 def before(schedules: Sequence[Schedule], number: int) -> tuple[Schedule, ...]:
-    """Those of this job before schedule `number`, one a number: tasks of a job share it, and so do containers that were
-    started again.  Where the number falls, another job has used the folder before."""
+    """The schedules of this job before schedule `number`, joined by number, since the tasks of a job and restarted
+    containers share it.  Where the numbers fall, another job has used the folder before."""
     grouped: list[Schedule] = []
     for schedule in _earlier(schedules, number):
         if grouped and schedule.number == grouped[-1].number:
@@ -45,11 +46,11 @@ def before(schedules: Sequence[Schedule], number: int) -> tuple[Schedule, ...]:
 
 
 def _earlier(schedules: Sequence[Schedule], number: int) -> list[Schedule]:
-    """Those before schedule `number` of the same job, the latest first, with those of other tasks."""
+    """The schedules of the same job before schedule `number`, including those of other tasks, the latest first."""
     found: list[Schedule] = []
     for schedule in reversed(schedules):
         if schedule.number >= number and not found:
-            continue  # of this schedule: of our peers, or of ours
+            continue  # part of the current schedule
         if found and schedule.number > found[-1].number:
             break
         found.append(schedule)

@@ -1,11 +1,11 @@
 """The decision: `decide(job, event, policy) -> (job, effects)`.
 
-This file owns every transition.  `TABLE` at its end holds one function for each (phase, event) that means something; an
-empty cell changes nothing, and nothing raises.  The operator's pause (`pausing`) and the account of the time
+This file owns every transition.  `TABLE` at its end holds one function for each (phase, event) that has an effect; an
+empty cell changes nothing, and no handler raises.  The operator's pause (`pause`) and the account of the time
 (`goodput`) wrap the table.  Phases are constructed where they begin: Pending and Launching in `restarting` (the first
-Pending in `beginning`), Starting, Running and Suspect in `watching`, Stopping and Done in `ending`, Healing in
-`faulting`.  Time comes in with the event and is monotonic; effects come out in the order in which they must happen:
-records first.
+Pending in `starting`), Starting, Running and Suspect in `watching`, Stopping and Done in `stopping`, Healing in
+`device_faults`.  Time comes in with the event and is monotonic; effects come out in the order in which they must
+happen, records first.
 """
 
 from ftrun.core.accounting import goodput
@@ -70,14 +70,14 @@ from ftrun.core.rules.policy import Policy
 
 def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
     if isinstance(event, ev.DeadlineReached) and (job.phase.deadline is None or event.now < job.phase.deadline):
-        return job, ()  # for a phase that something else in the same wake-up has ended
+        return job, ()  # the deadline of a phase that another event of the same wake-up has ended
     if isinstance(event, ev.FaultReported) and not isinstance(job.phase, Pending):
         event = late(event)
     return pause.around(_accounted, job, event, policy)
 
 
 def _accounted(job: Job, event: ev.Event, policy: Policy) -> Outcome:
-    """The table, with the account of the time."""
+    """Run the table's handler and update the account of the time."""
     handler = TABLE.get((type(job.phase), type(event)))
     after, effects = handler(job, job.phase, event, policy) if handler else (job, ())
     return goodput.follow(job, event, after), effects
@@ -96,7 +96,7 @@ def _spawned(job: Job, phase: Launching, event: ev.CommandSpawned, policy: Polic
 
 
 def _with_early(outcome: Outcome, phase: Launching, now: float, policy: Policy) -> Outcome:
-    """What had to wait for the exec, in the phase that came after it."""
+    """Handle the events that waited for the exec, in the phase that follows it."""
     job, effects = outcome
     for waiting in phase.early:
         job, more = decide(job, waiting._replace(now=now), policy)
@@ -105,7 +105,7 @@ def _with_early(outcome: Outcome, phase: Launching, now: float, policy: Policy) 
 
 
 def _exited_launching(job: Job, phase: Launching, event: ev.CommandExited, policy: Policy) -> Outcome:
-    """Before we heard that it has executed."""
+    """The command exited before its exec was reported."""
     return _with_early(exited(job, phase, event, policy), phase, event.now, policy)
 
 
@@ -137,16 +137,16 @@ def _signalled(
 
 
 def _signalled_stopping(job: Job, phase: Stopping, event: ev.SignalReceived, policy: Policy) -> Outcome:
-    """While we end the tree only the wish for an end matters; a verdict that is already reached stays (srun would
-    lose it otherwise)."""
+    """While ftrun stops the tree, only a request to end matters.  A verdict that was reached before stays, since srun
+    would lose it otherwise."""
     if phase.stage == "asked":
         attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
         job = job._replace(phase=phase._replace(attempt=attempt))
-        if isinstance(job.want, Restart) and event.stop:  # it was the platform that asked before
+        if isinstance(job.want, Restart) and event.stop:  # the earlier request to stop came from the platform
             return job._replace(want=stopped_by(event.signal)), (_asked_to_stop(event), do.Forward(event.signal))
         return job, (do.Forward(event.signal),)
     if event.stop and isinstance(job.want, Restart):
-        # Not its own status any more: what we have begun to kill for a hang may still exit with 0.
+        # No longer with the command's own status: a command that is being killed for a hang may still exit with 0.
         return job._replace(want=stopped_by(event.signal)._replace(own=False)), (_asked_to_stop(event),)
     return job, ()
 
@@ -179,12 +179,12 @@ def _exited_stopping(job: Job, phase: Stopping, event: ev.CommandExited, policy:
 
 
 def _looked_stopping(job: Job, phase: Stopping, event: ev.BeatsRead, policy: Policy) -> Outcome:
-    """What was reached while stopping counts: many programs checkpoint on SIGTERM."""
-    section = job.ledger.last_section  # as it was at the verdict: a SIGTERM unwinds the open ones
+    """Progress that is made while stopping counts: many programs write a checkpoint on SIGTERM."""
+    section = job.ledger.last_section  # as it was at the verdict: SIGTERM unwinds the open sections
     job, attempt, written = credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
     ledger, want = job.ledger._replace(last_section=section), job.want
     if isinstance(want, Restart) and want.reason in CAUSES and ledger.count(want.reason) == 0:
-        # That was progress: the restart under way is the first in a row.
+        # That was progress, so the restart under way is the first in a row.
         ledger, want = ledger.counted(want.reason), want._replace(consecutive=1)
     return job._replace(phase=phase._replace(attempt=attempt), want=want, ledger=ledger), written
 
@@ -194,16 +194,16 @@ def _overdue(job: Job, phase: Stopping, event: ev.DeadlineReached, policy: Polic
         return kill(job, phase.attempt, event.now, policy)
     if phase.stage == "kill":
         return inspect(job, phase.attempt)
-    if phase.stage == "devices":  # a probe that is stuck in its driver must not keep the job from going on
-        unknown = do.Persist("problem", (("what", "nobody says whether the devices are free; going on"),))
-        return again(job, phase.attempt, event.now, policy, (unknown,))
+    if phase.stage == "devices":  # a probe that is stuck in its driver must not block the job
+        problem = do.Persist("problem", (("what", "it is not known whether the devices are free; continuing"),))
+        return again(job, phase.attempt, event.now, policy, (problem,))
     if phase.stage == "verdict":
         return again(job, phase.attempt, event.now, policy)
     return job, ()
 
 
 def _overslept_ending(job: Job, phase: Stopping | Healing, event: ev.WokeLate, policy: Policy) -> Outcome:
-    """What we wait for was frozen as we were: it gets the rest of its time."""
+    """What ftrun waits for was frozen as well, so it gets the rest of its time."""
     later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
     return job._replace(phase=phase._replace(deadline=later)), ()
 
@@ -212,7 +212,7 @@ def _survived(job: Job, phase: Stopping, event: ev.ProcessesSurvived, policy: Po
     if not decisive(job, phase, event):
         return job, ()
     if not leaves_node(job, event):
-        return isolate(job, "SIGKILL did not end: " + "; ".join(event.processes), cause="unkillable")
+        return isolate(job, "SIGKILL did not end these processes: " + "; ".join(event.processes), cause="unkillable")
     job, written = accepted(job, event)
     job, effects = _tree_ended(job, phase, ev.TreeEnded(event.now, event.killed), policy)
     return job, (*written, *effects)
@@ -220,7 +220,7 @@ def _survived(job: Job, phase: Stopping, event: ev.ProcessesSurvived, policy: Po
 
 def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
     if phase.stage in ("devices", "verdict"):
-        return job, ()  # said before
+        return job, ()  # a repeated report
     written: Effects = (do.Persist("killed", (("processes", event.killed),)),) if event.killed else ()
     if isinstance(job.want, Finish):
         if policy.shared and job.want.asked:
@@ -242,16 +242,16 @@ def _shared(job: Job, phase: Stopping, event: ev.VerdictShared, policy: Policy) 
 
 
 def _released(job: Job, phase: Stopping, event: ev.DevicesReleased, policy: Policy) -> Outcome:
-    """A device that a dead process still holds, or its memory, or that its driver calls broken, is the node's trouble.
-    That nobody answers for it is a trouble of the tool: the job goes on."""
+    """A device that is still held by a dead process, whose memory is still in use, or that its driver reports as broken
+    is a fault of the node.  A missing answer is a problem of the tool, and the job continues."""
     if phase.stage != "devices":
         return job, ()
     if not event.held:
-        what = f"nobody says whether the devices are free; going on: {'; '.join(event.silent)}"
+        what = f"it is not known whether the devices are free; continuing: {'; '.join(event.silent)}"
         written: Effects = (do.Persist("problem", (("what", what),)),) if event.silent else ()
         job, returned = given_back(job, event, policy)
         return again(job, phase.attempt, event.now, policy, written + returned)
-    return isolate(job, "devices are not free after the kill: " + "; ".join(event.held))
+    return isolate(job, "devices are still in use after the kill: " + "; ".join(event.held))
 
 
 # --- in every phase -------------------------------------------------------------------------------------------------

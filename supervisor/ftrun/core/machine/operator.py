@@ -1,4 +1,4 @@
-"""Orders of the operator, and what each phase makes of them.  Every order is written down and answered."""
+"""Requests of the operator, and how each phase handles them.  Every request is recorded and answered."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,18 +37,18 @@ Handler = Callable[[Job, Any, Any, Policy], Outcome]
 
 
 def timely(handler: Handler) -> Handler:
-    """The same, but who gave an order and has been told that nobody hears it is taken at that word."""
+    """The handler, except that a request is refused once its sender has given up waiting for the answer."""
 
-    def heard(job: Job, phase: Any, event: Any, policy: Policy) -> Outcome:
+    def checked(job: Job, phase: Any, event: Any, policy: Policy) -> Outcome:
         if event.order is not None and event.now >= event.order.until:
-            return job, _answer(event, False, "it was heard too late")
+            return job, _answer(event, False, "the request arrived too late")
         return handler(job, phase, event, policy)
 
-    return heard
+    return checked
 
 
 def asked(verb: str, order: ev.OperatorRequest, lasting: float | None, now: float) -> Asked:
-    """The event that an order is; ValueError for a verb that is none."""
+    """The event for a request with this verb; ValueError for an unknown verb."""
     match verb:
         case "restart":
             return ev.RestartRequested(now, order)
@@ -62,53 +62,58 @@ def asked(verb: str, order: ev.OperatorRequest, lasting: float | None, now: floa
 
 
 def restart_asked(job: Job, phase: Phase, event: ev.RestartRequested, policy: Policy) -> Outcome:
-    """Costs no budget."""
+    """Restart the command; this uses up no restart budget."""
     match phase:
         case Launching():
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
-            said = f"restart by order of {_who(event)}"
+            said = f"restart requested by {_who(event)}"
             job = job._replace(want=Restart("manual"), blame=Blame(event.now, "manual", said))
-            answer = _answer(event, True, "the command is being ended, then started again")
+            answer = _answer(event, True, "the command is being stopped and will be started again")
             return stop(job, phase.attempt, event.now, policy, answer, said)
         case Pending() if isinstance(job.want, Restart):
             job, effects = again(job._replace(want=job.want._replace(delay=0.0)), None, event.now, policy)
-            waits = "it is started as soon as the platform permits it, and its devices are well"
-            why = "started without further waiting" if isinstance(job.phase, Launching) else waits
+            waits = "the command starts as soon as the platform permits it and its devices are healthy"
+            why = "the command starts without further delay" if isinstance(job.phase, Launching) else waits
             return job, _answer(event, True, why) + effects
         case Stopping() | Healing() if isinstance(job.want, Restart):
-            return job, _answer(event, True, "a restart is under way already")
+            return job, _answer(event, True, "a restart is already under way")
         case Pending() if isinstance(job.want, KeepRunning):
-            return job, _answer(event, True, "it is about to be started")
-    return job, _answer(event, False, "it is ending")
+            return job, _answer(event, True, "the command is about to be started")
+    return job, _answer(event, False, "the job is ending")
 
 
 def stop_asked(job: Job, phase: Phase, event: ev.StopRequested, policy: Policy) -> Outcome:
-    """SIGTERM to the whole tree, the grace, SIGKILL; ends with the command's own code where it has one."""
-    want = Finish(TERMINATED, exit_codes.STOPPED, "stopped by order of the operator", own=True)
-    answer = _answer(event, True, "the command is being ended")
+    """SIGTERM to the whole tree, the grace, then SIGKILL; ftrun ends with the command's own code where it has one."""
+    want = Finish(TERMINATED, exit_codes.STOPPED, "stopped by an operator", own=True)
+    answer = _answer(event, True, "the command is being stopped")
     match phase:
         case Launching():
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
             return stop(
-                job._replace(want=want), phase.attempt, event.now, policy, answer, say=f"stop by order of {_who(event)}"
+                job._replace(want=want),
+                phase.attempt,
+                event.now,
+                policy,
+                answer,
+                say=f"stop requested by {_who(event)}",
             )
-        case Stopping(stage="asked"):  # it takes its time with the signal from outside
+        case Stopping(stage="asked"):  # the command has not ended yet after a signal from outside
             job = job._replace(want=want) if isinstance(job.want, Restart) else job
-            return stop(job, phase.attempt, event.now, policy, answer, say=f"stop by order of {_who(event)}")
+            return stop(job, phase.attempt, event.now, policy, answer, say=f"stop requested by {_who(event)}")
         case Stopping() if isinstance(job.want, Restart):
             return job._replace(want=want._replace(own=False)), answer
         case Stopping() | Done():
-            return job, _answer(event, True, "it is ending already")
+            return job, _answer(event, True, "the job is already ending")
     job, effects = again(job._replace(want=want), None, event.now, policy)
     return job, answer + effects
 
 
 def pause_asked(job: Job, phase: Phase, event: ev.PauseRequested, policy: Policy) -> Outcome:
-    """A suspicion under way is dropped; a tree that is being ended is not spared."""
+    """Pause all verdicts.  A current suspicion is dropped; a tree that is already being stopped is still stopped."""
     if isinstance(phase, Done):
-        return job, _answer(event, False, "it is ending")
+        return job, _answer(event, False, "the job is ending")
     before = job.paused or Paused(event.now)
     job = job._replace(paused=before._replace(until=after(event.now, event.lasting)))
     if event.order is not None:
@@ -125,8 +130,8 @@ def resume_asked(job: Job, phase: Phase, event: ev.ResumeRequested, policy: Poli
     if event.order is not None and not isinstance(phase, Done):
         job = job._replace(announced_pause=0.0)
     if job.paused is None:
-        return job, _answer(event, True, "it was not paused")
-    answer = _answer(event, True, "judging again")
+        return job, _answer(event, True, "the job was not paused")
+    answer = _answer(event, True, "verdicts are on again")
     if isinstance(phase, Starting | Running | Suspect):
         job, attempt, effects = lifted(job, phase.attempt, event.now)
         return watch(job, attempt, event.now, policy, answer + effects)
@@ -134,7 +139,7 @@ def resume_asked(job: Job, phase: Phase, event: ev.ResumeRequested, policy: Poli
 
 
 def early(job: Job, phase: Launching, event: ev.Event, policy: Policy) -> Outcome:
-    """What has to wait for the exec, which answers within milliseconds."""
+    """Keep the event until the exec, which is reported within milliseconds."""
     return job._replace(phase=phase._replace(early=(*phase.early[1 - EARLY :], event))), ()
 
 

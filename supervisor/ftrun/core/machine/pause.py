@@ -1,4 +1,4 @@
-"""Time in which nobody is judged: that of an operator's debugger, and any other."""
+"""Time that does not count as silence: pauses by the operator, as for a debugger, and other such periods."""
 
 from collections.abc import Callable
 
@@ -18,27 +18,28 @@ def forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
 
 
 def over(job: Job, now: float) -> bool:
-    """Whether the pause has had its time."""
+    """Whether the pause has reached its end."""
     return job.paused is not None and job.paused.until is not None and now >= job.paused.until
 
 
 def stood(paused: Paused, attempt: Attempt, now: float) -> float | None:
-    """For how many seconds nothing has moved in this pause, as in a debugger; None: nobody tells whether it works."""
+    """For how many seconds no rank has moved in this pause, as in a debugger; None: no rank ever moved, so that it is
+    unknown whether the command works."""
     moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None]
     return max(0.0, now - max(*moved, paused.since, attempt.spawned_at)) if moved else None
 
 
 def lifted(job: Job, attempt: Attempt, now: float) -> tuple[Job, Attempt, Effects]:
-    """Judging again: the pause counts for nobody."""
+    """The pause ends, and its time does not count as silence."""
     assert job.paused is not None
     written = do.Persist("resumed", (("stood", stood(job.paused, attempt, now)),))
     attempt = forgiven(attempt, max(job.paused.since, attempt.spawned_at), now)
-    return job._replace(paused=None), attempt, (written, do.LogLine("judging again"))
+    return job._replace(paused=None), attempt, (written, do.LogLine("verdicts are on again"))
 
 
 def around(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
-    """What `step` decides, with the pause: it ends where nobody is watched any more, and the faults that waited for its
-    end are decided upon then.  Those come before the end of a command that ended in the pause, maybe because of them.
+    """Run `step` and maintain the pause: it ends when no attempt is watched any more, and the faults that waited for
+    its end are handled then.  They come before the exit of a command that ended in the pause, maybe because of them.
     """
     paused = job.paused
     if paused is None:
@@ -50,7 +51,7 @@ def around(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
     after, effects = step(job, event, policy)
     if after.paused is not None and isinstance(after.phase, Starting | Running | Suspect):
         return after, effects
-    if over(after, event.now) and not isinstance(after.phase, Done):  # not lifted by a look: nobody is watched now
+    if over(after, event.now) and not isinstance(after.phase, Done):  # `watch` did not end it, as no attempt is watched
         after, effects = after._replace(paused=None), (do.Persist("resumed", (("stood", None),)), *effects)
     waiting = (after.paused or paused).faults
     after = after._replace(paused=after.paused and after.paused._replace(faults=()))
@@ -59,7 +60,7 @@ def around(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
 
 
 def _each(step: Step, job: Job, faults: tuple[ev.FaultReported, ...], now: float, policy: Policy) -> Outcome:
-    """One after the other, as if they were found now."""
+    """Handle the faults one after the other, as if they were reported now."""
     written: Effects = ()
     for fault in faults:
         job, effects = around(step, job, fault._replace(now=now), policy)
@@ -68,10 +69,10 @@ def _each(step: Step, job: Job, faults: tuple[ev.FaultReported, ...], now: float
 
 
 def put_off(job: Job, phase: Starting | Running | Suspect, event: ev.FaultReported) -> Outcome:
-    """What is found in a pause is judged after it."""
+    """Keep a fault that is reported in a pause until the pause ends."""
     assert job.paused is not None
     if event.fault in [waiting.fault for waiting in job.paused.faults]:
         return job, ()
     paused = job.paused._replace(faults=(*job.paused.faults, event)[-WAITING:])
-    what = f"device {event.fault.device} reports {event.fault.code}: judged when the pause is over"
+    what = f"device {event.fault.device} reports {event.fault.code}; ftrun acts on it when the pause is over"
     return job._replace(paused=paused), (do.Persist("problem", (("what", what),)), do.LogLine(what))

@@ -1,7 +1,7 @@
-"""What the platform wants of the command itself: to be ended in order, or to start again with the other pods.
+"""Requests of the platform about the command: to stop it in an orderly way, or to restart it with the other pods.
 
-MindCluster says so in `reset.json` (helpers/platform/reset.py): GracefulExit and RetryTime.  That is its explicit word,
-so it is obeyed though the command is healthy.  It costs no restart of the budget.
+MindCluster makes them in `reset.json` (helpers/platform/reset.py): GracefulExit and RetryTime.  They are explicit, so
+ftrun follows them even if the command is healthy.  They use up no restart budget.
 """
 
 import signal
@@ -20,9 +20,9 @@ GRACE: Final = 600.0  # s from SIGTERM to SIGKILL that MindCluster's own agent g
 
 
 def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome:
-    """Where it wants the command to end: SIGTERM, and the time of a stop from outside (`--stop-grace`), or `GRACE`,
-    so that it can save.  ftrun stays, for its end would be taken for that of the job, and starts nothing until the
-    platform permits it."""
+    """Where the platform requests the end of the command: SIGTERM and the grace of a stop from outside
+    (`--stop-grace`), or `GRACE`, so that the command can save.  ftrun itself keeps running, since its end would count
+    as the end of the job, and starts nothing until the platform permits it."""
     job, effects = restarting.held(job, phase, event, policy)
     if not event.ends or event.why is None:
         return job, effects
@@ -31,7 +31,9 @@ def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
             grace = GRACE if policy.stop_grace is None else policy.stop_grace
-            said = sentences.sentence(f"the platform wants this: {event.why}", "ending the command, ftrun stays")
+            said = sentences.sentence(
+                f"requested by the platform: {event.why}", "stopping the command, ftrun keeps running"
+            )
             return await_end(job._replace(want=Restart("peer")), phase.attempt, event.now, grace), (
                 do.Persist("platform", (("what", "end"), ("why", event.why))),
                 do.Persist("stopping", (("by", "platform"), ("signal", int(signal.SIGTERM)))),
@@ -42,7 +44,7 @@ def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome
 
 
 def rescheduled(job: Job, phase: Starting | Running | Suspect, event: ev.Rescheduled, policy: Policy) -> Outcome:
-    """The other pods wait for this one."""
+    """Restart the command, since the other pods wait for this one."""
     written = do.Persist("platform", (("what", "restart"), ("why", event.why)))
-    said = sentences.sentence(event.why, "the command starts again with the others")
+    said = sentences.sentence(event.why, "restarting the command together with the other pods")
     return stop(job._replace(want=Restart("peer")), phase.attempt, event.now, policy, (written,), said)

@@ -1,4 +1,4 @@
-"""Between two attempts: what a start has to wait for, once the tree is dead."""
+"""Between two attempts: what the next start waits for after the tree is dead."""
 
 from ftrun.core.group.messages import GroupOrder
 from ftrun.core.machine import effects as do
@@ -10,16 +10,16 @@ from ftrun.core.machine.values import Attempt
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations
 
-ANSWER = 5.0  # s; a helper that is asked something until a deadline has so long to say what it saw
+ANSWER = 5.0  # s; time that a helper gets, beyond the deadline of a question, to send its answer
 
 
 def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
-    """One of a group waits until all others can start too."""
+    """Start the command.  A member of a group waits until all others can start too."""
     epoch = job.ledger.epoch
     if policy.group:
         if job.order is None or job.order.what != "run" or job.order.epoch <= epoch:
-            order = job.order or GroupOrder(epoch, "wait", "no word of rank 0 yet")
-            said = do.LogLine("ready; the members of the group start together: waiting for the others")
+            order = job.order or GroupOrder(epoch, "wait", "no message from rank 0 yet")
+            said = do.LogLine("ready; waiting for the other members of the group, since all start together")
             return job._replace(phase=Pending(), order=order), (said,) if isinstance(job.want, KeepRunning) else ()
         epoch = job.order.epoch
     again = job.want if isinstance(job.want, Restart) else None
@@ -30,7 +30,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         fields += (("consecutive", again.consecutive),)
     if policy.group:
         fields += (("epoch", epoch),)
-    written = do.Persist(record, fields)  # what led to a restart is on disk already, with its count
+    written = do.Persist(record, fields)  # the cause of a restart and its count are on disk already
     attempt = Attempt(
         number,
         spawned_at=now,
@@ -43,12 +43,12 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
 
 
 def consult(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
-    """Who is stopped from outside may be so because another of this job has reached a verdict."""
+    """A stop from outside may be the consequence of a verdict of another ftrun of this job: ask for it."""
     return await_verdict(job, attempt, now + ANSWER), (*written, do.RequestPermission())
 
 
 def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
-    """No restart before the devices are free, and before those that were taken out have been looked at."""
+    """No restart before the devices are free and the removed ones have been checked."""
     looks = policy.device_timeout is not None or not set(job.ledger.removed) <= set(job.removed_devices)
     if attempt is None or not looks:
         return again(job, attempt, now, policy, written)
@@ -57,7 +57,7 @@ def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written:
 
 
 def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
-    """The tree is dead and the devices are free: end, or start again, at once or after what has to come first."""
+    """The tree is dead and the devices are free: end, or start again, after a fault is healed or a delay has passed."""
     want = job.want
     if isinstance(want, Finish):
         job, effects = finish(job, want)
@@ -71,12 +71,17 @@ def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written
 
 
 def healed(job: Job, phase: Healing, event: ev.HealingFinished | ev.DeadlineReached, policy: Policy) -> Outcome:
-    """Cured: on to the next start.  Not cured, or not in time: without the device, or isolate."""
+    """A healed fault leads to the next start.  If it did not heal in time, continue without the device, or isolate the
+    node."""
     if isinstance(event, ev.HealingFinished) and phase.fault is None:
-        return job, ()  # said before
+        return job, ()  # a repeated report
     if isinstance(event, ev.HealingFinished) and phase.fault is not None and event.cured:
         return _on(cured(job, phase.fault.device), _afresh(phase), event.now, policy)
-    why = event.why if isinstance(event, ev.HealingFinished) else f"not within {durations.seconds(policy.heal_timeout)}"
+    why = (
+        event.why
+        if isinstance(event, ev.HealingFinished)
+        else f"it was not healed within {durations.seconds(policy.heal_timeout)}"
+    )
     lighter = given_up(job, phase, policy)
     if lighter is None:
         return not_healed(job, phase, why)
@@ -84,7 +89,7 @@ def healed(job: Job, phase: Healing, event: ev.HealingFinished | ev.DeadlineReac
 
 
 def _afresh(phase: Healing) -> Healing:
-    """What was cured and comes again is a new fault."""
+    """A fault that recurs after it was healed counts as a new one."""
     return phase if phase.attempt is None else phase._replace(attempt=phase.attempt._replace(known=()))
 
 
@@ -99,7 +104,7 @@ def faulted_healing(job: Job, phase: Healing, event: ev.FaultReported, policy: P
     under_way = isinstance(job.want, Restart) and phase.fault in job.want.faults
     if not isinstance(job.phase, Healing) or phase.fault is None or under_way:
         return job, written
-    return _on(job, phase, event.now, policy, written)  # the job does without that device
+    return _on(job, phase, event.now, policy, written)  # the job continues without that device
 
 
 def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome:

@@ -1,4 +1,4 @@
-"""Before the first start: what it waits for, and what keeps it from being made."""
+"""Before the first start: what it waits for, and what prevents it."""
 
 from typing import Final
 
@@ -11,17 +11,17 @@ from ftrun.core.machine.states import Done, Job, KeepRunning, Pending
 from ftrun.core.machine.stopping import Effects, Outcome
 from ftrun.core.rules.policy import Policy
 
-# s in which the devices have to be looked at before the first start.  The first call to a driver may take seconds, and
-# a tool that asks 16 chips takes some more; no answer is no fault, so nobody gains by a longer wait.
+# s in which the devices must be checked before the first start.  The first call to a driver may take seconds, and a
+# tool that asks 16 chips takes longer; a missing answer is not a fault, so a longer wait gains nothing.
 CHECK: Final = 10.0
 
 
 def begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outcome:
-    """At once; where somebody has a say, when all of them have said it, or have had their time."""
+    """Start at once, or after the platform, the probe and the state dir have answered or their time is over."""
     asked = (("platform", policy.asks_platform), ("devices", policy.checks_devices))
     awaits = frozenset(name for name, on in asked if on)
     if policy.checks_devices and policy.shared:
-        awaits |= {"history"}  # only if there is a fault that it may speak of
+        awaits |= {"history"}  # it is needed only if a device has a fault
     if awaits:
         return job._replace(phase=Pending(event.now + (CHECK if policy.checks_devices else ANSWER), awaits)), ()
     return launch(job, event.now, policy, "started")
@@ -29,7 +29,7 @@ def begin(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> Outcom
 
 def launch_due(job: Job, phase: Pending, event: ev.DeadlineReached | ev.WokeLate, policy: Policy) -> Outcome:
     if isinstance(event, ev.WokeLate) and phase.awaits:
-        # Those who have to answer were frozen as we were: they get the rest of their time.
+        # The helpers that have to answer were frozen as well: they get the rest of their time.
         later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
         return job._replace(phase=phase._replace(deadline=later)), ()
     written: Effects = ()
@@ -48,7 +48,7 @@ def launch_due(job: Job, phase: Pending, event: ev.DeadlineReached | ev.WokeLate
 
 
 def held_pending(job: Job, phase: Pending, event: ev.StartHeld, policy: Policy) -> Outcome:
-    """The platform's first word."""
+    """The platform's first answer."""
     job = job._replace(held=event.why, leaving=event.ends)
     if not isinstance(job.want, KeepRunning) or phase.deadline is None:
         return at_barrier(job, phase, event.now, policy, ())
@@ -56,7 +56,7 @@ def held_pending(job: Job, phase: Pending, event: ev.StartHeld, policy: Policy) 
 
 
 def checked(job: Job, phase: Pending, event: ev.DevicesChecked, policy: Policy) -> Outcome:
-    """An earlier ftrun of this run dir may have taken devices out."""
+    """The devices were checked.  Devices that an earlier ftrun of this run dir removed may be used again."""
     written: Effects = ()
     if "devices" in phase.awaits:
         job, written = given_back(job, event, policy)
@@ -80,10 +80,10 @@ def faulted_pending(job: Job, phase: Pending, event: ev.FaultReported, policy: P
     return at_barrier(job, job.phase, event.now, policy, written)
 
 
-def _answered(job: Job, phase: Pending, who: str, now: float, policy: Policy) -> Outcome:
-    """One of those that the first start waits for has answered."""
-    if who not in phase.awaits:
+def _answered(job: Job, phase: Pending, source: str, now: float, policy: Policy) -> Outcome:
+    """One of the answers that the first start waits for has come."""
+    if source not in phase.awaits:
         return job, ()
-    phase = phase._replace(awaits=phase.awaits - {who})
+    phase = phase._replace(awaits=phase.awaits - {source})
     job = job._replace(phase=phase)
     return (job, ()) if phase.awaits else launch_due(job, phase, ev.DeadlineReached(now), policy)

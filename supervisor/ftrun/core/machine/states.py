@@ -1,4 +1,5 @@
-"""What is (`phase`) and what we want (`want`).  Each phase but Done carries one deadline; None: until an event."""
+"""The state of a job: its `phase`, and what ftrun intends (`want`).  Each phase but Done has one deadline; None: it
+lasts until an event."""
 
 from typing import Literal, NamedTuple
 
@@ -9,10 +10,10 @@ from ftrun.core.rules.fault_history import Schedule
 
 
 class Pending(NamedTuple):
-    """No process; the next start is due at the deadline.
+    """There is no process; the next start is due at the deadline.
 
-    `awaits`: whose answers the first start waits for, until that deadline: `platform`, `devices`, `history`.
-    `standing`: faults that the devices have before it, which could heal.
+    `awaits`: the answers that the first start waits for until that deadline: `platform`, `devices`, `history`.
+    `standing`: faults that the devices have before the first start, and that could heal.
     """
 
     deadline: float | None = None
@@ -21,7 +22,7 @@ class Pending(NamedTuple):
 
 
 class Launching(NamedTuple):
-    """Forked, not yet executed; `early` has to wait for that: faults and orders."""
+    """Forked, not yet executed.  `early`: faults and requests that are handled after the exec."""
 
     attempt: Attempt
     deadline: float | None = None
@@ -29,7 +30,7 @@ class Launching(NamedTuple):
 
 
 class Starting(NamedTuple):
-    """Executed; nothing has moved yet."""
+    """Executed; no rank has moved yet."""
 
     attempt: Attempt
     deadline: float | None = None
@@ -43,7 +44,7 @@ class Running(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """A limit was passed; evidence is being gathered until the deadline."""
+    """A limit was exceeded; evidence is being collected until the deadline."""
 
     attempt: Attempt
     finding: Finding
@@ -51,9 +52,9 @@ class Suspect(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """The tree is being ended: `asked` from outside, by SIGTERM (`term`), by SIGKILL (`kill`), or what SIGKILL left
-    is being named (`inspect`); or it has ended, and its devices are to become free (`devices`), or others are asked
-    for the verdict (`verdict`)."""
+    """The process tree is being stopped: by a signal from outside (`asked`), by ftrun with SIGTERM (`term`) or SIGKILL
+    (`kill`), or ftrun lists the processes that SIGKILL did not end (`inspect`).  Or the tree has ended, and ftrun waits
+    until its devices are free (`devices`), or for the verdict of other nodes (`verdict`)."""
 
     attempt: Attempt
     stage: Literal["asked", "term", "kill", "inspect", "devices", "verdict"]
@@ -61,8 +62,8 @@ class Stopping(NamedTuple):
 
 
 class Healing(NamedTuple):
-    """The tree is dead; a fault is being cured, or (None) the platform does not permit a start.  The devices of
-    `attempt` have still to become free."""
+    """The tree is dead; a fault is being healed, or (None) the platform does not permit a start.  The devices of
+    `attempt` are not known to be free yet."""
 
     fault: Fault | None
     deadline: float | None = None
@@ -83,8 +84,8 @@ class KeepRunning(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Start it again once the tree is dead; `faults`: heal them first.  `own`: the status of a command that failed by
-    itself."""
+    """Start the command again once the tree is dead.  `faults`: heal them first.  `own`: the exit status of a command
+    that failed by itself."""
 
     reason: Reason
     consecutive: int = 0
@@ -94,9 +95,9 @@ class Restart(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """End.  `own`: with the command's own status where it still gives one; `code` is what holds without one.
-    `node`: the one that the verdict is about, if it is not this one; `device`: of it.  `asked`: from
-    outside.  `cut`: for not hearing rank 0, which is the loss of this member of the group and says nothing of the job.
+    """End with this verdict.  `own`: with the command's own status, if it still exits with one; otherwise with `code`.
+    `node`: the node that the verdict is about, if it is another one; `device`: a device of that node.  `asked`: the end
+    was requested from outside.  `cut`: this member lost contact with rank 0, which is no verdict about the job.
     """
 
     code: int
@@ -113,7 +114,7 @@ Want = KeepRunning | Restart | Finish
 
 
 class Paused(NamedTuple):
-    """No verdicts, by order of the operator; `until`: they come again by themselves then.  `faults` wait for that."""
+    """The operator has paused all verdicts; the pause ends by itself at `until`.  `faults` are handled after it."""
 
     since: float
     until: float | None = None
@@ -121,8 +122,8 @@ class Paused(NamedTuple):
 
 
 class Blame(NamedTuple):
-    """Why the attempt was ended by us, or ended by itself, `at` that time; `rank`, `step`: of the suspect, which by its
-    stack `waits` for others."""
+    """Why ftrun ended the attempt, or why it ended by itself, and when (`at`).  `rank`, `step`: of the suspect;
+    `waits`: its stack shows that it waits for others."""
 
     at: float
     cause: Reason
@@ -133,10 +134,10 @@ class Blame(NamedTuple):
 
 
 class Job(NamedTuple):
-    """`held`: why the platform permits no start; `leaving`: it wants the command ended.  `devices`: those that the
-    command may use.  `past`: the schedules of this job before this one.  `order`: of the group, as it stands;
-    `told_paused`: what the operator told us, and so the group, last (as in `Report`).  `shed`: devices that were taken
-    out since the last start."""
+    """The whole state.  `held`: why the platform does not permit a start; `leaving`: it requests the end of the
+    command.  `devices`: the devices that the command may use.  `past`: the earlier schedules of this job.  `order`: the
+    group's current order.  `announced_pause`: the pause that the operator last requested here, as the group is informed
+    of it (`Report.paused`).  `removed_devices`: devices that were removed since the last start."""
 
     phase: Phase = Pending()
     want: Want = KeepRunning()
@@ -153,6 +154,6 @@ class Job(NamedTuple):
 
     @property
     def asleep(self) -> tuple[tuple[float, float], ...]:
-        """When this attempt was frozen, stopped by the user or paused: silences in that time teach nothing."""
+        """When this attempt was frozen, stopped by the user or paused; nothing is learned from these silences."""
         attempt = getattr(self.phase, "attempt", None)
         return () if attempt is None else tuple(away for away in attempt.aways if away[0] > attempt.spawned_at)

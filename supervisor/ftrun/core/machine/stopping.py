@@ -1,4 +1,4 @@
-"""How an attempt, or the job, is brought to its end: restart within the budget, else escalate."""
+"""How an attempt, or the job, is stopped: restart within the restart budget, otherwise escalate."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,7 +11,7 @@ from ftrun.core.rules.fault_history import TIMES, in_vain, times
 from ftrun.core.rules.policy import LIMIT, Policy, exhausted, wait
 from ftrun.core.text import durations, sentences
 
-ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # ends as without ftrun: nothing hangs on their record
+ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
 NOTHING: Final[Mapping[str, object]] = {}
 Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
@@ -30,20 +30,20 @@ def trouble(
     incurable: str | None = None,
     seen: Mapping[str, object] = NOTHING,
 ) -> Outcome:
-    """Restart within the budget, else escalate.  `own`: the command's status if it has ended by itself; `incurable`:
-    why no restart helps; `seen`: the evidence."""
+    """Restart within the restart budget, otherwise escalate.  `own`: the exit status of a command that has ended by
+    itself; `incurable`: why no restart helps; `seen`: the evidence."""
     verdict = _verdict(job, attempt, cause, why, policy, own, fault, incurable)
     job = job._replace(blame=Blame(now, cause, why))
     killing = sentences.killing(seen) if own is None else ""
     if verdict is not None:
         job = job._replace(want=verdict)
         if verdict.verdict == exit_codes.FAILED and cause not in policy.restart_on:
-            return stop(job, attempt, now, policy, so_far)  # as without ftrun: needs no words of ours
+            return stop(job, attempt, now, policy, so_far)  # as without ftrun, so without a log line
         why = sentences.short(verdict.message, sentences.REASON)
         said = sentences.sentence(why, killing, _spent(job, cause, policy), ending(verdict), sentences.report(seen))
         return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), said)
     ledger = job.ledger.counted(cause)
-    heal = (fault,) if fault is not None and fault.acts else ()  # one of severity `user` leaves nothing to heal
+    heal = (fault,) if fault is not None and fault.acts else ()  # after a fault of severity `user` nothing is to heal
     want = Restart(cause, ledger.count(cause), wait(ledger, cause, policy), heal, own)
     job = job._replace(ledger=ledger, want=want)
     why = sentences.short(why, sentences.REASON)
@@ -61,7 +61,7 @@ def _verdict(
     fault: Fault | None,
     incurable: str | None,
 ) -> Finish | None:
-    """How the job ends with this, if it ends."""
+    """The verdict with which the job ends; None: it is restarted."""
     if attempt.fatal is not None or incurable is not None:
         return finish_with(exit_codes.NON_RECOVERABLE, attempt.fatal or incurable or why)
     if fault is not None and fault.by_user and times_in_words(job.ledger, fault, policy):
@@ -74,17 +74,17 @@ def _verdict(
     limit = _limit(cause, fault, policy)
     if fault is not None and not fault.by_user and limit is exit_codes.USER_FAULT_LIMIT:
         number = job.ledger.fault + 1
-        why = f"{why}, the {sentences.ordinal(number)} device fault in a row without progress, and they name no node"
+        why += f", the {sentences.ordinal(number)} device fault in a row without progress; together they blame no node"
     return unless_schedules_exhausted(job, finish_with(limit, why, fault and fault.device))
 
 
 def _limit(cause: Cause, fault: Fault | None, policy: Policy) -> exit_codes.Verdict:
-    """The verdict where there is no restart left in place.
+    """The verdict where no restart in place is left.
 
-    ModelArts isolates a node where healing fails and where the same code comes back, and gives that no number of
-    restarts: different faults in a row name no node, so the job is rescheduled without isolation.  Where faults are
-    not restarted in place at all, what remains for a fault of a chip is rescheduling with isolation ("Comparison of
-    recovery policies").
+    ModelArts isolates a node where healing fails and where the same code recurs, whatever the number of restarts:
+    different faults in a row do not point at one node, so the job is rescheduled without isolation.  Where faults are
+    not restarted in place at all, a fault of a chip leads to rescheduling with isolation ("Comparison of recovery
+    policies").
     """
     in_place = cause in policy.restart_on and policy.max_restarts != 0
     if fault is not None and (fault.by_user or in_place):
@@ -96,23 +96,24 @@ def _limit(cause: Cause, fault: Fault | None, policy: Policy) -> exit_codes.Verd
 
 
 def times_in_words(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
-    """Whether the last occurrence of this fault on this node was the third in a row within a day (`history.times`).
-    Faults without a code are not counted, since nothing says that they are the same."""
+    """Whether the last occurrence of this fault on this node was the third in a row within a day
+    (`fault_history.times`).  Faults without a code are not counted, since they need not be the same."""
     same = [o for o in ledger.occurrences if o.place == (policy.node, *fault.place)]
     return bool(same) and times(ledger.occurrences, same[-1]) >= TIMES
 
 
 def unless_schedules_exhausted(job: Job, want: Finish) -> Finish:
-    """Failed instead, where this is the fourth schedule in a row without progress.
+    """The given verdict, or `failure-limit` where this is the fourth schedule in a row without progress.
 
     ModelArts ("Unconditional Job-Level Rescheduling", degradation policies) reschedules three times in a row; if the
-    fourth has the same trouble and there is no clear fault of a node or chip, it takes the user's code to be wrong and
-    the job fails.  A verdict that isolates no node says that there is no such fault.
+    fourth schedule has the same problem and there is no clear fault of a node or chip, it assumes an error in the
+    user's code and the job fails.  A verdict that isolates no node means that there is no such fault.
     """
     vain, clear = in_vain(job.past), job.ledger.faulted and want.code != exit_codes.USER_FAULT_LIMIT.code
     if job.ledger.reached or clear or vain < TIMES:
         return want
-    why = f"{want.message}; this is the {sentences.ordinal(vain + 1)} schedule in a row, and it came no further"
+    which = f"the {sentences.ordinal(vain + 1)} schedule in a row"
+    why = f"{want.message}; this is {which}, and it got no further than the first"
     return finish_with(exit_codes.FAILURE_LIMIT, why)
 
 
@@ -130,21 +131,21 @@ def ending(want: Finish) -> str:
 
 
 def _spent(job: Job, cause: Cause, policy: Policy) -> str:
-    """Why there is no other restart, where that is a matter of what was permitted."""
+    """Why the policy permits no further restart; empty where another reason prevents it."""
     if cause not in policy.restart_on:
-        return f"no restart after a {cause} (--restart-on)"
+        return f"a {cause} causes no restart (--restart-on)"
     if not exhausted(job.ledger, cause, policy):
         return ""
     limit = policy.max_restarts or 0
-    return (
-        f"{sentences.several(limit, 'restart')} in a row without progress" if limit else "no restart (--max-restarts 0)"
-    )
+    if not limit:
+        return "restarts are off (--max-restarts 0)"
+    return f"{sentences.several(limit, 'restart')} in a row without progress"
 
 
 def _healing(want: Restart, policy: Policy) -> str:
     if not want.faults:
         return ""
-    return f"healing {want.faults[0].device} first, for {durations.seconds(policy.heal_timeout)} at most"
+    return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.heal_timeout)}"
 
 
 def _restart(want: Restart, policy: Policy) -> str:
@@ -156,7 +157,7 @@ def _restart(want: Restart, policy: Policy) -> str:
 def stop(
     job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = (), say: str | None = None
 ) -> Outcome:
-    """End the whole tree by our own decision."""
+    """Stop the whole tree by decision of ftrun, with the log line `say`."""
     said = () if say is None else (do.LogLine(say),)
     if policy.grace <= 0:
         job, effects = kill(job, attempt, now, policy)
@@ -166,36 +167,37 @@ def stop(
 
 
 def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
-    """End the whole tree by SIGKILL."""
+    """Kill the whole tree with SIGKILL."""
     killing = Stopping(attempt, "kill", now + policy.kill_timeout)
     return job._replace(phase=killing), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
 
 
 def inspect(job: Job, attempt: Attempt) -> Outcome:
-    """SIGKILL has not ended the tree in time: name what is left."""
+    """SIGKILL has not ended the tree in time: list what is left."""
     return job._replace(phase=Stopping(attempt, "inspect")), (do.Inspect(),)
 
 
 def await_end(job: Job, attempt: Attempt, now: float, grace: float | None) -> Job:
-    """The command was asked from outside to end; it gets `grace` seconds, None: as long as it takes."""
+    """The command was asked from outside to end; it gets `grace` seconds, or (None) as long as it needs."""
     return job._replace(phase=Stopping(attempt, "asked", after(now, grace)))
 
 
 def await_devices(job: Job, attempt: Attempt, deadline: float) -> Job:
-    """The tree is dead; its devices become free."""
+    """The tree is dead; wait until its devices are free."""
     return job._replace(phase=Stopping(attempt, "devices", deadline))
 
 
 def await_verdict(job: Job, attempt: Attempt, deadline: float | None) -> Job:
-    """The tree is dead; others are asked for the verdict."""
+    """The tree is dead; wait for the verdict of other nodes."""
     return job._replace(phase=Stopping(attempt, "verdict", deadline))
 
 
 def finish(job: Job, want: Finish) -> Outcome:
-    """Budgets are for one run: whoever starts us again after a verdict has decided to give it new ones."""
+    """End the job.  The restart budget is for one run: a scheduler that starts ftrun again after a verdict grants a new
+    one."""
     ledger = job.ledger._replace(hang=0, fault=0, failure=0)
     if want.verdict == exit_codes.USER_FAULT_LIMIT.name:
-        ledger = ledger._replace(faulted=False)  # such schedules are counted, or there would be no end of them
+        ledger = ledger._replace(faulted=False)  # so that such schedules count, and do not repeat without end
     fields = (("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))
     written = do.Persist("ended", fields, want.verdict not in ORDINARY)
     job = ended(job._replace(ledger=ledger), want)
@@ -203,17 +205,17 @@ def finish(job: Job, want: Finish) -> Outcome:
 
 
 def ended(job: Job, want: Finish) -> Job:
-    """The job as it stands after its last effect."""
+    """The job after its last effect."""
     return job._replace(phase=Done(want.code), want=want)
 
 
 def isolate(job: Job, why: str, so_far: Effects = (), cause: str = "fault", device: str | None = None) -> Outcome:
-    """The tree is dead, and this node is of no use."""
+    """The tree is dead, and this node is to be isolated."""
     return conclude(job, finish_with(exit_codes.NODE_FAULT, why, device), so_far, cause)
 
 
 def conclude(job: Job, want: Finish, so_far: Effects = (), cause: str = "fault") -> Outcome:
-    """The tree is dead: end with this verdict."""
+    """The tree is dead: end with this verdict and log it."""
     job, effects = finish(job, want)
     return job, (*so_far, escalation(cause, want), do.LogLine(sentences.sentence(want.message, ending(want))), *effects)
 

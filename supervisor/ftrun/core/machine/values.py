@@ -1,4 +1,4 @@
-"""What the core knows: plain values.  Times are CLOCK_MONOTONIC seconds, durations are seconds."""
+"""The plain values of the core.  Times are CLOCK_MONOTONIC seconds, durations are seconds."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -9,19 +9,19 @@ from ftrun.core.rules.idle import Idle
 Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
-Rule = Literal["step", "start", "section", "idle"]  # by which a hang is found; `hang_rules.RULES` says what each means
+Rule = Literal["step", "start", "section", "idle"]  # the rules that find hangs: `hang_rules.RULES`
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
 
 
 def unranked(pid: int) -> int:
-    """What stands in place of the rank for one of several processes without RANK that step: below `TOUCH`."""
+    """The number below `TOUCH` that stands for the rank of a process, where several processes without RANK step."""
     return TOUCH - pid
 
 
 class Section(NamedTuple):
-    """`side`: entered by a thread that does not train, so that the steps are judged as well.  `automatic`: by the
-    hooks themselves, around a call of the program's; `longest`: in seconds, of the earlier ones of its name in this
-    process, where there were enough to judge by."""
+    """A section that is open.  `side`: a thread that does not train entered it, so that the steps are still checked.
+    `automatic`: the hooks opened it themselves, around a call of the program.  `longest`: the duration in seconds of
+    the longest earlier section of this name in the process; None while there were too few to learn from."""
 
     name: str
     started: float
@@ -32,17 +32,17 @@ class Section(NamedTuple):
 
 
 class SavedFile(NamedTuple):
-    """A file of the program's.  `version` is its size and time of modification, which a rename keeps; "-": unknown."""
+    """A file of the program.  `version` is its size and modification time, which a rename keeps; "-" if unknown."""
 
     path: str
     version: str = "-"
 
 
 class Rank(NamedTuple):
-    """One rank as last seen.  `present`: its process lives.  `moved_at` is None until it first moved.
+    """One rank, as last read.  `present`: its process is alive.  `moved_at` is None until it has first moved.
 
-    `saved`: files that it saved after its first movement, by a library that the hooks know, the newest last.
-    `resumed`: files that it loaded before.
+    `saved`: the files that it saved after its first movement, through a library that the hooks know, the newest last.
+    `resumed`: the files that it loaded before that.
     """
 
     rank: int
@@ -52,26 +52,26 @@ class Rank(NamedTuple):
     alive_at: float | None = None
     moved_at: float | None = None
     step: int | None = None
-    credit: float = 0.0  # time in closed sections since it moved: ages nobody
+    credit: float = 0.0  # seconds in closed sections since it moved, which do not count as silence
     done: bool = False
     fatal: str | None = None
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     sections: tuple[Section, ...] = ()  # outermost first
     broken: str | None = None  # the section that an exception closed, if nothing has moved since
-    intervals: int = 0  # silences between two movements that were seen; of those, in seconds:
+    intervals: int = 0  # how many silences between two movements were measured; their figures, in seconds:
     usual: float = 0.0  # the 99th percentile of the last thousand
-    longest: float = 0.0  # of all but the first ten
+    longest: float = 0.0  # the longest, without the first ten
     slowest_start: float = 0.0  # the longest of the first ten
     saved: tuple[SavedFile, ...] = ()
     resumed: tuple[SavedFile, ...] = ()
-    ranked: bool = True  # RANK or the like told its rank; without, `rank` is 0
-    parents: tuple[int, ...] = ()  # the pids of the processes that one without RANK descends from, the nearest first
+    ranked: bool = True  # the rank comes from RANK or a similar variable; otherwise `rank` is 0
+    parents: tuple[int, ...] = ()  # pids of the ancestors of a process without RANK, the nearest first
 
 
 class Finding(NamedTuple):
-    """Why a rank, or the whole tree, is taken for hung: silent for `age`, over `limit`.  `learned`: nobody gave that
-    limit, so that evidence may raise it."""
+    """Why a rank, or the whole tree, is suspected to hang: it was silent for `age` seconds, longer than `limit`.
+    `learned`: the limit was learned and not configured, so that evidence may raise it."""
 
     rule: Rule
     rank: int | None
@@ -84,14 +84,15 @@ class Finding(NamedTuple):
 
 
 class RaisedLimit(NamedTuple):
-    """Evidence spoke for this rank: its learned limit is `limit` until the hooks have counted the silence."""
+    """A learned limit that was raised since evidence showed this rank at work; it holds until the hooks have counted
+    the silence."""
 
     rank: int
     limit: float
 
 
 class Fault(NamedTuple):
-    """A device fault.  `severity` is one of `core.faults.SEVERITIES`."""
+    """A device fault.  `severity` is one of `fault_codes.SEVERITIES`."""
 
     device: str
     code: str
@@ -100,13 +101,13 @@ class Fault(NamedTuple):
 
     @property
     def acts(self) -> bool:
-        """Whether it ends the attempt by itself: never a warning or an unknown code, nor a fault of the program's own
-        after which the program can go on (`user`)."""
+        """Whether the fault alone ends the attempt.  A warning, an unknown code, and a fault that the program caused
+        and can survive (`user`) never do."""
         return self.severity in ("minor", "minor+user", "major", "critical")
 
     @property
     def by_user(self) -> bool:
-        """Whether the program caused it, by an operator or by its input: no number of such faults isolates a node."""
+        """Whether the program caused it, by an operator or its input.  Such faults never isolate a node."""
         return self.severity in ("user", "minor+user")
 
     @property
@@ -115,12 +116,12 @@ class Fault(NamedTuple):
 
     @property
     def mark(self) -> tuple[str, str, str]:
-        """What makes it the same fault again within an attempt."""
+        """Two faults of one attempt with equal marks are the same fault."""
         return self.device, self.code, self.severity
 
 
 class Device(NamedTuple):
-    """One that the command may use: `word` names it in the environment variable `variable`."""
+    """A device that the command may use: `word` names it in the environment variable `variable`."""
 
     id: str
     variable: str = ""
@@ -128,21 +129,21 @@ class Device(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """Facts about one start of the command; a restart forgets them.
+    """Facts about one start of the command; a restart discards them.
 
-    `patience` multiplies learned limits: it doubles with each hang in a row, since one that comes again and again may
-    be a silence that this program needs.  `first_beat`: as in `Ledger`, when this attempt began.  `start_raised`:
-    evidence spoke for a start without a beat, so that it may last at least so many seconds.  `inherited`: what earlier
-    attempts saved, as in `Ledger`, when this attempt began.
+    `patience` multiplies learned limits.  It doubles with each hang in a row, since a hang that recurs may be a silence
+    that this program needs.  `first_beat`, `inherited`: `first_beat` and `saved` of the `Ledger` when this attempt
+    began.  `start_raised`: evidence showed a start without a heartbeat at work, so that the start may take at least so
+    many seconds.
     """
 
     number: int
     pid: int = 0
     spawned_at: float = 0.0
     ranks: tuple[Rank, ...] = ()
-    aways: tuple[tuple[float, float], ...] = ()  # stretches in which nobody was judged
-    everywhere: bool = False  # the accelerators of all containers of the group hold still
-    stopped_at: float | None = None  # stopped by the user's job control since
+    aways: tuple[tuple[float, float], ...] = ()  # periods (start, end) that do not count as silence
+    everywhere: bool = False  # the accelerators of all containers of the group are unchanged
+    stopped_at: float | None = None  # since when the user's job control has stopped the command
     forwarded: frozenset[int] = frozenset()
     progressed: bool = False
     raised: tuple[RaisedLimit, ...] = ()
@@ -151,11 +152,11 @@ class Attempt(NamedTuple):
     first_beat: float | None = None
     start_raised: float = 0.0
     inherited: tuple[SavedFile, ...] = ()
-    known: tuple[tuple[str, str, str], ...] = ()  # faults that were counted: one that fires again and again is one
-    fault: Fault | None = None  # user-induced, seen while training still moved
+    known: tuple[tuple[str, str, str], ...] = ()  # marks of the faults already counted; a repeated fault counts once
+    fault: Fault | None = None  # a user-induced fault that was seen while training still moved
     fault_at: float = 0.0
-    barred: bool = False  # some of its processes run as a user who cannot give beats: none that is missing counts
-    reported: bool = False  # a hang on which nothing is done was reported
+    barred: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
+    reported: bool = False  # a hang that ftrun only reports has been reported
 
     @property
     def moved(self) -> bool:
@@ -173,8 +174,8 @@ class Attempt(NamedTuple):
 
     @property
     def section(self) -> str | None:
-        """The outermost section that the lowest rank is in, or broke in: the stretch that a restart may want to skip.
-        One that the hooks opened by themselves tells the program nothing."""
+        """The outermost section that the lowest rank is in, or failed in, which the program may want to skip after a
+        restart.  Sections that the hooks opened themselves are left out, since the program does not know them."""
         inside = (next((s.name for s in r.sections if not s.automatic), r.broken) for r in self.ranks)
         return next((name for name in inside if name is not None), None)
 
@@ -184,7 +185,7 @@ class Attempt(NamedTuple):
 
 
 class LearnedTimeouts(NamedTuple):
-    """What `--hang-timeout auto` knows of the job, in seconds; the figures behind `limit` are those of `Rank`."""
+    """What `--hang-timeout auto` has learned about the job, in seconds; the other fields are as in `Rank`."""
 
     limit: float
     usual: float
@@ -194,15 +195,15 @@ class LearnedTimeouts(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """What outlives an attempt, a crash of ftrun and a restart of the container in the same pod.
+    """State that outlives an attempt, a crash of ftrun and a restart of the container in the same pod.
 
-    `first_beat`: the longest time in seconds that an attempt took from its spawn to its first movement; None while none
+    `first_beat`: the longest time in seconds that an attempt took from its spawn to its first movement; None until one
     has moved.
     """
 
     start_cnt: int = 0
     schedule_cnt: int = 1
-    hang: int = 0  # restarts in a row without progress, a count a cause
+    hang: int = 0  # restarts in a row without progress, one count for each cause
     fault: int = 0
     failure: int = 0
     best_step: int | None = None
@@ -213,14 +214,14 @@ class Ledger(NamedTuple):
     reason: Reason = "first"  # why the attempt under way was started
     learned: LearnedTimeouts | None = None
     occurrences: tuple[Occurrence, ...] = ()
-    removed: tuple[str, ...] = ()  # ids of devices that the command does without
-    visible: tuple[str, ...] = ()  # if so: a variable, and the words for it of those that are left
-    reached: bool = False  # this schedule got beyond all earlier ones
-    faulted: bool = False  # a device fault acted on this schedule
+    removed: tuple[str, ...] = ()  # ids of devices that were taken away from the command
+    visible: tuple[str, ...] = ()  # if so: a variable, then the `word` of each device that is left
+    reached: bool = False  # this schedule got further than all earlier ones
+    faulted: bool = False  # a device fault ended an attempt of this schedule
     first_beat: float | None = None
-    saved: tuple[SavedFile, ...] = ()  # by the program itself, the newest last
-    job: str = ""  # what identifies the training job: faults of another one are not counted
-    epoch: int = 0  # of the group: that of the command that runs, or ran last
+    saved: tuple[SavedFile, ...] = ()  # files that the program itself saved, the newest last
+    job: str = ""  # identifies the training job; faults of other jobs are not counted
+    epoch: int = 0  # the group's epoch of the command that runs or ran last
     account: Account = Account()  # where the time went
 
     def count(self, cause: Cause) -> int:

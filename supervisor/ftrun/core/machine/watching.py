@@ -1,4 +1,4 @@
-"""Watching an attempt: what it has reached, whether it moves, and what becomes of a suspicion."""
+"""Watching an attempt: its progress, whether it moves, and how a suspicion is resolved."""
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -14,11 +14,11 @@ from ftrun.core.rules.policy import Policy, credited, progress
 from ftrun.core.rules.saved_files import latest
 from ftrun.core.text import sentences
 
-AT_REST = 6.0  # s; what was written in place before a kill has come to rest, and was told, by then
+AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
 
 
 def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
-    """Judge the attempt as it was last seen; a finding is a suspicion that evidence has to settle."""
+    """Check the attempt as it was last seen.  A finding is a suspicion that evidence has to confirm."""
     if attempt.moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
         so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
@@ -28,12 +28,12 @@ def watch(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         so_far += effects
     if attempt.stopped_at is not None or job.paused is not None:
         return job._replace(phase=_watched(attempt, job.paused and job.paused.until)), so_far
-    judged = assess(attempt, now, policy.limits, job.ledger.learned)
-    if judged.finding is None:
-        return job._replace(phase=_watched(attempt, judged.deadline)), so_far
-    suspect = Suspect(attempt, judged.finding, now + policy.evidence_timeout)
-    written = do.Persist("suspect", _fields(judged.finding))
-    return job._replace(phase=suspect), (*so_far, written, do.Investigate(judged.finding))
+    assessment = assess(attempt, now, policy.limits, job.ledger.learned)
+    finding = assessment.finding
+    if finding is None:
+        return job._replace(phase=_watched(attempt, assessment.deadline)), so_far
+    suspect = Suspect(attempt, finding, now + policy.evidence_timeout)
+    return job._replace(phase=suspect), (*so_far, do.Persist("suspect", _fields(finding)), do.Investigate(finding))
 
 
 def _watched(attempt: Attempt, deadline: float | None) -> Starting | Running:
@@ -41,15 +41,15 @@ def _watched(attempt: Attempt, deadline: float | None) -> Starting | Running:
 
 
 def _begun(ledger: Ledger, attempt: Attempt) -> Ledger:
-    """With the time that this attempt took to its first movement, if that is the longest yet."""
+    """The ledger with the time that this attempt took to its first movement, if that is the longest so far."""
     first = min(rank.moved_at for rank in attempt.ranks if rank.moved_at is not None)
     taken = time_awake(attempt.spawned_at, first, attempt.aways)
     return ledger._replace(first_beat=max(taken, ledger.first_beat or 0.0))
 
 
 def credit(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job, Attempt, Effects]:
-    """Write down what the attempt has reached: every new checkpoint, and the first time it goes beyond all earlier;
-    and what the silences of its ranks have taught."""
+    """Record the progress of the attempt: every new checkpoint, and the first step beyond all earlier attempts; also
+    the timeout learned from the silences of its ranks."""
     what = progress(job.ledger, attempt, now, policy)
     ledger = credited(job.ledger, attempt, what)
     ledger, written = _learned(ledger, attempt, policy)
@@ -80,8 +80,8 @@ def _learned(ledger: Ledger, attempt: Attempt, policy: Policy) -> tuple[Ledger, 
 
 
 def saved(job: Job, phase: Phase, event: ev.CheckpointSaved, policy: Policy) -> Outcome:
-    """A checkpoint file came into being: progress.  One that stems from before this start was the progress of the
-    attempt before it, so that the restart which began this one stays the first in a row."""
+    """A new checkpoint file is progress.  One from before this start is progress of the attempt before it, so that the
+    restart which began this attempt stays the first in a row."""
     attempt = None if isinstance(phase, Pending | Healing | Done) else phase.attempt
     if not event.renamed and _cut_off(phase, attempt, event.at):
         return job, ()
@@ -100,13 +100,14 @@ def saved(job: Job, phase: Phase, event: ev.CheckpointSaved, policy: Policy) -> 
 
 
 def _step(attempt: Attempt | None, last: int | None) -> int | None:
-    """Of this attempt, as of the last look, without asking every rank: files may come by the hundred a second."""
+    """The step of this attempt when the heartbeats were last read.  Not every rank is asked, since hundreds of files
+    may appear in a second."""
     stepped = attempt is not None and any(rank.step is not None for rank in attempt.ranks)
     return last if stepped else None
 
 
 def _cut_off(phase: Phase, attempt: Attempt | None, at: float) -> bool:
-    """Whether it may be our kill that closed a file which was being written: that is no checkpoint."""
+    """Whether a kill by ftrun may have closed a file that was still being written, which is no checkpoint."""
     if attempt is None or (isinstance(phase, Stopping) and phase.stage != "asked"):
         return True
     return attempt.number > 1 and at < attempt.spawned_at + AT_REST
@@ -118,9 +119,8 @@ def looked(job: Job, phase: Starting | Running, event: ev.BeatsRead, policy: Pol
 
 
 def _seen(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) -> Attempt:
-    """The attempt as it is now.  A limit stays raised until the hooks have counted the silence that raised it.  Where
-    all that moved have been replaced by processes that did not yet (a launcher has restarts of its own) those begin
-    now."""
+    """The attempt with these heartbeats.  A limit stays raised until the hooks have counted the silence that raised it.
+    Where a launcher with restarts of its own has replaced all processes that had moved, the new ones begin now."""
     seen = attempt._replace(ranks=event.ranks)
     if isinstance(event, ev.BeatsRead):
         seen = seen._replace(barred=event.barred)
@@ -132,7 +132,7 @@ def _seen(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) -> Attem
 
 
 def sampled(job: Job, phase: Starting | Running | Suspect, event: ev.TreeSampled, policy: Policy) -> Outcome:
-    """What the tree did in a period.  Work ends a suspicion that it did none."""
+    """What the tree did in a period.  Work ends the suspicion that the tree is idle."""
     attempt = phase.attempt._replace(idle=observe(phase.attempt.idle, event.sample, policy.work))
     if not isinstance(phase, Suspect):
         return watch(job, attempt, event.now, policy)
@@ -147,9 +147,10 @@ def ticked(job: Job, phase: Starting | Running, event: ev.DeadlineReached, polic
 
 
 def overslept(job: Job, phase: Starting | Running | Suspect, event: ev.WokeLate, policy: Policy) -> Outcome:
-    """Time in which we were frozen counts for nobody; the suspicion, if any, is judged anew."""
+    """Time in which ftrun was frozen does not count as silence.  A suspicion is dropped and the attempt is checked
+    again."""
     attempt = forgiven(phase.attempt, event.since, event.now)
-    return watch(job, attempt, event.now, policy, dropped(phase, "frozen meanwhile"))
+    return watch(job, attempt, event.now, policy, dropped(phase, "frozen in the meantime"))
 
 
 def dropped(phase: Starting | Running | Suspect, why: str) -> Effects:
@@ -157,7 +158,7 @@ def dropped(phase: Starting | Running | Suspect, why: str) -> Effects:
 
 
 def halted(job: Job, phase: Starting | Running | Suspect, event: ev.CommandStopped, policy: Policy) -> Outcome:
-    """What the user stops stays stopped and is no hang."""
+    """A command that the user has stopped stays stopped, and is not a hang."""
     since = event.now if phase.attempt.stopped_at is None else phase.attempt.stopped_at
     attempt = phase.attempt._replace(stopped_at=since)
     return watch(job, attempt, event.now, policy, dropped(phase, "stopped by the user"))
@@ -180,7 +181,7 @@ def looked_again(job: Job, phase: Suspect, event: ev.BeatsRead, policy: Policy) 
 
 
 def evidenced(job: Job, phase: Suspect, event: ev.EvidenceCollected, policy: Policy) -> Outcome:
-    """Evidence speaks for or against the one that it was taken from, and for nobody else."""
+    """Evidence counts only for the rank that it was collected from."""
     job, attempt, written = credit(job, _seen(phase.attempt, event), event.now, policy)
     finding = assess(attempt, event.now, policy.limits, job.ledger.learned, phase.finding).finding
     if finding is None or not same(finding, phase.finding):
@@ -192,8 +193,8 @@ def evidenced(job: Job, phase: Suspect, event: ev.EvidenceCollected, policy: Pol
 
 
 def _excused(attempt: Attempt, finding: Finding, now: float) -> Attempt:
-    """The attempt without this silence: its limit is raised, or, where somebody gave that limit, all time so far does
-    not count."""
+    """The attempt after this silence was found harmless: a learned limit is raised; with a configured limit, the time
+    so far does not count as silence."""
     raises = finding.learned or finding.rule == "idle"
     return _raised(attempt, finding) if raises else forgiven(attempt, attempt.spawned_at, now)
 
@@ -203,7 +204,8 @@ def _fields(finding: Finding) -> tuple[tuple[str, object], ...]:
 
 
 def _raised(attempt: Attempt, finding: Finding) -> Attempt:
-    """A learned limit was too short: the next is twice that age.  If it stops working meanwhile, that is found then."""
+    """A learned limit was too short; the next one is twice the age of this silence.  If the rank hangs before that, it
+    is found when that limit passes."""
     if finding.rule == "idle":
         return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, still_raised=2 * finding.age))
     if not finding.learned:
@@ -215,8 +217,8 @@ def _raised(attempt: Attempt, finding: Finding) -> Attempt:
 
 
 def unproven(job: Job, phase: Suspect, event: ev.DeadlineReached, policy: Policy) -> Outcome:
-    """The evidence did not come in time; it must not delay the verdict further.  A limit that nobody gave is no proof
-    by itself."""
+    """The evidence did not come in time, and must not delay the verdict further.  A learned timeout alone never kills a
+    rank."""
     if phase.finding.learned:
         excused = _raised(phase.attempt, phase.finding)
         return _clear(job, excused, event.now, "no evidence in time", policy, ())
@@ -250,8 +252,8 @@ def _hang(
 def _left(job: Job, phase: Suspect, now: float, why: str, policy: Policy, so_far: Effects) -> Outcome:
     """Report a hang and leave the command as it is.
 
-    ModelArts: a suspended job does not end its container, so it triggers no rescheduling; it is watched for suspension
-    only where restart upon suspension is enabled ("Recovering a Training Job", "Restart upon Suspension").
+    ModelArts: a suspended job does not end its container, so it triggers no rescheduling; jobs are monitored for
+    suspension only where restart upon suspension is enabled ("Recovering a Training Job", "Restart upon Suspension").
     """
     attempt, finding = phase.attempt, phase.finding
     if not attempt.reported:

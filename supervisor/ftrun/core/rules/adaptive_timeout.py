@@ -1,14 +1,15 @@
-"""`--hang-timeout auto`: how long a silence is a hang, learned from the silences that this job has had.
+"""`--hang-timeout auto`: how long a silence must last to be a hang, learned from the earlier silences of the job.
 
-It becomes tight once a rank has moved a hundred times.  A silence may then be as long as ten usual ones (the 99th
-percentile of the last thousand), and half a minute in any case; where a longer one than that has passed, and not at the
-start, twice that one.
+The limit becomes tight once a rank has moved a hundred times.  A silence may then last ten times the usual one (the
+99th percentile of the last thousand), and at least half a minute; where the job has had a longer silence than that, and
+not at its start, twice that silence.
 
-Before, the limit is provisional, from fewer samples and therefore wider: the first hundred steps have the first
-evaluation, the first checkpoint and what is compiled late, and a few samples do not show these.  After ten movements it
-is three times as wide as the later one, thirty times the slowest of these ten, and five minutes at least, ten times the
-later least.  Before ten it is five times as long as the job took to get there.  A later start of the job has a limit
-from the earlier ones in the same way.  The start timeout bounds each of them, and none convicts without evidence.
+Before that, the limit is provisional: it rests on fewer samples and is therefore wider, since the first hundred steps
+include the first evaluation, the first checkpoint and late compilation, which a few samples do not show.  After ten
+movements it is three times as wide as the later limit: thirty times the slowest of these ten, and at least five
+minutes, which is ten times the later minimum.  Before ten movements it is five times the time that the job took to get
+there.  A later start of the job gets its limit from the earlier starts in the same way.  The start timeout is the upper
+bound of each limit, and none of them kills a rank without evidence.
 """
 
 from collections.abc import Iterable
@@ -17,24 +18,24 @@ from typing import Final, NamedTuple
 from ftrun.core.machine.values import TOUCH, LearnedTimeouts, Rank
 from ftrun.core.text import durations
 
-ENOUGH: Final = 100  # silences of a rank
-WARM: Final = 10  # the first ones of an attempt: compiling, allocating, filling caches
+ENOUGH: Final = 100  # silences of a rank, for a tight limit
+WARM: Final = 10  # the first silences of an attempt: compiling, allocating, filling caches
 FLOOR: Final = 30.0  # s
 USUAL_TIMES: Final = 10
 LONGEST_TIMES: Final = 2
 SECTION_TIMES: Final = 3  # validation and saving vary more than steps do,
 SECTION_FLOOR: Final = 300.0  # s; and an upload may follow only every tenth epoch
-WARM_UP_TIMES: Final = 3  # the first steps of a later start may be that much slower than those of the earlier ones
-PROVISIONAL_FLOOR: Final = 300.0  # s; of a limit from fewer than ENOUGH silences, and of that of a start
-PROVISIONAL_TIMES: Final = 30  # the slowest of the first WARM
+WARM_UP_TIMES: Final = 3  # the first steps of a later start may be that much slower than those of the earlier starts
+PROVISIONAL_FLOOR: Final = 300.0  # s; the minimum of a limit from fewer than ENOUGH silences, and of a start limit
+PROVISIONAL_TIMES: Final = 30  # times the slowest of the first WARM
 # A later start loads a checkpoint, which the first did not, and all its nodes do so at once: five times the slowest of
 # the earlier starts.  Before WARM movements: five times the time from the spawn to the last of them.
 START_TIMES: Final = 5
-NEWS: Final = 0.1  # a limit that changed by more is written down
+NEWS: Final = 0.1  # a limit that changed by a larger share is recorded
 
 
 class Limit(NamedTuple):
-    """`seconds` None: nothing is judged yet.  `learned`: it was; evidence may raise it, up to `most`."""
+    """`seconds` None: there is no limit yet.  `learned`: evidence may raise the limit, up to `most`."""
 
     seconds: float | None
     learned: bool = False
@@ -42,12 +43,12 @@ class Limit(NamedTuple):
 
 
 def limit(rank: Rank, before: LearnedTimeouts | None, start: float | None, taken: float = 0.0) -> Limit:
-    """What holds for this rank now; `before` is what earlier attempts, or this one so far, have taught of the job;
-    `taken`: seconds from the spawn to its last movement.
+    """The limit for this rank now.  `before`: what was learned in earlier attempts, or so far in this one; `taken`:
+    seconds from the spawn to its last movement.
 
-    A rank that has not moved often enough in this attempt is judged by what was learned before, once it is warm; a
-    start that is slower than the earlier ones gets thrice their slowest.  A rank that has is judged by its own, and
-    by the rare silences of the job: all may have to wait for the one that evaluates.
+    A rank that has not moved often enough in this attempt gets the limit that was learned before, once it is warm; a
+    start may be three times as slow as the slowest earlier one.  A rank that has moved often enough gets a limit from
+    its own silences and the rare long silences of the job, since all ranks may have to wait for one that evaluates.
     """
     if rank.intervals >= ENOUGH:
         rare = before is not None and before.longest > _by_usual(before.usual)
@@ -60,19 +61,19 @@ def limit(rank: Rank, before: LearnedTimeouts | None, start: float | None, taken
         seconds = max(FLOOR, before.limit)
     else:
         seconds = max(FLOOR, before.limit, WARM_UP_TIMES * before.slowest_start)
-    # Something that works and does not move may do so for as long as a start may take.
+    # A rank that works without moving may do so for as long as a start may take.
     return Limit(seconds, True, None if start is None else max(start, LONGEST_TIMES * seconds))
 
 
 def provisional(rank: Rank, taken: float) -> float:
-    """The limit in seconds of a rank that has moved fewer than ENOUGH times, in a job of which nothing was learned."""
+    """The limit in seconds of a rank that has moved fewer than ENOUGH times, in a job without a learned limit."""
     if rank.intervals >= WARM:
         return max(PROVISIONAL_FLOOR, PROVISIONAL_TIMES * rank.slowest_start)
     return max(PROVISIONAL_FLOOR, START_TIMES * taken)
 
 
 def provisional_reason(rank: Rank) -> str:
-    """Why that limit is what it is, for a person."""
+    """How the provisional limit was derived, as text."""
     least = f"at least {durations.seconds(PROVISIONAL_FLOOR)}, until {ENOUGH} steps were seen"
     if rank.intervals >= WARM:
         slowest = durations.seconds(rank.slowest_start)
@@ -81,14 +82,14 @@ def provisional_reason(rank: Rank) -> str:
 
 
 def start_limit(first_beat: float) -> float:
-    """For how many seconds a start may be without a beat where an earlier one took `first_beat` to its first."""
+    """How many seconds a start may take to its first heartbeat, where earlier ones took `first_beat`."""
     return max(PROVISIONAL_FLOOR, START_TIMES * first_beat)
 
 
 def learned(before: LearnedTimeouts | None, ranks: Iterable[Rank], start: float | None) -> LearnedTimeouts | None:
-    """What the job has taught by now, to be kept over restarts: the most of all its ranks.
+    """What was learned about the job so far, to be kept over restarts: the highest figures of all its ranks.
 
-    Nothing, as long as a rank is waited for that has not moved often enough: it may be the slowest.
+    Nothing is learned while a present rank has not moved often enough, since it may be the slowest.
     """
     known, slow = [], False
     for rank in ranks:
@@ -109,12 +110,12 @@ def learned(before: LearnedTimeouts | None, ranks: Iterable[Rank], start: float 
 
 
 def section(longest: float) -> float:
-    """How long a section that the hooks open by themselves may last, by the longest earlier one of its name."""
+    """How long a section that the hooks open themselves may last, given the longest earlier one of its name."""
     return max(SECTION_FLOOR, SECTION_TIMES * longest)
 
 
 def reason(of: LearnedTimeouts) -> str:
-    """Why the limit is what it is, for a person."""
+    """How the learned limit was derived, as text."""
     usual, longest = durations.seconds(of.usual), durations.seconds(of.longest)
     if of.longest > _by_usual(of.usual):
         most = "; at most the start timeout" if (1 + NEWS) * of.limit < LONGEST_TIMES * of.longest else ""
@@ -130,7 +131,7 @@ def _seconds(usual: float, longest: float, start: float | None) -> float:
     by_usual, twice = _by_usual(usual), LONGEST_TIMES * longest
     if longest <= by_usual:
         return by_usual
-    # A machine that slept, or a job that was stopped for a day, is a long silence too: not longer than the start's.
+    # A sleeping machine, or a job that was stopped for a day, is a long silence too: the start timeout is the bound.
     return twice if start is None else max(by_usual, min(twice, start))
 
 

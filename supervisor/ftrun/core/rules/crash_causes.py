@@ -1,9 +1,9 @@
-"""What brought the command down, and whether a restart can cure it.
+"""Why the command failed, and whether a restart can help.
 
-What is known comes from three sides: the tracebacks that Python processes left, the last lines of output where they
-are kept, and the exit status.  Of many tracebacks `first_cause` names the one that came first, and `judge` finds the
-first of RULES that holds.  In doubt a failure is taken for one that a restart may cure: that costs a few restarts,
-the opposite error a job.
+There are three sources: the tracebacks that Python processes left, the last lines of output where they are kept, and
+the exit status.  `first_cause` finds the first cause among many tracebacks, and `diagnose` finds the first of RULES
+that applies.  In doubt a restart is assumed to help: if that is wrong it costs a few restarts, while the opposite error
+costs a job.
 """
 
 import builtins
@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 from ftrun.core.rules.first_death import Death
 from ftrun.core.text.sentences import rank, short, signal
 
-TICK: Final = 0.01  # s; what the kernel says of a process's start is as coarse
-SOON: Final = 3.0  # s; a code of its own that comes later than that is not for what another process died of
-FRESH: Final = 120.0  # s; launchers give the others half a minute to end, and then their own words come last
-AFTER: Final = 12  # lines of output that may follow an exception's: the rest of its message, words of advice
+TICK: Final = 0.01  # s; the resolution of a process's start time in the kernel
+SOON: Final = 3.0  # s; an exit code that comes later has another cause than the traceback of another process
+FRESH: Final = 120.0  # s; launchers give the others half a minute to end, and print their own message last
+AFTER: Final = 12  # lines of output that may follow the line of an exception: the rest of its message, advice
 LONGEST: Final = 300
 
 
 class ExceptionRecord(NamedTuple):
-    """An exception: its class and the bases of that, by full name; the message's first line, and `more` of it; where it
-    was raised, and `own`, how far the program's own code had come."""
+    """An exception.  `kinds`: its class and the base classes, by full name; `message`: the first line of the message,
+    and `more` of it; `where` it was raised; `own`: the last line of the program's own code in the traceback."""
 
     kinds: tuple[str, ...]
     message: str = ""
@@ -32,15 +32,15 @@ class ExceptionRecord(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As Python prints it."""
+        """The exception as Python prints it."""
         name = self.kinds[0] if self.kinds else "an exception"
         return f"{name}: {self.message}" if self.message else name
 
 
 class Traceback(NamedTuple):
-    """What a Python process died of.  `parents` goes up from the parent; `started` is 0 if nobody knows; `root` is the
-    first exception of the chain, and `said`: the program says itself that it led to the last.  `children`: those that a
-    launcher says it failed for."""
+    """The exception that ended a Python process.  `parents` goes up from the parent; `started` is 0 if unknown; `root`
+    is the first exception of the chain, and `said`: the program itself names it as the cause (`raise ... from`).
+    `children`: the failed children that a launcher reports."""
 
     pid: int
     thrown: ExceptionRecord
@@ -55,16 +55,16 @@ class Traceback(NamedTuple):
 
     @property
     def chain(self) -> tuple[ExceptionRecord, ...]:
-        """Those that tell what it died of; what was merely being handled meanwhile tells nothing."""
+        """The exceptions that explain the end; one that was merely being handled at the time does not."""
         return (self.thrown, self.root) if self.root is not None and self.said else (self.thrown,)
 
     @property
     def words(self) -> str:
         who = "" if self.rank is None else f"{rank(self.rank)}: "
-        return who + ", from ".join(_told(thrown) for thrown in self.chain)
+        return who + ", from ".join(_described(thrown) for thrown in self.chain)
 
 
-def _told(thrown: ExceptionRecord) -> str:
+def _described(thrown: ExceptionRecord) -> str:
     where = thrown.own or thrown.where
     return f"{thrown.line} ({where})" if where else thrown.line
 
@@ -73,14 +73,14 @@ def _told(thrown: ExceptionRecord) -> str:
 
 
 class Symptom(NamedTuple):
-    """What a process dies of because another one did."""
+    """An exception that ends a process because another process failed."""
 
     kind: str
     message: str = ""
 
 
 SYMPTOMS: Final = (
-    # launchers and parents, of a child
+    # launchers and parents, because of a child
     Symptom("torch.distributed.elastic.multiprocessing.errors.ChildFailedError"),
     Symptom("torch.distributed.elastic.multiprocessing.api.SignalException"),
     Symptom("torch.multiprocessing.spawn.ProcessException"),
@@ -89,17 +89,17 @@ SYMPTOMS: Final = (
     Symptom("ray.exceptions.RayError"),
     Symptom("RuntimeError", r"^DataLoader worker .*(exited unexpectedly|is killed by signal)"),
     Symptom("RuntimeError", r"^Pin memory thread exited"),
-    # ranks, of a peer
+    # ranks, because of a peer
     Symptom("torch.distributed.DistError"),
     Symptom("torch.distributed.elastic.rendezvous.api.RendezvousError"),
     Symptom("ConnectionError"),
-    Symptom("EOFError", r"^$"),  # of a pipe; one of a file says what it missed
+    Symptom("EOFError", r"^$"),  # from a pipe; that of a file has a message
     Symptom("Exception", r"(?i)(connection|socket) (was )?(closed|reset)( by (remote )?peer)?\b|broken pipe"),
     Symptom("Exception", r"(?i)watchdog .*time.?out|(nccl|hccl|gloo) .*(time.?out|timed out|remote|abort)"),
     Symptom("Exception", r"(?i)nccl (communicator was aborted|error)|timed out waiting \d+ ?ms"),
     Symptom("Exception", r"\bEI000[26]\b"),  # HCCL: no notification, no connection from the other side
     Symptom("RuntimeError", r"^(Socket Timeout|wait timeout after|The client socket has (timed out|failed))"),
-    # anything, of an interpreter that is ending
+    # any process, because the interpreter is ending
     Symptom("Exception", r"Python is likely shutting down|(after|at) (interpreter )?shutdown"),
 )
 
@@ -109,16 +109,17 @@ def symptom(chain: tuple[ExceptionRecord, ...]) -> bool:
 
 
 def first_cause(tracebacks: list[Traceback], ended: float | None = None) -> Traceback | None:
-    """The first cause and not the last symptom.  `ended` is when the command did: what was long before is none of it.
+    """The first cause, and not the last symptom.  `ended`: when the command ended; tracebacks from long before that are
+    ignored.
 
-    It begins with the last that died.  If that died of a child, the cause is below it; else it is the first of its
-    peers, the processes of the same program that were started by the same parent or are ranks as it is, and lived when
-    it did, that did not die of another.  So neither what failed and was ended before, nor what a program starts beside
-    itself, counts.
+    The search begins with the process that died last.  If it died because of a child, the cause is below it.  Otherwise
+    the cause is the first among its peers that did not die because of another process.  Peers are processes of the same
+    program that lived at the same time and have the same parent, or are ranks as well.  So processes that failed
+    earlier, and those that a program starts beside itself, do not count.
     """
     last: dict[int, Traceback] = {}
     for one in sorted(tracebacks, key=lambda t: (t.at, t.pid, repr(t))):
-        last[one.pid] = one  # a process may show several, and dies of one
+        last[one.pid] = one  # a process may leave several tracebacks; the last one ended it
     found = sorted(last.values(), key=lambda t: (t.at, t.pid))
     if not found or (ended is not None and ended - found[-1].at > FRESH):
         return None
@@ -151,13 +152,13 @@ def _met(earlier: Traceback, later: Traceback) -> bool:
     return earlier.at >= later.started + TICK or not later.started
 
 
-# --- the judgement ----------------------------------------------------------------------------------------------------
+# --- the diagnosis ----------------------------------------------------------------------------------------------------
 
 
 class CommandFailure(NamedTuple):
-    """How the command ended, and when (`ended`).  `pid` was its own; `oom_kills` is how many of its processes the
-    kernel killed for memory; `tail` are its last lines of output, where they are kept.  `death`: of a process that left
-    no exception, and that the one of `cause` died of; `also`: what may have to do with it."""
+    """How the command ended, and when (`ended`).  `pid` was that of the command; `oom_kills`: how many of its processes
+    the kernel killed because memory ran out; `tail`: its last lines of output, where they are kept.  `death`: a process
+    that left no exception, and caused the end of the process in `cause`; `also`: a related fact for the reason."""
 
     code: int | None = None
     signal: int | None = None
@@ -172,8 +173,8 @@ class CommandFailure(NamedTuple):
 
     @property
     def explained(self) -> bool:
-        """Whether the traceback tells how it ended.  Of another process than the command it need not: Python exits with
-        1 for it, and neither with what stands for misuse nor by a signal; and a one-liner may be allowed to fail."""
+        """Whether the traceback explains how the command ended.  That of another process may not: it explains an exit
+        like Python's 1, but neither a code for misuse nor a signal; and a program may let a one-liner fail."""
         if self.cause is None or self.cause.pid == self.pid:
             return self.cause is not None
         if self.code != 1 and self.ended is not None and self.ended - self.cause.at > SOON:
@@ -182,8 +183,8 @@ class CommandFailure(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """`why` is for people, `rule` names the one that decided, `line` is the last line of the traceback if there is one:
-    the same twice is the same failure."""
+    """`why` is for people, `rule` names the rule that decided, `line` is the last line of the traceback, if there is
+    one: equal lines mean the same failure."""
 
     recoverable: bool
     why: str
@@ -192,9 +193,9 @@ class Diagnosis(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Holds if all that it names does: one of `kinds` (`package.*`: all of a package) in the chain of exceptions, with
-    `text` in its message; below it one of `roots`; without a chain one of `codes` (128 + n for signal n); `output` in
-    the last lines."""
+    """A rule applies if all its conditions hold: one of `kinds` (`package.*`: all of a package) is in the chain of
+    exceptions, with `text` in its message; one of `roots` is below it; without a chain the status is one of `codes`
+    (128 + n for signal n); `output` is in the last lines."""
 
     name: str
     recoverable: bool
@@ -239,14 +240,14 @@ XLA: Final = ("jaxlib.xla_extension.XlaRuntimeError", "jaxlib._jax.XlaRuntimeErr
 MEMORY: Final = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 
 RULES: Final = (
-    Rule("kernel-memory", True, "the kernel killed {oom_kills} of its processes for memory", by_kernel=True),
+    Rule("kernel-memory", True, "the kernel killed {oom_kills} of its processes for lack of memory", by_kernel=True),
     Rule("memory", True, "out of memory", kinds=MEMORY),
     Rule("memory", True, "out of memory", kinds=("RuntimeError", "torch.AcceleratorError"), text=r"(?i)out of memory"),
     Rule("memory", True, "out of memory", kinds=XLA, text=r"^RESOURCE_EXHAUSTED"),
     Rule(
         "machine",
         True,
-        "trouble with a disk or with the machine's limits",
+        "a disk failed, or a limit of the machine was reached",
         kinds=("ImportError", "SyntaxError", "OSError", *COMPILERS),
         text=r"(?i)stale file handle|input/output error|no space left|too many open files|endpoint is not connected"
         r"|resource temporarily unavailable|disk quota exceeded|cannot allocate memory(?! in static)",
@@ -254,7 +255,7 @@ RULES: Final = (
     Rule(
         "machine",
         True,
-        "trouble with a file or a connection",
+        "a file or a connection could not be used",
         kinds=(*COMPILERS, *CONFIGURATION),
         roots=("OSError", "ConnectionError"),
     ),
@@ -286,35 +287,36 @@ RULES: Final = (
         before_first_beat=True,
     ),
     Rule("usage", False, "a restart does not change its arguments", codes=(2,), before_first_beat=True),
-    Rule("command", False, "a restart does not bring the program", codes=(126, 127), before_first_beat=True),
+    Rule("command", False, "a restart does not provide the program", codes=(126, 127), before_first_beat=True),
     Rule("import", False, "a restart installs nothing", codes=(127,), output="error while loading shared libraries: "),
     Rule("import", False, "a restart installs nothing", codes=(1,), output=r"^\S*python[\d.]*: No module named "),
     Rule("assertion", False, "a failed assertion fails again", codes=(134,), output=r"\bAssertion [`'].*' failed\.?$"),
-    Rule("killed", True, "as platforms end what needs too much memory", codes=(137, 247)),
+    Rule("killed", True, "as platforms kill what exceeds its memory limit", codes=(137, 247)),
 )
 
 
 def diagnose(ending: CommandFailure) -> Diagnosis:
-    """Whether a restart can cure it, and in words why."""
+    """Whether a restart can help, and the reason as text."""
     chain = diagnose_chain(ending)
     line = chain[0].line if chain else None
     rule = next((rule for rule in RULES if _holds(rule, ending, chain)), None)
     first = ending.death or ending.cause
     more = f"; {ending.also}" if ending.also else ""
     if first is not None and ending.explained:
-        said = first.words
+        why = first.words
     else:
-        said = _ended(ending) + (f", after {line}" if line else "")
-        said += f"; before that, {first.words}" if first is not None else ""
-    said = short(said, LONGEST - len(more)) + more
+        why = _ended(ending) + (f", after {line}" if line else "")
+        why += f"; before that, {first.words}" if first is not None else ""
+    why = short(why, LONGEST - len(more)) + more
     if rule is None:
-        return Diagnosis(True, said, "unknown", line)
+        return Diagnosis(True, why, "unknown", line)
     reason = rule.why.format(oom_kills=ending.oom_kills)
-    return Diagnosis(rule.recoverable, f"{said}; {reason}", rule.name, line)
+    return Diagnosis(rule.recoverable, f"{why}; {reason}", rule.name, line)
 
 
 def diagnose_chain(ending: CommandFailure) -> tuple[ExceptionRecord, ...]:
-    """The exceptions that tell how it ended: of the traceback, else of what was printed last, which is weaker."""
+    """The exceptions that explain the end: those of the traceback, else the one that was printed last, which is weaker
+    evidence."""
     if ending.cause is not None:
         return ending.cause.chain if ending.explained and ending.death is None else ()
     printed = last_printed(ending.tail)
@@ -346,23 +348,21 @@ def _holds(rule: Rule, ending: CommandFailure, chain: tuple[ExceptionRecord, ...
 
 
 def _is_of(thrown: ExceptionRecord, rule: Rule) -> bool:
-    kind = any(
-        k == wanted or (wanted[-1] == "*" and k.startswith(wanted[:-1])) for wanted in rule.kinds for k in thrown.kinds
-    )
+    kind = any(k == name or (name[-1] == "*" and k.startswith(name[:-1])) for name in rule.kinds for k in thrown.kinds)
     return kind and (re.search(rule.text, f"{thrown.message} {thrown.more}") is not None)
 
 
 # --- the last lines of output -----------------------------------------------------------------------------------------
 
-# What torchrun and torch put before each line of a rank.
+# The prefix that torchrun and torch put before each line of a rank.
 PREFIX: Final = re.compile(r"((?:\[(?!rank)[A-Za-z_]\w*?\d+\]:)?(?:\[rank\d+\]: ?)?)(.*)", re.DOTALL)
 COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 LAST: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 
 
 def last_printed(tail: tuple[str, ...]) -> ExceptionRecord | None:
-    """The exception of a traceback that Python printed at the very end.  One that was printed earlier, and from which
-    the program went on, is none."""
+    """The exception of a traceback that Python printed at the very end.  One that was printed earlier, after which the
+    program continued, does not count."""
     lines = [_plain(line) for line in tail]
     for index in range(len(lines) - 1, max(0, len(lines) - AFTER) - 1, -1):
         prefix, text = lines[index]
@@ -391,7 +391,7 @@ def _frames_end(above: list[str]) -> bool:
 
 
 def _bases(name: str) -> tuple[str, ...]:
-    """Of what Python knows itself; of the others only the name is known."""
+    """The base classes of a built-in exception; of others only the name is known."""
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, BaseException):
         return tuple(base.__name__ for base in kind.__mro__ if base is not object)

@@ -1,4 +1,4 @@
-"""The exit codes: one table, a versioned contract with the outer scheduler (DESIGN 2.4)."""
+"""The exit codes: one table, which is a versioned contract with the outer scheduler (DESIGN 2.4)."""
 
 from typing import Final, NamedTuple
 
@@ -9,27 +9,36 @@ class Verdict(NamedTuple):
     name: str
     code: int
     meaning: str
-    outer: str  # what the outer scheduler should do
+    outer: str  # what the outer scheduler should do, as the end of "the scheduler should ..."
 
 
-HANG_LIMIT: Final = Verdict("hang-limit", 195, "hung again after the last restart without progress", "reschedule")
+HANG_LIMIT: Final = Verdict(
+    "hang-limit", 195, "hung again after the last restart without progress", "reschedule the job"
+)
 USER_FAULT_LIMIT: Final = Verdict(
     "user-fault-limit",
     196,
-    "the same user-induced device fault again and again, or different device faults in a row that name no node",
-    "reschedule, do not isolate",
+    "the same user-induced device fault recurred, or different device faults in a row did not point at one node",
+    "reschedule the job without isolating the node",
 )
 NODE_FAULT: Final = Verdict(
-    "node-fault", 197, "a device fault that restarts do not cure, or an unkillable tree", "isolate the node, reschedule"
+    "node-fault",
+    197,
+    "a device fault that restarts do not cure, or an unkillable tree",
+    "isolate the node and reschedule the job",
 )
-FAILURE_LIMIT: Final = Verdict("failure-limit", 93, "failed again after the last restart without progress", "fail")
-NON_RECOVERABLE: Final = Verdict("non-recoverable", 94, "an error that no restart can cure", "fail now")
-INTERNAL: Final = Verdict("internal", 125, "ftrun itself failed", "fail")
-NOT_EXECUTABLE: Final = Verdict("not-executable", 126, "the command cannot be executed", "fail")
-NOT_FOUND: Final = Verdict("not-found", 127, "the command was not found", "fail")
-USAGE: Final = Verdict("usage", 2, "a bad option or value; nothing was started", "fail")
+FAILURE_LIMIT: Final = Verdict(
+    "failure-limit", 93, "failed again after the last restart without progress", "mark the job as failed"
+)
+NON_RECOVERABLE: Final = Verdict(
+    "non-recoverable", 94, "an error that no restart can cure", "mark the job as failed at once"
+)
+INTERNAL: Final = Verdict("internal", 125, "ftrun itself failed", "mark the job as failed")
+NOT_EXECUTABLE: Final = Verdict("not-executable", 126, "the command cannot be executed", "mark the job as failed")
+NOT_FOUND: Final = Verdict("not-found", 127, "the command was not found", "mark the job as failed")
+USAGE: Final = Verdict("usage", 2, "a bad option or value; nothing was started", "mark the job as failed")
 
-TABLE: Final = tuple(value for value in list(globals().values()) if isinstance(value, Verdict))  # of all above
+TABLE: Final = tuple(value for value in list(globals().values()) if isinstance(value, Verdict))  # all verdicts above
 
 # Verdicts that carry the command's own status.
 SUCCEEDED: Final = "succeeded"
@@ -38,5 +47,5 @@ STOPPED: Final = "stopped"
 
 
 def own(code: int | None, signal: int | None) -> int:
-    """What a shell would say of this end: the code, or 128 + the signal."""
+    """The status that a shell reports for this end: the exit code, or 128 plus the signal number."""
     return 128 + signal if signal else (code or 0)

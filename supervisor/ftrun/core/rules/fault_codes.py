@@ -1,7 +1,7 @@
 """Device faults: what a vendor's code means for the job.
 
-The tables are data, `accelerators/faults/<vendor>.txt`, and a site's own file wins over them.  A line is `CODE SEVERITY
-words`; a `#` begins a comment.
+The tables are data, `accelerators/faults/<vendor>.txt`, and a site's own file overrides them.  A line is `CODE SEVERITY
+description`; a `#` begins a comment.
 """
 
 import re
@@ -11,19 +11,19 @@ from typing import Final, NamedTuple
 # ModelArts ("In-Place Recovery", definition of self-healable faults): faults of minor or major severity usually heal
 # in place, a warning needs no handling, a critical fault does not heal.
 SEVERITIES: Final = (
-    "warning",  # nothing is to be done
-    "user",  # the program caused it; a program that still makes progress goes on
-    "minor",  # heals when the work is started again
-    "minor+user",  # the same, and the program caused it: no number of them isolates the node
+    "warning",  # needs no action
+    "user",  # the program caused it; a program that still makes progress continues
+    "minor",  # heals when the command is restarted
+    "minor+user",  # the same, and the program caused it: such faults never isolate the node
     "major",  # heals when the device is reset
     "critical",  # does not heal in this container
     "unknown",  # kills nothing
 )
-SYNONYMS: Final = {"ignore": "warning"}  # the name that tables written for earlier versions use
+SYNONYMS: Final = {"ignore": "warning"}  # the name in tables that were written for earlier versions
 
 
 class FaultEntry(NamedTuple):
-    """`why` is for a person, and may be empty."""
+    """What the table has for a code.  `why` is for people and may be empty."""
 
     severity: str
     why: str
@@ -34,24 +34,25 @@ UNKNOWN: Final = FaultEntry("unknown", "not in the table")
 
 
 def parse(text: str) -> dict[str, FaultEntry]:
-    """By code, as `normal` writes it.  ValueError names the line that is wrong."""
+    """The entries of a table by code, as `normal` writes it.  ValueError names the line that is wrong."""
     found: dict[str, FaultEntry] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        words = line.partition("#")[0].split(None, 2)
-        if not words:
+        parts = line.partition("#")[0].split(None, 2)
+        if not parts:
             continue
-        code, severity = normal(words[0]), words[1] if len(words) > 1 else ""
+        code, severity = normal(parts[0]), parts[1] if len(parts) > 1 else ""
         severity = SYNONYMS.get(severity, severity)
         if severity not in SEVERITIES:
-            raise ValueError(f"line {number}: {severity!r} is none of {', '.join(SEVERITIES)}")
+            raise ValueError(f"line {number}: {severity!r} is not one of {', '.join(SEVERITIES)}")
         if code in found and found[code].severity != severity:
-            raise ValueError(f"line {number}: {code} is {found[code].severity} already")
-        found[code] = FaultEntry(severity, " ".join(words[2].split()) if len(words) > 2 else "")
+            raise ValueError(f"line {number}: {code} is already listed as {found[code].severity}")
+        found[code] = FaultEntry(severity, " ".join(parts[2].split()) if len(parts) > 2 else "")
     return found
 
 
 def normal(code: str) -> str:
-    """One form of a code: an Xid as a number, an Ascend code in hexadecimal as its tools write it; other words stay."""
+    """The normal form of a code: an Xid as a number, an Ascend code in hexadecimal as its tools write it; other codes
+    stay as they are."""
     bare = re.sub(r"^[\s\[]+|[\s\]]+$", "", code)
     digits = re.fullmatch(r"(?:0[xX])?([0-9A-Fa-f]+)", bare, re.ASCII)
     if digits is None:
@@ -60,5 +61,5 @@ def normal(code: str) -> str:
 
 
 def look_up(table: Table, code: str) -> FaultEntry:
-    """`unknown` for what is not in it."""
+    """The entry of a code, or `UNKNOWN`."""
     return table.get(normal(code), UNKNOWN)

@@ -1,21 +1,21 @@
-"""What outlives an attempt, a container and a schedule: device faults by node, and what each schedule came to.
+"""History that outlives an attempt, a container and a schedule: device faults by node, and the result of each schedule.
 
-The one place where a wall clock decides, because 24 hours may outlive a boot.  Within a boot the monotonic clock is
-asked instead, so that a clock that is set back or forward changes nothing.
+This is the only place where a wall clock decides, because 24 hours may be longer than a boot.  Within a boot the
+monotonic clock is used instead, so that setting the clock changes nothing.
 """
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 DAY: Final = 86400.0  # s
-TIMES: Final = 3  # the same fault so often within a day, or so many schedules in a row for nothing (ModelArts)
+TIMES: Final = 3  # the same fault within a day, or schedules in a row without progress (ModelArts)
 KEPT: Final = 256  # occurrences
-NO_CODE: Final = "reset.json"  # in place of a code: the platform reports a fault and names none (ClusterD)
+NO_CODE: Final = "reset.json"  # in place of a code, where the platform reports a fault without one (ClusterD)
 
 
 class Clock(NamedTuple):
-    """A time.  `wall`: seconds since the epoch; `mono`: CLOCK_BOOTTIME of the boot that is called `boot` (empty: not
-    known)."""
+    """A time.  `wall`: seconds since the epoch; `mono`: CLOCK_BOOTTIME in the boot whose id is `boot`, empty if
+    unknown."""
 
     wall: float
     boot: str = ""
@@ -34,20 +34,20 @@ class Occurrence(NamedTuple):
 
     @property
     def on(self) -> tuple[str, str]:
-        """The device, which is known by its node and its own name."""
+        """The device, identified by its node and its name."""
         return self.node, self.device
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What makes it the same fault of the same device."""
+        """Two occurrences with equal places are the same fault of the same device."""
         return self.node, self.device, self.code
 
 
 class Schedule(NamedTuple):
-    """One life of a container: the outer scheduler's `number`; `key` is its own.
+    """One life of a container.  `number` is the outer scheduler's count, `key` identifies this life.
 
-    `progressed`: it got beyond all before it.  `faulted`: a device fault acted on it.  `failed`: it ended in trouble;
-    not so one that succeeded, was stopped from outside, or of which nobody heard again.
+    `progressed`: it got further than all earlier ones.  `faulted`: a device fault ended one of its attempts.  `failed`:
+    it ended with a failure; not so a schedule that succeeded, was stopped from outside, or left no result.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Schedule(NamedTuple):
 
 
 def age(then: Clock, now: Clock) -> float:
-    """Seconds; zero for what lies in the future: a clock that was set back makes no fault undone."""
+    """Seconds from `then` to `now`; zero for a time in the future, so that setting a clock back removes no fault."""
     if then.boot and then.boot == now.boot:
         return max(0.0, now.mono - then.mono)
     return max(0.0, now.wall - then.wall)
@@ -74,8 +74,8 @@ def times(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
     """How many times in a row the code of `one` has occurred on its device of its node within the day that ends with
     `one`, itself included.
 
-    ModelArts ("In-Place Recovery", degradation policies) asks for the same code three consecutive times within 24
-    hours, on the same chip of the same node: another code on that device ends the row.
+    ModelArts ("In-Place Recovery", degradation policies) counts the same code three consecutive times within 24 hours,
+    on the same chip of the same node: another code on that device ends the row.
     """
     on_device = [other for other in occurrences if other.on == one.on]
     if one in on_device:
@@ -89,15 +89,16 @@ def times(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
 
 
 def noted(occurrences: Iterable[Occurrence], others: Iterable[Occurrence]) -> tuple[Occurrence, ...]:
-    """Both, each once, the others last: in the order in which they were heard of, whatever a clock says; the last
-    `KEPT`."""
+    """Both, each occurrence once, `others` last, that is in the order in which they were reported and not by a clock;
+    the last `KEPT` of them."""
     new = dict.fromkeys(others)
     return (*(one for one in dict.fromkeys(occurrences) if one not in new), *new)[-KEPT:]
 
 
 def in_vain(schedules: Iterable[Schedule]) -> int:
-    """How many of these, in a row up to the last, failed without a device fault, and came no further than the first of
-    them: attempts are counted as restarts in place are (ModelArts: three reschedules, and it fails the fourth time)."""
+    """How many of these schedules, in a row up to the last, failed without a device fault and got no further than the
+    first of them.  They are counted like restarts in place (ModelArts: three reschedules, and the fourth time fails).
+    """
     row = 0
     for schedule in schedules:
         if schedule.progressed or schedule.faulted:

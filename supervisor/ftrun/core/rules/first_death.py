@@ -1,4 +1,4 @@
-"""Processes that died and left no exception: by a signal, or by an exit past Python's own (`os._exit`, C)."""
+"""Processes that died without a recorded exception: by a signal, or by an exit that bypasses Python (`os._exit`, C)."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -25,22 +25,23 @@ class Death(NamedTuple):
 
 
 def first(children: Sequence[Death], left: Container[int]) -> Death | None:
-    """The one that the others may have died of: it ended by itself, and left no exception as those in `left` did.
+    """The death that may have caused the others: the process ended by itself, and is not among those that left an
+    exception (`left`).
 
-    A launcher looks at its children a few times a second, and lists in the order of their ranks those that ended in
-    between; so one that a signal ended comes before one that exited, and 1, which may be an exception that nobody could
-    write down, comes last.
+    A launcher checks its children a few times a second and lists those that ended in between in the order of their
+    ranks.  So a process that a signal ended comes before one that exited, and exit code 1, which may be an exception
+    that could not be recorded, comes last.
     """
     silent = [one for one in children if one.code and one.code not in ENDED_BY_OTHERS and one.pid not in left]
     return min(silent, key=lambda one: (one.code > 0, one.code == FROM_PYTHON), default=None)
 
 
 def also(ranks: Iterable[tuple[int, int]], left: Container[int]) -> str:
-    """What is to be added where no launcher told: which one of the ranks (rank and process) has left no exception, if
-    all others did."""
-    known = list(ranks)
-    silent = [one for one in known if one[1] not in left]
-    if len(silent) != 1 or len(known) < 2:
+    """An addition to the reason where no launcher reported a child: which of the ranks (rank and process) left no
+    exception, if all others did."""
+    everyone = list(ranks)
+    silent = [one for one in everyone if one[1] not in left]
+    if len(silent) != 1 or len(everyone) < 2:
         return ""
     number, pid = silent[0]
     who = named(number) if number < TOUCH else f"{named(number)} (process {pid})"

@@ -1,7 +1,7 @@
-"""The rules by which a hang is found: one table.
+"""The table of the hang rules: the texts about each rule.
 
-`core/rules/liveness.py` measures; this table says for each rule what a person reads.  A rule is an entry of `RULES`
-and its name in `values.Rule`; a test holds the two together.
+`core/rules/liveness.py` measures; this table has the texts for people.  To add a rule, add an entry to `RULES` and its
+name to `values.Rule`; a test checks that the two agree.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from ftrun.core.text.sentences import rank
 
 
 class Silent(NamedTuple):
-    """Who is silent, as far as a record says it."""
+    """Who is silent, as far as a record contains it."""
 
     rank: int | None
     step: int | None = None
@@ -21,9 +21,9 @@ class Silent(NamedTuple):
 
 
 class HangRule(NamedTuple):
-    """`meaning`: of the rule, for the reference.  `timeout`: of which timeout it is (`hang` for `--hang-timeout`), by
-    its name in the list of timeouts in force.  `sentence`: why somebody is taken for hung, with age and limit.
-    `brief`: the same in a few words.  `missing`: what has not come for so long, after an age."""
+    """`meaning`: what the rule checks, for the reference.  `timeout`: the name of its timeout (`hang` for
+    `--hang-timeout`).  `sentence`: why a rank is considered hung, with age and limit.  `brief`: the same in a few
+    words.  `missing`: what has not come, to follow an age ("50s without a step")."""
 
     meaning: str
     timeout: str
@@ -33,7 +33,7 @@ class HangRule(NamedTuple):
 
 
 def sentence(found: Finding) -> str:
-    """Why somebody is taken for hung: the verdict's reason."""
+    """Why a rank, or the command, is considered hung: the reason of the verdict."""
     return RULES[found.rule].sentence(found)
 
 
@@ -49,7 +49,7 @@ def _silent(found: Finding) -> str:
 
 
 def _unstarted(found: Finding) -> str:
-    return f"{rank(found.rank)} gave no beat in its first {seconds(found.age)} (limit {_limit(found)})"
+    return f"{rank(found.rank)} sent no heartbeat in its first {seconds(found.age)} (limit {_limit(found)})"
 
 
 def _inside(found: Finding) -> str:
@@ -72,14 +72,14 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="hang",
         sentence=_silent,
         brief=lambda silent: _who(silent) + ("" if silent.step is None else f" at step {silent.step}"),
-        missing=lambda found: "without a beat" if found.step is None else "without a step",
+        missing=lambda found: "without a heartbeat" if found.step is None else "without a step",
     ),
     "start": HangRule(
         meaning="a rank, or the command, gives no first heartbeat",
         timeout="start",
         sentence=_unstarted,
-        brief=lambda silent: f"{_who(silent)} gave no beat",
-        missing=lambda found: "without a first beat",
+        brief=lambda silent: f"{_who(silent)} sent no heartbeat",
+        missing=lambda found: "without a first heartbeat",
     ),
     "section": HangRule(
         meaning="a rank stays in a section for longer than that section may last",

@@ -1,20 +1,20 @@
-"""The rule that needs no help from the program: it reads and writes nothing, and its accelerators do not change.
+"""The hang rule that needs no heartbeats: the command reads and writes nothing, and its accelerators do not change.
 
-The rule of ModelArts: no process I/O over several periods, then the utilisation over a window, unchanged by its
-variance and its median.  A collective that waits spins at 100 % utilisation with little power and hardly any memory
-traffic, so a constant utilisation is neither work nor a hang by itself: power, memory use and PCIe traffic tell.
+It follows the rule of ModelArts: no process I/O over several periods, then a utilisation whose variance and median do
+not change over a window.  A waiting collective spins at 100 % utilisation with little power and hardly any memory
+traffic, so a constant utilisation alone proves neither work nor a hang: power, memory use and PCIe traffic decide.
 """
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 WINDOW: Final = 60  # samples
-FAR: Final = 4.0  # spreads between any two looks: the device has done something else in between
-SAMPLES: Final = 4  # at least so many quiet ones before anything is concluded
+FAR: Final = 4.0  # spreads between the highest and the lowest value: the device has done something else in between
+SAMPLES: Final = 4  # the least number of quiet samples for a conclusion
 
 
 class DeviceUse(NamedTuple):
-    """One look at one device: percent, percent, watts, bytes a second; None: it does not say."""
+    """One sample of one device: percent, percent, watts, bytes per second; None: the device does not report it."""
 
     id: str
     util: float | None = None
@@ -24,8 +24,8 @@ class DeviceUse(NamedTuple):
 
 
 class TreeSample(NamedTuple):
-    """What the whole tree did in the `seconds` up to `at`: cores used by main threads, bytes a second read and
-    written; and every look at the devices that it may use.  Nobody need have looked."""
+    """What the whole tree did in the `seconds` up to `at`: the cores used by main threads, the bytes per second read
+    and written, and the samples of the devices that it may use, of which there may be none."""
 
     at: float
     seconds: float
@@ -35,57 +35,58 @@ class TreeSample(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """What is work: less is what keep-alives, log lines and watchdogs do.  A device works by its own range of power."""
+    """From where on activity counts as work; keep-alives, log lines and watchdogs cause less.  The power of a device is
+    compared with the range that it showed in this attempt."""
 
     cpu: float = 0.05  # cores
-    io: float = 16_384.0  # bytes a second
+    io: float = 16_384.0  # bytes per second
     util_spread: float = 2.0  # percentage points of standard deviation, or between two medians
     memory_util: float = 3.0  # percent
-    power: float = 0.7  # of the most that it has taken in this attempt
-    strain: float = 3.0  # times the least that it has taken: so much is no waiting
-    traffic: float = 1e6  # bytes a second
+    power: float = 0.7  # of the highest power that the device has drawn in this attempt
+    strain: float = 3.0  # times its lowest power: a device that waits draws less
+    traffic: float = 1e6  # bytes per second
 
 
 class Range(NamedTuple):
-    """Of the power that a device took in this attempt."""
+    """The range of power that a device drew in this attempt."""
 
     least: float
     most: float
 
 
 class Idle(NamedTuple):
-    """What the samples of an attempt have shown.  `since`: nothing was done from then on; None: something is done.
-    `accelerator`: the job has used one.  `raised`: evidence spoke for this silence, so that it may last at least so
-    long."""
+    """What the samples of an attempt have shown.  `since`: the tree has been idle since then; None: it works.
+    `accelerator`: the job has used one.  `raised`: evidence found this idle time harmless, so that it may last at least
+    so many seconds."""
 
     since: float | None = None
     raised: float = 0.0
     quiet: tuple[TreeSample, ...] = ()
     powers: tuple[tuple[str, Range], ...] = ()
     accelerator: bool = False
-    # For the rule over all containers of a group: as `quiet`, and since when, whatever is read and written meanwhile.
+    # For the rule over all containers of a group: as `quiet` and `since`, regardless of I/O.
     looks: tuple[TreeSample, ...] = ()
     still: float | None = None
     still_raised: float = 0.0
 
 
 def idle_for(idle: Idle, now: float) -> float:
-    """Seconds that nothing was done here; none while something is, or before that is known."""
+    """For how many seconds this tree has been idle; 0 while it works, or before that is known."""
     return 0.0 if idle.since is None or len(idle.quiet) < SAMPLES else max(0.0, now - idle.since)
 
 
 def unchanged_for(idle: Idle, now: float) -> float:
-    """Seconds that the devices of this container hold still, for the rule over all containers: it asks for nothing
-    else, since one that hangs may log for ever.  None where it has used none."""
+    """For how many seconds the devices of this container have been unchanged; 0 if it has used none.  The rule over all
+    containers checks nothing else, since a hanging container may still write logs."""
     if idle.still is None or len(idle.looks) < SAMPLES or not idle.accelerator:
         return 0.0
     return max(0.0, now - idle.still)
 
 
 def observe(idle: Idle, sample: TreeSample, thresholds: Thresholds) -> Idle:
-    """With this sample: quiet goes on, begins or ends.
+    """Add a sample: the idle time continues, begins or ends.
 
-    CPU is work, unless a device is in use: then it may be a wait for that one.
+    CPU use counts as work, unless a device is in use: then it may be a busy wait for that device.
     """
     in_use = any((use.util or 0.0) > 0 for use in sample.devices)
     powers = _powers(dict(idle.powers), sample.devices)
@@ -117,13 +118,13 @@ def _powers(so_far: dict[str, Range], uses: Iterable[DeviceUse]) -> dict[str, Ra
 
 
 def _works(quiet: tuple[TreeSample, ...], device: str, power: Range | None, thresholds: Thresholds) -> bool:
-    """Whether it does something: moves memory or data, draws power while it is used, or has changed."""
+    """Whether the device works: it moves memory or data, draws power while it is used, or its figures have changed."""
     looks = [use for sample in quiet for use in sample.devices if use.id == device]
     now = [use for use in quiet[-1].devices if use.id == device]
     if any((u.memory_util or 0) >= thresholds.memory_util or (u.traffic or 0) >= thresholds.traffic for u in now):
         return True
     strong = [u for u in now if u.util and power and (u.power or 0) >= thresholds.power * power.most]
-    if strong and power:  # what spins takes as much as it ever did too, if it never did anything else
+    if strong and power:  # a device that has only ever spun is at its highest power as well
         changes = _differ((use.power for use in looks), power.most / 20)
         if changes or power.most >= thresholds.strain * power.least or any(u.memory_util is None for u in strong):
             return True
@@ -131,7 +132,8 @@ def _works(quiet: tuple[TreeSample, ...], device: str, power: Range | None, thre
 
 
 def _differ(values: Iterable[float | None], spread: float) -> bool:
-    """By their deviation, by the medians of their two halves, or by one that is far off: many others drown it."""
+    """Whether the values differ: by their deviation, by the medians of their two halves, or by one outlier, which many
+    other values would hide."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return False
@@ -142,6 +144,6 @@ def _differ(values: Iterable[float | None], spread: float) -> bool:
 
 
 def _median(values: list[float]) -> float:
-    """Of PID 1's own, for the statistics module would load more than all of it."""
+    """The median.  The statistics module would load more code than PID 1 itself."""
     values = sorted(values)
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2

@@ -1,6 +1,7 @@
-"""Whether training moves: pure judgement over what the ranks last wrote.
+"""Whether training moves: a pure check of the heartbeats that the ranks last wrote.
 
-*Alive* is any beat, *moving* is a step that advances or a beat from the main thread; only moving counts.
+A rank is *alive* with any heartbeat.  It *moves* with a step that advances or a heartbeat from the main thread; only
+moving counts.
 """
 
 from collections.abc import Iterable
@@ -10,18 +11,18 @@ from ftrun.core.machine.values import TOUCH, Attempt, Finding, LearnedTimeouts, 
 from ftrun.core.rules import adaptive_timeout
 from ftrun.core.rules.idle import idle_for, unchanged_for
 
-# A look at least this often in the shortest limit: a freeze that falls between two looks is not seen as such, so it
-# must stay small against the limit; the touch file has no clock that we may trust, so its beat is timed by the look.
+# Heartbeats are read at least this often within the shortest limit.  A freeze between two reads goes unnoticed, so it
+# must be small against the limit; the touch file has no trustworthy clock, so its heartbeat is timed by the read.
 LOOKS_PER_LIMIT = 8
 FOREVER = 1e12  # s
 
 
 class Limits(NamedTuple):
-    """In seconds; None switches a rule off.  `start_given`: the start limit is armed at the spawn, for any command.
-    `auto`: the hang limit is learned.  `idle`: for how long the whole tree may do nothing; unless it is `idle_given`
-    that is asked only of a job that uses an accelerator.  `section`: in a section without a timeout of its own that the
-    program opened; `automatic`: in one that the hooks opened by themselves, or, if that is `automatic_learned`, at most
-    where earlier ones of its name have taught a shorter limit."""
+    """In seconds; None switches a rule off.  `start_given`: the start limit was configured, and applies to any command
+    from its spawn.  `auto`: the hang limit is learned.  `idle`: for how long the whole tree may do nothing; unless it
+    was configured (`idle_given`), it applies only to a job that uses an accelerator.  `section`: for a section that the
+    program opened without a timeout of its own.  `automatic`: for a section that the hooks opened themselves; with
+    `automatic_learned` it is the upper bound of what is learned from earlier sections of that name."""
 
     hang: float | None
     start: float | None
@@ -36,11 +37,11 @@ class Limits(NamedTuple):
 
 class Assessment(NamedTuple):
     finding: Finding | None
-    deadline: float | None  # when to look again; None: nothing is being judged
+    deadline: float | None  # when to check again; None: no rule applies
 
 
 def time_awake(since: float, now: float, aways: Iterable[tuple[float, float]]) -> float:
-    """Seconds from `since` to `now` without those in which nobody could be judged."""
+    """Seconds from `since` to `now` without the periods `aways`, which do not count as silence."""
     away, reached = 0.0, since
     for start, end in sorted(aways):  # they may overlap: Ctrl-Z, then the machine sleeps, then fg
         length = min(end, now) - max(start, reached)
@@ -56,21 +57,21 @@ def assess(
     learned: LearnedTimeouts | None = None,
     suspected: Finding | None = None,
 ) -> Assessment:
-    """The finding that is furthest over its limit, or the suspected one if it still holds, and when to look again.
+    """The finding that is furthest over its limit, or the suspected one if it still holds, and when to check again.
 
-    A rank that said `done`, or whose process is gone, is not waited for.  While a section is open its own deadline
-    holds in place of the step's, unless a thread is in it that does not train; an outer section that is overdue is a
-    hang whatever its inner ones still have.
+    A rank that reported `done`, or whose process is gone, is not waited for.  While a section is open, its deadline
+    replaces that of the step, unless the section belongs to a thread that does not train.  An outer section that is
+    overdue is a hang, however much time its inner sections have left.
     """
     awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits), list[float]()
     for rank in awaited:
         findings += _sections(rank, attempt, now, limits)
         if limits.automatic is not None and not limits.automatic_learned and rank.moved_at is not None:
-            spans.append(limits.automatic)  # one may open before the next look
+            spans.append(limits.automatic)  # such a section may open before the next read
         silence = _silence(rank, attempt, now, limits, learned)
         if silence is not None:
-            spans.append(silence.limit)  # in any case: the end of a section tells nobody
+            spans.append(silence.limit)  # also within a section, since its end sends no event
             if all(section.side for section in rank.sections):
                 findings.append(silence)
     overdue = [f for f in findings if f.age >= f.limit]
@@ -81,17 +82,17 @@ def assess(
         return Assessment(None, None)
     due = min((f.limit - f.age for f in findings), default=spans[0])
     if limits.auto and any(r.moved_at is not None and r.intervals < adaptive_timeout.ENOUGH for r in awaited):
-        spans.append(adaptive_timeout.FLOOR)  # else a freeze between two looks is learned as one of these few silences
+        spans.append(adaptive_timeout.FLOOR)  # otherwise a freeze between two reads would be learned as a silence
     return Assessment(None, now + min(due, min(spans) / LOOKS_PER_LIMIT))
 
 
 def same(one: Finding, other: Finding | None) -> bool:
-    """Whether both are about the same silence."""
+    """Whether both findings are about the same silence."""
     return other is not None and (one.rule, one.rank, one.section) == (other.rule, other.rank, other.section)
 
 
 def _sections(rank: Rank, attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
-    """The deadlines of its open sections, overdue or not."""
+    """A finding for each open section with a limit, overdue or not."""
     found = []
     for section in rank.sections:
         limit, learned = section_limit(section, rank, attempt, limits)
@@ -102,7 +103,7 @@ def _sections(rank: Rank, attempt: Attempt, now: float, limits: Limits) -> list[
 
 
 def section_limit(section: Section, rank: Rank, attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
-    """For how long, in seconds, a rank may be in that section, and whether evidence may still raise that."""
+    """For how many seconds a rank may be in that section, and whether evidence may still raise that limit."""
     if section.timeout is not None:
         return section.timeout, False
     if not section.automatic:
@@ -117,7 +118,7 @@ def section_limit(section: Section, rank: Rank, attempt: Attempt, limits: Limits
 def _silence(
     rank: Rank, attempt: Attempt, now: float, limits: Limits, learned: LearnedTimeouts | None
 ) -> Finding | None:
-    """What its steps are measured by, overdue or not."""
+    """The finding for the rank's silence since its last movement, overdue or not; None: it has no limit."""
     if rank.moved_at is None:
         rule: Rule = "start"
         since, limit, by_learning = rank.claimed_at, limits.start, False
@@ -133,9 +134,9 @@ def _silence(
 def hang_limit(
     rank: Rank, attempt: Attempt, limits: Limits, learned: LearnedTimeouts | None
 ) -> tuple[float | None, bool]:
-    """For how long, in seconds, a rank that has moved may be silent, and whether evidence may still raise that.
+    """For how many seconds a rank that has moved may be silent, and whether evidence may still raise that limit.
 
-    The touch file says nothing of its intervals, so that there is nothing to learn from.
+    Nothing is learned from the touch file, since it does not record its intervals.
     """
     if not limits.auto:
         return limits.hang, False
@@ -152,14 +153,15 @@ def hang_limit(
 
 
 def _raised(seconds: float, rank: Rank, attempt: Attempt) -> float:
-    """A learned limit, as hangs in a row and evidence for this rank have raised it."""
+    """A learned limit, raised by hangs in a row and by evidence about this rank."""
     return max([seconds * attempt.patience, *(r.limit for r in attempt.raised if r.rank == rank.rank)])
 
 
 def patience(finding: Finding, limits: Limits) -> float | None:
-    """The age, in seconds, up to which this finding is cleared where somebody outside the job may end the wait.
+    """The age in seconds up to which this finding is cleared if something outside the job may end the wait.
 
-    None: it never is, since the user gave the limit.  Such a job may be silent for as long as a start may take.
+    None: it is never cleared, since the limit was configured.  A job that is cleared may be silent for as long as a
+    start may take.
     """
     if finding.rule == "idle":
         return None if limits.idle_given else FOREVER if limits.start is None else limits.start
@@ -169,8 +171,9 @@ def patience(finding: Finding, limits: Limits) -> float | None:
 
 
 def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
-    """A start limit that was given holds from the spawn, whether or not the program ever calls a hook.  Where none was
-    given, a job that has beaten in an earlier attempt is judged by how long that took."""
+    """The finding for a start without a heartbeat.  A configured start limit holds from the spawn, whether or not the
+    program ever calls a hook.  Otherwise the limit follows from how long the first heartbeat took in earlier attempts.
+    """
     limit, by_learning = start_limit(attempt, limits)
     if limit is None or attempt.barred:
         return []
@@ -182,20 +185,20 @@ def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
 
 
 def start_limit(attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
-    """For how long, in seconds from the spawn, nothing need move, and whether that was learned: then it convicts only
-    with evidence, however often that has raised it."""
+    """How many seconds after the spawn the first movement may take, and whether that limit was learned.  A learned one
+    kills only with evidence, however often evidence has raised it."""
     if limits.start is None or limits.start_given:
         return limits.start, False
     if attempt.first_beat is None or not (limits.auto or limits.hang is not None):
         return None, False
-    # The hang before the first restart says nothing of how long a start takes: only further ones in a row do.
+    # The hang before the first restart tells nothing about the length of a start; only further hangs in a row do.
     patience = max(1, attempt.patience // 2)
     return max(adaptive_timeout.start_limit(attempt.first_beat) * patience, attempt.start_raised), True
 
 
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
-    """The whole tree does nothing.  A movement is work, also of a rank that has ended since; a section is a silence
-    that was announced."""
+    """The finding for a tree that does nothing.  A movement counts as work, also that of a rank that has ended since; a
+    section announces a silence."""
     idle, begun, raised = attempt.idle, attempt.idle.since, attempt.idle.raised
     if attempt.everywhere and unchanged_for(idle, now):
         begun, raised = idle.still, idle.still_raised

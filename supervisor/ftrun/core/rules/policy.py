@@ -1,4 +1,4 @@
-"""Budgets: who may restart, how often, after what wait.  Pure functions of values."""
+"""The policy and the restart budgets: what may be restarted, how often, and after which delay.  Pure functions."""
 
 from typing import Final, NamedTuple
 
@@ -14,32 +14,32 @@ HOUR: Final = 3600.0
 
 
 class Policy(NamedTuple):
-    """Durations in seconds.  `max_restarts` None: no limit.  `stop_grace` None: wait for ever."""
+    """Durations are in seconds.  `max_restarts` None: no limit.  `stop_grace` None: wait without a limit."""
 
     restart_on: frozenset[str] = frozenset({"hang", "fault"})
     max_restarts: int | None = 3
     stable_after: float | None = HOUR
     backoff: float = 1.0
-    files: bool = False  # checkpoint files are watched: they are what progress is judged by
+    files: bool = False  # checkpoint files are watched, and progress is measured by them
     work: Thresholds = Thresholds()
     limits: Limits = Limits(hang=HOUR, start=HOUR, start_given=False, section=HOUR, automatic=HOUR)
     grace: float = 10.0
     stop_grace: float | None = None
-    kill_timeout: float = 60.0  # what SIGKILL has not ended by then cannot be killed
-    device_timeout: float | None = None  # for devices to be free after a kill; None: nobody sees to that
+    kill_timeout: float = 60.0  # a process that SIGKILL has not ended by then cannot be killed
+    device_timeout: float | None = None  # for devices to be free after a kill; None: that is not checked
     heal_timeout: float = 300.0
     limit_fails: bool = False  # the hang limit ends the job as failed, instead of rescheduling it
     hangs_stand: bool = False  # a hang is reported and ends nothing: the platform does not restart upon suspension
-    min_devices: int | None = None  # so many have to be left where one that does not heal is taken out
-    unconditional: bool = False  # the limit of failures hands the command's own code to the outer scheduler
-    asks_platform: bool = False  # it permits, or does not, the first start too
-    checks_devices: bool = False  # the first start waits for a look at them
+    min_devices: int | None = None  # so many must be left when a device that does not heal is removed
+    unconditional: bool = False  # the failure limit passes the command's own code to the outer scheduler
+    asks_platform: bool = False  # the first start, too, needs the platform's permission
+    checks_devices: bool = False  # the first start waits for a check of the devices
     node: str = ""
-    phase: str = ""  # of several that run in sequence: each has a past of its own
-    job: str = ""  # what the platform calls this training job, or the user (--group-job)
-    shared: bool = False  # other ftruns of this job may have a verdict already
-    group: bool = False  # one of several: starts and verdicts are for all of them
-    peer_timeout: float = SILENCE  # of another member that count as its loss
+    phase: str = ""  # one of several phases that run in sequence; each has a history of its own
+    job: str = ""  # the name of this training job, from the platform or from --group-job
+    shared: bool = False  # another ftrun of this job may already have reached a verdict
+    group: bool = False  # a member of a group: starts and verdicts are for all members
+    peer_timeout: float = SILENCE  # how long another member may be silent before it counts as lost
     evidence_timeout: float = 30.0
 
 
@@ -51,23 +51,23 @@ LIMIT: Final[dict[Cause, exit_codes.Verdict]] = {
 
 
 def exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
-    """Whether the next trouble of this cause escalates."""
+    """Whether the restart budget for this cause is used up."""
     return policy.max_restarts is not None and ledger.count(cause) >= policy.max_restarts
 
 
 def wait(ledger: Ledger, cause: Cause, policy: Policy) -> float:
-    """Seconds before the restart: none after a hang or a fault; after failures in a row it doubles, to a minute."""
+    """Seconds before the restart: 0 after a hang or a fault; after failures in a row it doubles, up to a minute."""
     if cause != "failure":
         return 0.0
     return min(policy.backoff * float(1 << min(max(ledger.failure - 1, 0), 30)), BACKOFF_LIMIT)
 
 
 def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> str | None:
-    """What this attempt has achieved beyond all earlier ones: `checkpoint`, `step`, `save`, `stable` or None.
+    """By what this attempt got further than all earlier ones: `checkpoint`, `step`, `save`, `stable` or None.
 
-    Where checkpoints are reported only a newer one counts: a job that dies between two checkpoints, at ever later
-    steps, gets nowhere (Cerebras judges restarts so).  Otherwise steps count, and what the program saves by itself
-    (`saving.advanced`): a resumed program whose optimizer has no step count begins with step 0 again.
+    Where checkpoints are reported, only a newer one counts: a job that dies between two checkpoints, at ever later
+    steps, makes no progress (Cerebras assesses restarts this way).  Otherwise steps count, and files that the program
+    saves by itself (`saved_files.advanced`): a resumed program whose optimizer has no step count restarts at step 0.
     """
     newest = attempt.checkpoint
     if policy.files or newest is not None or ledger.best_checkpoint is not None:
@@ -79,24 +79,24 @@ def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> st
         return "save"
     if ledger.best_step is not None:
         return None
-    # Silence is no stability: where a program beats, or has to, only the time up to its last movement counts.
-    judged = attempt.ranks or policy.limits.start_given
+    # Silence is not stability: where a program sends heartbeats, or must, only the time up to its last movement counts.
+    beats = attempt.ranks or policy.limits.start_given
     until = now if attempt.idle.since is None else min(now, attempt.idle.since)
-    if judged:
+    if beats:
         until = max((r.moved_at for r in attempt.ranks if r.moved_at), default=attempt.spawned_at)
     ran = time_awake(attempt.spawned_at, until, attempt.aways)
     return "stable" if policy.stable_after is not None and ran >= policy.stable_after else None
 
 
 def credited(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger:
-    """The ledger with what this attempt reached; progress starts every count anew."""
+    """The ledger with the progress of this attempt; progress resets every count of restarts."""
     newest = attempt.checkpoint
     if progressed is not None:
         ledger = ledger._replace(hang=0, fault=0, failure=0, reached=True)
     if _beyond(attempt.step, ledger.best_step):
         ledger = ledger._replace(best_step=attempt.step)
     if newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint):
-        path = newest.checkpoint_path or ledger.last_checkpoint  # the last of which anyone knows where it is
+        path = newest.checkpoint_path or ledger.last_checkpoint  # the last one whose path is known
         ledger = ledger._replace(best_checkpoint=newest.checkpoint_step, last_checkpoint=path)
     if attempt.step is not None:
         ledger = ledger._replace(last_step=attempt.step)

@@ -1,4 +1,4 @@
-"""Which process speaks for a rank, and which of those without one are judged each by itself."""
+"""Which process represents a rank, and which processes without a rank are watched separately."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,17 +6,17 @@ from ftrun.core.machine.values import Rank, unranked
 
 
 def one_each(claimed: Iterable[Rank]) -> tuple[Rank, ...]:
-    """One view a rank, the lowest first, where several processes claimed the same; then those without a rank.
+    """One view for each rank, the lowest first, also where several processes claimed it; then processes without a rank.
 
-    A launcher that called a hook once, or a data worker that beats, must neither hide the process that trains nor be
-    waited for in its place: those that step come before those that only beat, and of equals the last that moved.
-    Where the one that stepped has died, another stands in for it and begins when that one ended.  What any of them
-    reported (a checkpoint, files, the word that no restart helps) is kept.
+    A launcher that called a hook once, or a data worker that sends heartbeats, must neither hide the process that
+    trains nor be waited for in its place.  So processes that step come before those that only send heartbeats, and
+    among equals the one that moved last.  Where the process that stepped has died, another one replaces it, and counts
+    from the time that it ended.  Reports of any of them (a checkpoint, files, a non-recoverable error) are kept.
 
-    Where nothing told several processes a rank and at least two of them step (Hogwild, `multiprocessing.spawn`), each
-    of those is a view of its own, numbered by `unranked`, since one that hangs must not be hidden by the others.  Left
-    out is the one that started another of them: after a step of its own it may wait for them.  It is judged only when
-    all of them are gone, as the one that stands in for them.
+    Where several processes have no rank and at least two of them step (Hogwild, `multiprocessing.spawn`), each of those
+    has a view of its own, numbered by `unranked`, so that one that hangs is not hidden by the others.  A process that
+    started another one of them is left out, since after a step of its own it may wait for them.  It is watched only
+    when all of them are gone, in their place.
     """
     by_rank: dict[int, list[Rank]] = {}
     for rank in claimed:
@@ -39,7 +39,7 @@ def _of_one(views: list[Rank]) -> list[Rank]:
 
 
 def _workers(views: Sequence[Rank]) -> list[Rank]:
-    """Those that stepped, without those from which another one of them descends."""
+    """The processes that stepped, without ancestors of others among them."""
     stepped = [view for view in views if view.step is not None]
     parents = {pid for view in stepped for pid in view.parents}
     return sorted((view for view in stepped if view.pid not in parents), key=lambda view: view.pid)
@@ -56,8 +56,8 @@ def _speaker(views: list[Rank]) -> Rank:
 
 
 def _begun(speaker: Rank, views: list[Rank]) -> Rank:
-    """It begins when the last of those ended that have moved after it: until then it may have waited for them.  A data
-    worker that beats is none of those for one that steps."""
+    """The speaker, counted from the last movement of the processes that moved after it, since it may have waited for
+    them.  For a speaker that steps, a data worker that only sends heartbeats does not count."""
     last = max(view.moved_at or 0.0 for view in views if speaker.step is None or view.step is not None)
     if (speaker.moved_at or 0.0) < last and not speaker.done:
         return speaker._replace(claimed_at=max(speaker.claimed_at, last), moved_at=None)
@@ -65,7 +65,7 @@ def _begun(speaker: Rank, views: list[Rank]) -> Rank:
 
 
 def _reported(speaker: Rank, views: list[Rank]) -> Rank:
-    """With what any of them reported."""
+    """The speaker with the reports of all of them."""
     fatal = next((v.fatal for v in views if v.fatal is not None), None)
     saved = max(views, key=lambda v: -1 if v.checkpoint_step is None else v.checkpoint_step)
     return speaker._replace(

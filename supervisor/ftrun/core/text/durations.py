@@ -2,7 +2,7 @@
 
 
 def seconds(value: float) -> str:
-    """A duration as a person writes it: `0.5s`, `41s`, `3m 20s`, `1h 5m`."""
+    """A duration for people: `0.5s`, `41s`, `3m 20s`, `1h 5m`."""
     if value < 10:
         return f"{value:.1f}s".replace(".0s", "s")
     whole = round(value)

@@ -1,24 +1,24 @@
-"""What is not written down: the values of secrets in command lines, told by the names that they are given."""
+"""Redaction of secrets in command lines.  A value is a secret if its name, or its own prefix, says so."""
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
 MASK: Final = "***"
-# Where none of these is, there is nothing to hide.  Patterns are compiled when needed: the command waits for us.
+# A line without any of these holds no secret.  Patterns are compiled only when needed, since the command waits.
 _HINTS: Final = (
     *("secret", "pass", "credential", "auth", "key", "token", "cookie", "bearer", "basic", "pwd", "jwt", "sig", "@"),
     *("hf_", "sk-", "sk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox", "xapp-", "npm_"),
     *("akia", "asia", "aiza", "ya29.", "pypi-", "dckr_pat_", "eyj"),
 )
-# A name is that of a secret by how it ends: what is said of one (`--token-count`, `--key_dim`) is none.
+# The end of a name decides: `--token-count` and `--key_dim` are properties, and not secrets.
 _ANY: Final = r"secrets?|passw(?:or)?ds?|passphrase|credentials?|authorization|token|jwt"
 _WORD: Final = r"(?<![a-z])(?:key|auth|cookies?|bearer|pass|pwd|sig)|signature|(?:db|pg)pass"
 _KEYS: Final = (
     r"(?:api|access|private|encryption|wandb|ssh|signing|account)[-_.]?key|(?:api|access|auth)[-_]tokens|^tokens"
 )
 _NAME: Final = rf"(?:{_ANY}|{_WORD}|{_KEYS})[-_.]?\d*$"
-# Of a model or a data set, and a switch.
+# Names from models and data sets, and switches.
 _OTHER: Final = (
     r"(?:^|[-_.])(?:(?:pad|eos|bos|unk|sep|cls|mask|image|video|audio|start|end|stop|special|next|new|per|last|first)"
     r"[-_]?token|(?:text|sort|monitor|label|image|input|output|target|state|dict|column|feature|caption|group|primary|"
@@ -29,15 +29,15 @@ _PLAIN: Final = r"(?:true|false|none|null|auto|yes|no|on|off|\d{1,6}(?:\.\d*)?)"
 _HUMP: Final = r"([a-z0-9])([A-Z])"
 _BARE: Final = r"(?:\\.|[^\s'\"&;,\\])+"
 _TEXT: Final = rf"'[^']*'|\"(?:[^\"\\]|\\.)*\"|(?:(?:Bearer|Basic)\s+)?{_BARE}"
-_HEADER: Final = rf"(?:[A-Za-z][\w-]*\s+(?!-))?{_BARE}"  # a scheme and what comes with it
+_HEADER: Final = rf"(?:[A-Za-z][\w-]*\s+(?!-))?{_BARE}"  # a scheme and its credentials
 _COOKIES: Final = r"[^\s'\";]+(?:;\s*[^\s'\";]+)*"
 _GIVEN: Final = r"(?<![\w.-])([\w.-]+)(?:['\"]\]?\s*[=:,]|\s*[=:])\s*"  # NAME=VALUE, NAME: VALUE, "NAME", VALUE
 _OPTION: Final = r"(?<!\S)(--?[\w.-]+)\s+(?!--)"  # --NAME VALUE
 _OTHERS: Final = (
-    # Of a URL: a user with a password, or a token for a user.
+    # In a URL: a user with a password, or a token in place of a user.
     (r"(?<![\w+.-])([A-Za-z][\w+.-]*://)(?:[^\s/'\":@]*:[^\s/'\"]*|[^\s/@'\"]{12,})@", rf"\1{MASK}@"),
     (r"\b(Bearer|Basic)\s+[\w.~+/=-]{12,}", rf"\1 {MASK}"),
-    # Told by what they begin with.
+    # Secrets that are recognised by their prefix.
     (
         r"(?<![\w/.-])(?:hf_[A-Za-z0-9]{20,}(?!\w)|(?:gh[oprsu]_|github_pat_|glpat-|npm_|pypi-|dckr_pat_)[\w-]{12,})",
         MASK,
@@ -47,7 +47,7 @@ _OTHERS: Final = (
 
 
 def secret(name: str) -> bool:
-    """Whether what has this name is one, of an option or a variable."""
+    """Whether an option or a variable of this name holds a secret."""
     lower = re.sub(_HUMP, r"\1_\2", name[-64:]).lower().lstrip("-+")
     # `pwd` alone is the working directory.
     return lower != "pwd" and re.search(_NAME, lower) is not None and re.search(_OTHER, lower) is None
@@ -65,9 +65,9 @@ def text(line: str) -> str:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """A command line, word by word."""
+    """The arguments of a command line, without the values of secrets in them."""
     found: list[str] = []
-    hidden = False  # the last word was the name of a secret
+    hidden = False  # the argument before was the name of a secret
     for word in words if _may(" ".join(words)) else ():
         name, equals, value = word.partition("=")
         hide, hidden = hidden and not word.startswith("--") and not _plain(word), False
@@ -87,17 +87,17 @@ def _may(line: str) -> bool:
 
 
 def _plain(value: str) -> bool:
-    """What no secret is."""
+    """Whether a value is too plain to be a secret: a number, or a word such as `true` or `none`."""
     return re.fullmatch(_PLAIN, value.strip("'\""), re.IGNORECASE) is not None
 
 
 def _switch(name: str) -> bool:
-    """An option of this name has no value."""
+    """Whether an option of this name takes no value."""
     return re.match(_SWITCH, name) is not None
 
 
 def _masked(line: str, pattern: str) -> str:
-    """Without the values that follow where the pattern has found the name of a secret."""
+    """The line without the values that follow the names of secrets, which `pattern` finds."""
     known = re.compile(pattern)
     shown, at = [], 0
     while (found := known.search(line, at)) is not None:

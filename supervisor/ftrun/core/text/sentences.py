@@ -9,41 +9,41 @@ from ftrun.core.machine.values import TOUCH, Ledger, Section
 from ftrun.core.rules import exit_codes
 from ftrun.core.text.durations import seconds
 
-SHORT: Final = 150  # characters of foreign text in a line of ours
-SHORTER: Final = 100  # of one of several
-REASON: Final = 240  # of why, as long as it is
+SHORT: Final = 150  # characters of text from elsewhere in one log line
+SHORTER: Final = 100  # the same, where one line holds several such texts
+REASON: Final = 240  # characters of a reason
 STACK: Final = "; stack: "
 UNWATCHED: Final = (
-    "a hang would not be noticed: no heartbeat has come from the command, and no timeout is set that needs none "
-    "(--start-timeout, --idle-timeout)"
+    "a hang would not be detected: the command has sent no heartbeat, and no timeout that works without heartbeats "
+    "is set (--start-timeout, --idle-timeout)"
 )
-UNSAID: Final = (
+UNREPORTED: Final = (
     exit_codes.NOT_EXECUTABLE.name,
     exit_codes.NOT_FOUND.name,
-)  # what a shell says of these is all there is
+)  # a shell reports these with a message of its own, and there is nothing to add
 OFTEN: Final = {1: "once", 2: "twice"}
 BECAUSE: Final = {
     "hang": "because of a hang",
     "fault": "because of a device fault",
     "failure": "because of a failure",
     "manual": "by an operator",
-    "peer": "because of another node",
+    "peer": "because another node failed",
 }
 
 
 def printable(text: str) -> str:
-    """On one line, and nothing in it that a terminal acts upon; what cannot be shown is written out."""
+    """The text on one line, with every character that a terminal would act upon written as an escape sequence."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def short(text: str, most: int = SHORT) -> str:
-    """At most so many characters: of a long text the beginning and the end.  No bracket is cut but one that is longer
-    than half of that."""
+    """The text in at most `most` characters; of a longer one the beginning and the end.  A pair of brackets is kept or
+    left out as a whole, unless it is longer than half of `most`."""
     if len(text) <= most:
         return text
     start = len(text) - (most - 3) // 3
     for opened, closed in _brackets(text):
-        if opened < start <= closed:  # the end begins before that bracket, or after it
+        if opened < start <= closed:  # the kept end begins before this bracket, or after it
             start = opened if len(text) - opened <= most // 2 else min(closed + 1, len(text))
             break
     room = max(0, most - 3 - (len(text) - start))
@@ -52,7 +52,7 @@ def short(text: str, most: int = SHORT) -> str:
 
 
 def _brackets(text: str) -> list[tuple[int, int]]:
-    """Where each begins and ends that is no part of another."""
+    """The positions of the outermost pairs of brackets."""
     found: list[tuple[int, int]] = []
     open_: list[int] = []
     for place, letter in enumerate(text):
@@ -66,23 +66,24 @@ def _brackets(text: str) -> list[tuple[int, int]]:
 
 
 def sentence(*parts: str) -> str:
-    """What is there of what, why and what next."""
+    """The parts that are not empty (what happened, why, what follows), joined by semicolons."""
     return "; ".join(part for part in parts if part)
 
 
-def several(number: int, what: str) -> str:
+def several(number: int, noun: str) -> str:
     """`1 process`, `9 processes`."""
     if number == 1:
-        return f"1 {what}"
-    return f"{number} {what}{'es' if what.endswith('s') else 's'}"
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def restarted(counts: Mapping[str, int]) -> str:
-    """`restarted once because of a hang`, `restarted 3 times: twice by an operator, once because of another node`."""
-    each = [f"{_times(number)} {BECAUSE.get(why, f'because of {why}')}" for why, number in counts.items()]
-    if len(each) == 1:
-        return f"restarted {each[0]}"
-    return f"restarted {_times(sum(counts.values()))}: {', '.join(each)}"
+    """`restarted once because of a hang`, `restarted 3 times: twice by an operator, once because another
+    node failed`."""
+    parts = [f"{_times(number)} {BECAUSE.get(reason, f'because of {reason}')}" for reason, number in counts.items()]
+    if len(parts) == 1:
+        return f"restarted {parts[0]}"
+    return f"restarted {_times(sum(counts.values()))}: {', '.join(parts)}"
 
 
 def _times(number: int) -> str:
@@ -93,7 +94,7 @@ def signal(number: int) -> str:
     """`signal 15 (SIGTERM)`."""
     try:
         return f"signal {number} ({Signals(number).name})"
-    except ValueError:  # a real-time one
+    except ValueError:  # a real-time signal has no name
         return f"signal {number}"
 
 
@@ -111,12 +112,12 @@ def rank(number: int | None) -> str:
 
 
 def member(number: int, pid: int, inside: str = "") -> str:
-    """A rank together with its process, which is named once; `inside` tells where it is."""
+    """A rank together with its process, where the text for the rank does not name it; `inside`: where the rank is."""
     return rank(number) + inside + ("" if number < TOUCH else f", process {pid}")
 
 
 def stack(seen: Mapping[str, object]) -> str:
-    """Where it hangs, as the evidence says; nothing if nobody knows."""
+    """Where the suspect hangs, according to the evidence; empty where that is unknown."""
     if seen.get("evidence"):
         return f"evidence: {seen['evidence']}"
     return f"{STACK[2:]}{short(str(seen['why']))}" if seen.get("why") else ""
@@ -128,7 +129,7 @@ def killing(seen: Mapping[str, object]) -> str:
 
 
 def report(seen: Mapping[str, object]) -> str:
-    """Where to read more."""
+    """Where the report of a hang is."""
     if "report" not in seen:
         return ""
     return f"report: {seen['report']}" if seen["report"] else "no report could be written"
@@ -139,7 +140,7 @@ def sections(opened: tuple[Section, ...]) -> str:
 
 
 def record(event: str, fields: Iterable[tuple[str, object]]) -> str:
-    """A record as `-v` shows it: `hang rank=3 age=41.2 why="a text"`; what has no value is left out."""
+    """A record as `-v` shows it: `hang rank=3 age=41.2 why="a text"`; fields without a value are left out."""
     return " ".join([event, *(f"{name}={_value(value)}" for name, value in fields if value is not None)])
 
 
@@ -150,7 +151,7 @@ def _value(value: object) -> str:
     return f'"{text}"' if not text or " " in text else text
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- the last line ----------------------------------------------------------------------------------------------------
 
 
 def last_lines(
@@ -161,21 +162,21 @@ def last_lines(
     restarts: Mapping[str, int],
     lost: str = "",
     phase: str = "",
-    spoke: bool = False,
+    printed: bool = False,
 ) -> str | None:
-    """The last line of a run: how it ended, what it came to, what it cost, and what comes next.
+    """The last line of a run: how it ended, what it reached, what it cost, and what the scheduler should do.
 
-    `restarts`: of all time in this run dir, by reason; `lost`: what `account.summary` says; `lasted`: in seconds.
-    None where there is nothing to tell: a command that reported nothing, and that we did nothing to and (`spoke`) said
-    nothing of.
+    `restarts`: all restarts in this run dir, by reason; `lost`: the text of `totals.summary`; `lasted`: in seconds.
+    The result is None where there is nothing to report: the command reported nothing, ftrun did nothing to it and
+    printed nothing about it (`printed`).
     """
     verdict = next(
-        (known for known in exit_codes.TABLE if known.name == end.verdict and end.verdict not in UNSAID), None
+        (known for known in exit_codes.TABLE if known.name == end.verdict and end.verdict not in UNREPORTED), None
     )
     done = {why: number for why, number in restarts.items() if number}
     step = max((step for step in (ledger.best_step, ledger.last_step) if step is not None), default=None)
     reported = done or step is not None or ledger.last_checkpoint is not None
-    if verdict is None and not reported and (not spoke or end.verdict in UNSAID):
+    if verdict is None and not reported and (not printed or end.verdict in UNREPORTED):
         return None
     why = "" if end.verdict == exit_codes.SUCCEEDED else short(end.message.partition(STACK)[0], SHORTER)
     starts = several(ledger.start_cnt, "start") + (f" ({restarted(done)})" if done else "")
