@@ -111,7 +111,7 @@ def test_two_jobs_on_one_port_are_two_and_a_stop_finds_the_first_one_waiting(hos
     for one in (waiting[0], other):
         told = one.until("problem")["what"]
         assert "was refused" in told or "this node" in told
-        assert "it is of the job another" in told
+        assert "it belongs to the job another" in told
     other.kill()
     for one in waiting:
         one.ask(signal.SIGTERM)
