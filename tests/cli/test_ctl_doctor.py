@@ -46,7 +46,7 @@ def test_every_line_says_how_it_is_and_what_that_means(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     heads = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
     assert all(line.split()[0] in ("ok", "warning", "missing") for line in heads[:-1])
-    assert " as ftrun needs them" in heads[-1]
+    assert " checks are ok" in heads[-1]
     for name in ("PID 1", "py-spy", "NVML", "npu-smi", "cgroup", "open files", "inotify", "versions"):
         assert any(f" {name} " in line for line in heads), name
     assert any(f" {name} " in line for line in heads for name in ("temp folder", "run dir")), "another's may run"
@@ -109,7 +109,7 @@ def test_a_wrong_run_dir_is_told_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0 or stacks.program() is None, reason="needs py-spy, and the right to use it")
 def test_py_spy_reads_a_real_process() -> None:
-    assert only(process.tracing()).found == "it reads the stack of a process of ours"
+    assert only(process.tracing()).found == "it can read the stack of a test process"
 
 
 def test_without_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_a_group_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(cgroup, "files", lambda *texts: iter([f"{tmp_path}/memory.events"]))
     monkeypatch.setattr(cgroup, "oom_kills", lambda: 2)
     group, pids = memory.groups()
-    assert group.found == "version 2, memory limit 1.0 GiB, 0 MiB used, 2 killed for memory so far"
+    assert group.found == "version 2, memory limit 1.0 GiB, 0 MiB used, 2 OOM kills so far"
     assert (group.state, pids.state, pids.found) == ("warning", "warning", "at most 100")
     monkeypatch.setattr(cgroup, "files", lambda *texts: iter(()))
     assert only(memory.groups()).found == "not visible"

@@ -43,7 +43,7 @@ def test_the_last_one_or_the_one_that_is_named(runs: Runs) -> None:
     assert report(run.run_dir, "9").stdout == "Attempt 9\n---------\n"
     done = report(run.run_dir, "3")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"ftctl: {run.run_dir}: no report of attempt 3; there is one of 2, 9, 10\n"
+    assert done.stderr == f"ftctl: {run.run_dir}: no report of attempt 3; attempts with a report: 2, 9, 10\n"
 
 
 def test_none_is_told_in_one_line(runs: Runs) -> None:
@@ -51,7 +51,7 @@ def test_none_is_told_in_one_line(runs: Runs) -> None:
     for words in ((), ("--json",)):
         done = report(run.run_dir, *words)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == f"ftctl: {run.run_dir}: no report: none was made\n"
+        assert done.stderr == f"ftctl: {run.run_dir}: no report was written\n"
 
 
 def test_one_that_was_cut_off_is_told_in_one_line(runs: Runs) -> None:
@@ -61,4 +61,4 @@ def test_one_that_was_cut_off_is_told_in_one_line(runs: Runs) -> None:
     (run.run_dir / "reports" / "attempt-1" / "report.json").write_text('{"sche')
     done = report(run.run_dir, "--json")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith("report.json is no JSON: was it cut off?\n")
+    assert done.stderr.endswith("report.json is not valid JSON: is it truncated?\n")

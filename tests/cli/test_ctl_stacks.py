@@ -102,7 +102,7 @@ def test_what_was_killed_has_none(runs: Runs) -> None:
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     wait_for(lambda: look(run).returncode == 1, "the command to die with ftrun")
-    assert "is gone, or in another PID namespace" in look(run).stderr
+    assert "is gone or in another PID namespace" in look(run).stderr
 
 
 def test_from_outside_of_its_pid_namespace_it_says_so(runs: Runs) -> None:
@@ -111,7 +111,7 @@ def test_from_outside_of_its_pid_namespace_it_says_so(runs: Runs) -> None:
     run.until("spawned")
     done = look(run)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "in another PID namespace: look in its container" in done.stderr
+    assert "in another PID namespace; run ftctl in its container" in done.stderr
     stop_inside(run)
 
 

@@ -128,9 +128,9 @@ PHASES = (("first", ["true"]), ("second", ["sleep", "3600"]))
 @pytest.mark.parametrize("verb", ["status", "events", "report", "stacks"])
 def test_a_wrong_run_dir_is_told_in_one_line(tmp_path: Path, verb: str) -> None:
     (tmp_path / "empty").mkdir()
-    assert "there is no such folder" in refused(verb, "--run-dir", str(tmp_path / "none"))
-    assert "no events.jsonl in it" in refused(verb, "--run-dir", str(tmp_path / "empty"))
-    assert "no events.jsonl in it" in refused(verb, FTRUN_RUN_DIR=str(tmp_path / "empty"))
+    assert "no such folder" in refused(verb, "--run-dir", str(tmp_path / "none"))
+    assert "it has no events.jsonl" in refused(verb, "--run-dir", str(tmp_path / "empty"))
+    assert "it has no events.jsonl" in refused(verb, FTRUN_RUN_DIR=str(tmp_path / "empty"))
 
 
 def test_wrong_words_are_usage(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_a_stopped_messenger_is_one_line(runs: Runs) -> None:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=90, env=os.environ | {"PYTHONPATH": paths}, check=False
         )
-        late = "ftrun does not answer; what it has not heard by now it will not obey"
+        late = "ftrun does not answer; the command has expired and will not be carried out"
         assert (done.returncode, done.stderr) == (1, f"ftctl: {run.run_dir}: {late}\n")
     finally:
         os.kill(run.pid, signal.SIGCONT)
@@ -231,7 +231,7 @@ def test_without_a_socket_ftrun_runs_on_and_says_so(runs: Runs) -> None:
     wait_for(lambda: "no control channel" in run.stderr, "the line on the terminal")
     done = ftctl(run, "restart")
     assert done.returncode == 1
-    assert "ftctl.sock is no socket" in done.stderr
+    assert "ftctl.sock is not a socket" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert len(run.named("spawned")) == 1
     os.kill(run.pid, signal.SIGTERM)

@@ -279,9 +279,9 @@ def test_a_run_dir_is_whose_it_says(shared: Path, monkeypatch: pytest.MonkeyPatc
     """Another user cannot make one that is found as ours."""
     nobody("os.mkdir(sys.argv[1]); open(sys.argv[1] + '/events.jsonl', 'w')", shared / "ftrun-0-1-abc")
     monkeypatch.setenv("TMPDIR", str(shared))
-    assert rundir._left() == []
+    assert rundir._run_dirs_in_temp() == []
     nobody("os.rename(sys.argv[1], sys.argv[2])", shared / "ftrun-0-1-abc", shared / "ftrun-65534-1-abc")
-    assert rundir._left() == [str(shared / "ftrun-65534-1-abc")]  # root sees those of all
+    assert rundir._run_dirs_in_temp() == [str(shared / "ftrun-65534-1-abc")]  # root sees those of all
 
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\u2028"

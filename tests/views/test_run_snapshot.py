@@ -447,9 +447,9 @@ def test_an_empty_file_of_records_is_a_beginning(run: MadeRun) -> None:
 
 
 def test_no_run_dir(tmp_path: Path) -> None:
-    with pytest.raises(NoRunDir, match="there is no such folder"):
+    with pytest.raises(NoRunDir, match="no such folder"):
         read_snapshot(str(tmp_path / "none"))
-    with pytest.raises(NoRunDir, match=r"there is no events\.jsonl in it"):
+    with pytest.raises(NoRunDir, match=r"it has no events\.jsonl"):
         read_snapshot(str(tmp_path))
 
 

@@ -69,7 +69,7 @@ def test_of_several_that_are_left_none_is_meant(temporary: Path) -> None:
     for number in range(7):
         os.utime(left(temporary / f"{NAME}{number}"), (number, number))
     said = complaint()
-    assert said.startswith("no ftrun runs, and 7 are gone: name one with --run-dir (")
+    assert said.startswith("no ftrun is running, and 7 old run dirs exist: name one with --run-dir (")
     assert said.count(NAME) == 5
     assert f"({temporary}/{NAME}6, " in said, "the newest first"
 
@@ -81,12 +81,12 @@ def test_of_several_that_run_none_is_meant(temporary: Path, running: MadeRun) ->
         said = complaint()
     finally:
         other.close()
-    assert said.startswith("2 ftruns run: name one with --run-dir (")
+    assert said.startswith("2 ftruns are running: name one with --run-dir (")
     assert str(running.folder) in said
 
 
 def test_nothing_at_all(temporary: Path) -> None:
-    assert complaint() == f"no run dir in {temporary}, and no ftrun runs; name one with --run-dir"
+    assert complaint() == f"no run dir in {temporary}, and no ftrun is running; name one with --run-dir"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="for root")
@@ -115,10 +115,10 @@ def test_one_that_runs_elsewhere_is_found_by_its_lock(tmp_path: Path, monkeypatc
 def test_one_with_our_temp_folder_comes_before_any_other(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = left(temporary / "near"), left(temporary / "far")
     monkeypatch.setattr(rundir, "_holders", lambda: {near: 1, far: 2})
-    monkeypatch.setattr(rundir, "_temporary", {1: str(temporary), 2: "/elsewhere"}.get)
+    monkeypatch.setattr(rundir, "_temp_folder", {1: str(temporary), 2: "/elsewhere"}.get)
     assert find(None) == near
-    monkeypatch.setattr(rundir, "_temporary", {}.get)
-    assert complaint().startswith("2 ftruns run")
+    monkeypatch.setattr(rundir, "_temp_folder", {}.get)
+    assert complaint().startswith("2 ftruns are running")
 
 
 def test_of_a_log_dir_the_newest(temporary: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_note_of_phases_that_is_none_is_passed_over(temporary: Path, content: 
 def test_wrong_ones_are_told_in_one_line(temporary: Path) -> None:
     (temporary / "empty").mkdir()
     (temporary / "file").touch()
-    assert complaint(str(temporary / "none")) == f"{temporary}/none: there is no such folder"
-    assert complaint(str(temporary / "empty")) == f"{temporary}/empty: no run dir (there is no events.jsonl in it)"
+    assert complaint(str(temporary / "none")) == f"{temporary}/none: no such folder"
+    assert complaint(str(temporary / "empty")) == f"{temporary}/empty: not a run dir (it has no events.jsonl)"
     assert complaint(str(temporary / "file")).startswith(f"{temporary}/file: ")
     assert re.search("null|embedded", complaint("a\0b"))
 

@@ -77,8 +77,8 @@ def test_json_has_all_of_it(run_dir: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["-o", "a.txt"], 2, "the name ends in none of .html, .svg, .png"),
-        (["-o", ""], 2, "the name ends in none of"),
+        (["-o", "a.txt"], 2, "the name must end in one of .html, .svg, .png"),
+        (["-o", ""], 2, "the name must end in one of"),
         (["-o", "a.html", "--json"], 2, "exclude each other"),
         (["-o", "no/such/a.html"], 1, "no/such/a.html: No such file or directory"),
         (["-o", "folder.html"], 1, "folder.html: Is a directory"),

@@ -123,7 +123,7 @@ def top_line(text: str) -> str:
 
 def test_q_ends_it(terminal: Open, over: str) -> None:
     seen = terminal("--run-dir", over)
-    seen.until("it is over; q quits")
+    seen.until("the run is over; q quits")
     assert not termios.tcgetattr(seen.slave)[3] & (termios.ECHO | termios.ICANON)
     assert "ended with 0 (succeeded)" in top_line(seen.text)
     seen.press("xq")
@@ -224,13 +224,13 @@ def test_it_follows_a_run_to_its_verdict(runs: Runs, terminal: Open) -> None:
     run.until("spawned")
     seen = terminal("--run-dir", str(run.run_dir), "--interval", "100ms")
     seen.until("Rank 0 will be suspected in")
-    text = seen.until("it is over; q quits")
+    text = seen.until("the run is over; q quits")
     assert run.wait() == 195
     assert "attempt 1" in text
     assert "attempt 2" in text
     assert "ended with 195 (hang-limit)" in text
     seen.resize(30, 120)  # it stays, and draws
-    seen.until("it is over; q quits", since=len(seen.text))
+    seen.until("the run is over; q quits", since=len(seen.text))
     seen.press("q")
     assert seen.ended() == 0
 

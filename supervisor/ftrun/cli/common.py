@@ -1,4 +1,4 @@
-"""What the verbs of `ftctl` share."""
+"""Options and errors that the verbs of `ftctl` share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import click
 
 
 class UserError(Exception):
-    """One line for a person; `ftctl` ends with 1."""
+    """An error message of one line; `ftctl` exits with 1."""
 
 
 def _folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
@@ -22,11 +22,11 @@ RUN_DIR = click.option(
     shell_complete=_folders,
     help="The run dir [default: FTRUN_RUN_DIR, else that of your only running ftrun].",
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def needs(package: str, extra: str, verb: str) -> Callable[[ImportError], UserError]:
-    """What to say where an optional package is missing."""
+def missing_package(package: str, extra: str, verb: str) -> Callable[[ImportError], UserError]:
+    """The error for an optional package that is not installed."""
     return lambda error: UserError(f"{verb} needs {package} ({error.name} is missing): pip install 'ftrun[{extra}]'")
 
 

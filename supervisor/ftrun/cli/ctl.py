@@ -1,7 +1,7 @@
-"""`ftctl VERB`: look at a run, also when ftrun is gone, and steer one that runs.
+"""`ftctl VERB`: shows a run, also when ftrun is gone, and sends commands to a running one.
 
-Each verb is a file in `verbs/`, those that steer are in `steering.py`.  It is loaded when it is called: `status` must
-not wait for what `serve` needs.
+Each verb is a file in `verbs/`; those that send a command are in `steering.py`.  A file is loaded when its verb is
+called: `status` must not wait for the packages that `serve` imports.
 """
 
 import importlib
@@ -17,19 +17,19 @@ from ftrun.core.text.sentences import printable
 from ftrun.views.rundir import NoRunDir
 
 VERBS: Final = {
-    "status": "How the run stands.",
-    "events": "The records, oldest first; -f waits for more.",
-    "top": "A live view.",
-    "restart": "End the command and start it again; costs no budget.",
-    "stop": "End the command, and ftrun.",
-    "pause": "No verdicts until resume: for a debugger.",
-    "resume": "Judge again.",
-    "stacks": "Where every process is, now.",
-    "report": "The report of an attempt that hung.",
-    "timeline": "A picture of the run, as PNG or HTML.",
-    "serve": "A page with the live view and the timeline.",
-    "doctor": "What this container permits and lacks.",
-    "completion": "What bash, zsh or fish need to complete our words.",
+    "status": "Show the present state of the run.",
+    "events": "Print the records, oldest first; -f waits for more.",
+    "top": "Show a live view.",
+    "restart": "Stop the command and start it again; uses no restart budget.",
+    "stop": "Stop the command and ftrun.",
+    "pause": "Suspend hang and fault detection until resume, for a debugger.",
+    "resume": "Resume detection.",
+    "stacks": "Print the present Python stacks of all processes.",
+    "report": "Print the report of an attempt that hung.",
+    "timeline": "Draw the run as HTML, SVG or PNG.",
+    "serve": "Serve a page with the live view and the timeline.",
+    "doctor": "Check what this container permits and lacks.",
+    "completion": "Print the completion script for bash, zsh or fish.",
 }
 
 STEERING: Final = ("restart", "stop", "pause", "resume")
@@ -54,7 +54,7 @@ class Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Verbs, help="Look at a run of ftrun, and steer it.", options_metavar="", subcommand_metavar="VERB ...")
+@click.group(cls=Verbs, help="Show and control a run of ftrun.", options_metavar="", subcommand_metavar="VERB ...")
 @click.version_option(__version__, prog_name="ftctl")
 def cli() -> None:
     pass
@@ -62,12 +62,12 @@ def cli() -> None:
 
 def main() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # closed when we were started
+        if getattr(sys, name) is None:  # it was closed before this process started
             setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))  # noqa: SIM115
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:  # its message is the help, of many lines
+    except click.exceptions.NoArgsIsHelpError as error:  # its message is the whole help text
         click.echo(error.format_message(), err=True)
         code = 2
     except click.ClickException as error:
@@ -76,8 +76,8 @@ def main() -> None:
     except (NoRunDir, UserError) as error:
         click.echo(f"ftctl: {printable(str(error))}", err=True)
         code = 1
-    except OSError as error:  # of stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it is not to be tried again at the exit
+    except OSError as error:  # from stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
         code = 0 if isinstance(error, BrokenPipeError) else 1
         if code:
             click.echo(f"ftctl: cannot write: {error.strerror}", err=True)

@@ -1,8 +1,8 @@
-"""Where `ftrun` and `ftctl` begin: signals are kept for later, and Python's own variables are kept out.
+"""The entry points of `ftrun` and `ftctl`: early signals are held, and Python's environment variables have no effect.
 
-The environment belongs to the command.  `PYTHONPATH`, `PYTHONINSPECT` and the like would change these programs too, so
-an interpreter that they could have changed is replaced by an isolated one (`-I`): the same process, the same
-environment.  `PYTHONHOME`, `PYTHONPLATLIBDIR` and `PYTHONEXECUTABLE` may stop Python before any code of ours runs:
+The environment belongs to the command.  `PYTHONPATH`, `PYTHONINSPECT` and the like would affect these programs too, so
+an interpreter that they may have affected is replaced by an isolated one (`-I`): the same process, the same
+environment.  `PYTHONHOME`, `PYTHONPLATLIBDIR` and `PYTHONEXECUTABLE` may stop Python before any code of ftrun runs;
 `python -I -m ftrun` is safe from those as well.
 """
 
@@ -17,7 +17,7 @@ early_signals.block_all()  # before anything else is imported
 from ftrun.host.lc_ctype import restore_lc_ctype  # noqa: E402
 
 # Variables of python(1) that change what is imported, what happens at the end, or what is printed.
-CHANGING = (
+AFFECTING = (
     *("PYTHONPATH", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONEXECUTABLE", "PYTHONUSERBASE", "PYTHONCASEOK"),
     *("PYTHONINSPECT", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONVERBOSE", "PYTHONDEBUG", "PYTHONIOENCODING"),
     *("PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC", "PYTHONMALLOC", "PYTHONMALLOCSTATS", "PYTHONDUMPREFS"),
@@ -39,9 +39,9 @@ def ftctl() -> None:
 
 
 def _isolate(program: str) -> None:
-    """Go on in an isolated interpreter, where this one may not be as it was installed.  Where it cannot be started
-    this one goes on."""
-    if sys.flags.isolated or not any(os.environ.get(name) for name in CHANGING):
+    """Continue in an isolated interpreter if the environment may have affected this one.  If that cannot be executed,
+    this one continues."""
+    if sys.flags.isolated or not any(os.environ.get(name) for name in AFFECTING):
         return
     options = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), *early_signals.interpreter_options()]
     restore_lc_ctype()
@@ -53,7 +53,7 @@ def _isolate(program: str) -> None:
 
 
 def _python() -> str:
-    """The interpreter as it was called.  `sys.executable` may be what PYTHONEXECUTABLE says."""
+    """The interpreter as it was called, since PYTHONEXECUTABLE overrides `sys.executable`."""
     called = sys.orig_argv[0]
     if not os.environ.get("PYTHONEXECUTABLE"):
         return sys.executable

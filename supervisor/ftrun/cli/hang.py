@@ -1,7 +1,7 @@
-"""`fthang KIND`: a small real training that gets into trouble on demand, for trying ftrun without a GPU.
+"""`fthang KIND`: a small real training that hangs or fails on demand, for trying ftrun without a GPU.
 
-It fits a line by gradient descent, reports its beats and checkpoints, resumes from the newest intact checkpoint, and in
-the first starts (`--times`) does what KIND names: a hang, another trouble, or what is healthy and looks like a hang.
+It fits a line by gradient descent, reports heartbeats and checkpoints, resumes from the newest intact checkpoint, and
+in the first starts (`--times`) does what KIND names: a hang, another failure, or something healthy like a hang.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ftrun.workload.context import Cannot, Setting, say
 from ftrun.workload.run import train
 from ftrun.workload.training import BEGINNING, newest
 
-CANNOT = 77  # as Automake has it for a test that cannot run here
+CANNOT = 77  # the exit code of a skipped test in Automake
 
 
 def listed(title: str, group: tuple[kinds.Kind, ...]) -> str:
@@ -48,12 +48,14 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 @click.argument("arg", required=False)
 @click.option("--steps", default=50, show_default=True, type=click.IntRange(1), help="Train up to this step.")
 @click.option("--step-time", default="20ms", show_default=True, callback=seconds, help="How long a step takes.")
-@click.option("--after", default=10, show_default=True, type=click.IntRange(0), help="Trouble begins after this step.")
-@click.option("--times", default=1, show_default=True, type=click.IntRange(0), help="Only in the first so many starts.")
-@click.option("--checkpoint-dir", type=click.Path(path_type=Path, file_okay=False), help="Where checkpoints are kept.")
-@click.option("--checkpoint-every", default=5, show_default=True, type=click.IntRange(1), help="Steps between them.")
-@click.option("--no-hooks", is_flag=True, help="Tell ftrun nothing.")
-@click.option("--torch", is_flag=True, help="Train with PyTorch, and tell nothing: ftrun sees the optimizer's steps.")
+@click.option("--after", default=10, show_default=True, type=click.IntRange(0), help="Misbehave after this step.")
+@click.option("--times", default=1, show_default=True, type=click.IntRange(0), help="Misbehave in this many starts.")
+@click.option("--checkpoint-dir", type=click.Path(path_type=Path, file_okay=False), help="Checkpoint folder.")
+@click.option(
+    "--checkpoint-every", default=5, show_default=True, type=click.IntRange(1), help="Steps between checkpoints."
+)
+@click.option("--no-hooks", is_flag=True, help="Report no heartbeats.")
+@click.option("--torch", is_flag=True, help="Train with PyTorch and report nothing: ftrun sees the optimizer steps.")
 def command(
     kind: str,
     arg: str | None,
@@ -100,21 +102,21 @@ def default_folder() -> Path:
 
 
 def main() -> None:
-    """The program.  Exits with 0 when trained, 2 for bad usage, 1 where checkpoints cannot be kept, 77 where this
-    machine cannot get into the trouble."""
+    """Exit with 0 after the last step, 2 for wrong usage, 1 if checkpoints cannot be written, 77 if this machine cannot
+    produce that hang or failure."""
     try:
         command(prog_name="fthang", standalone_mode=False)
     except click.ClickException as error:
-        sys.exit(complaint(error.format_message(), 2))
+        sys.exit(print_error(error.format_message(), 2))
     except click.Abort:
         sys.exit(130)
     except Cannot as error:
-        sys.exit(complaint(str(error), CANNOT))
+        sys.exit(print_error(str(error), CANNOT))
     except OSError as error:
-        sys.exit(complaint(str(error), 1))
+        sys.exit(print_error(str(error), 1))
 
 
-def complaint(message: str, code: int) -> int:
+def print_error(message: str, code: int) -> int:
     print(f"fthang: {' '.join(message.split())}", file=sys.stderr)
     return code
 

@@ -1,4 +1,4 @@
-"""A program run by path: `python -I isolated.py ftrun|ftctl [ARG]...`, started by `entry.py` in place of itself."""
+"""Run by its path: `python -I isolated.py ftrun|ftctl [ARG]...`; `entry.py` executes it in place of itself."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ import sys
 def main() -> None:
     program = sys.argv[1]
     sys.argv[:2] = [program]
-    # An isolated interpreter has no PYTHONPATH and no folder of the user's packages: what is not installed otherwise is
-    # found where we are.  The standard library comes before it.
-    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    hooks = ours if os.path.isdir(f"{ours}/ftrun_hooks") else f"{os.path.dirname(ours)}/hooks"
+    # An isolated interpreter ignores PYTHONPATH and the user's site-packages, so the folder of this package is added,
+    # after the standard library.
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    hooks = package if os.path.isdir(f"{package}/ftrun_hooks") else f"{os.path.dirname(package)}/hooks"
     at = next((i for i, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
-    sys.path[at:at] = [path for path in dict.fromkeys((ours, hooks)) if path not in sys.path]
+    sys.path[at:at] = [path for path in dict.fromkeys((package, hooks)) if path not in sys.path]
     from ftrun.cli import entry
 
     getattr(entry, program)()

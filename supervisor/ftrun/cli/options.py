@@ -18,23 +18,21 @@ USUAL: Final = ("auto", "off", "10s", "1m", "5m", "30m", "1h")
 
 
 def command_line() -> click.Command:
-    """Called, it gives the option texts as they were written, and the command."""
+    """A click command whose result is the option values as text, and the command to run."""
     options: list[click.Parameter] = [_option(option) for option in option_table.OPTIONS]
     words = click.Argument(
         ["words"], nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARG]...", shell_complete=_files
     )
 
     def parsed(words: tuple[str, ...], **values: Any) -> tuple[dict[str, str], list[str]]:
-        given = {
-            name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
-        }  # not given
+        given = {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
         return {name: _text(value) for name, value in given.items()}, list(words)
 
     command = click.Command(
         "ftrun",
         params=[*options, words],
         callback=parsed,
-        help="Run COMMAND as the first process of a training container: find it hung, end it, start it again in place.",
+        help="Run COMMAND as the first process of a training container: detect hangs and restart the command in place.",
         epilog=f"\b\n{_codes()}\n\n{NOTES}",
         options_metavar="[OPTIONS] [--]",
         context_settings={"allow_interspersed_args": False, "help_option_names": ["--help"], "max_content_width": 110},
@@ -64,7 +62,7 @@ def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 
 def _values(option: option_table.Option, ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
-    """For a shell.  Files and folders are left to it; of the rest, what the option takes."""
+    """For shell completion.  The shell completes files and folders; for other options these are the valid values."""
     if option.metavar in FILES:
         return [CompletionItem(text, type=FILES[option.metavar])]
     if option.metavar == "LIST":
@@ -83,11 +81,11 @@ def _takes(option: option_table.Option, word: str) -> bool:
         option.read(word)
     except ValueError:
         return False
-    return option.metavar not in ("NAME", "HOST:PORT")  # takes anything
+    return option.metavar not in ("NAME", "HOST:PORT")  # any text is valid
 
 
 def _text(value: bool | str | tuple[str, ...]) -> str:
-    """As it would stand in the environment."""
+    """As the environment variable would contain it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return value if isinstance(value, str) else "\n".join(value)

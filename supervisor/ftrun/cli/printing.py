@@ -1,4 +1,4 @@
-"""How the reading verbs print: any text, to any terminal, file or pipe."""
+"""Output of the reading verbs: any text, to any terminal, file or pipe."""
 
 import json
 import os
@@ -12,7 +12,7 @@ BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
 def width() -> int:
-    """Of the terminal, at most 80."""
+    """The width of the terminal, 40 to 80."""
     try:
         return max(40, min(80, os.get_terminal_size(1).columns or 80))
     except OSError:
@@ -20,7 +20,7 @@ def width() -> int:
 
 
 def show(lines: Iterable[str]) -> None:
-    """What the terminal cannot show is written out.  A reader that has seen enough ends the program, well."""
+    """Characters that the terminal cannot show are escaped.  If the reader closes the pipe, exit with 0."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     for line in lines:
@@ -35,7 +35,7 @@ def _write(text: str) -> None:
         else:
             sys.stdout.flush()
     except OSError as error:
-        # What is left of it is not to be tried again at the exit.
+        # The unwritten rest is discarded at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if isinstance(error, BrokenPipeError):
             sys.exit(0)
@@ -47,6 +47,6 @@ def show_json(value: Any) -> None:
 
 
 def bold(text: str) -> str:
-    """On a terminal that shows it, unless NO_COLOR is set."""
+    """Bold on a terminal that supports it, unless NO_COLOR is set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
     return text if plain else f"{BOLD}{text}{PLAIN}"

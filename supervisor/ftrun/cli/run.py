@@ -22,15 +22,15 @@ def main() -> NoReturn:
 
         command_line().main(prog_name="ftrun")  # click answers the shell, and exits
     code = run(sys.argv[1:])
-    # Python gives signals their default actions back as it ends: one that comes then would be our status.
+    # Python restores the default actions of signals at exit: a signal that comes then would change the exit status.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     sys.exit(code)
 
 
-def run(words: Sequence[str]) -> int:
-    """Parse, start, supervise; the exit code is that of DESIGN 2.4."""
+def run(arguments: Sequence[str]) -> int:
+    """Parse the command line and supervise the command; the exit code is that of DESIGN 2.4."""
     try:
-        given, command = split(words) or _with_click(words)
+        given, command = split(arguments) or _with_click(arguments)
         phases = option_table.phases(given, os.environ)
         settings = option_table.settings(given, os.environ)
         derived.idle_timeout(settings)
@@ -50,7 +50,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _check_min_devices(settings: option_table.Settings) -> None:
-    """ConfigError where --min-devices is given for a command that certainly has no device."""
+    """ConfigError if --min-devices is given where there is certainly no device."""
     if settings["min-devices"].value is None:
         return
     from ftrun.host import devices
@@ -61,7 +61,7 @@ def _check_min_devices(settings: option_table.Settings) -> None:
 
 
 def _group(settings: option_table.Settings) -> "Group | None":
-    """What this ftrun is one of."""
+    """The group that this ftrun is a member of."""
     from ftrun.config import group_config
 
     group, note = group_config.current_group(settings)
@@ -86,21 +86,21 @@ def _in_phases(
     return run(found, group)
 
 
-def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
-    """The plain cases, without click: its import alone takes longer than all else before the command runs (ADR 2).
-    None wherever click has to decide: an unknown or repeated option, a missing value, --help.  A test holds the two
-    to the same answer."""
+def split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
+    """Parse the common cases without click, whose import takes longer than all else before the command runs (ADR 2).
+    None where click has to decide: an unknown or repeated option, a missing value, --help.  A test checks that both
+    give the same result."""
     given: dict[str, str] = {}
     index = 0
-    while index < len(words) and words[index].startswith("-") and words[index] != "-":
-        word = words[index]
+    while index < len(arguments) and arguments[index].startswith("-") and arguments[index] != "-":
+        argument = arguments[index]
         index += 1
-        if word == "--":
+        if argument == "--":
             break
-        name, equals, text = word[2:].partition("=")
-        if word in ("-q", "-v"):
-            name = {"-q": "quiet", "-v": "verbose"}[word]
-        elif not word.startswith("--"):
+        name, equals, text = argument[2:].partition("=")
+        if argument in ("-q", "-v"):
+            name = {"-q": "quiet", "-v": "verbose"}[argument]
+        elif not argument.startswith("--"):
             return None
         option = option_table.BY_NAME.get(name)
         if option is None and name.startswith("no-"):
@@ -110,28 +110,28 @@ def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
             text = "off"
         elif option is not None and option.flag:
             text = "on"
-        elif not equals and index < len(words):
-            equals, text = "=", words[index]
+        elif not equals and index < len(arguments):
+            equals, text = "=", arguments[index]
             index += 1
         if option is None or (name in given and not option.many) or option.flag == bool(equals):
             return None
         given[name] = f"{given[name]}\n{text}" if name in given else text
-    return given, list(words[index:])
+    return given, list(arguments[index:])
 
 
-def _with_click(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _with_click(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     import click
 
     from ftrun.cli.options import command_line
 
     try:
-        parsed = command_line().main(list(words), "ftrun", standalone_mode=False)
+        parsed = command_line().main(list(arguments), "ftrun", standalone_mode=False)
     except click.ClickException as error:
         raise option_table.ConfigError(error.format_message().replace("\n", " ")) from None
     except click.Abort:
         raise option_table.ConfigError("aborted") from None
-    except OSError as error:  # of stdout, for --help and --version
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to flush at the exit
+    except OSError as error:  # from stdout, for --help and --version
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
         raise option_table.ConfigError(f"stdout: {error.strerror}") from None
     if isinstance(parsed, int):  # --help and --version have printed
         sys.exit(parsed)

@@ -1,4 +1,4 @@
-"""The terminal of a live view: its keys, its signals, and everything as it was at the end."""
+"""The terminal of a live view: keys and signals, and the original state restored at the end."""
 
 import os
 import select
@@ -16,19 +16,19 @@ CAUGHT: Final = (*ENDS, STOP, signal.SIGWINCH)
 
 
 def shows_unicode() -> bool:
-    """Not with the locale C or POSIX, in which Python itself would write UTF-8 all the same."""
+    """Not with the locale C or POSIX, for which Python itself assumes UTF-8."""
     assumed = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
     return not assumed and (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "") == "utf8"
 
 
 def shows_colours() -> bool:
-    """By its name; `NO_COLOR` is looked at by rich."""
+    """By the name of the terminal; rich handles `NO_COLOR`."""
     return not os.environ.get("TERM", "dumb").startswith(("dumb", "vt"))
 
 
 class Keys:
-    """Keys come at once, unechoed, and signals as what `wait` gives.  On leaving, whatever the reason, the terminal and
-    the signals are as they were."""
+    """Reads keys at once and without echo; signals are results of `wait`.  On exit, for any reason, the terminal and
+    the signal handlers are restored."""
 
     def __init__(self) -> None:
         self._fd = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
@@ -36,10 +36,10 @@ class Keys:
         self._caught: list[int] = []
 
     def __enter__(self) -> Self:
-        self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._old_wake = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._old_wake = signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         for number in CAUGHT:
-            self._before[number] = signal.signal(number, self._hear)
+            self._before[number] = signal.signal(number, self._catch)
         self._modes = None if self._fd is None else termios.tcgetattr(self._fd)
         if self._fd is not None:
             tty.setcbreak(self._fd)
@@ -50,17 +50,17 @@ class Keys:
             try:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
             except termios.error:
-                pass  # it has hung up
+                pass  # the terminal has hung up
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_wake)
-        os.close(self._wakes)
-        os.close(self._wake)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _catch(self, number: int, frame: FrameType | None) -> None:
         self._caught.append(number)
         if number in ENDS:
-            signal.signal(number, signal.SIG_DFL)  # for a terminal that takes no more: the second one ends us at once
+            signal.signal(number, signal.SIG_DFL)  # if the terminal blocks, a second one ends the program at once
 
     def wait(self, seconds: float) -> str | int | None:
         """A key, the number of a signal, or None after so many seconds."""
@@ -69,15 +69,15 @@ class Keys:
             left = until - time.monotonic()
             if left <= 0:
                 return None
-            sources = [self._wakes, *([] if self._fd is None else [self._fd])]
+            sources = [self._wake_reader, *([] if self._fd is None else [self._fd])]
             ready, _, _ = select.select(sources, [], [], left)
-            if self._wakes in ready:
-                os.read(self._wakes, 4096)
+            if self._wake_reader in ready:
+                os.read(self._wake_reader, 4096)
             elif self._fd in ready and self._fd is not None:
                 key = self._read(self._fd)
                 if key:
                     return key
-                self._fd = None  # nobody will press one any more
+                self._fd = None  # end of input: there will be no more keys
         return self._caught.pop(0)
 
     def _read(self, fd: int) -> str:

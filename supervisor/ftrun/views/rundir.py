@@ -1,4 +1,4 @@
-"""Finding a run dir, of a running ftrun or of one that is gone."""
+"""Finds the run dir, of a running ftrun or of one that is gone."""
 
 import json
 import os
@@ -9,47 +9,49 @@ from typing import Any, Final
 from ftrun.host import procfs, work_dir
 from ftrun.views import liveness, state
 
-NAMED: Final = 5  # run dirs in a message
+NAMED: Final = 5  # run dirs that a message lists
 _PHASES: Final = re.compile(r"phases(-\w+)?\.json", re.ASCII)
 _STARTED: Final = re.compile(r"\d{8}_\d{6}_restartable", re.ASCII)
 
 
 class NoRunDir(Exception):
-    """One line: why there is nothing to read."""
+    """One line: why there is no run dir to read."""
 
 
 def find(given: str | None) -> str:
-    """The run dir to read: as given, else `FTRUN_RUN_DIR`, else that of the only ftrun of this user that runs, else the
-    only one under the temp folder.  For root, of any user."""
+    """The run dir to read: `given`, else `FTRUN_RUN_DIR`, else that of the only running ftrun of this user, else the
+    only one under the temp folder.  For root, those of any user."""
     path = given or os.environ.get("FTRUN_RUN_DIR")
     if path:
-        return _near(path) or _near(found := _within(path)) or found
-    left = {_real(folder): folder for folder in _left()}
+        return _local_folder(path) or _local_folder(found := _within(path)) or found
+    existing = {_real(folder): folder for folder in _run_dirs_in_temp()}
     holders = _holders()
-    running = {real: folder for real, folder in left.items() if real in holders or _runs(folder)}
-    temporary = os.environ.get("TMPDIR")
-    near = {real: real for real, pid in holders.items() if _temporary(pid) == temporary}
-    # Any that runs elsewhere comes last: whoever sets another temp folder wants to be apart.
-    for among in (near | running, left, {real: real for real in holders}):
+    running = {real: folder for real, folder in existing.items() if real in holders or _is_running(folder)}
+    temp_folder = os.environ.get("TMPDIR")
+    near = {real: real for real, pid in holders.items() if _temp_folder(pid) == temp_folder}
+    # Those that run with another temp folder come last, since a user sets one to be separate.
+    for among in (near | running, existing, {real: real for real in holders}):
         if len(among) == 1:
             return next(iter(among.values()))
-        if among is not left and among:
-            raise NoRunDir(f"{len(among)} ftruns run: name one with --run-dir ({_named(among.values())})")
-    if left:
-        newest = sorted(left.values(), key=_age)
-        raise NoRunDir(f"no ftrun runs, and {len(left)} are gone: name one with --run-dir ({_named(newest)})")
-    raise NoRunDir(f"no run dir in {temporary or '/tmp'}, and no ftrun runs; name one with --run-dir")
+        if among is not existing and among:
+            raise NoRunDir(f"{len(among)} ftruns are running: name one with --run-dir ({_list(among.values())})")
+    if existing:
+        newest = sorted(existing.values(), key=_age)
+        raise NoRunDir(
+            f"no ftrun is running, and {len(existing)} old run dirs exist: name one with --run-dir ({_list(newest)})"
+        )
+    raise NoRunDir(f"no run dir in {temp_folder or '/tmp'}, and no ftrun is running; name one with --run-dir")
 
 
-def _near(path: str) -> str | None:
-    """Where an ftrun works whose run dir is on a network disk, here: it can be asked there, also while that is dead."""
-    ours = (folder for folder in work_dir.local_folders(path) if _whose(folder))
-    return next((folder for folder in ours if liveness.is_locked(f"{folder}/events.jsonl")), None)
+def _local_folder(path: str) -> str | None:
+    """The local working folder of a running ftrun whose run dir is on a network disk: readable if that disk is not."""
+    candidates = (folder for folder in work_dir.local_folders(path) if _is_permitted(folder))
+    return next((folder for folder in candidates if liveness.is_locked(f"{folder}/events.jsonl")), None)
 
 
-def _whose(folder: str) -> bool:
-    """Whether it belongs to the user in its name, and is ours, or for root anybody's.  Anybody can make one of any
-    name."""
+def _is_permitted(folder: str) -> bool:
+    """Whether it belongs to the user in its name, and that is this user or, for root, any.  The name alone proves
+    nothing: any user can create a folder of any name."""
     try:
         owner, me = os.lstat(folder).st_uid, os.getuid()
     except OSError:
@@ -58,24 +60,22 @@ def _whose(folder: str) -> bool:
 
 
 def check(path: str) -> None:
-    """NoRunDir unless it is one that we may read."""
+    """Raise NoRunDir unless it is a readable run dir."""
     try:
         os.close(os.open(f"{path}/events.jsonl", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         if not os.path.isfile(f"{path}/events.jsonl"):
-            raise NoRunDir(f"{path}: no run dir (its events.jsonl is no file)")
+            raise NoRunDir(f"{path}: not a run dir (its events.jsonl is not a file)")
     except PermissionError:
         raise NoRunDir(f"{path}: not permitted: {_owner(path)}") from None
     except FileNotFoundError:
-        missing = (
-            "there is no such folder" if not os.path.lexists(path) else "no run dir (there is no events.jsonl in it)"
-        )
+        missing = "no such folder" if not os.path.lexists(path) else "not a run dir (it has no events.jsonl)"
         raise NoRunDir(f"{path}: {missing}") from None
     except (OSError, ValueError) as error:
         raise NoRunDir(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _within(path: str) -> str:
-    """Of a folder that has run dirs in it the one under way, else the newest."""
+    """In a folder that contains run dirs: the one of the present phase, else the newest."""
     try:
         names = os.listdir(path)
     except (OSError, ValueError):
@@ -84,9 +84,9 @@ def _within(path: str) -> str:
     if "events.jsonl" in names:
         check(path)
         return path
-    notes = [name for name in names if _PHASES.fullmatch(name)]
-    for note in sorted(notes, key=lambda name: _age(f"{path}/{name}")):
-        if (found := _under_way(path, note)) is not None:
+    phase_files = [name for name in names if _PHASES.fullmatch(name)]
+    for phase_file in sorted(phase_files, key=lambda name: _age(f"{path}/{name}")):
+        if (found := _current_phase(path, phase_file)) is not None:
             return found
     started = sorted(
         name for name in names if _STARTED.fullmatch(name) and os.path.exists(f"{path}/{name}/events.jsonl")
@@ -96,11 +96,11 @@ def _within(path: str) -> str:
     return path
 
 
-def _under_way(folder: str, note: str) -> str | None:
-    """The phase that has begun and is not done, else the last that has."""
+def _current_phase(folder: str, phase_file: str) -> str | None:
+    """The run dir of the phase that has started and not succeeded, else of the last one started."""
     try:
-        stages = json.loads(procfs.read(f"{folder}/{note}", state.LIMIT) or b"{}")["phases"]
-        begun = [(str(one["run_dir"]), one["succeeded"] is True) for one in stages if one["run_dir"]]
+        phases = json.loads(procfs.read(f"{folder}/{phase_file}", state.LIMIT) or b"{}")["phases"]
+        begun = [(str(one["run_dir"]), one["succeeded"] is True) for one in phases if one["run_dir"]]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     names = [name for name, done in begun if not done] or [name for name, _ in begun]
@@ -108,8 +108,8 @@ def _under_way(folder: str, note: str) -> str | None:
     return f"{folder}/{names[-1]}" if names else None
 
 
-def _left() -> list[str]:
-    """All under the temp folder that are ours, or for root anybody's."""
+def _run_dirs_in_temp() -> list[str]:
+    """The run dirs under the temp folder that belong to this user, or for root to any."""
     folder, me = os.environ.get("TMPDIR") or "/tmp", os.getuid()
     whose = r"\d+" if me == 0 else str(me)
     try:
@@ -119,7 +119,7 @@ def _left() -> list[str]:
     found = []
     for name in names:
         try:
-            if _whose(f"{folder}/{name}"):
+            if _is_permitted(f"{folder}/{name}"):
                 found.append(_within(f"{folder}/{name}"))
         except NoRunDir:
             pass
@@ -127,8 +127,8 @@ def _left() -> list[str]:
 
 
 def _holders() -> dict[str, int]:
-    """The run dirs of those that run, wherever they are, and their pids: each holds the lock of its records."""
-    pids = {int(words[4]) for words in liveness.held_locks() if words[4].isdigit()}
+    """The run dirs of all running ftruns with their pids: each holds the lock of its records."""
+    pids = {int(fields[4]) for fields in liveness.held_locks() if fields[4].isdigit()}
     found: dict[str, int] = {}
     for pid in pids:
         for name in _open_files(pid):
@@ -139,7 +139,7 @@ def _holders() -> dict[str, int]:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """None of a process that is gone, or of another user."""
+    """Empty for a process that is gone or belongs to another user."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -151,17 +151,17 @@ def _open_files(pid: int) -> Iterator[str]:
             pass
 
 
-def _runs(folder: str) -> bool:
+def _is_running(folder: str) -> bool:
     return liveness.is_running(folder, state.load(folder).part("run"))
 
 
-def _temporary(pid: int) -> str | None:
+def _temp_folder(pid: int) -> str | None:
     entries = (procfs.environment(pid) or b"").split(b"\0")
     return next((os.fsdecode(entry[7:]) for entry in entries if entry.startswith(b"TMPDIR=")), None)
 
 
 def _age(path: str) -> float:
-    """The newest first."""
+    """A sort key, newest first."""
     try:
         return -os.stat(path).st_mtime
     except OSError:
@@ -176,13 +176,13 @@ def _owner(path: str) -> str:
             continue
         if uid != os.getuid():
             return f"it belongs to user {uid}"
-    return "its owner, or root, may"
+    return "run ftctl as its owner, or as root"
 
 
 def _real(path: str) -> str:
     return os.path.realpath(path)
 
 
-def _named(paths: Any) -> str:
+def _list(paths: Any) -> str:
     shown = list(paths)
     return ", ".join(shown[:NAMED]) + (", ..." if len(shown) > NAMED else "")

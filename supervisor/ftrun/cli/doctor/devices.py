@@ -1,4 +1,4 @@
-"""What the drivers of accelerators say.  Each is asked in a process of its own: it may never answer."""
+"""What the accelerator drivers report.  Each is asked in a process of its own, as it may never answer."""
 
 import glob
 import json
@@ -17,8 +17,8 @@ from ftrun.helpers.evidence import children
 from ftrun.helpers.evidence.children import ProgramResult
 
 ANSWER: Final = 10.0  # s
-MEANS: Final = "hangs, faults and free devices are told by looking at them"
-BLIND: Final = "ftrun sees no device: no idle rule by them, no faults, no wait for them to be free"
+MEANS: Final = "ftrun uses it to detect hangs and faults, and to wait for free devices"
+BLIND: Final = "ftrun sees no devices: no idle rule for them, no device faults, no wait until they are free"
 NVML: Final = """import json
 try:
     import pynvml
@@ -35,55 +35,55 @@ except Exception as error:
 
 
 def nvidia() -> Iterator[Finding]:
-    said = _run([sys.executable, "-I", "-c", NVML])
-    there = glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/nvidiactl")
-    if said.killed:
-        means = "a driver that does not answer: only the probe would wait for it, and be started again"
+    answer = _run([sys.executable, "-I", "-c", NVML])
+    nodes = glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/nvidiactl")
+    if answer.killed:
+        means = "the driver does not answer: only the probe helper would wait for it, and be restarted"
         yield Finding(
-            "NVML", "warning", f"no answer in {ANSWER:.0f}s", means, "look at dmesg for Xid errors; reset the device"
+            "NVML", "warning", f"no answer in {ANSWER:.0f}s", means, "check dmesg for Xid errors; reset the device"
         )
         return
     try:
-        told = dict(json.loads(said.output))
+        reply = dict(json.loads(answer.output))
     except ValueError:
-        told = {"problem": short(said.errors.decode("utf-8", "replace").strip()) or "no answer"}
-    if told.get("names"):
-        names = sorted(set(told["names"]))
-        found = f"{several(len(told['names']), 'device')} ({', '.join(names)}), driver {told.get('driver')}"
+        reply = {"problem": short(answer.errors.decode("utf-8", "replace").strip()) or "no answer"}
+    if reply.get("names"):
+        names = sorted(set(reply["names"]))
+        found = f"{several(len(reply['names']), 'device')} ({', '.join(names)}), driver {reply.get('driver')}"
         yield Finding("NVML", "ok", found, MEANS)
-    elif "absent" in told:
+    elif "absent" in reply:
         yield Finding(
-            "NVML", "missing", f"nvidia-ml-py is not installed ({told['absent']})", BLIND, "pip install nvidia-ml-py"
+            "NVML", "missing", f"nvidia-ml-py is not installed ({reply['absent']})", BLIND, "pip install nvidia-ml-py"
         )
-    elif there:
+    elif nodes:
         remedy = "nvidia-container-toolkit with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        yield Finding("NVML", "missing", f"{there[0]} is here, and NVML says: {told.get('problem')}", BLIND, remedy)
+        yield Finding("NVML", "missing", f"{nodes[0]} exists, but NVML reports: {reply.get('problem')}", BLIND, remedy)
     else:
-        yield Finding("NVML", "ok", "no NVIDIA device here", "there is nothing to look at")
+        yield Finding("NVML", "ok", "no NVIDIA device here", "there is nothing to check")
 
 
 def ascend() -> Iterator[Finding]:
     tool = shutil.which("npu-smi") or shutil.which("npu-smi", path="/usr/local/bin:/usr/local/sbin:/usr/sbin")
-    there = glob.glob("/dev/davinci[0-9]*")
+    nodes = glob.glob("/dev/davinci[0-9]*")
     if tool is None:
-        if there:
+        if nodes:
             remedy = "mount /usr/local/bin/npu-smi and /usr/local/Ascend/driver into the container"
-            yield Finding("npu-smi", "missing", f"{there[0]} is here, and no npu-smi", BLIND, remedy)
+            yield Finding("npu-smi", "missing", f"{nodes[0]} exists, but npu-smi is missing", BLIND, remedy)
         else:
-            yield Finding("npu-smi", "ok", "no Ascend device here", "there is nothing to look at")
+            yield Finding("npu-smi", "ok", "no Ascend device here", "there is nothing to check")
         return
-    said = _run([os.path.abspath(tool), "info", "-l"])
-    first = next((line.strip() for line in said.output.decode("utf-8", "replace").splitlines() if line.strip()), "")
-    if said.killed:
+    answer = _run([os.path.abspath(tool), "info", "-l"])
+    first = next((line.strip() for line in answer.output.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    if answer.killed:
         yield Finding(
-            "npu-smi", "warning", f"no answer in {ANSWER:.0f}s", BLIND, "look at the driver's log; reset the chip"
+            "npu-smi", "warning", f"no answer in {ANSWER:.0f}s", BLIND, "check the log of the driver; reset the chip"
         )
-    elif "Total Count" in first or "NPU ID" in said.output.decode("utf-8", "replace"):
+    elif "Total Count" in first or "NPU ID" in answer.output.decode("utf-8", "replace"):
         yield Finding("npu-smi", "ok", short(" ".join(first.split())), MEANS)
     else:
-        told = first or said.errors.decode("utf-8", "replace").strip() or "nothing"
+        reply = first or answer.errors.decode("utf-8", "replace").strip() or "nothing"
         remedy = "mount /usr/local/Ascend/driver and give the container its /dev/davinci devices"
-        yield Finding("npu-smi", "missing", f"it says: {short(told)}", BLIND, remedy)
+        yield Finding("npu-smi", "missing", f"npu-smi reports: {short(reply)}", BLIND, remedy)
 
 
 def _run(command: list[str]) -> ProgramResult:
@@ -91,7 +91,7 @@ def _run(command: list[str]) -> ProgramResult:
     return answers[0][1] if answers else ProgramResult(b"", b"", True)
 
 
-# By vendor: what is asked, and the check.
+# By vendor: the name of the check, and its function.
 CHECKS: Final[Mapping[str, tuple[str, Callable[[], Iterator[Finding]]]]] = {
     NVIDIA.name: ("NVML", nvidia),
     ASCEND.name: ("npu-smi", ascend),

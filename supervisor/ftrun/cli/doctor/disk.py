@@ -1,4 +1,4 @@
-"""Where ftrun writes, and what watches files."""
+"""Checks of the folders that ftrun writes to, and of inotify."""
 
 import os
 from collections.abc import Iterator
@@ -16,29 +16,29 @@ MESSAGE: Final = "/dev/termination-log"
 
 
 def folder(run_dir: str | None) -> Iterator[Finding]:
-    """Of the run dir, else where it would be."""
+    """Check the run dir, or the folder in which it would be created."""
     path = run_dir or _temporary()
     name = "run dir" if run_dir else "temp folder"
-    remedy = "--run-dir on a local disk; what is to outlive the pod into --state-dir"
+    remedy = "use --run-dir on a local disk; put what must outlive the pod into --state-dir"
     try:
         found = os.statvfs(path)
         free = found.f_frsize * found.f_bavail
         near = disk.local(path)
     except OSError as error:
-        yield Finding(name, "missing", f"{path}: {error.strerror}", "records and reports have no place", remedy)
+        yield Finding(name, "missing", f"{path}: {error.strerror}", "records and reports cannot be written", remedy)
         return
-    told = f"{path}, {_kind(path)}, {free >> 20} MiB free"
+    text = f"{path}, {_kind(path)}, {free >> 20} MiB free"
     if not os.access(path, os.W_OK):
-        yield Finding(name, "missing", f"{told}, not ours to write", "records and reports have no place", remedy)
+        yield Finding(name, "missing", f"{text}, not writable", "records and reports cannot be written", remedy)
     elif not near:
-        means = "ftrun works in a local folder and copies it there: the copy waits for a server that does not answer"
+        means = "ftrun works in a local folder and copies it there; only the copy waits if the server does not answer"
         if work_dir.network_kind(os.path.abspath(path)) is None:
-            means = "no local folder can be written to, so ftrun works there, and waits where that disk does not answer"
-        yield Finding(name, "warning", f"{told}, not known as a local file system", means, remedy)
+            means = "no local folder is writable, so ftrun works there, and waits if that disk does not answer"
+        yield Finding(name, "warning", f"{text}, not known as a local file system", means, remedy)
     elif free < LITTLE:
-        yield Finding(name, "warning", told, "reports may not fit; the job goes on without", "make room there")
+        yield Finding(name, "warning", text, "reports may not fit; the job continues without them", "free space there")
     else:
-        yield Finding(name, "ok", told, "records and reports are kept there")
+        yield Finding(name, "ok", text, "records and reports are kept there")
 
 
 def _temporary() -> str:
@@ -49,7 +49,7 @@ def _temporary() -> str:
 
 
 def message() -> Iterator[Finding]:
-    means = "the verdict is told to Kubernetes as the container's termination message"
+    means = "the verdict is reported to Kubernetes as the termination message of the container"
     if os.path.exists(MESSAGE):
         able = os.access(MESSAGE, os.W_OK)
         remedy = (
@@ -58,41 +58,43 @@ def message() -> Iterator[Finding]:
         yield Finding(
             "termination",
             "ok" if able else "warning",
-            f"{MESSAGE}, {'' if able else 'not '}ours to write",
+            f"{MESSAGE}, {'' if able else 'not '}writable",
             means,
             remedy,
         )
     elif "KUBERNETES_SERVICE_HOST" in os.environ:
-        remedy = f"terminationMessagePath: {MESSAGE} in the container's spec"
-        yield Finding("termination", "missing", f"no {MESSAGE}", "the verdict is in the run dir alone", remedy)
+        remedy = f"set terminationMessagePath: {MESSAGE} in the container spec"
+        yield Finding("termination", "missing", f"no {MESSAGE}", "the verdict is only in the run dir", remedy)
     else:
-        yield Finding("termination", "ok", "no Kubernetes here", "the verdict is in the run dir, and in the exit code")
+        yield Finding(
+            "termination", "ok", "not running in Kubernetes", "the verdict is in the run dir and the exit code"
+        )
 
 
 def inotify() -> Iterator[Finding]:
-    means = "--progress sees new checkpoint files at once"
-    slower = "--progress lists the folders instead, and sees new checkpoint files later"
+    means = "--progress detects new checkpoint files at once"
+    slower = "--progress lists the folders instead, and detects new checkpoint files later"
     names = ("max_user_instances", "max_user_watches")
     instances, watches = ((procfs.read(f"/proc/sys/fs/inotify/{name}", 32) or b"").strip() for name in names)
-    told = f"{instances.decode() or 'unknown'} instances, {watches.decode() or 'unknown'} watches a user"
+    text = f"{instances.decode() or 'unknown'} instances, {watches.decode() or 'unknown'} watches per user"
     try:
         Inotify().close()
     except OSError as error:
         remedy = "sysctl fs.inotify.max_user_instances=1024 on the node"
-        yield Finding("inotify", "warning", f"{told}; none is to be had: {error.strerror}", slower, remedy)
+        yield Finding("inotify", "warning", f"{text}; none available: {error.strerror}", slower, remedy)
         return
     if watches.isdigit() and int(watches) < WATCHES:
-        yield Finding("inotify", "warning", told, slower, "sysctl fs.inotify.max_user_watches=65536 on the node")
+        yield Finding("inotify", "warning", text, slower, "sysctl fs.inotify.max_user_watches=65536 on the node")
     else:
-        yield Finding("inotify", "ok", told, means)
+        yield Finding("inotify", "ok", text, means)
 
 
 def _kind(path: str) -> str:
-    """The file system, as /proc/self/mountinfo names it."""
+    """The type of the file system, from /proc/self/mountinfo."""
     device, kind = os.stat(path).st_dev, "unknown file system"
     for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
         left, _, right = line.partition(" - ")
-        words = left.split(" ")
-        if len(words) > 4 and words[2] == f"{os.major(device)}:{os.minor(device)}":
+        fields = left.split(" ")
+        if len(fields) > 4 and fields[2] == f"{os.major(device)}:{os.minor(device)}":
             kind = right.split(" ", 1)[0]
     return kind

@@ -1,11 +1,11 @@
-"""What an examination of this container gives."""
+"""The result of one check of `ftctl doctor`."""
 
 from typing import Literal, NamedTuple
 
 
 class Finding(NamedTuple):
-    """`state` `missing`: ftrun does without; `warning`: it works, and not as well as it could.  `found`: what is
-    here; `meaning`: for ftrun; `remedy`: what to do about it, empty where nothing needs to be done."""
+    """`state` `missing`: ftrun works without it; `warning`: it works, but not as well as it could.  `found`: what is
+    present; `meaning`: the consequence for ftrun; `remedy`: what to do about it; empty: nothing."""
 
     name: str
     state: Literal["ok", "warning", "missing"]

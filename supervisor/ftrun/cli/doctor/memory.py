@@ -1,4 +1,4 @@
-"""Memory and processes that the container may have, and the memory file system."""
+"""Checks of memory limits, process limits and the memory file system."""
 
 import os
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from ftrun_hooks.layout import FILE_BYTES
 
 GIB: Final = 1 << 30
 MIB: Final = 1 << 20
-WORKERS: Final = GIB  # bytes of /dev/shm: data workers hand batches over in it
+WORKERS: Final = GIB  # bytes of /dev/shm: data workers pass batches in it
 PIDS: Final = 4096
-UNLIMITED: Final = 1 << 60  # bytes; version 1 says a number of that order where there is no limit
+UNLIMITED: Final = 1 << 60  # bytes; version 1 reports a number of that order if there is no limit
 
 
 def shared() -> Iterator[Finding]:
-    """Beats and data workers need it; a beat folder is made in it, and removed."""
+    """Heartbeats and data workers need it; the check creates a beat folder in it and removes it."""
     remedy = "docker: --shm-size=8g; Kubernetes: an emptyDir with medium Memory at /dev/shm"
     folders = procfs.memory_folders()
     try:
@@ -25,28 +25,28 @@ def shared() -> Iterator[Finding]:
         made.close()
     except (beats.BeatsError, OSError) as error:
         where = folders[0] if folders else "/dev/shm"
-        yield Finding(where, "missing", str(error), "ftrun does not start without room for the beats", remedy)
+        yield Finding(where, "missing", str(error), "ftrun does not start without room for the beat file", remedy)
         return
     found = os.statvfs(folder)
     size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
-    told = f"{_size(size)}, {_size(free)} free"
-    needs = f"beats need {FILE_BYTES // 1024} KiB"
+    text = f"{_size(size)}, {_size(free)} free"
+    needs = f"the beat file needs {FILE_BYTES // 1024} KiB"
     if folder != "/dev/shm":
-        means = f"{needs}, which are there; PyTorch's data workers use /dev/shm, which is no memory file system here"
-        yield Finding(folder, "warning", told, means, remedy)
+        means = f"{needs}, which are available; PyTorch's data workers use /dev/shm, not a memory file system here"
+        yield Finding(folder, "warning", text, means, remedy)
     elif free < WORKERS:
-        means = f"{needs}, which are there; PyTorch's data workers need far more, and die of SIGBUS without it"
-        yield Finding(folder, "warning", told, means, remedy)
+        means = f"{needs}, which are available; PyTorch's data workers need far more, and die of SIGBUS without it"
+        yield Finding(folder, "warning", text, means, remedy)
     else:
-        yield Finding(folder, "ok", told, f"{needs}; the rest is for PyTorch's data workers")
+        yield Finding(folder, "ok", text, f"{needs}; the rest is for PyTorch's data workers")
 
 
 def groups() -> Iterator[Finding]:
     text, mounts = (_text(f"/proc/self/{name}") for name in ("cgroup", "mountinfo"))
     events = [path for path in cgroup.files(text, mounts) if os.path.exists(path)]
     if not events:
-        means = "a rank that the kernel killed for memory looks like any other SIGKILL"
-        yield Finding("cgroup", "warning", "not visible", means, "mount /sys/fs/cgroup, read-only is enough")
+        means = "a rank killed by the OOM killer cannot be text from any other SIGKILL"
+        yield Finding("cgroup", "warning", "not visible", means, "mount /sys/fs/cgroup; read-only is enough")
         return
     folder, version = os.path.dirname(events[0]), 2 if events[0].endswith("memory.events") else 1
     most = _number(folder, "memory.max" if version == 2 else "memory.limit_in_bytes")
@@ -54,13 +54,13 @@ def groups() -> Iterator[Finding]:
     kills = cgroup.oom_kills()
     limit = "no memory limit" if most is None or most > UNLIMITED else f"memory limit {_size(most)}"
     now = "" if used is None else f", {_size(used)} used"
-    killed = f", {kills} killed for memory so far" if kills else ""
-    means = "ftrun tells a rank that was killed for memory from other failures"
-    remedy = "raise the memory limit, or use less: fewer data workers, a smaller cache" if kills else ""
+    killed = f", {kills} OOM kills so far" if kills else ""
+    means = "ftrun distinguishes an OOM kill of a rank from other failures"
+    remedy = "raise the memory limit, or use less memory: fewer data workers, a smaller cache" if kills else ""
     yield Finding("cgroup", "warning" if kills else "ok", f"version {version}, {limit}{now}{killed}", means, remedy)
     yield from grouped(folder)
     pids = _pids(text, folder, version)
-    means = "each thread of each rank counts; at the limit forks fail"
+    means = "each thread of each rank counts; at the limit fork fails"
     if pids is not None and pids < PIDS:
         remedy = "docker: --pids-limit -1; Kubernetes: podPidsLimit of the kubelet"
         yield Finding("pids limit", "warning", f"at most {pids}", means, remedy)
@@ -69,21 +69,21 @@ def groups() -> Iterator[Finding]:
 
 
 def grouped(folder: str) -> Iterator[Finding]:
-    """Whether the kernel kills all of this control group for one rank (cgroup-v2.rst, `memory.oom.group`): the children
-    of such a group are killed with it, and so a group of the command's own would spare nobody."""
+    """Whether an OOM kill of one rank kills the whole control group (cgroup-v2.rst, `memory.oom.group`).  Child groups
+    are killed with it, so a separate group for the command would not protect ftrun."""
     if not cgroup.killed_together(folder):
         return
     if oom.can_be_exempted():
-        means = "where the kernel kills a rank for memory it kills the whole command, and spares ftrun (oom_score_adj)"
-        yield Finding("oom group", "ok", "memory.oom.group is 1, ftrun is spared", means)
+        means = "an OOM kill of a rank kills the whole command, but not ftrun (oom_score_adj)"
+        yield Finding("oom group", "ok", "memory.oom.group is 1, ftrun is exempt", means)
         return
-    means = "where the kernel kills a rank for memory it kills ftrun with it: no restart in place, no verdict"
+    means = "an OOM kill of a rank kills ftrun as well: no restart in place, no verdict"
     remedy = "Kubernetes: singleProcessOOMKill: true in the configuration of the kubelet; or CAP_SYS_RESOURCE for ftrun"
     yield Finding("oom group", "warning", "memory.oom.group is 1", means, remedy)
 
 
 def _pids(text: str, folder: str, version: int) -> int | None:
-    """The smallest, of our group or of one above that we see."""
+    """The smallest limit of this group and the visible ones above."""
     if version == 2:
         return _number(folder, "pids.max")
     path = next((line.split(":", 2)[2] for line in text.splitlines() if ":pids:" in line), "/")
@@ -92,7 +92,7 @@ def _pids(text: str, folder: str, version: int) -> int | None:
 
 
 def _number(folder: str, name: str) -> int | None:
-    """None for `max`, and where there is no such file."""
+    """None for `max`, and if there is no such file."""
     text = (procfs.read(f"{folder}/{name}", 64) or b"").strip()
     return int(text) if text.isdigit() else None
 

@@ -1,4 +1,4 @@
-"""PID 1, the limits of processes, and whether a stack can be read."""
+"""Checks of PID 1, signals, process limits, and whether stacks can be read."""
 
 import os
 import resource
@@ -14,26 +14,28 @@ SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "busybox", "ksh")
 KILL, SETUID = 5, 7  # bits of a capability set, capabilities(7)
 FILES: Final = 4096  # descriptors
 PROCESSES: Final = 4096
-# What py-spy is tried on: it waits for the end of its stdin, which comes with our end, and is killed before.
+# The target for py-spy: it waits for the end of its stdin, which comes when this process exits, and is killed before.
 SLEEPER: Final = "import sys; sys.stdout.write('.'); sys.stdout.flush(); sys.stdin.read()"
 SPY: Final = 5.0  # s
 
 
 def first(run: dict[str, Any]) -> Iterator[Finding]:
-    """`run`: of the ftrun that runs, as its `state.json` says; empty without one."""
+    """`run`: from the `state.json` of the running ftrun; empty if none is running."""
     one = procfs.stat(1)
-    name = "ftrun" if run.get("pid") == 1 else one.name if one else "nobody that we see"
+    name = "ftrun" if run.get("pid") == 1 else one.name if one else "an invisible process"
     if run.get("pid") == 1:
-        yield Finding("PID 1", "ok", "ftrun is PID 1", "it gets every signal and every orphan of this container")
+        yield Finding("PID 1", "ok", "ftrun is PID 1", "it receives every signal and every orphan of this container")
     elif name in SHELLS and os.getppid() != 1:
         remedy = 'start ftrun in place of it: ENTRYPOINT ["ftrun", ...] in exec form, or `exec ftrun ...` in its script'
-        means = "a shell passes no signals on: the scheduler's SIGTERM may not reach ftrun"
+        means = "a shell does not forward signals: the SIGTERM of the scheduler may not reach ftrun"
         yield Finding("PID 1", "warning", f"PID 1 is a shell, {name}", means, remedy)
     else:
-        yield Finding("PID 1", "ok", f"PID 1 is {name}", "ftrun works below it, as a subreaper")
+        yield Finding("PID 1", "ok", f"PID 1 is {name}", "ftrun runs below it, as a subreaper")
     if run.get("pid") != 1:
         able = spawn.become_subreaper() and spawn.prctl(spawn.PR_SET_CHILD_SUBREAPER, 0)
-        means = "daemons of the command are found and ended" if able else "daemons of the command outlive a restart"
+        means = (
+            "daemons of the command are found and terminated" if able else "daemons of the command outlive a restart"
+        )
         remedy = "" if able else "make ftrun PID 1 of the container, or permit prctl in the seccomp profile"
         yield Finding("subreaper", "ok" if able else "missing", "permitted" if able else "refused", means, remedy)
 
@@ -47,10 +49,12 @@ def signalling(run: dict[str, Any]) -> Iterator[Finding]:
         return
     kills, changes = (bool(effective >> bit & 1) for bit in (KILL, SETUID))
     if kills:
-        yield Finding("signals", "ok", "CAP_KILL is there", "ftrun can signal and end the command whatever its user is")
+        yield Finding(
+            "signals", "ok", "CAP_KILL is available", "ftrun can signal and terminate the command, whatever its user is"
+        )
     elif not changes:
-        means = "ftrun can signal its own user's processes; only a set-user-ID program (sudo) is out of its reach"
-        yield Finding("signals", "ok", "no CAP_KILL, and no right to change the user", means)
+        means = "ftrun can signal the processes of its user; it cannot signal a set-user-ID program (sudo)"
+        yield Finding("signals", "ok", "no CAP_KILL, no CAP_SETUID", means)
     else:
         means = (
             "a command that changes its user (gosu, setpriv) gets no signal, SIGTERM included, and is never restarted"
@@ -58,31 +62,31 @@ def signalling(run: dict[str, Any]) -> Iterator[Finding]:
         remedy = (
             "docker: --cap-add KILL; Kubernetes: securityContext.capabilities.add: [KILL]; or start ftrun as that user"
         )
-        yield Finding("signals", "warning", "no CAP_KILL, but the right to change the user", means, remedy)
+        yield Finding("signals", "warning", "no CAP_KILL, but CAP_SETUID", means, remedy)
 
 
 def proc() -> Iterator[Finding]:
     for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
-        words = line.split(" ")
-        hidden = [word for word in words[-1].split(",") if word.startswith("hidepid=") and word != "hidepid=0"]
-        if words[4] == "/proc" and hidden and os.getuid() != 0:
-            means = "processes of other users in the tree are not seen, and not named in reports"
+        fields = line.split(" ")
+        hidden = [option for option in fields[-1].split(",") if option.startswith("hidepid=") and option != "hidepid=0"]
+        if fields[4] == "/proc" and hidden and os.getuid() != 0:
+            means = "processes of other users in the tree are invisible, and missing in reports"
             yield Finding("/proc", "warning", f"mounted with {hidden[0]}", means, "mount it without hidepid")
 
 
 def tracing() -> Iterator[Finding]:
-    """As the evidence does it: py-spy on a process that is not below it."""
+    """As the evidence helper does it: py-spy on a process that is not its descendant."""
     means = "reports and `ftctl stacks` show where every Python process is"
     spy = stacks.program()
     if spy is None:
         lost = "no Python stacks in reports"
         yield Finding("py-spy", "missing", "not installed", lost, "pip install py-spy")
         return
-    with open(os.devnull, "wb") as nowhere:
-        child = spawn.spawn_helper([sys.executable, "-I", "-S", "-c", SLEEPER], nowhere.fileno())
+    with open(os.devnull, "wb") as null:
+        child = spawn.spawn_helper([sys.executable, "-I", "-S", "-c", SLEEPER], null.fileno())
     try:
         os.set_blocking(child.output, True)
-        os.read(child.output, 1)  # it is up
+        os.read(child.output, 1)  # it is running
         seen = stacks.collect(spy, [child.pid], SPY)
     finally:
         os.kill(child.pid, 9)
@@ -91,17 +95,15 @@ def tracing() -> Iterator[Finding]:
         os.close(child.held)
     why = seen.missing.get(child.pid)
     if why is None:
-        yield Finding("py-spy", "ok", "it reads the stack of a process of ours", means)
+        yield Finding("py-spy", "ok", "it can read the stack of a test process", means)
         return
-    told = stacks.permission() if why == stacks.REFUSED else why
+    why = stacks.permission() if why == stacks.REFUSED else why
     remedy = "docker: --cap-add SYS_PTRACE; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
-    yield Finding(
-        "py-spy", "warning", f"it cannot read a process of ours: {told}", "no Python stacks in reports", remedy
-    )
+    yield Finding("py-spy", "warning", f"it cannot read a test process: {why}", "no Python stacks in reports", remedy)
 
 
 def limits(run: dict[str, Any], running: bool) -> Iterator[Finding]:
-    """Those of the ftrun that runs, else our own."""
+    """The limits of the running ftrun, else those of this process."""
     pid = int(run["pid"]) if running else 0
     soft = {name: _limit(pid, number) for name, number in _LIMITS.items()}
     files, processes, core = soft["nofile"], soft["nproc"], soft["core"]
@@ -110,30 +112,30 @@ def limits(run: dict[str, Any], running: bool) -> Iterator[Finding]:
     yield Finding(
         "open files",
         "warning" if few else "ok",
-        _told(files),
+        _limit_text(files),
         means,
         "ulimit -n 65536; docker: --ulimit nofile=65536" if few else "",
     )
     few = processes is not None and processes < PROCESSES
-    means = "each thread of each rank counts; at the limit forks fail"
+    means = "each thread of each rank counts; at the limit fork fails"
     yield Finding(
-        "processes", "warning" if few else "ok", _told(processes), means, "ulimit -u unlimited" if few else ""
+        "processes", "warning" if few else "ok", _limit_text(processes), means, "ulimit -u unlimited" if few else ""
     )
     dumps = core != 0 and not (procfs.read("/proc/sys/kernel/core_pattern", 256) or b"|").startswith(b"|")
-    means = "a rank that aborts, as NCCL's watchdog does, first writes all of its memory to disk; the restart waits"
+    means = "a rank that aborts, as NCCL's watchdog does, first writes all its memory to disk, which delays the restart"
     if dumps:
         yield Finding(
-            "core dumps", "warning", f"on, {_told(core)} bytes", means, "ulimit -c 0; docker: --ulimit core=0"
+            "core dumps", "warning", f"on, {_limit_text(core)} bytes", means, "ulimit -c 0; docker: --ulimit core=0"
         )
     else:
-        yield Finding("core dumps", "ok", "off, or piped to a program", "an abort ends at once")
+        yield Finding("core dumps", "ok", "off, or piped to a program", "an aborted process ends at once")
 
 
 _LIMITS: Final = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}
 
 
 def _limit(pid: int, number: int) -> int | None:
-    """The soft one; None: there is none."""
+    """The soft limit; None: unlimited."""
     try:
         soft = resource.prlimit(pid, number)[0]
     except (OSError, ValueError):
@@ -141,5 +143,5 @@ def _limit(pid: int, number: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _told(limit: int | None) -> str:
+def _limit_text(limit: int | None) -> str:
     return "no limit" if limit is None else f"at most {limit}"

@@ -1,4 +1,4 @@
-"""What is installed."""
+"""Checks of the installed packages."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from typing import Final
 from ftrun import __version__
 from ftrun.cli.doctor.finding import Finding
 
-# What needs it, and how it is had.
+# The verbs or options that need it, and how to install it.
 PACKAGES: Final = {
     "pyzmq": ("restart, stop, pause and resume", "pip install ftrun"),
     "rich": ("top", "pip install ftrun"),
@@ -21,17 +21,17 @@ PACKAGES: Final = {
 
 
 def versions(running: str) -> Iterator[Finding]:
-    """`running`: the version of the ftrun that runs, empty without one."""
-    told = f"ftctl {__version__}, Python {platform.python_version()}, Linux {os.uname().release}"
+    """`running`: the version of the running ftrun, empty if none is running."""
+    text = f"ftctl {__version__}, Python {platform.python_version()}, Linux {os.uname().release}"
     if running and running != __version__:
-        means = "it may not understand all that this ftrun writes"
-        yield Finding("versions", "warning", f"{told}; the ftrun that runs is {running}", means, f"use ftctl {running}")
+        means = "ftctl may not understand all that this ftrun writes"
+        yield Finding("versions", "warning", f"{text}; the running ftrun is {running}", means, f"use ftctl {running}")
     else:
-        yield Finding("versions", "ok", told, "as they are")
-    there, absent = [], []
+        yield Finding("versions", "ok", text, "they match")
+    present, absent = [], []
     for package in PACKAGES:
         try:
-            there.append(f"{package} {metadata.version(package)}")
+            present.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             absent.append(package)
     if absent:
@@ -41,4 +41,4 @@ def versions(running: str) -> Iterator[Finding]:
             "packages", "missing", f"not installed: {', '.join(absent)}", f"without: {', '.join(needed)}", remedy
         )
     else:
-        yield Finding("packages", "ok", ", ".join(there), "every verb works")
+        yield Finding("packages", "ok", ", ".join(present), "all verbs work")

@@ -1,4 +1,4 @@
-"""`ftctl completion`: click's own script for a shell.  It asks the programs themselves, so it never goes stale."""
+"""`ftctl completion`: the script of click for a shell.  It calls the programs, so it is always up to date."""
 
 from typing import Final
 
@@ -14,9 +14,7 @@ fish  ~/.config/fish/config.fish:  ftctl completion fish | source
 """
 
 
-@click.command(
-    help="Print what a shell needs to complete the words of ftrun, ftctl and fthang, or of PROGRAM alone.", epilog=WHERE
-)
+@click.command(help="Print the completion script for ftrun, ftctl and fthang, or for PROGRAM alone.", epilog=WHERE)
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 @click.argument("program", required=False, type=click.Choice(PROGRAMS))
 def command(shell: str, program: str | None) -> None:

@@ -19,7 +19,7 @@ SCHEMA: Final = 1
 NAME: Final = 13  # columns
 
 
-@click.command(help="What this container permits and lacks, what that means for ftrun, and what to do about it.")
+@click.command(help="Check what this container permits and lacks, what that means for ftrun, and what to do about it.")
 @RUN_DIR
 @AS_JSON
 def command(run_dir: str | None, as_json: bool) -> None:
@@ -29,14 +29,14 @@ def command(run_dir: str | None, as_json: bool) -> None:
         if run_dir is not None:
             raise
         path = None
-    found = list(_examine(path))
+    found = list(_findings(path))
     if as_json:
         printing.show_json({"schema": SCHEMA, "run_dir": path, "findings": [one._asdict() for one in found]})
     else:
         printing.show(map(printable, _lines(found, printing.width())))
 
 
-def _examine(path: str | None) -> Iterator[Finding]:
+def _findings(path: str | None) -> Iterator[Finding]:
     run = {} if path is None else state.load(path).part("run")
     running = liveness.is_local(run)
     run = run if running else {}
@@ -57,8 +57,8 @@ def _examine(path: str | None) -> Iterator[Finding]:
     for name, check in checks:
         try:
             yield from check()
-        except Exception as error:  # one that fails must not hide the others
-            yield Finding(name, "warning", f"this could not be looked at: {error!r}", "nobody knows")
+        except Exception as error:  # a failed check must not hide the others
+            yield Finding(name, "warning", f"the check failed: {error!r}", "unknown")
 
 
 def _lines(found: list[Finding], width: int) -> Iterator[str]:
@@ -71,8 +71,8 @@ def _lines(found: list[Finding], width: int) -> Iterator[str]:
             yield from _wrapped(f"remedy: {one.remedy}", width)
     bad = [one for one in found if one.state != "ok"]
     yield ""
-    yield f"{len(found) - len(bad)} of {len(found)} are as ftrun needs them" + (
-        f"; look at: {', '.join(one.name for one in bad)}" if bad else ""
+    yield f"{len(found) - len(bad)} of {len(found)} checks are ok" + (
+        f"; see: {', '.join(one.name for one in bad)}" if bad else ""
     )
 
 

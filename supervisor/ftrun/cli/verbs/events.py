@@ -15,29 +15,29 @@ from ftrun.views.record_tail import Record
 _SHOWN = ("schema", "time", "mono", "event", "attempt")
 
 
-@click.command(help="The records, oldest first.  With -f until the run has ended, or ftrun is gone.")
+@click.command(help="Print the records, oldest first.  With -f until the run has ended or ftrun is gone.")
 @RUN_DIR
 @AS_JSON
-@click.option("-n", "last", type=click.IntRange(min=0), metavar="N", help="Only the last N, and what comes after them.")
-@click.option("-f", "--follow", is_flag=True, help="Wait for more.")
+@click.option("-n", "last", type=click.IntRange(min=0), metavar="N", help="Only the last N, and those that follow.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new records.")
 def command(run_dir: str | None, as_json: bool, last: int | None, follow: bool) -> None:
     shown = _json if as_json else _text
     stream = RecordStream(rundir.find(run_dir))
-    over = False
+    ended = False
     before: Iterable[Record] = stream.more() if last is None else stream.newest(last)
 
     def so_far() -> Iterator[str]:
-        nonlocal over
+        nonlocal ended
         for record in before:
-            over = {"ended": True, "started": False}.get(record["event"], over)
+            ended = {"ended": True, "started": False}.get(record["event"], ended)
             yield shown(record)
 
     printing.show(so_far())
     try:
-        for record in stream.follow() if follow and not over else ():
+        for record in stream.follow() if follow and not ended else ():
             printing.show([shown(record)])
     except KeyboardInterrupt:
-        pass  # that is how one ends it
+        pass  # the usual way to end -f
 
 
 def _json(record: Record) -> str:
@@ -46,5 +46,5 @@ def _json(record: Record) -> str:
 
 def _text(record: Record) -> str:
     fields = ((name, value) for name, value in record.items() if name not in _SHOWN)
-    told = sentences.record(f"{record['event']:<10}", fields)
-    return sentences.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {told}")
+    text = sentences.record(f"{record['event']:<10}", fields)
+    return sentences.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {text}")

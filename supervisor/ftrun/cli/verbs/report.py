@@ -16,7 +16,7 @@ LIMIT = 64 << 20  # bytes
 
 
 def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For a shell: the reports in the run dir that the words before name, or that would be found without them."""
+    """For shell completion: the attempts with a report in the run dir that --run-dir or the default names."""
     try:
         found = attempts(rundir.find(ctx.params.get("run_dir")))
     except (OSError, rundir.NoRunDir):
@@ -24,17 +24,17 @@ def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return [str(number) for number in found if str(number).startswith(incomplete)]
 
 
-@click.command(help="The report of attempt N, or the last one: what was seen when it was taken for hung.")
+@click.command(help="Print the report of attempt N, or the last one: the evidence on which it was found hung.")
 @click.argument("attempt", required=False, type=click.IntRange(min=1), metavar="[N]", shell_complete=_attempts)
 @RUN_DIR
 @AS_JSON
 def command(attempt: int | None, run_dir: str | None, as_json: bool) -> None:
     path = rundir.find(run_dir)
-    there = attempts(path)
-    number = attempt if attempt is not None else (there[-1] if there else None)
-    if number is None or number not in there:
-        what = "no report: none was made" if number is None else f"no report of attempt {number}"
-        others = f"; there is one of {', '.join(map(str, there))}" if there else ""
+    reported = attempts(path)
+    number = attempt if attempt is not None else (reported[-1] if reported else None)
+    if number is None or number not in reported:
+        what = "no report was written" if number is None else f"no report of attempt {number}"
+        others = f"; attempts with a report: {', '.join(map(str, reported))}" if reported else ""
         raise UserError(f"{path}: {what}{others}")
     if as_json:
         printing.show_json(_document(f"{path}/reports/attempt-{number}/report.json"))
@@ -43,7 +43,7 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool) -> None:
 
 
 def attempts(run_dir: str) -> list[int]:
-    """Those that have a report, in order."""
+    """The attempts with a report, in order."""
     try:
         names = os.listdir(f"{run_dir}/reports")
     except OSError:
@@ -63,4 +63,4 @@ def _document(file: str) -> Any:
     try:
         return json.loads(_content(file))
     except (ValueError, RecursionError):
-        raise UserError(f"{file} is no JSON: was it cut off?") from None
+        raise UserError(f"{file} is not valid JSON: is it truncated?") from None

@@ -7,34 +7,34 @@ import sys
 
 import click
 
-from ftrun.cli.common import RUN_DIR, UserError, needs
+from ftrun.cli.common import RUN_DIR, UserError, missing_package
 from ftrun.views import rundir
 
 BACKLOG = 64
-UNREAD = 30_000  # ms that a client may leave what it was sent unread; then the kernel cuts it off
+UNREAD = 30_000  # ms until the kernel closes the connection of a client that does not read
 
 
 @click.command(
-    help="A page with the live view and the timeline, until Ctrl-C.  It only reads.  There is no password: on loopback "
-    "everybody on this machine can see it, with --allow-remote everybody who reaches the port.  From elsewhere: "
+    help="Serve a page with the live view and the timeline, until Ctrl-C.  It is read-only.  There is no password: on "
+    "loopback all users of this machine can see it, with --allow-remote all who reach the port.  From elsewhere: "
     "kubectl port-forward POD 8642, or ssh -L 8642:localhost:8642 HOST."
 )
 @RUN_DIR
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
-@click.option("--allow-remote", is_flag=True, help="Listen on an address that is no loopback, without a password.")
+@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any free port.")
+@click.option("--allow-remote", is_flag=True, help="Permit an address other than loopback, without a password.")
 def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> None:
     try:
         from ftrun.views.page import app, server
     except ImportError as error:
-        raise needs("starlette and uvicorn", "page", "serve")(error) from None
+        raise missing_package("starlette and uvicorn", "page", "serve")(error) from None
     found = rundir.find(run_dir)
     family, address = _address(host)
     remote = not ipaddress.ip_address(address).is_loopback
     if remote and not allow_remote:
         raise click.UsageError(
-            f"--host {host} can be reached from other machines, and there is no password: if that is meant, "
-            "say --allow-remote too"
+            f"--host {host} can be reached from other machines, and there is no password; add --allow-remote "
+            "if that is intended"
         )
     listening = _listening(family, address, port)
     port = listening.getsockname()[1]
@@ -44,8 +44,8 @@ def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> No
     page = app.Page(lambda: rundir.find(run_dir or found))
     with contextlib.suppress(BrokenPipeError):
         print(f"http://{shown}:{port}/", flush=True)
-    note = "; it can be reached from other machines, and there is no password" if remote else ""
-    print(f"ftctl: shows {found}, and only reads{note}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    note = "; reachable from other machines without a password" if remote else ""
+    print(f"ftctl: serving {found}, read-only{note}; Ctrl-C stops it", file=sys.stderr, flush=True)
     server.server(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
 
 

@@ -20,14 +20,14 @@ from ftrun.host import procfs
 from ftrun.views import rundir, state
 from ftrun.views.run_snapshot import read_snapshot
 
-SECONDS: Final = 60.0  # for all of them; one takes 20 ms
-COMMANDS: Final = 1.0  # s; a command line may never come
-NAMED: Final = 10  # processes in a line
+SECONDS: Final = 60.0  # for all processes; one takes 20 ms
+COMMANDS: Final = 1.0  # s; reading a command line may block for ever
+NAMED: Final = 10  # processes that are listed in a line
 SCHEMA: Final = 1
 
 
 class Process(NamedTuple):
-    """`rank`: the one that it speaks for.  `missing`: why there is no stack."""
+    """`rank`: the rank whose heartbeats it sends.  `missing`: why there is no stack."""
 
     seen: ProcessState
     rank: int | None
@@ -40,10 +40,10 @@ class Process(NamedTuple):
         return self.seen.stat.pid
 
 
-@click.command(help="Where every process of the command is, now: its Python stacks.  It is not stopped for that.")
+@click.command(help="Print the present Python stacks of all processes of the command.  They are not stopped for that.")
 @RUN_DIR
 @AS_JSON
-@click.option("--rank", type=int, metavar="R", help="Only that rank and what it started, with all threads.")
+@click.option("--rank", type=int, metavar="R", help="Only this rank and its descendants, with all threads.")
 def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
     path = rundir.find(run_dir)
     ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state != "gone"}
@@ -58,7 +58,7 @@ def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
 
 
 def _root(path: str) -> int:
-    """The command's pid, as we see it."""
+    """The pid of the command in this PID namespace."""
     rest = state.load(path).rest
     pid, start = rest.get("pid"), rest.get("pid_start")
     if rest.get("ended") or not isinstance(pid, int):
@@ -66,7 +66,7 @@ def _root(path: str) -> int:
     process = procfs.stat(pid)
     if process is None or process.start != start or process.ended:
         raise UserError(
-            f"{path}: the command, process {pid}, is gone, or in another PID namespace: look in its container"
+            f"{path}: the command, process {pid}, is gone or in another PID namespace; run ftctl in its container"
         )
     return pid
 
@@ -78,12 +78,12 @@ def _every(ranks: Collection[int]) -> str:
 
 
 def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
-    """Those that speak for a rank first."""
+    """The processes, those that send heartbeats of a rank first."""
     seen = list(processes.observe(root, frozenset()).processes.values())
     if rank is not None:
         meant = next(pid for pid, number in ranks.items() if number == rank)
-        wanted = processes.below(meant, (one.stat for one in seen))
-        seen = [one for one in seen if one.stat.pid in wanted]
+        members = processes.below(meant, (one.stat for one in seen))
+        seen = [one for one in seen if one.stat.pid in members]
     seen.sort(key=lambda one: (one.stat.pid not in ranks, ranks.get(one.stat.pid, 0), one.stat.pid))
     pids = [one.stat.pid for one in seen]
     commands: dict[int, str] = {}
@@ -97,7 +97,7 @@ def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process
     ]
 
 
-# --- for a person -----------------------------------------------------------------------------------------------------
+# --- as text -----------------------------------------------------------------------------------------------------
 
 
 def _lines(found: list[Process], closely: bool) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _missing(found: list[Process]) -> Iterator[str]:
         yield f"no stack of {several(len(members), 'process')}, {explained}: {', '.join(_named(members))}"
 
 
-# --- for machines -----------------------------------------------------------------------------------------------------
+# --- as JSON -----------------------------------------------------------------------------------------------------
 
 
 def _document(process: Process) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, needs
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, missing_package
 from ftrun.core.text.sentences import printable
 from ftrun.views import html, rundir, svg, timeline
 from ftrun.views.history import History, read
@@ -18,7 +18,7 @@ DEFAULT: Final = "ftrun-timeline.html"
 KINDS: Final = (".html", ".svg", ".png")
 
 
-@click.command(help="A picture of the run: starts, steps, hangs, evidence, and where the time went.")
+@click.command(help="Draw the run: attempts, steps, hangs, evidence, and how the time was spent.")
 @RUN_DIR
 @click.option(
     "-o",
@@ -33,7 +33,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
     path = DEFAULT if output is None else output
     kind = ".html" if path == "-" else os.path.splitext(path)[1].lower()
     if kind not in KINDS:
-        raise click.UsageError(f"--output {path}: the name ends in none of {', '.join(KINDS)}")
+        raise click.UsageError(f"--output {path}: the name must end in one of {', '.join(KINDS)}")
     history = read(rundir.find(run_dir))
     if as_json:
         click.echo(json.dumps(plain(history)))
@@ -46,7 +46,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
             sys.stdout.buffer.write(content)
             sys.stdout.flush()
             return
-        put(path, content)
+        write_file(path, content)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -63,20 +63,20 @@ def rendered(history: History, kind: str) -> bytes:
     try:
         from ftrun.views import png
     except ImportError as error:
-        raise needs("Pillow", "page", "timeline -o FILE.png")(error) from None
+        raise missing_package("Pillow", "page", "timeline -o FILE.png")(error) from None
     return png.render(picture)
 
 
 def plain(history: History) -> dict[str, object]:
-    """As JSON has it."""
+    """The output of `--json`."""
     lists = ("attempts", "samples", "checkpoints", "marks", "lost")
-    whole = history._asdict() | {name: [one._asdict() for one in getattr(history, name)] for name in lists}
-    del whole["figures"]  # they are the three below
-    return {"schema": 1, **whole, "wall": history.wall, "totals": history.totals, "goodput": history.goodput}
+    document = history._asdict() | {name: [one._asdict() for one in getattr(history, name)] for name in lists}
+    del document["figures"]  # replaced by the three values below
+    return {"schema": 1, **document, "wall": history.wall, "totals": history.totals, "goodput": history.goodput}
 
 
-def put(path: str, content: bytes) -> None:
-    """The whole file or, by OSError, none of it; what is no regular file, as /dev/stdout, is written to as it is."""
+def write_file(path: str, content: bytes) -> None:
+    """Replace the file as a whole, or raise OSError; a special file such as /dev/stdout is written to directly."""
     target = os.path.realpath(path)
     try:
         if not stat.S_ISREG(os.stat(target).st_mode):
@@ -86,16 +86,16 @@ def put(path: str, content: bytes) -> None:
     except FileNotFoundError:
         pass
     folder, name = os.path.split(target)
-    fd, beside = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder)
+    fd, temporary = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder)
     try:
         with open(fd, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
             os.fchmod(stream.fileno(), _mode(target))
-        os.replace(beside, target)
+        os.replace(temporary, target)
     except BaseException:
-        os.unlink(beside)
+        os.unlink(temporary)
         raise
 
 

@@ -20,8 +20,8 @@ from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
 
 LEAST: Final = 0.1  # s
-SEEDED: Final = 32 << 10  # bytes of records, for the last of them
-DUMB: Final = 10.0  # s at least where each frame is a page of paper more
+SEEDED: Final = 32 << 10  # bytes at the end of the records that are read
+DUMB: Final = 10.0  # s at least between frames where a frame cannot overwrite the one before
 
 
 def interval(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -35,26 +35,26 @@ def interval(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 
 @click.command(
-    help="A live view: how it stands, how near the deadline is, the ranks, the devices, the last records; q quits."
+    help="Show a live view: the state, the nearest timeout, the ranks, the devices, the last records; q quits."
 )
 @RUN_DIR
-@click.option("--interval", default="1s", show_default=True, metavar="DUR", callback=interval, help="Between looks.")
-@click.option("--once", is_flag=True, help="One look; also where standard output is no terminal.")
+@click.option("--interval", default="1s", show_default=True, metavar="DUR", callback=interval, help="Between updates.")
+@click.option("--once", is_flag=True, help="Print one frame; the default if standard output is no terminal.")
 @AS_JSON
 def command(run_dir: str | None, interval: float, once: bool, as_json: bool) -> int:
-    watched = Watched(run_dir)
+    run = WatchedRun(run_dir)
     if as_json:
-        return watch_json(watched, interval, once)
+        return watch_json(run, interval, once)
     if once or not sys.stdout.isatty():
         size = shutil.get_terminal_size()
         drawn = console(size.columns)
-        drawn.print(frame(watched, top.Screen(size.columns, size.lines, terminal.shows_unicode()), ""), end="\n")
+        drawn.print(frame(run, top.Screen(size.columns, size.lines, terminal.shows_unicode()), ""), end="\n")
         return 0
-    return watch(watched, interval)
+    return watch(run, interval)
 
 
-class Watched:
-    """The run, as of the last look; what cannot be read any more stays as it was last seen, with a word on it."""
+class WatchedRun:
+    """The run as of the last read.  If it cannot be read any more, the last snapshot stays, with a warning."""
 
     def __init__(self, given: str | None) -> None:
         self._given = given
@@ -62,10 +62,10 @@ class Watched:
         self.shown = read_snapshot(self._dir)
         self.records = record_tail.last(f"{self._dir}/events.jsonl", SEEDED)
 
-    def look(self) -> None:
+    def update(self) -> None:
         try:
             if self._given and not self.shown.alive:
-                self._dir = rundir.find(self._given)  # of several phases maybe the next
+                self._dir = rundir.find(self._given)  # where phases run in sequence, it may be the next one
             self.shown = read_snapshot(self._dir)
         except rundir.NoRunDir as error:
             self.shown = self.shown._replace(alive=False, problems=(str(error),))
@@ -77,14 +77,14 @@ class Watched:
         return [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
 
 
-def frame(watched: Watched, size: top.Screen, note: str) -> Text:
-    return top.render(watched.shown, watched.paces, watched.records, note, size)
+def frame(run: WatchedRun, size: top.Screen, note: str) -> Text:
+    return top.render(run.shown, run.paces, run.records, note, size)
 
 
 def note(shown: Snapshot, live: bool) -> str:
     """The last line."""
     keys = "q quits" if live else ""
-    over = "" if shown.alive else "it is over; " if shown.phase == "done" else "nothing runs here any more; "
+    over = "" if shown.alive else "the run is over; " if shown.phase == "done" else "ftrun is gone; "
     return f"{over}{keys}  {time.strftime('%H:%M:%S')}"
 
 
@@ -93,27 +93,27 @@ def console(width: int | None = None) -> Console:
     return Console(color_system=colours, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
-def watch_json(watched: Watched, seconds: float, once: bool) -> int:
-    """One object a look, until the run is over."""
+def watch_json(run: WatchedRun, seconds: float, once: bool) -> int:
+    """One object per update, until the run is over."""
     while True:
-        printing.show_json(summary.document(watched.shown))
-        if once or not watched.shown.alive:
+        printing.show_json(summary.document(run.shown))
+        if once or not run.shown.alive:
             return 0
         try:
             time.sleep(seconds)
         except KeyboardInterrupt:
             return 0
-        watched.look()
+        run.update()
 
 
-def watch(watched: Watched, seconds: float) -> int:
-    """Until q, Ctrl-C or a signal; 128 + its number then."""
+def watch(run: WatchedRun, seconds: float) -> int:
+    """Until q, Ctrl-C or a signal; then 128 + its number."""
     screen = console()
     while True:
         with terminal.Keys() as keys:
             try:
-                ended = (on_paper if screen.is_dumb_terminal else live)(watched, keys, screen, seconds)
-            except OSError:  # it has hung up
+                ended = (print_frames if screen.is_dumb_terminal else live)(run, keys, screen, seconds)
+            except OSError:  # the terminal has hung up
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 128 + signal.SIGHUP
         if ended != terminal.STOP:
@@ -121,12 +121,12 @@ def watch(watched: Watched, seconds: float) -> int:
         os.kill(os.getpid(), signal.SIGSTOP)  # until fg
 
 
-def live(watched: Watched, keys: terminal.Keys, screen: Console, seconds: float) -> int:
+def live(run: WatchedRun, keys: terminal.Keys, screen: Console, seconds: float) -> int:
     unicode = terminal.shows_unicode()
 
     def drawn() -> Text:
         width, height = screen.size
-        return frame(watched, top.Screen(width, height, unicode), note(watched.shown, live=True))
+        return frame(run, top.Screen(width, height, unicode), note(run.shown, live=True))
 
     with Live(
         drawn(), console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
@@ -134,28 +134,26 @@ def live(watched: Watched, keys: terminal.Keys, screen: Console, seconds: float)
         at.refresh()
         due = time.monotonic() + seconds
         while True:
-            heard = keys.wait(due - time.monotonic())
-            if heard in ("q", "Q"):
+            event = keys.wait(due - time.monotonic())
+            if event in ("q", "Q"):
                 return 0
-            if isinstance(heard, int) and heard != signal.SIGWINCH:
-                return heard
-            if heard is None:
-                watched.look()
+            if isinstance(event, int) and event != signal.SIGWINCH:
+                return event
+            if event is None:
+                run.update()
                 due = time.monotonic() + seconds
             at.update(drawn(), refresh=True)
 
 
-def on_paper(watched: Watched, keys: terminal.Keys, screen: Console, seconds: float) -> int:
-    """For a terminal that cannot go back: frame after frame."""
+def print_frames(run: WatchedRun, keys: terminal.Keys, screen: Console, seconds: float) -> int:
+    """For a terminal that cannot move the cursor: one frame after another."""
     while True:
         width, height = screen.size
-        screen.print(
-            frame(watched, top.Screen(width, height, terminal.shows_unicode()), note(watched.shown, live=True))
-        )
+        screen.print(frame(run, top.Screen(width, height, terminal.shows_unicode()), note(run.shown, live=True)))
         due = time.monotonic() + max(seconds, DUMB)
-        while (heard := keys.wait(due - time.monotonic())) is not None:
-            if heard in ("q", "Q"):
+        while (event := keys.wait(due - time.monotonic())) is not None:
+            if event in ("q", "Q"):
                 return 0
-            if isinstance(heard, int) and heard != signal.SIGWINCH:
-                return heard
-        watched.look()
+            if isinstance(event, int) and event != signal.SIGWINCH:
+                return event
+        run.update()
