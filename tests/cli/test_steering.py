@@ -180,7 +180,7 @@ def test_an_order_that_was_given_up_is_not_obeyed(runs: Runs) -> None:
         done = ftctl(run, "restart")
     finally:
         os.kill(run.pid, signal.SIGCONT)
-    assert (done.returncode, done.stderr) == (1, "ftctl: restart refused: ftrun does not answer\n")
+    assert (done.returncode, done.stderr) == (1, "ftctl: restart refused: ftrun has not replied in time\n")
     refused = [r for r in wait_for(lambda: run.named("order")[1:], "the refusal") if r["what"] == "restart"]
     assert [(r["ok"], r["why"]) for r in refused] == [(False, "the request arrived too late")]
     assert not run.named("restart")
@@ -228,7 +228,7 @@ def test_without_a_socket_ftrun_runs_on_and_says_so(runs: Runs) -> None:
     run.until("first_beat")
     problem = run.until("problem")
     assert problem["helper"] == "messenger"
-    wait_for(lambda: "no control channel" in run.stderr, "the line on the terminal")
+    wait_for(lambda: "ftctl.sock" in run.stderr, "the line on the terminal")
     done = ftctl(run, "restart")
     assert done.returncode == 1
     assert "ftctl.sock is not a socket" in done.stderr

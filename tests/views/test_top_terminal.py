@@ -212,7 +212,7 @@ def test_a_run_dir_that_vanishes_stays_on_the_screen(terminal: Open, over: str) 
     seen = terminal("--run-dir", over, "--interval", "100ms", columns=200)
     seen.until("q quits")
     os.unlink(f"{over}/events.jsonl")
-    seen.until("no run dir")
+    seen.until("not a run dir")
     assert "ended with 0 (succeeded)" in top_line(seen.text)
     seen.press("q")
     assert seen.ended() == 0
