@@ -478,5 +478,5 @@ def test_a_full_disk_is_told_since_nothing_new_gets_there(run: MadeRun, monkeypa
 
 def test_events_that_are_no_file_make_no_run_dir(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "events.jsonl")
-    with pytest.raises(NoRunDir, match="is no file"):
+    with pytest.raises(NoRunDir, match="is not a file"):
         read_snapshot(str(tmp_path))
