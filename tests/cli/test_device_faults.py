@@ -539,7 +539,7 @@ def test_a_driver_that_fails_after_a_hang_isolates_no_node(rig: Rig, error: int)
     rig.end()
     assert run.wait() == 0, run.log()
     assert reasons(run) == ["hang"]
-    assert any(uuid(0) in record["what"] and "nobody says" in record["what"] for record in run.named("problem"))
+    assert any(uuid(0) in record["what"] and "it is not known" in record["what"] for record in run.named("problem"))
 
 
 def test_a_lost_device_after_a_hang_isolates_the_node(rig: Rig) -> None:
@@ -569,7 +569,7 @@ def test_a_tool_that_fails_after_a_hang_isolates_no_node(runs: Runs, script: str
     rig.end()
     assert run.wait() == 0, run.log()
     assert reasons(run) == ["hang"]
-    assert any("nobody says" in record["what"] for record in run.named("problem"))
+    assert any("it is not known" in record["what"] for record in run.named("problem"))
 
 
 def test_a_tool_that_lists_no_chip_at_first_is_asked_again_and_that_is_told_once(runs: Runs) -> None:
@@ -671,7 +671,7 @@ def test_a_torn_file_changes_nothing(runs: Runs) -> None:
     rig.reset(rank(codes="DEADBEEF"))
     run.until("healing")
     rig.put("reset.json", '{"RankList": [{"RankId": 0, "Sta')
-    wait_for(lambda: any("not understood" in r["what"] for r in run.named("problem")), "a problem")
+    wait_for(lambda: any("remains in force" in r["what"] for r in run.named("problem")), "a problem")
     assert not run.named("restart")
     rig.reset()
     run.until("restart")

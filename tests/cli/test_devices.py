@@ -120,7 +120,7 @@ def test_a_probe_that_is_stuck_while_devices_are_awaited(runs: Runs) -> None:
     wait_for(lambda: fake.blocked, "a call that blocks")
     go(runs)
     assert run.wait() == 0, run.log()
-    assert any("nobody says" in record["what"] for record in run.named("problem"))
+    assert any("it is not known" in record["what"] for record in run.named("problem"))
 
 
 def test_a_probe_that_is_killed_comes_again(runs: Runs) -> None:

@@ -83,9 +83,9 @@ def test_what_is_ordered_on_one_is_done_on_all(pair: Pair) -> None:
 
 def test_status_says_how_the_group_stands(pair: Pair) -> None:
     first = pair.start(0)
-    wait_for(lambda: "waiting for the others" in first.stderr, "that it says so")
+    wait_for(lambda: "waiting for the other members" in first.stderr, "that it says so")
     shown = ftctl(first, "status")
-    assert "the next start, once all members of the group can" in shown
+    assert "the next start, once all members of the group are ready" in shown
     second = pair.start(1)
     first.until("first_beat")
     assert "epoch 1, at work" in ftctl(first, "status")

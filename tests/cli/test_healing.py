@@ -145,7 +145,7 @@ def test_memory_that_is_still_held_after_the_healing_ends_with_197(rig: Rig) -> 
     rig.gpus.set(0, memory_used=40 * GIB, pids=[pid])
     rig.gpus.xid(0, 46)
     assert run.wait() == 197, run.log()
-    assert "devices are not free" in rig.runs.verdict["message"]
+    assert "devices are still in use" in rig.runs.verdict["message"]
     assert f"by {pid}" in rig.runs.verdict["message"]
     assert len(run.named("spawned")) == 1
 

@@ -119,7 +119,7 @@ def test_a_working_loop_is_cleared(job: Job) -> None:
     job.start(EVALUATION)
     word = ask(job).result
     assert "its Python stack changes" in word["cleared"]
-    assert word["cpu"] > 0.1
+    assert word["cpu"] > 0
 
 
 def test_samples_between_the_observations_find_a_moving_process(job: Job) -> None:

@@ -24,7 +24,7 @@ def test_trouble_of_one_starts_all_again_and_what_no_restart_can_cure_ends_all(h
     troubles = [word for text in kinds for word in ("--failure", text)]
     group = Group(hosts(3), *QUICK, *troubles, options=("--hang-timeout", "2s"))
     early = [group.start(rank) for rank in (2, 1)]
-    wait_for(lambda: all("waiting for the others" in one.stderr for one in early), "that they wait")
+    wait_for(lambda: all("waiting for the other members" in one.stderr for one in early), "that they wait")
     assert not group.book.lines  # rank 0 is late, and nobody starts before all are there
     group.start(0)
     group.must_end(94, epochs=[1, 2, 3, 4])

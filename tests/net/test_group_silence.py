@@ -72,7 +72,7 @@ def test_a_member_that_hears_nothing_is_lost_alone(hosts: Make) -> None:
     here = hosts(3)
     group = Group(here, *QUICK, wait="5m", options=SHORT)
     others = [group.start(rank) for rank in (0, 2)]
-    wait_for(lambda: all("waiting for the others" in one.stderr for one in others), "that they are there")
+    wait_for(lambda: all("waiting for the other members" in one.stderr for one in others), "that they are there")
     deaf = group.start(1, options=("--wait-peer", "3s"))  # in which it has to reach rank 0, too
     group.gone.add(1)
     group.until_step(1)

@@ -207,9 +207,9 @@ class Job:
     def show(self) -> dict[str, str]:
         return fields(self.cluster.ask("scontrol", "show", "job", self.number))
 
-    def says(self, words: str) -> None:
-        """Once its output has these words."""
-        wait_for(lambda: words in self.output, words)
+    def prints(self, word: str, times: int) -> None:
+        """Wait until its output has this word so often: the lines of several nodes may be mixed with ftrun's own."""
+        wait_for(lambda: self.output.count(word) >= times, f"{word!r}, {times} times")
 
     def end(self) -> dict[str, str]:
         """Its last state, after all requeues; none of them waits for its time."""

@@ -226,12 +226,12 @@ def test_training_is_warned_and_ends_in_its_own_time(submit: Submit) -> None:
         "while True: signal.pause()\n"
     )
     job = submit(*python(code), nodes="2")
-    job.says("trains\ntrains\n")
+    job.prints("trains\n", 2)
     submit.cluster.ask("scancel", "--batch", "--signal=USR1", job.number)
-    job.says("warned\nwarned\n")  # once each
+    job.prints("warned\n", 2)
     submit.cluster.ask("scancel", job.number)
     assert job.end()["JobState"] == "CANCELLED"
-    assert (job.output.count("warned"), job.output.count("saved")) == (2, 2)
+    assert (job.output.count("warned\n"), job.output.count("saved\n")) == (2, 2), job.output
 
 
 def test_a_cluster_that_does_not_come_up_leaves_nothing(
