@@ -61,7 +61,7 @@ def test_an_exception_of_such_a_rank_is_the_cause(runs: Runs, become: tuple[str,
 def test_a_user_id_that_python_itself_changes(runs: Runs) -> None:
     """Without an exec, in the middle of the program: it is let in when it asks for it with a beat."""
     code = f"import os, ftrun_hooks._slot as s, ftrun_hooks as ft, time\nos.setuid({NOBODY})\n"
-    code += "while s.mine.words is None: ft.beat(1); time.sleep(0.01)\nprint('beats')"
+    code += "while s.own_slot.words is None: ft.beat(1); time.sleep(0.01)\nprint('beats')"
     words = ["--no-auto-beat", "--start-timeout", "60s", anybodys_python(), "-c", code]
     run = runs.run(*words, PYTHONPATH=str(HOUSE / "hooks"))
     assert (run.process.returncode, run.stdout) == (0, "beats\n"), run.log()
@@ -139,7 +139,7 @@ def test_no_text_of_a_file_that_is_not_theirs(runs: Runs, tmp_path: Path) -> Non
     secret.write_text("secret of root")
     code = BEATING.format(30) + (
         f"import os; os.symlink({str(secret)!r}, os.environ['FTRUN_BEAT_DIR'] + '/fail-0')\n"
-        "from ftrun_hooks._slot import mine; mine.words[9] |= 2; time.sleep(1); raise SystemExit(1)"
+        "from ftrun_hooks._slot import own_slot; own_slot.words[9] |= 2; time.sleep(1); raise SystemExit(1)"
     )
     run = runs.run(*SETPRIV, anybodys_python(), "-c", code, PYTHONPATH="")
     assert "secret of root" not in run.log() + (run.run_dir / "events.jsonl").read_text()

@@ -199,7 +199,7 @@ def test_other_machines_if_that_is_meant(tmp_path: Path) -> None:
         assert served.get("/healthz", host=socket.gethostname())[0] == 200
         assert served.get("/healthz", host="evil.example")[0] == 421
         process.send_signal(signal.SIGINT)
-        assert "no password" in process.communicate(timeout=60)[1]
+        assert "without a password" in process.communicate(timeout=60)[1]
 
 
 @pytest.mark.parametrize("words", [("--host", "no.such.host.invalid"), ("--port", "99999"), ("--port", "x")])
