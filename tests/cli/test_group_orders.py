@@ -85,10 +85,10 @@ def test_status_says_how_the_group_stands(pair: Pair) -> None:
     first = pair.start(0)
     wait_for(lambda: "waiting for the other members" in first.stderr, "that it says so")
     shown = ftctl(first, "status")
-    assert "the next start, once all members of the group are ready" in shown
+    assert "The next start, once all members of the group are ready." in shown
     second = pair.start(1)
     first.until("first_beat")
-    assert "epoch 1, at work" in ftctl(first, "status")
+    assert "epoch 1, running" in ftctl(first, "status")
     first.process.terminate()
     assert (first.wait(), second.wait()) == (143, 195)
     assert "member 0 (node-0) has left" in pair.message(1)["message"]

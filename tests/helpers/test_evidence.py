@@ -117,9 +117,10 @@ def test_the_report_names_the_socket_that_is_read(job: Job) -> None:
 
 def test_a_working_loop_is_cleared(job: Job) -> None:
     job.start(EVALUATION)
-    word = ask(job).result
-    assert "its Python stack changes" in word["cleared"]
-    assert word["cpu"] > 0
+    result = ask(job).result
+    # On a busy machine both observations may find it in the same call: then its CPU time speaks for it.
+    assert "its Python stack changes" in result["cleared"] or "it works" in result["cleared"]
+    assert result["cpu"] > 0
 
 
 def test_samples_between_the_observations_find_a_moving_process(job: Job) -> None:
