@@ -10,8 +10,11 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-# A machine that is busy draws and runs examples slowly; that says nothing about the code.
-hypothesis.settings.register_profile("ftrun", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# A busy machine draws and runs examples slowly, which says nothing about the code.  The examples are the same in every
+# run, so that a change fails for what it changes; `--hypothesis-profile explore` looks for new ones.
+steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("ftrun", steady, derandomize=True)
+hypothesis.settings.register_profile("explore", steady, max_examples=1000)
 hypothesis.settings.load_profile("ftrun")
 
 # Whoever starts the tests in the background has a shell that ignores it for them, and for all that they start.
