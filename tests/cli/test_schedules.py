@@ -131,6 +131,11 @@ def test_a_device_fault_speaks_for_another_node_and_begins_a_new_row(runs: Runs,
     assert codes(runs, *[(n, FAILS) for n in (4, 5, 6, 7)]) == [7, 7, 7, 93]
 
 
+def test_another_job_in_the_same_folder_begins_a_new_row(runs: Runs) -> None:
+    assert codes(runs, *in_a_row(FAILS)) == [7, 7, 7, 93]
+    assert codes(runs, *in_a_row(FAILS)) == [7, 7, 7, 93]
+
+
 def test_a_container_that_is_started_again_is_the_same_schedule(runs: Runs) -> None:
     assert codes(runs, *[(1, FAILS)] * 3, (2, FAILS), (2, FAILS), (3, FAILS)) == [7] * 6
     assert codes(runs, (4, FAILS)) == [93]
@@ -155,6 +160,10 @@ def test_the_phases_of_a_job_have_rows_of_their_own(runs: Runs) -> None:
 def test_what_no_restart_cures_is_so_in_the_fourth_schedule_too(runs: Runs) -> None:
     assert codes(runs, (1, FAILS), (2, FAILS), (3, FAILS)) == [7, 7, 7]
     assert codes(runs, (4, ["--restart-on", "failure", *python("sys.exit(2)")])) == [94]
+
+
+def test_a_success_in_the_fourth_schedule_is_one(runs: Runs) -> None:
+    assert codes(runs, (1, FAILS), (2, FAILS), (3, FAILS), (4, ["true"])) == [7, 7, 7, 0]
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"schema": 9}', '{"schema": 1, "faults": [], "schedules": [3, {}]}'])

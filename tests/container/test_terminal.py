@@ -253,6 +253,15 @@ class Shell:
         """One of them is in the foreground."""
         wait_for(lambda: self.terminal.foreground() in groups, f"one of {groups} in the foreground")
 
+    def resume_and_interrupt(self, command: int, text: str) -> None:
+        """`fg` gives the command the foreground; it reads a line there, and Ctrl-C ends it."""
+        self.type("fg")
+        self.foreground(command)
+        self.type(text)
+        self.terminal.wait(f"<{text}>".encode())
+        self.terminal.type(INTERRUPT)
+        self.prompt()
+
     def leave(self) -> None:
         self.type("exit 0")
         assert self.run.wait() == 0
@@ -310,12 +319,7 @@ def test_bg_leaves_the_terminal_to_the_shell(shell: Shell, tmp_path: Path) -> No
     shell.shows(command, "T")
     shell.foreground(shell.bash)
     shell.answer("echo sh''ell", "shell\r\n")
-    shell.type("fg")
-    shell.foreground(command)
-    shell.type("word")
-    shell.terminal.wait(b"<word>")
-    shell.terminal.type(INTERRUPT)
-    shell.prompt()
+    shell.resume_and_interrupt(command, "word")
     shell.leave()
 
 
@@ -383,12 +387,7 @@ def test_started_in_the_background_it_stops_where_it_reads(shell: Shell, tmp_pat
     shell.shows(shell.ftrun, "T")
     shell.shows(command, "T")
     shell.foreground(shell.bash)
-    shell.type("fg")
-    shell.foreground(command)
-    shell.type("word")
-    shell.terminal.wait(b"<word>")
-    shell.terminal.type(INTERRUPT)
-    shell.prompt()
+    shell.resume_and_interrupt(command, "word")
     shell.leave()
 
 
@@ -495,12 +494,7 @@ def test_it_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Pat
     wait_for(lambda: state_of(shell.ftrun) == "T", "the stop")
     shell.shows(command, "T")
     shell.foreground(shell.bash)
-    shell.type("fg")
-    shell.foreground(command)
-    shell.type("two")
-    shell.terminal.wait(b"<two>")
-    shell.terminal.type(INTERRUPT)
-    shell.prompt()
+    shell.resume_and_interrupt(command, "two")
     shell.foreground(shell.bash)
     assert shell.run.named("ended")[0]["exit_code"] == 130
     shell.leave()

@@ -70,8 +70,8 @@ JOB = (
     Mutation(
         "kill_before_its_record",
         "machine/stopping.py",
-        "(*so_far, written, *said, do.Terminate())",
-        "(do.Terminate(), *so_far, written, *said)",
+        "(*so_far, written, *log_lines, do.Terminate())",
+        "(do.Terminate(), *so_far, written, *log_lines)",
     ),
     Mutation("start_cnt_stands_still", "machine/restarting.py", "_replace(start_cnt=number, ", "_replace("),
     Mutation(

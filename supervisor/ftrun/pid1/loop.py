@@ -29,6 +29,7 @@ from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.start_count import Starts
 from ftrun.host.tree_killer import TreeKiller
 from ftrun.pid1.bootstrap import Setup, SetupError, prepare
+from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.crash import give_up
 from ftrun.pid1.exit_cause import ExitCause
@@ -90,7 +91,8 @@ class Supervisor:
         self._poll.register(self._beats.bell, select.POLLIN)
         self._output_pipes = OutputPipes((1, 2) if settings["log-dir"].value else ())
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.place, self._beats.path)
-        self._clients = Clients(settings, self._policy, helpers, self._tree, *paths, self._output_pipes, group)
+        context = Context(settings, self._policy, helpers, self._tree, *paths, self._output_pipes, group)
+        self._clients = Clients(context)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
         self._launcher = Launcher(command, setup, self._control, self._poll, self._output_pipes)
         self._tree_killer = TreeKiller(self._tree)

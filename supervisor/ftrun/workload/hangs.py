@@ -22,8 +22,9 @@ CLONE_VFORK = 0x4000
 
 
 def sleep(setting: Setting) -> NoReturn:
+    """Wait in one system call for ever, as a process does whose peer never answers."""
     while True:
-        time.sleep(10**6)  # a sleep that ends within the start timeout may be intended
+        time.sleep(10**6)  # seconds: longer than any timeout that a user gives
 
 
 def spin(setting: Setting) -> NoReturn:

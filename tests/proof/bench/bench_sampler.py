@@ -16,7 +16,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "supervisor")]
 from ftrun.helpers.sampler.__main__ import _processes  # noqa: E402
 from ftrun.helpers.sampler.counters import Count, Process, counts, done  # noqa: E402
 from ftrun.messages.sampler import Tree  # noqa: E402
-from ftrun.pid1.clients.registry import LONGEST_PERIOD  # noqa: E402
+from ftrun.pid1.clients.base import LONGEST_PERIOD  # noqa: E402
 
 THREADS = 50
 ALLOWED = 0.003  # of a core

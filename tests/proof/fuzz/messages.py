@@ -21,6 +21,7 @@ from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
 from ftrun.messages import messenger, operator, peers, records
 from ftrun.messages.codec import Malformed
+from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import TABLE, Clients
 from proof.fuzz.kit import NOW, Quiet, folder, one_line, pieces, policy
 
@@ -131,7 +132,7 @@ def every_client() -> tuple[Mad, Clients]:
     options = {"state-dir": "/nonexistent", "probe": "ascend", "reset-file": "/nonexistent"}
     settings = option_table.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
     tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), group_config.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
-    clients = Clients(settings, policy(), mad, tree, place, "/nonexistent", OutputPipes(()), group)
+    clients = Clients(Context(settings, policy(), mad, tree, place, "/nonexistent", OutputPipes(()), group))
     for name in NAMES:
         clients._loaded(name)
     return mad, clients

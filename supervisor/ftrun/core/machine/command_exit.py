@@ -6,7 +6,7 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import blamed
 from ftrun.core.machine.states import Finish, Job, Launching, Running, Starting, Suspect
-from ftrun.core.machine.stopping import Outcome, stop, trouble
+from ftrun.core.machine.stopping import Outcome, restart_or_escalate, stop
 from ftrun.core.machine.watching import credit
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
@@ -37,10 +37,10 @@ def exited(
     fault = blamed(attempt, policy)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
-        return trouble(job, attempt, "fault", why, event.now, policy, written, status, fault)
+        return restart_or_escalate(job, attempt, "fault", why, event.now, policy, written, status, fault)
     final = diagnosis is not None and not diagnosis.recoverable and "failure" in policy.restart_on
     incurable = why if final else None
-    return trouble(job, attempt, "failure", why, event.now, policy, written, status, incurable=incurable)
+    return restart_or_escalate(job, attempt, "failure", why, event.now, policy, written, status, incurable=incurable)
 
 
 def _diagnosis(event: ev.CommandExited) -> "Diagnosis | None":

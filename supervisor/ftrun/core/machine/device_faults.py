@@ -11,9 +11,9 @@ from ftrun.core.machine.stopping import (
     escalation,
     finish_with,
     isolate,
+    restart_or_escalate,
     stop,
     times_in_words,
-    trouble,
     unless_schedules_exhausted,
 )
 from ftrun.core.machine.values import Attempt, Fault
@@ -42,17 +42,17 @@ def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, w
     why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
     hopeless = _hopeless(job, fault, policy)
     if hopeless is None or fault.by_user:
-        return trouble(job, attempt, "fault", why, now, policy, written, fault=fault)
+        return restart_or_escalate(job, attempt, "fault", why, now, policy, written, fault=fault)
     why += hopeless
     shed = _shed(job, fault, policy)
     if shed is not None and not exhausted(job.ledger, "fault", policy):
         job, removed = shed
         why += ", continuing without it"
-        return trouble(job, attempt, "fault", why, now, policy, (*written, removed))
+        return restart_or_escalate(job, attempt, "fault", why, now, policy, (*written, removed))
     want = finish_with(exit_codes.NODE_FAULT, why, fault.device)
     written += (escalation("fault", want),)
-    said = sentences.sentence(why, sentences.killing({}), ending(want))
-    return stop(job._replace(want=want), attempt, now, policy, written, said)
+    line = sentences.sentence(why, sentences.killing({}), ending(want))
+    return stop(job._replace(want=want), attempt, now, policy, written, line)
 
 
 def _noted(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:

@@ -150,10 +150,10 @@ def _ended(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy,
         case Launching():
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
-            said = sentences.sentence(
+            line = sentences.sentence(
                 sentences.short(want.message, sentences.REASON), f"ending with {want.code} ({want.verdict})"
             )
-            return stop(job._replace(want=want), phase.attempt, event.now, policy, written, said)
+            return stop(job._replace(want=want), phase.attempt, event.now, policy, written, line)
         case Stopping() if phase.stage != "verdict":
             return job._replace(want=want), written
     attempt = phase.attempt if isinstance(phase, Stopping) else None
@@ -233,8 +233,8 @@ def coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: 
         case Launching():
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
-            said = sentences.sentence(event.why, f"ending with {want.code} ({want.verdict})")
-            return stop(job._replace(want=want), phase.attempt, event.now, policy, written, said)
+            line = sentences.sentence(event.why, f"ending with {want.code} ({want.verdict})")
+            return stop(job._replace(want=want), phase.attempt, event.now, policy, written, line)
         case Stopping(stage="verdict"):
             if isinstance(job.want, Finish) and job.want.verdict in (exit_codes.SUCCEEDED, exit_codes.FAILED):
                 # After a success here the others may still need this member again; a failure here may be a consequence

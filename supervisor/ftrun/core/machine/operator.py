@@ -67,10 +67,10 @@ def restart_asked(job: Job, phase: Phase, event: ev.RestartRequested, policy: Po
         case Launching():
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
-            said = f"restart requested by {_who(event)}"
-            job = job._replace(want=Restart("manual"), blame=Blame(event.now, "manual", said))
+            line = f"restart requested by {_who(event)}"
+            job = job._replace(want=Restart("manual"), blame=Blame(event.now, "manual", line))
             answer = _answer(event, True, "the command is being stopped and will be started again")
-            return stop(job, phase.attempt, event.now, policy, answer, said)
+            return stop(job, phase.attempt, event.now, policy, answer, line)
         case Pending() if isinstance(job.want, Restart):
             job, effects = again(job._replace(want=job.want._replace(delay=0.0)), None, event.now, policy)
             waits = "the command starts as soon as the platform permits it and its devices are healthy"

@@ -31,13 +31,13 @@ def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome
             return early(job, phase, event, policy)
         case Starting() | Running() | Suspect():
             grace = GRACE if policy.stop_grace is None else policy.stop_grace
-            said = sentences.sentence(
+            line = sentences.sentence(
                 f"requested by the platform: {event.why}", "stopping the command, ftrun keeps running"
             )
             return await_end(job._replace(want=Restart("peer")), phase.attempt, event.now, grace), (
                 do.Persist("platform", (("what", "end"), ("why", event.why))),
                 do.Persist("stopping", (("by", "platform"), ("signal", int(signal.SIGTERM)))),
-                do.LogLine(said),
+                do.LogLine(line),
                 do.Forward(signal.SIGTERM),
             )
     return job, effects
@@ -46,5 +46,5 @@ def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome
 def rescheduled(job: Job, phase: Starting | Running | Suspect, event: ev.Rescheduled, policy: Policy) -> Outcome:
     """Restart the command, since the other pods wait for this one."""
     written = do.Persist("platform", (("what", "restart"), ("why", event.why)))
-    said = sentences.sentence(event.why, "restarting the command together with the other pods")
-    return stop(job._replace(want=Restart("peer")), phase.attempt, event.now, policy, (written,), said)
+    line = sentences.sentence(event.why, "restarting the command together with the other pods")
+    return stop(job._replace(want=Restart("peer")), phase.attempt, event.now, policy, (written,), line)

@@ -19,8 +19,8 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     if policy.group:
         if job.order is None or job.order.what != "run" or job.order.epoch <= epoch:
             order = job.order or GroupOrder(epoch, "wait", "no message from rank 0 yet")
-            said = do.LogLine("ready; waiting for the other members of the group, since all start together")
-            return job._replace(phase=Pending(), order=order), (said,) if isinstance(job.want, KeepRunning) else ()
+            line = do.LogLine("ready; waiting for the other members of the group, since all start together")
+            return job._replace(phase=Pending(), order=order), (line,) if isinstance(job.want, KeepRunning) else ()
         epoch = job.order.epoch
     again = job.want if isinstance(job.want, Restart) else None
     number = job.ledger.start_cnt + 1

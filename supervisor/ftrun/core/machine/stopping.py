@@ -17,7 +17,7 @@ Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
 
 
-def trouble(
+def restart_or_escalate(
     job: Job,
     attempt: Attempt,
     cause: Cause,
@@ -40,15 +40,15 @@ def trouble(
         if verdict.verdict == exit_codes.FAILED and cause not in policy.restart_on:
             return stop(job, attempt, now, policy, so_far)  # as without ftrun, so without a log line
         why = sentences.short(verdict.message, sentences.REASON)
-        said = sentences.sentence(why, killing, _spent(job, cause, policy), ending(verdict), sentences.report(seen))
-        return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), said)
+        message = sentences.sentence(why, killing, _spent(job, cause, policy), ending(verdict), sentences.report(seen))
+        return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), message)
     ledger = job.ledger.counted(cause)
     heal = (fault,) if fault is not None and fault.acts else ()  # after a fault of severity `user` nothing is to heal
     want = Restart(cause, ledger.count(cause), wait(ledger, cause, policy), heal, own)
     job = job._replace(ledger=ledger, want=want)
     why = sentences.short(why, sentences.REASON)
-    said = sentences.sentence(why, killing, _healing(want, policy), _restart(want, policy), sentences.report(seen))
-    return stop(job, attempt, now, policy, so_far, said)
+    message = sentences.sentence(why, killing, _healing(want, policy), _restart(want, policy), sentences.report(seen))
+    return stop(job, attempt, now, policy, so_far, message)
 
 
 def _verdict(
@@ -158,12 +158,13 @@ def stop(
     job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = (), say: str | None = None
 ) -> Outcome:
     """Stop the whole tree by decision of ftrun, with the log line `say`."""
-    said = () if say is None else (do.LogLine(say),)
+    log_lines = () if say is None else (do.LogLine(say),)
     if policy.grace <= 0:
         job, effects = kill(job, attempt, now, policy)
-        return job, (*so_far, effects[0], *said, *effects[1:])
+        return job, (*so_far, effects[0], *log_lines, *effects[1:])
     written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", policy.grace)))
-    return job._replace(phase=Stopping(attempt, "term", now + policy.grace)), (*so_far, written, *said, do.Terminate())
+    job = job._replace(phase=Stopping(attempt, "term", now + policy.grace))
+    return job, (*so_far, written, *log_lines, do.Terminate())
 
 
 def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:

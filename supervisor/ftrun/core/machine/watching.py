@@ -5,7 +5,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import blamed
 from ftrun.core.machine.pause import forgiven, lifted, over
 from ftrun.core.machine.states import Done, Healing, Job, Pending, Phase, Restart, Running, Starting, Stopping, Suspect
-from ftrun.core.machine.stopping import Effects, Outcome, trouble
+from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
 from ftrun.core.machine.values import CAUSES, Attempt, Cause, Finding, Ledger, RaisedLimit
 from ftrun.core.rules import adaptive_timeout, hang_rules
 from ftrun.core.rules.idle import observe, unchanged_for
@@ -243,7 +243,7 @@ def _hang(
     cause: Cause = "hang" if fault is None else "fault"
     if fault is None and policy.hangs_stand:
         return _left(job, phase, now, why, policy, so_far)
-    job, effects = trouble(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
+    job, effects = restart_or_escalate(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
     who = phase.finding
     blame = job.blame and job.blame._replace(rank=who.rank, step=who.step, waits=seen.get("waits") is True)
     return job._replace(blame=blame), effects

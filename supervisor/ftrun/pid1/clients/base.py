@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ftrun.messages.probe import Device
 
 SETTLED: Final = 1.0  # s before a helper without urgency is started, so that it does not slow down the command's start
+PERIODS: Final = 10  # samples in an idle timeout
+SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 REFUSALS: Final = 16  # different malformed messages of one helper that are recorded
 Record = tuple[str, tuple[tuple[str, object], ...], str | None]  # name, fields, and a line for the operator
 Message = TypeVar("Message", bound=tuple[Any, ...])
@@ -41,12 +43,12 @@ class Context:
         place: WorkDir,
         beat_dir: str,
         captured: OutputPipes,
-        group: "Group | None",
-        idle_period: float,
+        group: "Group | None" = None,
     ) -> None:
         self.settings, self.policy, self.helpers, self.tree = settings, policy, helpers, tree
         self.place, self.beat_dir, self.captured, self.group = place, beat_dir, captured, group
-        self.idle_period = idle_period
+        idle = policy.limits.idle
+        self.idle_period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
         self.records: list[Record] = []
         self.attempt = 0  # number of the last attempt that was started
         self.command = 0  # pid of the last command that was executed

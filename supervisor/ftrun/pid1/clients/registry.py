@@ -9,21 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ftrun.config.derived import reset_file, state_dir
-from ftrun.config.option_table import Settings
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Rank
-from ftrun.core.rules.policy import Policy
 from ftrun.host import devices
-from ftrun.host.helpers import Helpers
-from ftrun.host.output_pipes import OutputPipes
-from ftrun.host.tree import Tree
-from ftrun.host.work_dir import WorkDir
 from ftrun.pid1.clients.base import Client, Context, Record
 
 if TYPE_CHECKING:
-    from ftrun.config.group_config import Group
     from ftrun.messages.exit_hooks import Work
     from ftrun.messages.state_store import Verdict
     from ftrun.pid1.clients.evidence import Evidence
@@ -37,8 +30,6 @@ if TYPE_CHECKING:
 
 ASKING: Final = 2.0  # s at most for all helpers to report the cause of a failure
 REPORTING: Final = 0.5  # s within which the probe reports a device fault that ended the command
-PERIODS: Final = 10  # samples in an idle timeout
-SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 
 
 class Entry(NamedTuple):
@@ -105,21 +96,9 @@ def load(entry: Entry) -> type[Client[Any]]:
 class Clients:
     """All helper clients of one supervised command."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        policy: Policy,
-        helpers: Helpers,
-        tree: Tree,
-        place: WorkDir,
-        beat_dir: str,
-        captured: OutputPipes,
-        group: "Group | None" = None,
-    ) -> None:
-        idle = policy.limits.idle
-        period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
-        self._helpers, self._tree, self._captured = helpers, tree, captured
-        self._context = Context(settings, policy, helpers, tree, place, beat_dir, captured, group, period)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._helpers, self._tree, self._captured = context.helpers, context.tree, context.captured
         self._running: dict[str, Any] = self._context.running
         self._load(TABLE)
 
