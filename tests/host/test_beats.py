@@ -232,6 +232,28 @@ def test_texts_are_read_again_when_replaced(reader: beats.Beats, writer: Writer)
     assert reader.read(time.monotonic())[0].checkpoint_path is None
 
 
+def test_a_path_that_is_replaced_while_it_is_read_is_still_a_path(
+    reader: beats.Beats, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that saves two files for one step reports the second path while ftrun reads the first."""
+    folder = Path(reader.path)
+    (folder / f"{at.CHECKPOINT}4").write_text("/c/first")
+    (folder / "second").write_text("/c/second")
+    writer.claim(4, step=4)
+    writer.put(4, at.CHECKPOINT_STEP, 5)
+    fstat = os.fstat
+
+    def replaced(fd: int) -> os.stat_result:
+        if (folder / "second").exists():
+            (folder / "second").rename(folder / f"{at.CHECKPOINT}4")
+        return fstat(fd)
+
+    monkeypatch.setattr(beats.Beats, "publish_next_read", lambda *_: None)  # it uses fstat as well
+    monkeypatch.setattr(os, "fstat", replaced)
+    assert reader.read(time.monotonic())[0].checkpoint_path == "/c/first"
+    assert reader.read(time.monotonic())[0].checkpoint_path == "/c/second"
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

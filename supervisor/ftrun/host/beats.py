@@ -327,10 +327,9 @@ class Beats:
         key = (status.st_ino, status.st_size, status.st_mtime_ns)
         if self._texts.get(name, (None, None))[0] != key:
             content = _plain_file(path) if st.S_ISREG(status.st_mode) else None
-            content = (
-                content and content.partition(b"\0")[0]
-            )  # it becomes an environment variable of the next start, which cannot contain NUL
-            self._texts[name] = (key, content.decode("utf-8", "surrogateescape") if content else None)
+            # It becomes an environment variable of the next start, which cannot contain NUL.
+            content = content.partition(b"\0")[0] if content else b""
+            self._texts[name] = (key, content.decode("utf-8", "surrogateescape") or None)
         return self._texts[name][1]
 
     def _touched(self) -> object:
@@ -351,14 +350,14 @@ class Beats:
 
 def _plain_file(path: str) -> bytes | None:
     """Return the content of a regular file without following links, and None if it has a second name: another user with
-    access may have put it there."""
+    access may have put it there.  A file without a name was replaced after it was opened, and its content is whole."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         found = os.fstat(fd)
-        return os.read(fd, TEXT_LIMIT) if st.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
+        return os.read(fd, TEXT_LIMIT) if st.S_ISREG(found.st_mode) and found.st_nlink <= 1 else None
     except OSError:
         return None
     finally:

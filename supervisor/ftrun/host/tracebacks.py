@@ -64,7 +64,7 @@ def _content(folder: int, name: str) -> bytes:
         return b""
     try:
         status = os.fstat(file)
-        return os.read(file, at.SIZE + 1) if st.S_ISREG(status.st_mode) and status.st_nlink == 1 else b""
+        return os.read(file, at.SIZE + 1) if st.S_ISREG(status.st_mode) and status.st_nlink <= 1 else b""
     except OSError:
         return b""
     finally:
