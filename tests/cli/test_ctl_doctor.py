@@ -16,7 +16,7 @@ from ftrun.cli.doctor import devices, disk, memory, process, versions
 from ftrun.cli.doctor.finding import Finding
 from ftrun.helpers.checkpoint_watcher import disk as watched
 from ftrun.helpers.evidence import stacks
-from ftrun.host import cgroup, procfs
+from ftrun.host import mounts, oom
 from support.runs import HOUSE, PID1, Runs, need_mounts, need_pid1
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
@@ -138,7 +138,7 @@ def test_a_memory_file_system_of_each_size(size: str, state: str) -> None:
 
 
 def test_no_memory_file_system_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(procfs, "memory_folders", list)
+    monkeypatch.setattr(mounts, "memory_folders", list)
     found = only(memory.shared())
     assert found.state == "missing"
     assert "no memory file system is mounted" in found.found
@@ -244,12 +244,12 @@ def test_a_group_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(cgroup, "files", lambda *texts: iter([f"{tmp_path}/memory.events"]))
-    monkeypatch.setattr(cgroup, "oom_kills", lambda: 2)
+    monkeypatch.setattr(oom, "files", lambda *texts: iter([f"{tmp_path}/memory.events"]))
+    monkeypatch.setattr(oom, "oom_kills", lambda: 2)
     group, pids = memory.groups()
     assert group.found == "version 2, memory limit 1.0 GiB, 0 MiB used, 2 OOM kills so far"
     assert (group.state, pids.state, pids.found) == ("warning", "warning", "at most 100")
-    monkeypatch.setattr(cgroup, "files", lambda *texts: iter(()))
+    monkeypatch.setattr(oom, "files", lambda *texts: iter(()))
     assert only(memory.groups()).found == "not visible"
 
 

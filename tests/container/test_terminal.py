@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from support.containers import PYTHON, Recorder, Starter, Terminal, afresh
-from support.runs import FTRUN, Mode, alive, children, state_of, status, wait_for
+from support.runs import FTRUN, Mode, alive, children, state_of, wait_for
 
 INTERRUPT, QUIT, SUSPEND = b"\x03", b"\x1c", b"\x1a"
 
 
 def program(folder: Path, text: str) -> list[str]:
-    """A small program that says what it sees; `say` writes to the terminal."""
+    """A small program; its `say` writes a line to the terminal."""
     file = folder / "program.py"
     head = "import os, sys, signal, termios, time\ndef say(text): os.write(1, (text + '\\n').encode())\n"
     file.write_text(head + text)
@@ -26,14 +26,18 @@ def program(folder: Path, text: str) -> list[str]:
 # --- ftrun leads the session, as in `docker run -it` ------------------------------------------------------------------
 
 
-def test_the_command_has_the_foreground(start: Starter, mode: Mode, tmp_path: Path) -> None:
-    seen = "say('it is %s' % (os.tcgetpgrp(0) == os.getpgrp() == os.getpid()))\nsys.exit(3)"
-    run = start(*program(tmp_path, seen), mode=mode, tty=True)
+def test_the_command_has_the_foreground_and_reads_what_is_typed(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    code = "say('foreground %s' % (os.tcgetpgrp(0) == os.getpgrp() == os.getpid()))\nsay('<%s>' % input())\nsys.exit(3)"
+    run = start(*program(tmp_path, code), mode=mode, tty=True)
+    run.terminal.wait(b"foreground True")
+    run.terminal.type(b"word\n")
     assert run.wait() == 3
-    assert b"it is True" in run.terminal.look()
+    assert b"<word>" in run.terminal.look()
 
 
-def test_interrupt_arrives_once(start: Starter, mode: Mode, recorder: Recorder) -> None:
+def test_keys_reach_the_whole_group_and_other_signals_the_command_alone(
+    start: Starter, mode: Mode, recorder: Recorder
+) -> None:
     run = start(*recorder.with_child, mode=mode, tty=True)
     recorder.ready()
     recorder.got(0, of_child=True)
@@ -41,12 +45,15 @@ def test_interrupt_arrives_once(start: Starter, mode: Mode, recorder: Recorder) 
     assert recorder.got(1) == recorder.got(1, of_child=True) == [signal.SIGINT]
     run.kill(signal.SIGUSR1)
     assert recorder.got(2) == [signal.SIGINT, signal.SIGUSR1]
-    run.kill(signal.SIGTERM)
+    run.terminal.resize(31, 99)
+    assert recorder.got(3)[2:] == recorder.got(2, of_child=True)[1:] == [signal.SIGWINCH]
+    run.kill(signal.SIGTERM)  # ends the recorder, and then ftrun ends the child with a SIGTERM of its own
     assert run.wait() == 0
+    assert recorder.got(3, of_child=True)[2:] in ([signal.SIGTERM], [signal.SIGTERM, signal.SIGCONT])
 
 
 @pytest.mark.parametrize(("key", "code"), [(INTERRUPT, 130), (QUIT, 131)], ids=["ctrl-c", "ctrl-backslash"])
-def test_interrupt_ends_it(start: Starter, mode: Mode, key: bytes, code: int) -> None:
+def test_an_interrupt_ends_the_job(start: Starter, mode: Mode, key: bytes, code: int) -> None:
     script = "ulimit -c 0; echo up; exec sleep 600"
     options = ["--restart-on", "hang,failure"]
     run = start("sh", "-c", script, mode=mode, tty=True, options=options)
@@ -54,25 +61,6 @@ def test_interrupt_ends_it(start: Starter, mode: Mode, key: bytes, code: int) ->
     run.terminal.type(key)
     assert run.wait() == code
     assert len(run.named("spawned")) == 1
-
-
-def test_window_size(start: Starter, mode: Mode, recorder: Recorder) -> None:
-    run = start(*recorder.alone, mode=mode, tty=True)
-    recorder.ready()
-    run.terminal.resize(31, 99)
-    assert recorder.got(1) == [signal.SIGWINCH]
-    run.kill(signal.SIGUSR1)
-    assert recorder.got(2) == [signal.SIGWINCH, signal.SIGUSR1]
-    run.kill(signal.SIGTERM)
-    assert run.wait() == 0
-
-
-def test_typed_input_arrives(start: Starter, mode: Mode) -> None:
-    run = start("sh", "-c", 'echo up; read a; echo "<$a>"', mode=mode, tty=True)
-    run.terminal.wait(b"up")
-    run.terminal.type(b"word\n")
-    assert run.wait() == 0
-    assert b"<word>" in run.terminal.look()
 
 
 RAW = """
@@ -85,8 +73,8 @@ while True:
 """
 
 
-def test_modes_after_a_hang(start: Starter, mode: Mode, tmp_path: Path) -> None:
-    """What was killed in raw mode leaves neither the next attempt nor the person with a broken terminal."""
+def test_terminal_modes_are_restored_after_a_hang(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    """For the next attempt and for the user."""
     options = ["--start-timeout", "300ms", "--max-restarts", "2"]
     terminal = start.new_terminal()
     before = terminal.modes()
@@ -98,7 +86,7 @@ def test_modes_after_a_hang(start: Starter, mode: Mode, tmp_path: Path) -> None:
     assert terminal.modes() == before
 
 
-def test_job_control_inside(start: Starter, mode: Mode) -> None:
+def test_the_command_can_be_a_shell_with_job_control(start: Starter, mode: Mode) -> None:
     run = start("bash", "--norc", "--noprofile", "--noediting", "-i", mode=mode, tty=True, env={"PS1": "prompt> "})
     terminal = run.terminal
     terminal.wait(b"prompt> ")
@@ -121,8 +109,7 @@ def test_job_control_inside(start: Starter, mode: Mode) -> None:
     assert not run.named("hang")
 
 
-def test_hang_up(start: Starter, mode: Mode) -> None:
-    """The person is gone: the command gets SIGHUP, and ftrun does not mind the dead terminal."""
+def test_a_hang_up_of_the_terminal_ends_the_command(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", "echo up; exec sleep 600", mode=mode, tty=True)
     run.terminal.wait(b"up")
     run.terminal.hang_up()
@@ -132,7 +119,7 @@ def test_hang_up(start: Starter, mode: Mode) -> None:
 
 # --- no shell above: what the terminal stops would be an orphaned process group without ftrun -------------------------
 
-# Says every line that it reads, and at which start that is.
+# Prints every line that it reads, with the number of the start.
 STUBBORN_READER = """
 start = os.environ['MA_PROC_START_CNT']
 say('u' + 'p' + start)
@@ -147,8 +134,7 @@ for line in iter(lambda: os.read(0, 100), b''):
 SCRIPT = ("sh", "-c", '"$@"; code=$?; echo; exit $code', "sh")
 
 
-def suspended_in_vain(terminal: Terminal, number: int) -> None:
-    """The key is pressed, and what is typed then arrives."""
+def assert_suspend_has_no_effect(terminal: Terminal, number: int) -> None:
     for times in (1, 2):
         terminal.type(SUSPEND)
         terminal.type(b"word%d\n" % times)
@@ -156,21 +142,23 @@ def suspended_in_vain(terminal: Terminal, number: int) -> None:
 
 
 @pytest.mark.parametrize("above", [(), SCRIPT], ids=["alone", "script"])
-def test_suspend_without_a_shell(start: Starter, mode: Mode, tmp_path: Path, above: tuple[str, ...]) -> None:
-    """The command goes on, as it would without ftrun, and so does what a restart has started."""
+def test_suspend_without_a_shell_has_no_effect(
+    start: Starter, mode: Mode, tmp_path: Path, above: tuple[str, ...]
+) -> None:
+    """As without ftrun; also after a restart."""
     options = ["--restart-on", "failure", "--backoff", "1ms"]
     run = start(*program(tmp_path, STUBBORN_READER), mode=mode, tty=True, options=options, above=above)
     run.terminal.wait(b"up1")
-    suspended_in_vain(run.terminal, 1)
+    assert_suspend_has_no_effect(run.terminal, 1)
     run.terminal.type(b"fail\n")
     run.terminal.wait(b"up2")
-    suspended_in_vain(run.terminal, 2)
+    assert_suspend_has_no_effect(run.terminal, 2)
     run.terminal.type(b"end\n")
     assert run.wait() == 0
 
 
-def test_a_group_that_stops_itself_for_the_terminal_goes_on(start: Starter, mode: Mode, tmp_path: Path) -> None:
-    """As a full-screen program does after it has put the screen in order."""
+def test_a_group_that_stops_itself_for_the_terminal_is_continued(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    """As a full-screen program does after it has restored the screen."""
     seen = "signal.signal(signal.SIGTSTP, signal.SIG_DFL)\nsay('u' + 'p')\n"
     seen += "os.kill(0, signal.SIGTSTP)\nsay('further')\nos.kill(os.getpid(), signal.SIGTTIN)\nsys.exit(4)"
     run = start(*program(tmp_path, seen), mode=mode, tty=True)
@@ -179,7 +167,7 @@ def test_a_group_that_stops_itself_for_the_terminal_goes_on(start: Starter, mode
     assert not run.named("hang")
 
 
-def test_an_operators_sigstop_is_a_stop(start: Starter, mode: Mode) -> None:
+def test_sigstop_of_an_operator_stops_the_command(start: Starter, mode: Mode) -> None:
     run = start("sleep", "600", mode=mode, tty=True)
     command = run.command
     os.kill(command, signal.SIGSTOP)
@@ -192,7 +180,7 @@ def test_an_operators_sigstop_is_a_stop(start: Starter, mode: Mode) -> None:
     run.wait()
 
 
-def test_interrupt_while_a_restart_waits(start: Starter, mode: Mode) -> None:
+def test_interrupt_during_the_backoff_ends_the_job(start: Starter, mode: Mode) -> None:
     """The foreground is not left to the process group that has ended."""
     options = ["--restart-on", "failure", "--backoff", "60s"]
     run = start("sh", "-c", "exit 3", mode=mode, tty=True, options=options)
@@ -273,7 +261,7 @@ def shell(start: Starter, tmp_path: Path) -> Shell:
     return Shell(start, tmp_path)
 
 
-# Says every line that it reads.
+# Prints every line that it reads.
 READER = """
 say('u' + 'p')
 for line in iter(lambda: os.read(0, 100), b''):
@@ -281,7 +269,7 @@ for line in iter(lambda: os.read(0, 100), b''):
 """
 
 
-def test_suspend_and_fg(shell: Shell, tmp_path: Path) -> None:
+def test_suspend_and_fg_stop_and_continue_the_job(shell: Shell, tmp_path: Path) -> None:
     shell.type(shell.line(*program(tmp_path, READER), after="; echo code=$?"))
     shell.terminal.wait(b"up\r\n")
     command = shell.run.command
@@ -314,7 +302,7 @@ def test_bg_leaves_the_terminal_to_the_shell(shell: Shell, tmp_path: Path) -> No
     shell.prompt()
     shell.type("bg")
     shell.prompt()
-    # It reads, which the background may not: it is stopped again, and ftrun with it.
+    # A background process may not read: the command is stopped again, and ftrun with it.
     wait_for(lambda: len(shell.run.named("spawned")) == 1 and state_of(shell.ftrun) == "T", "the stop")
     shell.shows(command, "T")
     shell.foreground(shell.bash)
@@ -326,7 +314,7 @@ def test_bg_leaves_the_terminal_to_the_shell(shell: Shell, tmp_path: Path) -> No
 SLEEPER = "say('u' + 'p')\nwhile True:\n    time.sleep(600)\n"
 
 
-def test_bg_and_then_fg(shell: Shell, tmp_path: Path) -> None:
+def test_interrupt_after_bg_and_fg_ends_the_job(shell: Shell, tmp_path: Path) -> None:
     shell.type(shell.line(*program(tmp_path, SLEEPER)))
     shell.terminal.wait(b"up\r\n")
     command = shell.run.command
@@ -354,8 +342,8 @@ say('<' + os.read(0, 100).decode().strip() + '>')
 
 
 @pytest.mark.parametrize("how", ["&", ""], ids=["started there", "sent there"])
-def test_from_the_background_to_the_foreground(shell: Shell, tmp_path: Path, how: str) -> None:
-    """bash tells a running job nothing of that: the command has the terminal as soon as it wants it."""
+def test_fg_gives_a_background_job_the_terminal(shell: Shell, tmp_path: Path, how: str) -> None:
+    """bash sends a running job no signal: the command has the terminal as soon as it uses it."""
     go = tmp_path / "go"
     shell.type(shell.line(*program(tmp_path, LATE_READER), str(go), after=how))
     shell.terminal.wait(b"up\r\n")
@@ -368,7 +356,7 @@ def test_from_the_background_to_the_foreground(shell: Shell, tmp_path: Path, how
     shell.shows(command, "SR")
     shell.foreground(shell.bash)
     shell.type("fg")
-    # Sent there, ftrun may hear of that only now, and pass the foreground on at once.
+    # ftrun may get the SIGCONT of `bg` only now, and pass the foreground on at once.
     shell.foreground(shell.ftrun, command)
     go.touch()
     shell.foreground(command)
@@ -379,7 +367,7 @@ def test_from_the_background_to_the_foreground(shell: Shell, tmp_path: Path, how
     shell.leave()
 
 
-def test_started_in_the_background_it_stops_where_it_reads(shell: Shell, tmp_path: Path) -> None:
+def test_a_job_started_in_the_background_stops_when_it_reads(shell: Shell, tmp_path: Path) -> None:
     shell.type(shell.line(*program(tmp_path, READER), after="&"))
     shell.prompt()
     shell.terminal.wait(b"up\r\n")
@@ -391,8 +379,8 @@ def test_started_in_the_background_it_stops_where_it_reads(shell: Shell, tmp_pat
     shell.leave()
 
 
-def test_the_end_in_the_background(shell: Shell, tmp_path: Path) -> None:
-    """Whoever is in the background when it ends takes nothing and changes no modes."""
+def test_the_end_in_the_background_leaves_the_terminal_unchanged(shell: Shell, tmp_path: Path) -> None:
+    """Neither the foreground nor the modes."""
     go = tmp_path / "go"
     waiting = f"say('u' + 'p')\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.02)\n"
     shell.type(shell.line(*program(tmp_path, waiting)))
@@ -412,32 +400,7 @@ def test_the_end_in_the_background(shell: Shell, tmp_path: Path) -> None:
     shell.leave()
 
 
-def test_without_a_terminal_on_stdin_nothing_touches_it(shell: Shell, tmp_path: Path) -> None:
-    shell.type(shell.line(*program(tmp_path, SLEEPER), after="< /dev/null"))
-    shell.terminal.wait(b"up\r\n")
-    command = shell.run.command
-    assert shell.terminal.foreground() == shell.ftrun != command
-    assert status(command)["NSpgid"].split()[-1] == str(command)
-    shell.terminal.type(INTERRUPT)
-    shell.prompt()
-    assert shell.run.named("ended")[0]["exit_code"] == 130
-    shell.leave()
-
-
-def test_in_a_pipeline(shell: Shell, tmp_path: Path) -> None:
-    """The others keep the foreground; the keys that reach them reach the command through ftrun."""
-    shell.type(shell.line(*program(tmp_path, SLEEPER), after="| cat"))
-    shell.terminal.wait(b"up\r\n")
-    assert shell.terminal.foreground() == shell.ftrun
-    shell.terminal.type(INTERRUPT)
-    shell.prompt()
-    wait_for(lambda: shell.run.named("ended"), "the end")
-    assert shell.run.named("ended")[0]["exit_code"] == 130
-    wait_for(lambda: not alive(shell.ftrun), "the end")
-    shell.leave()
-
-
-# Says every line that it reads from the terminal, wherever its stdin comes from.
+# Prints every line that it reads from the terminal, whatever its stdin is.
 TERMINAL_READER = """
 terminal = os.open('/dev/tty', os.O_RDONLY)
 say('u' + 'p')
@@ -457,10 +420,13 @@ for line in iter(lambda: os.read(terminal, 100), b''):
     ],
     ids=["no stdin", "after a pipe", "before a pipe", "amid pipes", "script"],
 )
-def test_suspend_where_the_terminal_is_not_handed_over(shell: Shell, tmp_path: Path, before: str, after: str) -> None:
+def test_a_job_that_shares_the_foreground_stops_and_continues(
+    shell: Shell, tmp_path: Path, before: str, after: str
+) -> None:
     shell.type(before + shell.line(*program(tmp_path, SLEEPER), after=after))
     shell.terminal.wait(b"up\r\n")
     command = shell.run.command
+    assert shell.terminal.foreground() == os.getpgid(shell.ftrun) != os.getpgid(command) == command
     for times in (1, 2):
         shell.terminal.type(SUSPEND)
         shell.terminal.wait(b"Stopped", times)
@@ -479,8 +445,8 @@ def test_suspend_where_the_terminal_is_not_handed_over(shell: Shell, tmp_path: P
 
 
 @pytest.mark.parametrize("before", ["", "echo | "], ids=["no stdin", "after a pipe"])
-def test_it_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Path, before: str) -> None:
-    """As the command itself may: in the foreground, after a stop, and not in the background."""
+def test_a_command_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Path, before: str) -> None:
+    """In the foreground, also after a stop, and not in the background."""
     shell.type(before + shell.line(*program(tmp_path, TERMINAL_READER), after="" if before else "< /dev/null"))
     shell.terminal.wait(b"up\r\n")
     command = shell.run.command
@@ -500,8 +466,8 @@ def test_it_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Pat
     shell.leave()
 
 
-def test_a_pipeline_stops_as_a_whole(shell: Shell, tmp_path: Path) -> None:
-    """Also where the command has asked for the terminal, so that the key went to it alone."""
+def test_suspend_stops_the_complete_pipeline(shell: Shell, tmp_path: Path) -> None:
+    """Also if the command has used the terminal, so that the key reached it alone."""
     shell.type(shell.line(*program(tmp_path, TERMINAL_READER), after="| cat"))
     shell.terminal.wait(b"up\r\n")
     command, group = shell.run.command, os.getpgid(shell.ftrun)
@@ -523,8 +489,7 @@ def test_a_pipeline_stops_as_a_whole(shell: Shell, tmp_path: Path) -> None:
     shell.leave()
 
 
-def test_a_reader_of_the_output_keeps_the_terminal(shell: Shell, tmp_path: Path) -> None:
-    """As a pager does: it reads keys while the command writes."""
+def test_a_pager_of_the_output_keeps_the_terminal(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "pager").mkdir()
     pager = program(tmp_path / "pager", "os.read(0, 1)\n" + TERMINAL_READER)
     line = shell.line(*program(tmp_path, SLEEPER), after="| " + shlex.join(pager))
@@ -538,7 +503,7 @@ def test_a_reader_of_the_output_keeps_the_terminal(shell: Shell, tmp_path: Path)
     shell.leave()
 
 
-def test_suspend_while_a_restart_waits(shell: Shell) -> None:
+def test_suspend_during_the_backoff_stops_ftrun(shell: Shell) -> None:
     words = ["--restart-on", "failure", "--backoff", "60s", "--run-dir", str(shell.run.run_dir), "sh", "-c", "exit 3"]
     shell.type(shlex.join([*FTRUN, *words]))
     shell.run.until("exited")
@@ -557,7 +522,7 @@ def test_suspend_while_a_restart_waits(shell: Shell) -> None:
 # --- a parent that watches ftrun stop, without a terminal -------------------------------------------------------------
 
 
-# As a shell starts a job.
+# Starts a job as a shell does.
 PARENT = """
 import os, sys, time
 if os.fork():
@@ -567,9 +532,8 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU], ids=lambda s: s.name)
+@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGTTIN], ids=lambda s: s.name)
 def test_the_parent_sees_the_stop_of_the_command(start: Starter, number: int) -> None:
-    """Who stops ftrun as a shell would stop the command finds it stopped, and continues both."""
     run = start("sleep", "600", above=[*PYTHON, "-c", PARENT])
     run.until("spawned")
     ftrun, command = int(run.until("started")["pid"]), run.command
@@ -577,7 +541,7 @@ def test_the_parent_sees_the_stop_of_the_command(start: Starter, number: int) ->
         os.kill(ftrun, number)
         wait_for(lambda: state_of(ftrun) == state_of(command) == "T", "the stop")
         os.kill(ftrun, signal.SIGCONT)
-        wait_for(lambda: {state_of(ftrun), state_of(command)} <= {"R", "S"}, "their going on")
+        wait_for(lambda: {state_of(ftrun), state_of(command)} <= {"R", "S"}, "that both continue")
     os.kill(ftrun, signal.SIGTERM)
     assert run.until("ended")["exit_code"] == 143
     wait_for(lambda: not alive(ftrun), "the end")

@@ -1,4 +1,4 @@
-"""If the kernel kills a whole control group for memory, ftrun is exempt, and only ftrun.
+"""The count of out-of-memory kills; and if the kernel kills a whole control group for memory, only ftrun is exempt.
 
 The kernel's own kill is not tested: not every machine has a memory controller of version 2.  A file with the group's
 setting replaces it; the rest is real.
@@ -12,16 +12,74 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.host import cgroup, oom
-from support.runs import Run, Runs, need_mounts, python, wait_for
+from ftrun.host import mounts, oom, procfs
+from support.runs import Run, Runs, children, need_mounts, python, wait_for
+
+V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,relatime - cgroup2 cgroup rw,nsdelegate\n"
+V1 = (
+    "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
+    "34 31 0:31 {root} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+    "35 31 0:32 {root} /sys/fs/cgroup/memory rw shared:3 master:1 - cgroup cgroup rw,memory\n"
+)
+HYBRID = V1 + "41 31 0:38 {root} /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+EVENTS, CONTROL = "/memory.events", "/memory.oom_control"
+CASES = {
+    "2, in a namespace": ("0::/\n", V2, "/", ["/sys/fs/cgroup" + EVENTS]),
+    "2, a group below": ("0::/job/1\n", V2, "/", ["/sys/fs/cgroup/job/1" + EVENTS]),
+    "2, the host's path": ("0::/pods/a\n", V2, "/pods/a", ["/sys/fs/cgroup" + EVENTS]),
+    "2, below the host's path": ("0::/pods/a/b\n", V2, "/pods/a", ["/sys/fs/cgroup/b" + EVENTS]),
+    "2, beside the host's path": ("0::/pods/ab\n", V2, "/pods/a", ["/sys/fs/cgroup" + EVENTS]),
+    "2, outside of the namespace": ("0::/../other\n", V2, "/", ["/sys/fs/cgroup" + EVENTS]),
+    "1": ("5:cpu:/x\n4:memory:/x\n", V1, "/", ["/sys/fs/cgroup/memory/x" + CONTROL]),
+    "1, the host's path": ("4:cpu,memory:/docker/a\n", V1, "/docker/a", ["/sys/fs/cgroup/memory" + CONTROL]),
+    "both": (
+        "0::/\n4:memory:/x\n",
+        HYBRID,
+        "/",
+        ["/sys/fs/cgroup/memory/x" + CONTROL, "/sys/fs/cgroup/unified" + EVENTS],
+    ),
+    "none": ("", "", "/", []),
+    "mad": ("0\n::\nx:y\n", "a - b\n - \n-\n", "/", []),
+}
+
 
 WITHOUT = ("setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource", "--")
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_files_yields_the_paths_of_the_oom_counter(case: tuple[str, str, str, list[str]]) -> None:
+    groups, mountinfo, root, expected = case
+    assert list(oom.files(groups, mounts.parse(mountinfo.replace("{root}", root)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n", 2),
+        ("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n", 7),
+        ("oom_kill_disable 0\nunder_oom 0\n", None),  # before Linux 4.13
+        ("oom_kill many\n", None),
+        (None, None),
+    ],
+)
+def test_oom_kills_reads_the_counter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, expected: int | None
+) -> None:
+    file = tmp_path / "events"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setattr(oom, "files", lambda *_: [str(file)])
+    assert oom.oom_kills() == expected
+
+
+def test_files_of_proc_longer_than_a_page_are_read_completely() -> None:
+    assert len(procfs.read("/proc/self/maps", 1 << 20) or b"") > 4096
+
+
 def group() -> str:
     """The folder of our control group of version 2."""
-    texts = (Path(f"/proc/self/{name}").read_text() for name in ("cgroup", "mountinfo"))
-    found = [path for path in cgroup.files(*texts) if path.endswith("/memory.events")]
+    paths = oom.files(Path("/proc/self/cgroup").read_text(), mounts.listed())
+    found = [path for path in paths if path.endswith("/memory.events")]
     if not found:
         pytest.skip("no control groups of version 2 are mounted")
     return os.path.dirname(found[0])
@@ -29,10 +87,6 @@ def group() -> str:
 
 def score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
-
-
-def below(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def started(runs: Runs, setting: int, *prefix: str, given: int = 100) -> Run:
@@ -51,8 +105,8 @@ def test_ftrun_is_exempt_and_its_children_are_not(runs: Runs) -> None:
     run.until("spawned")
     first = run.state["pid"]
     assert score(first) == 100
-    wait_for(lambda: len(below(run.pid)) > 1, "a helper")
-    assert {score(pid) for pid in below(run.pid)} == {100}
+    wait_for(lambda: len(children(run.pid)) > 1, "a helper")
+    assert {score(pid) for pid in children(run.pid)} == {100}
     os.kill(first, signal.SIGKILL)  # the command that is started again has its value from a spared ftrun
     run.until("spawned", 2)
     again = wait_for(lambda: (pid := run.state["pid"]) != first and pid, "the command in the state")
@@ -67,8 +121,8 @@ def test_where_it_is_not_needed_or_not_allowed_nothing_changes(
 ) -> None:
     run = started(runs, setting, *prefix)
     run.until("spawned")
-    wait_for(lambda: len(below(run.pid)) > 1, "a helper")
-    assert {score(pid) for pid in (run.pid, *below(run.pid))} == {100}
+    wait_for(lambda: len(children(run.pid)) > 1, "a helper")
+    assert {score(pid) for pid in (run.pid, *children(run.pid))} == {100}
     run.process.send_signal(signal.SIGTERM)
     run.wait()
     assert "oom" not in run.stderr
@@ -78,19 +132,19 @@ def test_the_setting_of_a_group_above_counts(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (inner / "memory.oom.group").write_text("0\n")
-    assert not cgroup.killed_together(str(inner))
+    assert not oom.killed_together(str(inner))
     (tmp_path / "a" / "memory.oom.group").write_text("1\n")
-    assert cgroup.killed_together(str(inner))
+    assert oom.killed_together(str(inner))
 
 
 # Without the capability a process may go down to 0, the lowest that it ever had, but not to -1000.
 FORKED = """
 import os, time
-from ftrun.host import cgroup, oom, signals, spawn
+from ftrun.host import oom, signals, spawn
 write = lambda text: open(oom.PATH, "w").write(text)
 score = lambda pid: int(open(f"/proc/{pid}/oom_score_adj").read())
 write("100")
-cgroup.killed_together, oom.EXEMPT = lambda: True, b"0"
+oom.killed_together, oom.EXEMPT = lambda: True, b"0"
 oom.exempt_from_group_kill()
 helper = spawn.spawn_helper(["/bin/sleep", "100"], 2).pid
 command = spawn.spawn(["sleep", "100"], os.environ, signals.Inherited(frozenset(), frozenset())).pid

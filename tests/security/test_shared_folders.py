@@ -153,7 +153,7 @@ def test_no_beat_folder_is_removed_but_ours(shared: Path, precious: Path) -> Non
 
 
 def test_a_beat_folder_that_another_user_made_anew_is_not_used(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftrun.host.procfs.memory_folders", lambda: [str(shared)])
+    monkeypatch.setattr("ftrun.host.mounts.memory_folders", lambda: [str(shared)])
     made = beats.create()
     try:
         beat_folders.remove(made.path)  # a command empties the memory file system, and somebody is faster than we

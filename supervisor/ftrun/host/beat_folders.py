@@ -1,4 +1,5 @@
-"""The folders of the beat files, one for each ftrun: their names, locks and removal.
+"""The folders of the beat files, one for each ftrun: their names, locks and removal, and the folder in each from which
+the command imports the hooks.
 
 An ftrun holds a lock (flock(2)) on the file `lock` of its folder for its whole life.  The kernel releases the lock when
 the process ends, however it ends; the lock also works between containers that share /dev/shm, where process ids have no
@@ -13,10 +14,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ftrun.host import procfs
+from ftrun.host.beat_access import READ, closed_to_others
 from ftrun_hooks import layout as at
 
 PREFIX: Final = "ftrun-beats-"
 LOCK: Final = "lock"
+HOOKS: Final = os.path.dirname(os.path.abspath(at.__file__))
+IMPORT_LINK: Final = f"{at.PYTHON}/sitecustomize.py"
 DEPTH: Final = 32  # of nested folders that are removed
 # Limits of one call of `remove_stale`, which runs in PID 1: directory entries, and seconds.
 MAX_ENTRIES: Final = 20_000
@@ -52,6 +57,43 @@ def lock(path: str) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def make_import_folder(path: str) -> None:
+    """Create the first folder on the command's PYTHONPATH: a link to ftrun's sitecustomize, which finds the others.
+
+    Every user may read it, and only ftrun's user may write to it: a command may change its user before it starts
+    Python.  It includes a copy of all hooks if they are installed in a folder that not all users may read.  Raises
+    OSError.
+    """
+    _make_readable_folder(path)
+    target = f"{HOOKS}/auto/sitecustomize.py"
+    if closed_to_others(target, READ) is not None:
+        copy = os.path.basename(HOOKS)
+        target = f"{copy}/auto/sitecustomize.py"
+        for folder in ("", "/auto"):
+            _make_readable_folder(f"{path}/{copy}{folder}")
+            for name in os.listdir(HOOKS + folder):
+                if name.endswith(".py"):
+                    _copy(f"{HOOKS}{folder}/{name}", f"{path}/{copy}{folder}/{name}")
+    os.symlink(target, f"{path}/sitecustomize.py")
+
+
+def _make_readable_folder(path: str) -> None:
+    """Create a folder independent of the umask, including the `__pycache__` that Python would create in it for compiled
+    modules with the command's umask: a user who can write there can have other users run their code."""
+    for folder in (path, f"{path}/__pycache__"):
+        os.mkdir(folder, 0o700)
+        os.chmod(folder, 0o755)
+
+
+def _copy(source: str, path: str) -> None:
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, procfs.read(source, 1 << 20) or b"")
+        os.fchmod(file, 0o644)
+    finally:
+        os.close(file)
 
 
 def remove(path: str) -> None:

@@ -10,9 +10,9 @@ from typing import Final
 
 from ftrun.core.machine.values import TOUCH, Rank
 from ftrun.core.rules.ranks import one_each
-from ftrun.host import beat_folders, beat_slots, import_folder, procfs
+from ftrun.host import beat_folders, beat_slots, mounts, safe_files
 from ftrun.host.beat_access import FOLDER_MODE, Access
-from ftrun.host.beat_folders import is_ours, quietly, remove
+from ftrun.host.beat_folders import IMPORT_LINK, is_ours, make_import_folder, quietly, remove
 from ftrun.host.signals import writing
 from ftrun_hooks import layout as at
 
@@ -38,7 +38,7 @@ class BeatsError(Exception):
 def create() -> "Beats":
     """Create a beat folder in a memory file system and allocate its space, so that a full file system is an error now
     and never a SIGBUS."""
-    folders = procfs.memory_folders()
+    folders = mounts.memory_folders()
     problem, remedy = "no memory file system is mounted at /dev/shm, /run or /tmp", ROOM
     for folder in folders:
         path = beat_folders.new_path(folder)
@@ -48,7 +48,7 @@ def create() -> "Beats":
         except OSError as error:
             problem, remedy = f"{folder}: {error.strerror}", REMEDIES.get(error.errno or 0, ROOM)
             remove(path)
-            for name in (*FILES, f"{at.PYTHON}/sitecustomize.py"):
+            for name in (*FILES, IMPORT_LINK):
                 quietly(os.unlink, f"{path}/{name}")  # there may be no descriptor left to list the folder
             for name in (f"{at.PYTHON}/__pycache__", at.PYTHON, ""):
                 quietly(os.rmdir, f"{path}/{name}")
@@ -103,7 +103,7 @@ class Beats:
         os.close(os.open(f"{self.path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.close(os.open(f"{self.path}/{at.REQUEST}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.chmod(f"{self.path}/{at.REQUEST}", 0o444)
-        import_folder.make(f"{self.path}/{at.PYTHON}")
+        make_import_folder(f"{self.path}/{at.PYTHON}")
         os.chmod(self.path, FOLDER_MODE)  # independent of the umask
         self.access.grant()
 
@@ -116,7 +116,7 @@ class Beats:
     def _is_intact(self) -> bool:
         try:
             files = [os.lstat(f"{self.path}/{name}") for name in (at.BEATS, at.BELL, at.TOUCH)]
-            linked = import_folder.is_intact(f"{self.path}/{at.PYTHON}")
+            linked = os.readlink(f"{self.path}/{IMPORT_LINK}").endswith("/auto/sitecustomize.py")
         except OSError:
             return False
         beats, bell, touch = files
@@ -147,7 +147,11 @@ class Beats:
                 self._map[slot * at.WORD : (slot + at.SLOT_WORDS) * at.WORD] = zero
         self._words[at.H_NEXT_LOOK] = at.NO_LOOK
         self._words[at.H_MAGIC] = at.MAGIC
-        for name in _names(self.path):
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            names = []
+        for name in names:
             if name not in FILES:
                 quietly(os.unlink, f"{self.path}/{name}")
         self.drain_bell()
@@ -326,9 +330,8 @@ class Beats:
             return None
         key = (status.st_ino, status.st_size, status.st_mtime_ns)
         if self._texts.get(name, (None, None))[0] != key:
-            content = _plain_file(path) if st.S_ISREG(status.st_mode) else None
             # It becomes an environment variable of the next start, which cannot contain NUL.
-            content = content.partition(b"\0")[0] if content else b""
+            content = safe_files.read_foreign(path, TEXT_LIMIT).partition(b"\0")[0]
             self._texts[name] = (key, content.decode("utf-8", "surrogateescape") or None)
         return self._texts[name][1]
 
@@ -348,22 +351,6 @@ class Beats:
         remove(self.path)
 
 
-def _plain_file(path: str) -> bytes | None:
-    """Return the content of a regular file without following links, and None if it has a second name: another user with
-    access may have put it there.  A file without a name was replaced after it was opened, and its content is whole."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(fd)
-        return os.read(fd, TEXT_LIMIT) if st.S_ISREG(found.st_mode) and found.st_nlink <= 1 else None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
 def _allocate(fd: int) -> None:
     """Allocate the whole file, so that no store to it can find the memory file system full.  Raises OSError."""
     try:
@@ -376,10 +363,3 @@ def _allocate(fd: int) -> None:
         with writing():
             while size < at.FILE_BYTES:
                 size += os.pwrite(fd, bytes(at.FILE_BYTES - size), size)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

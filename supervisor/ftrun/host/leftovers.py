@@ -69,7 +69,7 @@ def find_processes(marker: bytes, command: tuple[int, int], dead: Group | None) 
     with its marker in their environment; and the members of the command's group, whose environment may be cleared."""
     processes = procfs.all_processes()
     others = [s for s in processes if s.pid != os.getpid() and not s.ended]
-    found = [s for s in others if (s.pid, s.start) == command or marker in environment_entries(s.pid)]
+    found = [s for s in others if (s.pid, s.start) == command or marker in procfs.environment(s.pid)]
     if dead is None:
         return found
     members = [s for s in others if (s.group, s.session) == (dead.number, dead.session) and s.start >= dead.start]
@@ -96,16 +96,12 @@ def _same(dead: Group, processes: list[Stat], marked: bool) -> bool:
 
 def current_namespace() -> NamespaceId | None:
     """Return None if /proc does not provide the data."""
-    first, boot = procfs.stat(1), procfs.read("/proc/sys/kernel/random/boot_id", 64)
+    first, boot = procfs.stat(1), procfs.boot_id()
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return None
-    return (
-        None
-        if first is None or not boot
-        else NamespaceId(boot.decode("ascii", "replace").strip(), namespace, first.start)
-    )
+    return NamespaceId(boot, namespace, first.start) if first is not None and boot else None
 
 
 def _group(command: Stat) -> Group | None:
@@ -124,7 +120,3 @@ def _forks() -> int | None:
     _, found, rest = (procfs.read("/proc/stat", 1 << 20) or b"").partition(b"\nprocesses ")
     number = rest.partition(b"\n")[0]
     return int(number) if found and number.isdigit() else None
-
-
-def environment_entries(pid: int) -> list[bytes]:
-    return (procfs.environment(pid) or b"").split(b"\0")

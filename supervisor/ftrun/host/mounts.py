@@ -27,23 +27,45 @@ _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
+    """A line of mountinfo.  `root`: the folder of the file system that is mounted at `point`.  `options`: those of the
+    file system, not of the mount."""
+
     id: int
     parent: int
+    device: str
+    root: str
     point: str
     type: str
+    options: list[str]
+
+
+def parse(mountinfo: str) -> list[Mount]:
+    """Return the mounts in a text of that format; lines of another format are skipped."""
+    # The kernel quotes a newline in a name, but no other character that Python treats as a line end.
+    return [mount for line in mountinfo.split("\n") if (mount := _parse(line)) is not None]
+
+
+def listed() -> list[Mount]:
+    """Return all mounts that are visible here."""
+    return parse(os.fsdecode(procfs.read("/proc/self/mountinfo", 1 << 22) or b""))
+
+
+def memory_folders() -> list[str]:
+    """Return the mount points of memory file systems, the usual one first."""
+    mounted = {mount.point for mount in listed() if mount.type in ("tmpfs", "ramfs")}
+    known = ["/dev/shm", "/run/shm", os.environ.get("XDG_RUNTIME_DIR", ""), "/run", "/tmp"]
+    return [folder for folder in known if folder in mounted]
 
 
 class Mounts:
     """The current mounts, as seen from this process's root."""
 
     def __init__(self, text: str | None = None) -> None:
-        if text is None:
-            text = os.fsdecode(procfs.read("/proc/self/mountinfo", 1 << 22) or b"")
-        parsed = [mount for line in text.split("\n") if (mount := _parse(line)) is not None]
+        parsed = listed() if text is None else parse(text)
         ids = {mount.id for mount in parsed}
         roots = [m for m in parsed if m.point == "/" and (m.parent == m.id or m.parent not in ids)]
         # The root is not listed in a chroot that is not a mount point, and nothing is listed without /proc.
-        first = roots[0] if roots else Mount(0, 0, "/", "rootfs")
+        first = roots[0] if roots else Mount(0, 0, "", "/", "/", "rootfs", [])
         parents = {m.id: m.parent if m.parent in ids else first.id for m in parsed}
         self._on = {(parents[m.id], m.point): m for m in parsed if m.id not in (first.id, m.parent)}
         self._root = self._top(first)
@@ -114,12 +136,16 @@ def is_network_volume(path: str) -> bool:
 
 def _parse(line: str) -> Mount | None:
     left, _, right = line.partition(" - ")
-    fields = left.split(" ")
     try:
-        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
-        return Mount(int(fields[0]), int(fields[1]), point, right.split(" ", 1)[0])
-    except (ValueError, IndexError):
+        number, parent, device, root, point = (_OCTAL.sub(_unquoted, field) for field in left.split(" ")[:5])
+        kind, _, options = right.split(" ")[:3]
+        return Mount(int(number), int(parent), device, root, point, kind, options.split(","))
+    except ValueError:
         return None
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    return chr(int(found[1], 8))
 
 
 def _names(path: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 MAX_LISTINGS: Final = 16
@@ -119,9 +118,9 @@ def _names() -> list[str]:
         reserve_descriptor()
 
 
-def environment(pid: int) -> bytes | None:
-    """Return the environment with which it was executed, NUL-separated; None if it may not be read."""
-    return read(f"/proc/{pid}/environ", 1 << 20)
+def environment(pid: int) -> list[bytes]:
+    """Return the entries of the environment with which it was executed; a single empty one if it may not be read."""
+    return (read(f"/proc/{pid}/environ", 1 << 20) or b"").split(b"\0")
 
 
 def children(parent: int) -> list[int]:
@@ -141,29 +140,6 @@ def describe_with_user(process: Stat) -> str:
         return f"{describe(process)} of user {os.stat(f'/proc/{process.pid}').st_uid}"
     except OSError:
         return describe(process)
-
-
-def memory_folders() -> list[str]:
-    """Return the mount points of memory file systems, the usual one first."""
-    mounted = memory_mounts(mount_lines(read("/proc/self/mountinfo", 1 << 20)))
-    known = ["/dev/shm", "/run/shm", os.environ.get("XDG_RUNTIME_DIR", ""), "/run", "/tmp"]
-    return [folder for folder in known if folder in mounted]
-
-
-def mount_lines(mountinfo: bytes | None) -> list[str]:
-    """Return the lines of mountinfo.  The kernel quotes a newline in a name, but no other character that Python treats
-    as a line end."""
-    lines = os.fsdecode(mountinfo or b"").split("\n")
-    return [line for line in lines if len(line.partition(" - ")[0].split(" ")) > 4]
-
-
-def memory_mounts(lines: Iterable[str]) -> list[str]:
-    folders = []
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        if right.split(" ", 1)[0] in ("tmpfs", "ramfs"):
-            folders.append(left.split(" ")[4])
-    return folders
 
 
 def boot_id() -> str:

@@ -10,8 +10,6 @@ import os
 import stat
 from typing import Final
 
-from ftrun.host import bounded_read
-
 OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 OTHERS_WRITE: Final = 0o002  # write permission for others; not for the group: Kubernetes grants that to its fsGroup
 
@@ -65,9 +63,61 @@ def read(name: str, limit: int, folder: int | None = None) -> bytes | None:
         os.close(fd)
         raise ForeignFile(f"it belongs to user {status.st_uid}, mode {status.st_mode & 0o7777:o}")
     try:
-        return bounded_read.read(fd, limit)
+        return read_regular(fd, limit)
     except OSError:
         return None
+
+
+def read_foreign(name: str, limit: int, folder: int | None = None) -> bytes:
+    """Return the first `limit` bytes of a file that any user may have created; empty if it is not a regular file, has a
+    second name (it may be a file of this user), or cannot be read.  A file that was replaced after it was opened has no
+    name any more, and its content is complete."""
+    try:
+        fd = os.open(name, os.O_RDONLY | OPEN_FLAGS, dir_fd=folder)
+    except OSError:
+        return b""
+    try:
+        status = os.fstat(fd)
+        return os.read(fd, limit) if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1 else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def read_bounded(path: str, limit: int) -> bytes:
+    """`read_regular` of a file that an option names, which may be a link.  Raises OSError."""
+    return read_regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), limit)
+
+
+def read_regular(fd: int, limit: int) -> bytes:
+    """Return the content of a regular file and close `fd`: a pipe or a device might never end, and a file might grow
+    forever.  Raises ValueError if it is not a regular file or has more than `limit` bytes."""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("it is not a regular file")
+        content = b""
+        while len(content) <= limit and (chunk := os.read(fd, limit + 1 - len(content))):
+            content += chunk
+    finally:
+        os.close(fd)
+    if len(content) > limit:
+        raise ValueError(f"it is larger than {limit} bytes")
+    return content
+
+
+def private_folder(path: str) -> str | None:
+    """Create `path`, a folder that only this user can write to, or return the existing one; if another user has taken
+    that name, one of nine alternatives; None if all are taken.  Raises OSError."""
+    for name in (path, *(f"{path}-{number}" for number in range(1, 10))):
+        try:
+            os.mkdir(name, 0o700)
+        except FileExistsError:
+            pass
+        found = os.lstat(name)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+            return name
+    return None
 
 
 def _only_writable_by_us(folder: os.stat_result) -> bool:

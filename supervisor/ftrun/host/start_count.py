@@ -16,11 +16,11 @@ Two ftruns at the same time in one container share the count; each sees its own 
 """
 
 import os
-import stat as st
 from typing import Final
 
 from ftrun.host import procfs, safe_files, work_dir
 from ftrun.host.journal import RunDirError
+from ftrun.platforms.base import number
 
 FIRST_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h: the number of the machine's first one
 VARIABLE: Final = "MA_PROC_START_CNT"
@@ -37,15 +37,13 @@ class Starts:
         """`identity`: distinguishes this pod from another one in the same container, for example by the schedule."""
         self.once: str | None = None  # the folder for the markers, where it outlives this ftrun
         self._folder = _folder(identity)
-        text = os.environ.get(VARIABLE, "")
-        incoming = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
-        self.count = max(incoming - 1, 0, self._stored_count())
+        self.count = max((number(os.environ, VARIABLE) or 1) - 1, self._stored_count())
         if self._folder is not None:
             self.once = f"{self._folder}/{ONCE}"
 
-    def started(self, number: int) -> None:
+    def started(self, start_cnt: int) -> None:
         """The command is about to be started as this number."""
-        self.count = max(number, self.count)
+        self.count = max(start_cnt, self.count)
         if self._folder is None or self._stored_count() >= self.count:
             return
         path = f"{self._folder}/{FILE}"
@@ -93,18 +91,9 @@ def _folder(identity: tuple[object, ...]) -> str | None:
             return None
         task = next((os.environ[name] for name in TASKS if os.environ.get(name)), "")
         name = work_dir.digest(" ".join(map(str, (namespace, first.start, task, *identity))))
-        temp = work_dir.local_temp_folder("/")
-        for path in (f"{temp}/ftrun-{os.geteuid()}-pod-{name}{tail}" for tail in ("", *"123456789")):
-            try:
-                os.mkdir(path, 0o700)
-            except FileExistsError:
-                pass
-            found = os.lstat(path)
-            if st.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
-                return path
+        return safe_files.private_folder(f"{work_dir.local_temp_folder('/')}/ftrun-{os.geteuid()}-pod-{name}")
     except (OSError, RunDirError):
-        pass
-    return None
+        return None
 
 
 def _descends_from_first() -> bool:

@@ -17,16 +17,27 @@ from ftrun.host import procfs
 FROM_BACKGROUND = (signal.SIGTTIN, signal.SIGTTOU)  # sent to a background process that uses the terminal
 
 
-class Terminal:
-    """`shared`: ftrun's group keeps the foreground until the command needs it.  While the command does not have it,
-    signals of the keys come to ftrun."""
+class JobControl:
+    """Job control of the session's terminal, if there is one.
 
-    def __init__(self, shared: bool) -> None:
-        self._shared = shared
-        with _device() as fd:
-            self._modes = termios.tcgetattr(fd)
-            # Whether ftrun may give away the foreground: not while the shell has put ftrun in the background.
-            self._may_give = not shared and os.tcgetpgrp(fd) == os.getpgrp()
+    While ftrun's group has the foreground, signals of the terminal's keys come to ftrun.  `group` is always the process
+    group of the command.
+    """
+
+    def __init__(self) -> None:
+        self._received: set[int] = set()  # stop signals that ftrun received since the last stop
+        self._has_terminal = False
+        self._shared = True  # ftrun's group keeps the foreground until the command needs it
+        self._may_give = False  # ftrun may give away the foreground
+        try:
+            with _device() as fd:
+                self._modes = termios.tcgetattr(fd)
+                self._shared = not (_is_alone() and _controls(0))
+                # Not while the shell has put ftrun in the background.
+                self._may_give = not self._shared and os.tcgetpgrp(fd) == os.getpgrp()
+                self._has_terminal = True
+        except (OSError, termios.error):
+            self._shared = True
 
     @property
     def keys_reach_command(self) -> bool:
@@ -36,11 +47,13 @@ class Terminal:
     def offer(self) -> int | None:
         """Return the descriptor of the terminal in whose foreground a new command is to run, or None; the terminal's
         original modes are restored."""
+        self._received.clear()
         self.take_back()
         return 0 if self._may_give and not self._shared else None
 
     def take_back(self, modes: bool = True) -> None:
-        """Return to the foreground; `modes`: restore the modes that a killed full-screen program may have changed."""
+        """Return to the foreground, so that signals of the keys come to ftrun; `modes`: restore the modes that a killed
+        full-screen program may have changed."""
         if not self._may_give:
             return
         self._may_give = not self._shared
@@ -53,6 +66,16 @@ class Terminal:
         except (termios.error, OSError):
             pass  # the terminal hung up
 
+    def received(self, number: int, idle: bool) -> None:
+        """ftrun received this stop signal.  `idle`: there is no command to stop, so only ftrun stops, for the shell."""
+        self._received.add(number)
+        if idle and number == signal.SIGTSTP and self._has_terminal and _has_shell():
+            _stop()
+
+    def stops_us(self, number: int) -> bool:
+        """Return whether ftrun must stop with the command, because a shell waits for that."""
+        return (self._has_terminal or number in self._received) and _has_shell()
+
     def resumes(self, group: int, number: int) -> bool:
         """Return whether job control has stopped the command although it would not have stopped without ftrun; if so,
         continue it.
@@ -61,7 +84,9 @@ class Terminal:
         terminal; it is not orphaned, because ftrun is its parent and in its session.  And a command that uses the
         terminal while ftrun's group is in the foreground is entitled to it: from now on it has the foreground.
         """
-        shell = has_shell()
+        if not self._has_terminal:
+            return False
+        shell = _has_shell()
         if number not in FROM_BACKGROUND and shell:
             return False
         try:
@@ -81,21 +106,22 @@ class Terminal:
         return True
 
     def stop_with(self, group: int) -> None:
-        """The terminal has stopped the command: stop as well, so that the shell notices, and continue when the shell
-        continues ftrun."""
+        """The command was stopped: stop as well, so that the shell notices, and continue when the shell continues
+        ftrun."""
+        self._received.clear()
         had_foreground = self._may_give and self._shared
         self.take_back(modes=False)
         self._may_give = False
         if had_foreground:  # the key reached only the command: the rest of the pipeline must stop as well
             with _not_for_us(signal.SIGTSTP):
                 os.killpg(os.getpgrp(), signal.SIGTSTP)
-        stop()
+        _stop()
         # ftrun was continued: in the foreground (`fg`) or not (`bg`).
         self.continued(group)
         _continue(group)
 
     def continued(self, group: int) -> None:
-        """Pass the foreground on to the command if the shell has put ftrun there."""
+        """ftrun was continued (SIGCONT): pass the foreground on to the command if the shell has put ftrun there."""
         if self._shared:
             return  # the command gets it when it needs it
         try:
@@ -110,19 +136,13 @@ class Terminal:
             pass  # the terminal hung up
 
 
-def find() -> Terminal | None:
-    """Return the terminal of this session, or None if there is none."""
-    try:
-        with _device():
-            pass
-        group, me = os.getpgrp(), os.getpid()
-        alone = not any(s.group == group and s.pid != me and not s.ended for s in procfs.all_processes())
-        return Terminal(shared=not (alone and _controls(0)))
-    except (OSError, termios.error):
-        return None
+def _is_alone() -> bool:
+    """Return whether ftrun is the only process of its group."""
+    group, me = os.getpgrp(), os.getpid()
+    return not any(s.group == group and s.pid != me and not s.ended for s in procfs.all_processes())
 
 
-def has_shell() -> bool:
+def _has_shell() -> bool:
     """Return whether a parent shell does job control and can continue ftrun.
 
     That is the POSIX condition for a process group that is not orphaned: the parent of one of its members is in another
@@ -136,15 +156,9 @@ def has_shell() -> bool:
     return any(parent and parent.group != group and parent.session == session for parent in parents)
 
 
-def stop() -> None:
+def _stop() -> None:
     """Stop this process until it is continued."""
     os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def stop_with(group: int) -> None:
-    """Stop together with the command, if there is no terminal."""
-    stop()
-    _continue(group)
 
 
 def _continue(group: int) -> None:

@@ -6,13 +6,13 @@ It accesses only that memory file system, and each call is bounded, whatever the
 
 import os
 import re
-import stat as st
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback
 from ftrun.core.rules.first_death import Death
+from ftrun.host import safe_files
 from ftrun_hooks import _last as at
 
 NS: Final = 1e9
@@ -32,7 +32,7 @@ def read(beat_dir: str, since: float) -> list[Traceback]:
         names = sorted(name for match, name in matched if match and int(match[1]) >= since * NS)
         if len(names) > FILES:
             names = names[: FILES // 2] + names[-FILES // 2 :]
-        parsed = (_parse(_content(folder, name)) for name in names)
+        parsed = (_parse(safe_files.read_foreign(name, at.SIZE + 1, folder)) for name in names)
         tracebacks += [one for one in parsed if one is not None]
     return tracebacks
 
@@ -55,20 +55,6 @@ def _names(folder: int) -> list[str]:
             return [entry.name for entry in islice(entries, ENTRIES)]
     except OSError:
         return []
-
-
-def _content(folder: int, name: str) -> bytes:
-    try:
-        file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return b""
-    try:
-        status = os.fstat(file)
-        return os.read(file, at.SIZE + 1) if st.S_ISREG(status.st_mode) and status.st_nlink <= 1 else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
 
 
 def _parse(content: bytes) -> Traceback | None:

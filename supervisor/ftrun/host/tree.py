@@ -6,9 +6,8 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 
 from ftrun.host import procfs
-from ftrun.host.job_control import JobControl
-from ftrun.host.leftovers import environment_entries
 from ftrun.host.procfs import Stat
+from ftrun.host.terminal import JobControl
 
 FREEZE_ROUNDS = 64
 
@@ -73,7 +72,7 @@ class Tree:
         """
         if self._pid != 1 or process.pid == self.command:
             return False
-        environment = environment_entries(process.pid)
+        environment = procfs.environment(process.pid)
         if self._marker in environment:
             return False
         if process.session == self._session and (self._session != 0 or process.group != 0):

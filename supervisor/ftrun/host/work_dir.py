@@ -5,12 +5,11 @@ gives up on it if it does not answer."""
 import os
 import re
 import select
-import stat as st
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ftrun.host import mounts, procfs
+from ftrun.host import mounts, procfs, safe_files
 from ftrun.host.helpers import Helpers
 from ftrun.host.journal import Journal, RunDirError
 from ftrun.host.signals import Signals
@@ -170,22 +169,13 @@ def local_folder(path: str) -> str:
     """Return the local folder for a path on a network disk: the same each time on this node, and private to this user.
     Raises RunDirError."""
     first = f"{local_temp_folder(path)}/{_name(path, os.getuid())}"
-    for found in (first, *(f"{first}-{number}" for number in range(1, 10))):
-        try:
-            os.mkdir(found, 0o700)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise RunDirError(f"{found}: {error.strerror}; {path} is on a network disk") from None
-        if _is_private(found):
-            return found
-    raise RunDirError(f"{first} already exists and is not a private folder of this user; nor are its alternatives")
-
-
-def _is_private(path: str) -> bool:
-    """Return whether it is a folder that only this user can write to: anyone may create one in a shared temp folder."""
-    found = os.lstat(path)
-    return st.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    try:
+        found = safe_files.private_folder(first)
+    except OSError as error:
+        raise RunDirError(f"{first}: {error.strerror}; {path} is on a network disk") from None
+    if found is None:
+        raise RunDirError(f"{first} already exists and is not a private folder of this user; nor are its alternatives")
+    return found
 
 
 def default_run_dir() -> str:

@@ -28,6 +28,7 @@ from ftrun.host import (
 from ftrun.host.console import Console, of
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.messages import records
+from ftrun.platforms.base import number
 from ftrun.platforms.modelarts import END_GRACE
 from ftrun.platforms.table import SCHEDULES
 from ftrun_hooks import layout
@@ -86,8 +87,8 @@ class Setup(NamedTuple):
         """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has."""
         if self.settings["min-devices"].value is None:
             return list(arguments)
-        number = str(len(ledger.visible[1:]) or devices.count())
-        return [one.replace("{devices}", number) for one in arguments]
+        count = str(len(ledger.visible[1:]) or devices.count())
+        return [argument.replace("{devices}", count) for argument in arguments]
 
     def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":
         """The verdict for the other ftruns of this job, or None if the command ended by itself."""
@@ -109,8 +110,7 @@ class Setup(NamedTuple):
     @property
     def exit_grace(self) -> float | None:
         """Seconds to wait for the work at the end of the container; None waits without a limit (ModelArts)."""
-        text = os.environ.get(END_GRACE, "")
-        return (float(text) or None) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+        return number(os.environ, END_GRACE) or None
 
     @property
     def exit_work(self) -> "exit_hooks.Work | None":
@@ -222,9 +222,8 @@ def schedule_cnt(settings: Settings) -> int:
     """How often this pod was scheduled: the number from the platform, or else the outer scheduler's count of restarts
     plus one, or else 1."""
     for variable, offset in SCHEDULES:
-        text = os.environ.get(variable, "")
-        if text.isascii() and text.isdecimal() and len(text) < 10:
-            return max(1, int(text) + offset)
+        if (count := number(os.environ, variable)) is not None:
+            return max(1, count + offset)
     attempts: int | None = settings["annotations"].value.attempts
     return 1 if attempts is None else attempts + 1
 

@@ -3,7 +3,7 @@
 from ftrun.core.machine.events import CommandExited
 from ftrun.core.machine.states import Phase
 from ftrun.core.machine.values import Attempt
-from ftrun.host import cgroup
+from ftrun.host import oom
 from ftrun.pid1.clients.registry import Clients
 
 
@@ -21,7 +21,7 @@ class ExitCause:
         self._since = now
 
     def spawned(self) -> None:
-        self._oom_kills = cgroup.oom_kills()
+        self._oom_kills = oom.oom_kills()
 
     def begin(self, exited: CommandExited, pid: int) -> None:
         self._exited, self._pid = exited, pid
@@ -52,7 +52,7 @@ class ExitCause:
                 death = first_death.first(launcher.children, left)
             else:
                 also = first_death.also(((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left)
-        counted, before = cgroup.oom_kills(), self._oom_kills
+        counted, before = oom.oom_kills(), self._oom_kills
         kills = None if counted is None or before is None else counted - before
         ending = CommandFailure(
             exited.code, exited.signal, beaten, cause, self._clients.tail, kills, self._pid, exited.now

@@ -10,8 +10,8 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules import exit_codes
 from ftrun.host import beat_folders, oom, spawn
-from ftrun.host.job_control import JobControl
 from ftrun.host.output_pipes import OutputPipes
+from ftrun.host.terminal import JobControl
 from ftrun.pid1.bootstrap import Setup
 
 

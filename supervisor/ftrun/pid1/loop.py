@@ -24,9 +24,9 @@ from ftrun.core.rules import exit_codes
 from ftrun.core.text import redaction, sentences
 from ftrun.host import reaper, signals
 from ftrun.host.helpers import Helpers
-from ftrun.host.job_control import JobControl
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.start_count import Starts
+from ftrun.host.terminal import JobControl
 from ftrun.host.tree_killer import TreeKiller
 from ftrun.pid1.bootstrap import Setup, SetupError, prepare
 from ftrun.pid1.clients.base import Context

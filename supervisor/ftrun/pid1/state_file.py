@@ -107,12 +107,11 @@ def _shape(job: Job) -> tuple[object, ...]:
 def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str, Any]:
     """Facts that do not change while this ftrun runs."""
     me, now = procfs.stat(os.getpid()), time.time_ns()
-    boot = procfs.read("/proc/sys/kernel/random/boot_id") or b""
     return {
         "version": __version__,
         "pid": os.getpid(),
         "pid_start": me.start if me else None,
-        "boot": boot.decode("ascii", "replace").strip(),
+        "boot": procfs.boot_id(),
         "began": records.timestamp(now, time.gmtime(now // 1_000_000_000)),
         "mono": time.monotonic(),
         "command": redaction.command(command),

@@ -5,7 +5,7 @@ import os
 import struct
 from typing import Any
 
-from ftrun.host import procfs
+from ftrun.host import mounts, procfs
 
 
 def is_running(run_dir: str, run: dict[str, Any]) -> bool:
@@ -23,11 +23,7 @@ def is_local(run: dict[str, Any]) -> bool:
 
 def same_boot(run: dict[str, Any]) -> bool:
     """Whether its monotonic times are comparable with the clock here."""
-    return run.get("boot") in (None, boot())
-
-
-def boot() -> str:
-    return (procfs.read("/proc/sys/kernel/random/boot_id", 64) or b"").decode("ascii", "replace").strip()
+    return run.get("boot") in (None, procfs.boot_id())
 
 
 def is_locked(path: str) -> bool:
@@ -69,10 +65,9 @@ def held_locks() -> list[list[bytes]]:
 def _devices(path: str, device: int) -> set[tuple[int, int]]:
     """The device numbers of `stat` and of the mount: btrfs and overlays report another number for their files."""
     path, best, of_mount = os.path.realpath(path), "", (os.major(device), os.minor(device))
-    for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
-        fields = line.split(" ")
-        point = fields[4].rstrip("/")
+    for mount in mounts.listed():
+        point = mount.point.rstrip("/")
         if path.startswith(f"{point}/") and len(point) >= len(best):
-            major, _, minor = fields[2].partition(":")
+            major, _, minor = mount.device.partition(":")
             best, of_mount = point, (int(major), int(minor))
     return {(os.major(device), os.minor(device)), of_mount}

@@ -156,7 +156,7 @@ def _is_running(folder: str) -> bool:
 
 
 def _temp_folder(pid: int) -> str | None:
-    entries = (procfs.environment(pid) or b"").split(b"\0")
+    entries = procfs.environment(pid)
     return next((os.fsdecode(entry[7:]) for entry in entries if entry.startswith(b"TMPDIR=")), None)
 
 

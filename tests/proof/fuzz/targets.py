@@ -24,7 +24,8 @@ from ftrun.helpers.output.tail import Tail
 from ftrun.helpers.platform import ranks, reset
 from ftrun.helpers.probe import ascend, npu_smi
 from ftrun.helpers.state_store import history, verdict
-from ftrun.host import cgroup, procfs, tracebacks
+from ftrun.host import mounts as mount_table
+from ftrun.host import oom, procfs, tracebacks
 from ftrun.host.console import Console
 from ftrun.messages import helpers, platform, records, state_store
 from ftrun.messages.codec import Malformed
@@ -210,8 +211,7 @@ def name_of_a_process(content: bytes) -> None:
 def mounts(content: bytes) -> None:
     """/proc/self/mountinfo and /proc/self/cgroup: names of folders are in them."""
     one, other = pieces(content, 2)
-    procfs.memory_mounts(procfs.mount_lines(one))
-    list(cgroup.files(text(other), text(one)))
+    list(oom.files(text(other), mount_table.parse(os.fsdecode(one))))
 
 
 # --- files of ours that others may have changed -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Final
 
 from ftrun.cli.doctor.finding import Finding
 from ftrun.helpers.checkpoint_watcher import disk
-from ftrun.host import procfs, work_dir
+from ftrun.host import mounts, procfs, work_dir
 from ftrun.host.inotify import Inotify
 from ftrun.host.journal import RunDirError
 
@@ -92,9 +92,7 @@ def inotify() -> Iterator[Finding]:
 def _kind(path: str) -> str:
     """The type of the file system, from /proc/self/mountinfo."""
     device, kind = os.stat(path).st_dev, "unknown file system"
-    for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
-        left, _, right = line.partition(" - ")
-        fields = left.split(" ")
-        if len(fields) > 4 and fields[2] == f"{os.major(device)}:{os.minor(device)}":
-            kind = right.split(" ", 1)[0]
+    for mount in mounts.listed():
+        if mount.device == f"{os.major(device)}:{os.minor(device)}":
+            kind = mount.type
     return kind

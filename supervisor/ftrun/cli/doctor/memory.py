@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ftrun.cli.doctor.finding import Finding
-from ftrun.host import beats, cgroup, oom, procfs
+from ftrun.host import beats, mounts, oom, procfs
 from ftrun_hooks.layout import FILE_BYTES
 
 GIB: Final = 1 << 30
@@ -18,7 +18,7 @@ UNLIMITED: Final = 1 << 60  # bytes; version 1 reports a number of that order if
 def shared() -> Iterator[Finding]:
     """Heartbeats and data workers need it; the check creates a beat folder in it and removes it."""
     remedy = "docker: --shm-size=8g; Kubernetes: an emptyDir with medium Memory at /dev/shm"
-    folders = procfs.memory_folders()
+    folders = mounts.memory_folders()
     try:
         made = beats.create()
         folder = os.path.dirname(made.path)
@@ -42,8 +42,8 @@ def shared() -> Iterator[Finding]:
 
 
 def groups() -> Iterator[Finding]:
-    text, mounts = (_text(f"/proc/self/{name}") for name in ("cgroup", "mountinfo"))
-    events = [path for path in cgroup.files(text, mounts) if os.path.exists(path)]
+    text = os.fsdecode(procfs.read("/proc/self/cgroup", 1 << 20) or b"")
+    events = [path for path in oom.files(text, mounts.listed()) if os.path.exists(path)]
     if not events:
         means = "a rank killed by the OOM killer cannot be text from any other SIGKILL"
         yield Finding("cgroup", "warning", "not visible", means, "mount /sys/fs/cgroup; read-only is enough")
@@ -51,7 +51,7 @@ def groups() -> Iterator[Finding]:
     folder, version = os.path.dirname(events[0]), 2 if events[0].endswith("memory.events") else 1
     most = _number(folder, "memory.max" if version == 2 else "memory.limit_in_bytes")
     used = _number(folder, "memory.current" if version == 2 else "memory.usage_in_bytes")
-    kills = cgroup.oom_kills()
+    kills = oom.oom_kills()
     limit = "no memory limit" if most is None or most > UNLIMITED else f"memory limit {_size(most)}"
     now = "" if used is None else f", {_size(used)} used"
     killed = f", {kills} OOM kills so far" if kills else ""
@@ -71,7 +71,7 @@ def groups() -> Iterator[Finding]:
 def grouped(folder: str) -> Iterator[Finding]:
     """Whether an OOM kill of one rank kills the whole control group (cgroup-v2.rst, `memory.oom.group`).  Child groups
     are killed with it, so a separate group for the command would not protect ftrun."""
-    if not cgroup.killed_together(folder):
+    if not oom.killed_together(folder):
         return
     if oom.can_be_exempted():
         means = "an OOM kill of a rank kills the whole command, but not ftrun (oom_score_adj)"
@@ -95,10 +95,6 @@ def _number(folder: str, name: str) -> int | None:
     """None for `max`, and if there is no such file."""
     text = (procfs.read(f"{folder}/{name}", 64) or b"").strip()
     return int(text) if text.isdigit() else None
-
-
-def _text(path: str) -> str:
-    return (procfs.read(path, 1 << 20) or b"").decode("utf-8", "replace")
 
 
 def _size(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ftrun.cli.doctor.finding import Finding
 from ftrun.helpers.evidence import stacks
-from ftrun.host import procfs, spawn
+from ftrun.host import mounts, procfs, spawn
 
 SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "busybox", "ksh")
 KILL, SETUID = 5, 7  # bits of a capability set, capabilities(7)
@@ -66,10 +66,9 @@ def signalling(run: dict[str, Any]) -> Iterator[Finding]:
 
 
 def proc() -> Iterator[Finding]:
-    for line in procfs.mount_lines(procfs.read("/proc/self/mountinfo", 1 << 20)):
-        fields = line.split(" ")
-        hidden = [option for option in fields[-1].split(",") if option.startswith("hidepid=") and option != "hidepid=0"]
-        if fields[4] == "/proc" and hidden and os.getuid() != 0:
+    for mount in mounts.listed():
+        hidden = [option for option in mount.options if option.startswith("hidepid=") and option != "hidepid=0"]
+        if mount.point == "/proc" and hidden and os.getuid() != 0:
             means = "processes of other users in the tree are invisible, and missing in reports"
             yield Finding("/proc", "warning", f"mounted with {hidden[0]}", means, "mount it without hidepid")
 

@@ -54,7 +54,7 @@ def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
     """
     asked: dict[str, tuple[int | None, Task[Answer]]] = {}
     for pid in pids:
-        pairs = (entry.partition(b"=") for entry in (procfs.environment(pid) or b"").split(b"\0"))
+        pairs = (entry.partition(b"=") for entry in procfs.environment(pid))
         environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
         path = _path(pid, environment)
         if path is not None and path not in asked and len(asked) < SOCKETS:

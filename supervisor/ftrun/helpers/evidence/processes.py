@@ -84,12 +84,12 @@ def below(pid: int, processes: Iterable[Stat]) -> set[int]:
 
 def carries(root: int) -> Callable[[Stat], bool]:
     """A check whether a process has the beat folder of `root` in its environment (host/tree.py)."""
-    entries = (procfs.environment(root) or b"").split(b"\0")
+    entries = procfs.environment(root)
     mark = next((entry for entry in entries if entry.startswith(b"FTRUN_BEAT_DIR=")), None)
     if mark is None:
         return lambda process: False
     # A process in state D may hold the lock that reading its environment needs.
-    return lambda process: process.state != "D" and mark in (procfs.environment(process.pid) or b"").split(b"\0")
+    return lambda process: process.state != "D" and mark in procfs.environment(process.pid)
 
 
 def _process_state(stat: Stat) -> ProcessState | None:

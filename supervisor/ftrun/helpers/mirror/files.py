@@ -9,7 +9,7 @@ import stat as st
 from collections.abc import Callable
 from typing import Any, Final
 
-from ftrun.host import bounded_read, safe_files
+from ftrun.host import safe_files
 
 CHUNK: Final = 1 << 20  # bytes
 NOTE: Final = "mirror.json"
@@ -89,7 +89,7 @@ def content(path: str) -> bytes | None:
     """The content of a file, None if it does not exist.  ValueError for more than LIMIT bytes."""
     if regular(path) is None:
         return None
-    return bounded_read.read(_open_without_links(path, os.O_RDONLY), LIMIT)
+    return safe_files.read_regular(_open_without_links(path, os.O_RDONLY), LIMIT)
 
 
 def within(root: str, path: str) -> int:
@@ -108,7 +108,7 @@ def load(folder: str) -> dict[str, Any]:
     """The `mirror.json` of a folder; empty if there is none, or it was not written by ftrun."""
     try:
         fd = os.open(f"{folder}/{NOTE}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        found = json.loads(bounded_read.read(fd, LIMIT))
+        found = json.loads(safe_files.read_regular(fd, LIMIT))
         valid = TOKEN.fullmatch(found["token"]) and isinstance(found["base"], dict) and isinstance(found["remote"], str)
         return dict(found) if valid else {}
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):

@@ -24,7 +24,7 @@ from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.platform import reset
 from ftrun.helpers.platform.ranks import local_ranks
 from ftrun.helpers.probe import tables
-from ftrun.host import bounded_read
+from ftrun.host import safe_files
 from ftrun.messages import platform as messages
 from ftrun.messages.helpers import Ready
 from ftrun.messages.platform import EVENTS
@@ -75,7 +75,7 @@ class Platform:
     def _read(self) -> tuple[messages.Platform | None, Exception | None]:
         """The state in the file, None if there is no file; and the error, if the file cannot be used."""
         try:
-            content = read(self._path)
+            content = safe_files.read_bounded(self._path, LIMIT)
             found, dropped = reset.parse(content, self._local_ranks, self._severity)
         except (FileNotFoundError, NotADirectoryError):
             return None, None
@@ -97,11 +97,6 @@ def _table(paths: Sequence[str], lines: Lines) -> fault_codes.Table:
         except (OSError, ValueError) as error:
             lines.problem(f"{path}: {error}; its codes are ignored")
     return table
-
-
-def read(path: str) -> bytes:
-    """The content of a regular file, or of the target of a link.  ValueError for another type, or over LIMIT."""
-    return bounded_read.read(os.open(path, bounded_read.FLAGS), LIMIT)
 
 
 if __name__ == "__main__":

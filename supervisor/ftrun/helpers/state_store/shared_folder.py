@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ftrun.helpers.state_store.history import ForeignHistory
-from ftrun.host import bounded_read
+from ftrun.host import safe_files
 
 LOCK: Final = "history.lock"
 PATIENCE: Final = 10.0  # s for the lock: the process that holds it may be stopped, or blocked on the disk
@@ -69,7 +69,7 @@ class Folder:
                 raise ForeignHistory("it is not a regular file") from None
             raise
         try:
-            return bounded_read.read(fd, limit)
+            return safe_files.read_regular(fd, limit)
         except ValueError as error:
             raise ForeignHistory(str(error)) from None
 
