@@ -1,7 +1,7 @@
 """The files that the program itself loads before its first step and saves after it, reported to the supervisor.
 
 From these files the supervisor derives whether a job that reports nothing else makes progress: see
-`ftrun/core/rules/saved_files.py`.
+`ftrun/core/rules/policy.py`.
 """
 
 from __future__ import annotations

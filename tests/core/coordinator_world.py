@@ -9,20 +9,20 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from ftrun.core.group.coordinator import (
+from ftrun.core.group.coordinator import decide
+from ftrun.core.group.membership import (
     Coordinator,
     DeadlineReached,
     Effects,
     Ended,
     Event,
-    MemberLost,
     MemberRefused,
     Reported,
     ReportReceived,
-    decide,
-    gather,
+    new_coordinator,
 )
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Report, State
+from ftrun.core.group.root_cause import MemberLost
 
 DELAY: Final = 4.0  # s; the latest that a message comes: see `coordinator.LATE`
 BEAT: Final = 1.0
@@ -198,7 +198,7 @@ class World:
         self.heard: dict[int, tuple[str, float]] = {}
         self.asked: dict[str, float] = {}  # by life: when it had said what arrived here last
         self.boots = [f"boot{rank}" for rank in range(size)]
-        self.coordinator: Coordinator | None = gather(0.0, size, wait, drain, silence=SILENCE)
+        self.coordinator: Coordinator | None = new_coordinator(0.0, size, wait, drain, silence=SILENCE)
         self.woken: float | None = None
         for rank in range(size):
             self.later(self.dice.random() * 5, lambda rank=rank: self.born(rank))  # type: ignore[misc]
@@ -329,7 +329,7 @@ class World:
 
         def again() -> None:
             if session == self.session:
-                self.coordinator = gather(self.now, self.size, self.wait, self.drain, silence=SILENCE)
+                self.coordinator = new_coordinator(self.now, self.size, self.wait, self.drain, silence=SILENCE)
                 self.wake()
 
         self.later(self.dice.random() * 2, again)

@@ -53,7 +53,7 @@ JOB = (
     Mutation(
         "a_freeze_is_a_hang",
         "machine/watching.py",
-        "attempt = forgiven(phase.attempt, event.since, event.now)",
+        "attempt = excuse(phase.attempt, event.since, event.now)",
         "attempt = phase.attempt",
     ),
     Mutation(
@@ -63,7 +63,7 @@ JOB = (
     Mutation(
         "missing_evidence_clears",
         "machine/watching.py",
-        'return _hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())',
+        'return _declare_hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())',
         'return _clear(job, phase.attempt, event.now, "no evidence", policy, ())',
     ),
     Mutation("a_learned_limit_is_proof", "machine/watching.py", "    if phase.finding.learned:\n", "    if False:\n"),
@@ -111,11 +111,11 @@ JOB = (
     Mutation(
         "unkillable_restarts",
         "machine/job.py",
-        "    (Stopping, ev.ProcessesSurvived): _survived,\n",
+        "    (Stopping, ev.ProcessesSurvived): _on_processes_survived,\n",
         '    (Stopping, ev.ProcessesSurvived): lambda j, p, e, q: _launch(j, "restart"),\n',
     ),
     Mutation("signals_are_not_128_plus_n", "rules/exit_codes.py", "128 + signal if", "127 + signal if"),
-    Mutation("ctrl_c_is_a_failure", "machine/command_exit.py", " or event.signal in BY_TERMINAL)", ")"),
+    Mutation("ctrl_c_is_a_failure", "machine/watching.py", " or event.signal in BY_TERMINAL)", ")"),
     Mutation(
         "critical_fault_restarts",
         "machine/device_faults.py",

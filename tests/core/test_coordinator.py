@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.group.coordinator import (
+from ftrun.core.group.coordinator import decide
+from ftrun.core.group.membership import (
+    LATE,
     Coordinator,
     DeadlineReached,
     Draining,
@@ -12,18 +14,15 @@ from ftrun.core.group.coordinator import (
     Ended,
     Event,
     Gathering,
-    MemberGone,
-    MemberLost,
     MemberRefused,
     NodeNote,
     Reported,
     ReportReceived,
     Steady,
-    decide,
-    gather,
+    new_coordinator,
 )
-from ftrun.core.group.membership import LATE
 from ftrun.core.group.messages import SILENCE, GroupEnd, GroupOrder, NodeFailure, Pulse, Report
+from ftrun.core.group.root_cause import MemberLost
 
 WAIT, DRAIN = 600.0, 10.0
 FENCE = SILENCE + WAIT + LATE + DRAIN
@@ -33,7 +32,7 @@ class Group:
     """Drives `decide`; members say what they are told to say, with a `seq` that rises."""
 
     def __init__(self, size: int = 3, now: float = 0.0) -> None:
-        self.coordinator: Coordinator = gather(now, size, WAIT, DRAIN)
+        self.coordinator: Coordinator = new_coordinator(now, size, WAIT, DRAIN)
         self.now, self.seq, self.size = now, 0, size
         self.effects: list[Any] = []
         self.ran: dict[str, int] = {}
@@ -229,7 +228,7 @@ def test_the_consequence_of_a_loss_is_no_verdict() -> None:
     group.says(2, "ready")
     group.now += SILENCE
     group.gone(1, closed=False, heard=99.0)
-    assert (group.phase, group.did) == (MemberGone, ("stop", 1, "peer"))
+    assert (group.phase, group.did) == (Draining, ("stop", 1, "peer"))
 
 
 def test_a_loss_is_remembered_when_the_member_is_back_before_the_rest_have_answered() -> None:
@@ -275,7 +274,7 @@ def test_who_is_asked_to_leave_disturbs_nobody_until_it_has_left() -> None:
     group = running()
     assert group.says(1, "leaving") == ()
     group.says(1, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
-    assert (group.phase, group.did) == (MemberGone, ("stop", 1, None))
+    assert (group.phase, group.did) == (Draining, ("stop", 1, None))
 
 
 # --- counts and progress --------------------------------------------------------------------------------------------
@@ -389,7 +388,7 @@ def test_who_ends_because_it_does_not_hear_rank_0_is_lost_and_decides_nothing(st
     if state == "ending":
         assert group.did == ("stop", 1, "peer")
         group.says(1, "left", end=GroupEnd(195, "hang-limit", "no word", cut=True))
-    assert (group.phase, group.did) == (MemberGone, ("stop", 1, "peer"))
+    assert (group.phase, group.did) == (Draining, ("stop", 1, "peer"))
     group.says(1, "ready", 1, "new", boot="other")  # it has said itself that nothing of it is left
     assert group.did == ("run", 2, "peer")
 
@@ -411,7 +410,7 @@ def test_rank_0_takes_all_with_it() -> None:
 def test_a_loss_stops_all_and_is_waited_for() -> None:
     group = running()
     group.gone(1)
-    assert (group.phase, group.did, group.coordinator.deadline) == (MemberGone, ("stop", 1, None), 700.0)
+    assert (group.phase, group.did, group.coordinator.deadline) == (Draining, ("stop", 1, None), 700.0)
     assert group.order.why == "member 1 (node-1) is lost: its connection closed"
     group.says(0, "ready")
     group.says(2, "ready")
@@ -564,7 +563,7 @@ def test_a_coordinator_that_forgot_waits_a_moment_for_the_others_and_then_for_th
     group.says(1, "running", 5)
     assert (group.did, group.coordinator.deadline) == (("wait", 5, None), 3.0 + SILENCE)
     group.due()
-    assert (group.phase, group.did, group.coordinator.deadline) == (MemberGone, ("stop", 5, None), 3.0 + SILENCE + WAIT)
+    assert (group.phase, group.did, group.coordinator.deadline) == (Draining, ("stop", 5, None), 3.0 + SILENCE + WAIT)
     group.due()
     assert group.end == (195, "member 2 is lost and was not back within 10m")
 

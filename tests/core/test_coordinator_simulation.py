@@ -1,7 +1,7 @@
 """A group of 4,000, simulated: what one message costs must not grow into minutes."""
 
 from core.many import Many
-from ftrun.core.group.coordinator import Ended, MemberGone, ReportReceived, Steady
+from ftrun.core.group.membership import Draining, Ended, ReportReceived, Steady
 
 SIZE = 4000
 
@@ -26,7 +26,7 @@ def test_four_thousand_start_hang_lose_one_and_end_together() -> None:
 
     many.gone(77)
     many.all("ready", 2, but=(77,))
-    assert isinstance(many.coordinator.phase, MemberGone)
+    assert isinstance(many.coordinator.phase, Draining)
     many.all("ready", 2, only=(77,), life="new")
     assert many.coordinator.order.epoch == 3
     many.all("running", 3)

@@ -150,7 +150,7 @@ def test_what_ended_before_the_last_began_is_never_the_cause_of_one_that_is_none
     last = max(found, key=lambda t: (t.at, t.pid, t.thrown))
     cause = first_cause(found)
     assert cause is not None
-    if not crash_causes.symptom(last.chain) and last.started > 0:
+    if not crash_causes.is_symptom(last.chain) and last.started > 0:
         ancestors = [one for one in found if one.pid in last.parents and one.at < last.started]
         assume(not ancestors)  # no process is started by one that has died
         assert cause.pid == last.pid or cause.at >= last.started
@@ -186,12 +186,12 @@ NO_SYMPTOMS = [
 
 @pytest.mark.parametrize("line", SYMPTOMS, ids=lambda t: t.line[:40])
 def test_a_symptom(line: ExceptionRecord) -> None:
-    assert crash_causes.symptom((line,))
+    assert crash_causes.is_symptom((line,))
 
 
 @pytest.mark.parametrize("line", NO_SYMPTOMS, ids=lambda t: t.line[:40])
 def test_no_symptom(line: ExceptionRecord) -> None:
-    assert not crash_causes.symptom((line,))
+    assert not crash_causes.is_symptom((line,))
 
 
 # --- the judgement ----------------------------------------------------------------------------------------------------
@@ -338,11 +338,11 @@ def test_a_rule(rule: Rule, example: tuple[str, list[CommandFailure], list[Comma
         found = diagnose(ending)
         assert (found.rule, found.recoverable) == (rule.name, rule.recoverable), ending
         assert rule.why.split("{", maxsplit=1)[0] in found.why
-        holding = next(r for r in RULES if crash_causes._holds(r, ending, crash_causes.diagnose_chain(ending)))
+        holding = next(r for r in RULES if crash_causes._applies(r, ending, crash_causes.diagnose_chain(ending)))
         assert holding is rule
     for ending in others:
         holding_other = next(
-            (r for r in RULES if crash_causes._holds(r, ending, crash_causes.diagnose_chain(ending))), None
+            (r for r in RULES if crash_causes._applies(r, ending, crash_causes.diagnose_chain(ending))), None
         )
         assert holding_other is not rule, ending
 
@@ -479,7 +479,7 @@ def test_what_libraries_raise_has_the_names_of_the_rules(name: str, wanted: str)
     )
     raised = ExceptionRecord(kinds, "x")
     if wanted == "symptom":
-        assert crash_causes.symptom((raised,))
+        assert crash_causes.is_symptom((raised,))
     else:
         assert diagnose(CommandFailure(1, cause=Traceback(7, raised))).rule == wanted
 
@@ -502,7 +502,7 @@ def test_what_libraries_raise_has_the_names_of_the_rules(name: str, wanted: str)
 def test_the_child_that_died_first_is_found(
     children: list[tuple[int, int, int]], left: set[int], first: int | None
 ) -> None:
-    found = first_death.first([first_death.Death(*one) for one in children], left)
+    found = first_death.first_death([first_death.Death(*one) for one in children], left)
     assert (found and found.pid) == first
 
 
@@ -518,7 +518,7 @@ def test_the_judgement_names_the_process_that_left_no_exception() -> None:
 
 @pytest.mark.parametrize("ranks", [[(0, 10), (1, 11), (2, 12)], [(1, 11)], []])
 def test_one_of_several_ranks_that_left_nothing_is_not_guessed(ranks: list[tuple[int, int]]) -> None:
-    assert first_death.also(ranks, {10}) == ""
+    assert first_death.rank_without_exception(ranks, {10}) == ""
 
 
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)

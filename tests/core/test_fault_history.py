@@ -4,8 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.machine.history_merge import before
-from ftrun.core.rules.fault_history import DAY, KEPT, Clock, Occurrence, Schedule, age, in_vain, noted, times
+from ftrun.core.rules.fault_history import (
+    DAY,
+    KEPT,
+    Clock,
+    Occurrence,
+    Schedule,
+    age,
+    merge,
+    schedules_before,
+    times_in_a_row,
+    vain_schedules,
+)
 
 HOUR = 3600.0
 NOW = Clock(1e9, "this", 50 * HOUR)
@@ -38,24 +48,26 @@ def fault(hours: float, node: str = "n", device: str = "gpu0", code: str = "46")
 
 def test_the_same_code_on_the_same_chip_of_the_same_node_within_a_day() -> None:
     others = [fault(1, node="m"), fault(1, device="gpu1"), fault(1, node="m", code="48")]
-    assert times([fault(0), fault(1), *others, fault(24)], fault(24)) == 3
-    assert times([fault(0), fault(1), fault(24.001)], fault(24.001)) == 2
-    assert times([], fault(3)) == 1
+    assert times_in_a_row([fault(0), fault(1), *others, fault(24)], fault(24)) == 3
+    assert times_in_a_row([fault(0), fault(1), fault(24.001)], fault(24.001)) == 2
+    assert times_in_a_row([], fault(3)) == 1
     assert DAY == 24 * HOUR
 
 
 def test_another_code_on_that_chip_ends_the_row() -> None:
     row = [fault(0), fault(1), fault(2, code="48"), fault(3), fault(4, code="48", device="gpu1"), fault(5)]
-    assert times(row, fault(5)) == 2
-    assert times([*row, fault(6)], fault(6)) == 3
-    assert times([fault(0), fault(1), fault(2, code="48")], fault(1)) == 2, "what came after it is not before it"
+    assert times_in_a_row(row, fault(5)) == 2
+    assert times_in_a_row([*row, fault(6)], fault(6)) == 3
+    assert times_in_a_row([fault(0), fault(1), fault(2, code="48")], fault(1)) == 2, (
+        "what came after it is not before it"
+    )
 
 
 def test_each_is_kept_once_as_it_was_heard_of_and_the_last_of_many() -> None:
-    assert noted([fault(2), fault(1)], [fault(1), fault(3)]) == (fault(2), fault(1), fault(3))
-    assert noted([fault(9)], [fault(1)]) == (fault(9), fault(1))
+    assert merge([fault(2), fault(1)], [fault(1), fault(3)]) == (fault(2), fault(1), fault(3))
+    assert merge([fault(9)], [fault(1)]) == (fault(9), fault(1))
     many = [fault(n) for n in range(KEPT + 5)]
-    assert noted(many[: KEPT // 2], many[KEPT // 2 :]) == tuple(many[5:])
+    assert merge(many[: KEPT // 2], many[KEPT // 2 :]) == tuple(many[5:])
 
 
 def schedule(number: int, *flags: str, step: int | None = None, key: str = "k") -> Schedule:
@@ -75,24 +87,24 @@ def schedule(number: int, *flags: str, step: int | None = None, key: str = "k") 
     ],
 )
 def test_schedules_in_vain(schedules: list[Schedule], row: int) -> None:
-    assert in_vain(schedules) == row
+    assert vain_schedules(schedules) == row
 
 
 def test_tasks_of_a_job_share_a_schedule_and_what_one_reached_counts_for_all() -> None:
     told = [schedule(1, "failed", step=3), schedule(1, "progressed", step=7), schedule(2, "failed"), schedule(3)]
-    (first, second) = before(told, 3)
+    (first, second) = schedules_before(told, 3)
     assert (first.best_step, first.progressed, first.failed) == (7, True, True)
     assert second == schedule(2, "failed")
 
 
 def test_another_job_that_used_the_folder_before_is_another_past() -> None:
     told = [schedule(1, "progressed"), schedule(2, "failed"), schedule(3, "failed"), schedule(1, "failed")]
-    assert before(told, 2) == (schedule(1, "failed"),)
-    assert before(told, 1) == ()
+    assert schedules_before(told, 2) == (schedule(1, "failed"),)
+    assert schedules_before(told, 1) == ()
 
 
 @given(st.lists(st.builds(schedule, st.integers(0, 9), st.sampled_from(["failed", "progressed", "faulted"]))))
 def test_the_past_is_before_this_schedule_and_in_order(told: list[Schedule]) -> None:
-    numbers = [one.number for one in before(told, 5)]
+    numbers = [one.number for one in schedules_before(told, 5)]
     assert all(number < 5 for number in numbers)
     assert numbers == sorted(set(numbers))

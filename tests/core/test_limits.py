@@ -73,7 +73,7 @@ def test_the_touch_file_teaches_nothing() -> None:
     touch = Rank(TOUCH, moved_at=5.0)
     assert hang_limit(touch, Attempt(1), AUTO.limits, BEFORE) == (3600.0, False)
     known = Rank(0, intervals=100, usual=5.0, longest=5.0)
-    assert adaptive_timeout.learned(None, (known, touch), 3600.0) == LearnedTimeouts(50.0, 5.0, 5.0, 100, 0.0)
+    assert adaptive_timeout.learn(None, (known, touch), 3600.0) == LearnedTimeouts(50.0, 5.0, 5.0, 100, 0.0)
 
 
 def test_a_given_limit_is_not_learned() -> None:
@@ -267,9 +267,9 @@ def test_a_rare_silence_is_remembered() -> None:
 
 def test_the_limit_of_before_is_kept_while_a_rank_has_not_moved_often_enough() -> None:
     fast, slow = Rank(0, intervals=100, usual=0.5, longest=0.5), Rank(1, intervals=99, usual=60.0)
-    assert adaptive_timeout.learned(BEFORE, (fast, slow), 3600.0) == BEFORE
+    assert adaptive_timeout.learn(BEFORE, (fast, slow), 3600.0) == BEFORE
     for over in (slow._replace(done=True), slow._replace(present=False)):
-        learned = adaptive_timeout.learned(BEFORE, (fast, over), 3600.0)
+        learned = adaptive_timeout.learn(BEFORE, (fast, over), 3600.0)
         assert learned == LearnedTimeouts(30.0, 0.5, 6.0, 100, 25.0), "nobody waits for that one"
 
 
@@ -277,9 +277,9 @@ def test_the_job_remembers_the_largest() -> None:
     """The slow rank's usual silence, the fast one's rare one, and the limit that is longest of all."""
     slow = Rank(0, intervals=200, usual=20.0, longest=25.0, slowest_start=70.0)
     fast = Rank(1, intervals=900, usual=0.5, longest=150.0, slowest_start=2.0)
-    learned = adaptive_timeout.learned(None, (slow, fast), 3600.0)
+    learned = adaptive_timeout.learn(None, (slow, fast), 3600.0)
     assert learned == LearnedTimeouts(300.0, 20.0, 150.0, 900, 70.0)
-    assert adaptive_timeout.learned(learned, (slow._replace(intervals=0),), 3600.0) == learned
+    assert adaptive_timeout.learn(learned, (slow._replace(intervals=0),), 3600.0) == learned
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_the_job_remembers_the_largest() -> None:
     ],
 )
 def test_the_limit_and_its_reason(usual: float, longest: float, limit: float, why: str) -> None:
-    learned = adaptive_timeout.learned(None, (Rank(0, intervals=200, usual=usual, longest=longest),), 3600.0)
+    learned = adaptive_timeout.learn(None, (Rank(0, intervals=200, usual=usual, longest=longest),), 3600.0)
     assert learned == LearnedTimeouts(limit, usual, longest, 200, 0.0)
     assert adaptive_timeout.reason(learned) == why
 
@@ -421,13 +421,13 @@ def test_evidence_never_makes_a_limit_tighter(
 def test_what_is_remembered_is_the_most_and_stays(
     ranks: list[Rank], before: LearnedTimeouts | None, start: float | None
 ) -> None:
-    learned = adaptive_timeout.learned(before, ranks, start)
+    learned = adaptive_timeout.learn(before, ranks, start)
     if not ranks or any(rank.intervals < 100 for rank in ranks):
         assert learned == before
         return
     assert learned is not None
     assert learned.longest >= max(rank.longest for rank in ranks)
-    assert adaptive_timeout.learned(learned, ranks, start) == learned
+    assert adaptive_timeout.learn(learned, ranks, start) == learned
     for rank in ranks:
         seconds = adaptive_timeout.limit(rank, learned, start).seconds
         assert seconds is not None

@@ -2,8 +2,18 @@
 
 import pytest
 
-from ftrun.core.machine.values import Attempt, Cause, Ledger, Rank, Section
-from ftrun.core.rules.policy import LIMIT, Policy, credited, exhausted, progress, wait
+from ftrun.core.machine.values import Attempt, Cause, Ledger, Rank, SavedFile, Section
+from ftrun.core.rules.policy import (
+    LIMIT,
+    MOST_SAVED,
+    Policy,
+    backoff,
+    has_advanced,
+    is_exhausted,
+    progress,
+    with_progress,
+    with_saved,
+)
 
 CAUSES: tuple[Cause, ...] = ("hang", "fault", "failure")
 
@@ -26,15 +36,15 @@ def test_defaults_are_those_of_the_design() -> None:
 def test_three_restarts_and_no_fourth(cause: Cause) -> None:
     ledger = Ledger()
     for _ in range(3):
-        assert not exhausted(ledger, cause, Policy())
+        assert not is_exhausted(ledger, cause, Policy())
         ledger = ledger.counted(cause)
-    assert exhausted(ledger, cause, Policy())
-    assert not any(exhausted(ledger, other, Policy()) for other in CAUSES if other != cause)
-    assert not exhausted(ledger, cause, Policy(max_restarts=None))
+    assert is_exhausted(ledger, cause, Policy())
+    assert not any(is_exhausted(ledger, other, Policy()) for other in CAUSES if other != cause)
+    assert not is_exhausted(ledger, cause, Policy(max_restarts=None))
 
 
 def test_no_restarts_at_all() -> None:
-    assert exhausted(Ledger(), "hang", Policy(max_restarts=0))
+    assert is_exhausted(Ledger(), "hang", Policy(max_restarts=0))
 
 
 def test_each_cause_has_its_verdict() -> None:
@@ -43,16 +53,16 @@ def test_each_cause_has_its_verdict() -> None:
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (8, 60), (100_000, 60)])
 def test_the_wait_doubles_to_a_minute(failures: int, seconds: float) -> None:
-    assert wait(Ledger(failure=failures), "failure", Policy()) == seconds
+    assert backoff(Ledger(failure=failures), "failure", Policy()) == seconds
 
 
 @pytest.mark.parametrize("cause", ["hang", "fault"])
 def test_a_hang_and_a_fault_restart_at_once(cause: Cause) -> None:
-    assert wait(Ledger(hang=3, fault=3, failure=3), cause, Policy()) == 0
+    assert backoff(Ledger(hang=3, fault=3, failure=3), cause, Policy()) == 0
 
 
 def test_no_backoff() -> None:
-    assert wait(Ledger(failure=5), "failure", Policy(backoff=0.0)) == 0
+    assert backoff(Ledger(failure=5), "failure", Policy(backoff=0.0)) == 0
 
 
 @pytest.mark.parametrize(
@@ -109,7 +119,7 @@ SAVE, OUTER, INNER = Section("save", 1.0, automatic=True), Section("outer", 2.0)
 def test_the_section_that_a_restart_may_want_to_skip(ranks: tuple[Rank, ...], section: str | None) -> None:
     """The outermost that the lowest rank is in, or that an exception closed; never one that the hooks opened."""
     assert Attempt(1, ranks=ranks).section == section
-    assert credited(Ledger(last_section="earlier"), Attempt(1, ranks=ranks), None).last_section == section
+    assert with_progress(Ledger(last_section="earlier"), Attempt(1, ranks=ranks), None).last_section == section
 
 
 def test_stable_after_can_be_off() -> None:
@@ -124,18 +134,64 @@ def test_time_away_is_not_stable() -> None:
 
 @pytest.mark.parametrize("what", ["checkpoint", "step", "stable"])
 def test_progress_starts_every_count_anew(what: str) -> None:
-    after = credited(Ledger(hang=1, fault=2, failure=3), attempt(step=1), what)
+    after = with_progress(Ledger(hang=1, fault=2, failure=3), attempt(step=1), what)
     assert (after.hang, after.fault, after.failure) == (0, 0, 0)
 
 
 def test_without_progress_the_counts_stay_and_the_place_is_kept() -> None:
     before = Ledger(hang=1, fault=2, failure=3, best_step=9, best_checkpoint=9, last_checkpoint="/ckpt/9")
-    after = credited(before, attempt(step=4, checkpoint=4), None)
+    after = with_progress(before, attempt(step=4, checkpoint=4), None)
     assert after == before._replace(last_step=4)
 
 
 def test_the_best_of_all_ranks_is_kept() -> None:
     saved = Rank(0, step=3, checkpoint_step=2, checkpoint_path="/a"), Rank(3, checkpoint_step=4, checkpoint_path="/b")
     ranks = *saved, Rank(1, step=5), Rank(2)
-    after = credited(Ledger(), Attempt(1, ranks=ranks), "checkpoint")
+    after = with_progress(Ledger(), Attempt(1, ranks=ranks), "checkpoint")
     assert (after.best_step, after.last_step, after.best_checkpoint, after.last_checkpoint) == (5, 5, 4, "/b")
+
+
+# --- files that the program saves by itself ---------------------------------------------------------------------------
+
+
+def files(text: str) -> tuple[SavedFile, ...]:
+    return tuple(SavedFile(*word.split("@")) for word in text.split())
+
+
+@pytest.mark.parametrize(
+    ("inherited", "resumed", "saved", "newer"),
+    [
+        ("/c/last.pt@1", "/c/last.pt@1", "/c/last.pt@2", True),
+        ("/c/epoch_1.pt@1 /c/epoch_2.pt@2", "/c/epoch_2.pt@2", "/c/epoch_3.pt@3", True),
+        ("/c/run_1/last.pt@1", "/c/run_1/last.pt@1", "/c/run_2/last.pt@2", True),
+        ("/c/fresh.tmp@1", "/c/last.pt@1", "/c/fresh.tmp@2", True),  # renamed in between
+        ("/c/last.pt", "/c/last.pt@1", "/c/last.pt", True),  # through an open file: its version is not known
+        ("/c/last.pt@1", "/c/last.pt@1", "", False),  # nothing saved since
+        ("", "", "/c/last.pt@1", False),  # the first ever: from scratch
+        ("", "/c/last.pt@1", "/c/last.pt@2", False),  # of no earlier attempt
+        ("/c/last.pt@1", "", "/c/last.pt@2", False),  # from scratch again
+        ("/r/1/last.pt@1", "", "/r/2/last.pt@2", False),  # in a new folder
+        ("/c/last.pt@1", "/c/pretrained.pt@0", "/c/last.pt@2", False),
+        ("/c/epoch_1.pt@1 /c/epoch_2.pt@2", "/c/epoch_1.pt@1", "/c/epoch_2.pt@3", False),  # reached before
+        ("/c/first.pt@1 /c/second.pt@2", "/c/first.pt@1", "/c/second.pt@3", False),  # a stage from scratch
+        ("/c/last.pt@1", "/c/last.pt@5", "/c/last.pt@6", False),  # written anew before it was loaded
+    ],
+)
+def test_newer_state_is_what_follows_from_the_newest(inherited: str, resumed: str, saved: str, newer: bool) -> None:
+    one, other = Rank(0, step=3, saved=files(saved)), Rank(1, step=3, resumed=files(resumed))
+    assert has_advanced(Attempt(2, inherited=files(inherited), ranks=(one, other))) is newer
+    alone = Rank(0, step=3, saved=files(saved), resumed=files(resumed))
+    attempt = Attempt(2, inherited=files(inherited), ranks=(alone,))
+    assert progress(Ledger(best_step=9), attempt, 9.0, Policy()) == ("save" if newer else None)
+    # What the program reports by itself decides alone.
+    assert progress(Ledger(best_step=9, best_checkpoint=7), attempt, 9.0, Policy()) is None
+    assert progress(Ledger(best_step=9), attempt, 9.0, Policy(files=True)) is None
+
+
+def test_what_was_saved_is_remembered_once_by_its_path_the_newest_last() -> None:
+    rank = Rank(0, saved=files("/b@2 /a@3"))
+    ledger = with_progress(Ledger(saved=files("/a@1 /c@1")), Attempt(1, ranks=(rank, Rank(1))), None)
+    assert ledger.saved == files("/c@1 /b@2 /a@3")
+    assert with_progress(ledger, Attempt(1, ranks=(rank,)), None) == ledger
+    many = tuple(SavedFile(f"/{number}", "1") for number in range(MOST_SAVED + 5))
+    assert with_saved((), (Rank(0, saved=many),)) == many[5:]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.text.redaction import MASK, command, secret, text
+from ftrun.core.text.redaction import MASK, is_secret, redact, redact_command
 from support.runs import FTHANG, Runs
 from support.runs import runs as runs
 
@@ -73,7 +73,7 @@ SHOWN = (
 @pytest.mark.parametrize("words", NAMED, ids=lambda words: words[-1])
 def test_a_secret_is_told_by_its_name(words: tuple[str, ...]) -> None:
     given = [word.replace("V", VALUE) for word in ("train", *words, "--lr", "0.1")]
-    for found in (" ".join(command(given)), text(" ".join(given))):
+    for found in (" ".join(redact_command(given)), redact(" ".join(given))):
         assert VALUE not in found
         assert MASK in found
         assert found.startswith("train ")
@@ -82,27 +82,27 @@ def test_a_secret_is_told_by_its_name(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("word", SHOWN)
 def test_what_is_no_secret_is_shown(word: str) -> None:
-    assert command(["--auth=x", word]) == ["--auth=***", word]
-    assert text(word) == word
+    assert redact_command(["--auth=x", word]) == ["--auth=***", word]
+    assert redact(word) == word
 
 
 def test_an_option_follows_a_flag() -> None:
     for words in (["--use-auth", "--lr", "1"], ["--use-auth-token", "train.py"], ["--pad-token", "x"]):
-        assert command(words) == words
-        assert text(" ".join(words)) == " ".join(words)
+        assert redact_command(words) == words
+        assert redact(" ".join(words)) == " ".join(words)
 
 
 @given(st.lists(st.text()))
 def test_any_words(words: list[str]) -> None:
-    assert len(command(words)) == len(words)
-    text(" ".join(words))
+    assert len(redact_command(words)) == len(words)
+    redact(" ".join(words))
 
 
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "TOKEN", "apiKey", "SECRET", "DB_PASSWD", "COOKIE", "X_AUTH", "CREDENTIALS"]
 )
 def test_names(name: str) -> None:
-    assert secret(name)
+    assert is_secret(name)
 
 
 def test_nothing_of_it_is_left_in_a_run_dir(runs: Runs, tmp_path: Path) -> None:

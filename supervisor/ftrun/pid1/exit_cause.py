@@ -37,7 +37,7 @@ class ExitCause:
         if exited is None or now < self._clients.cause_deadline(exited.now):
             return None
         from ftrun.core.rules import first_death
-        from ftrun.core.rules.crash_causes import CommandFailure, first_cause, symptom
+        from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
         from ftrun.host import tracebacks
 
         self._exited = None
@@ -45,13 +45,15 @@ class ExitCause:
         beaten = any(rank.moved_at is not None or rank.alive_at is not None for rank in attempt.ranks)
         found = tracebacks.read(self._beat_dir, self._since)
         cause, death, also = first_cause(found, exited.now), None, ""
-        if cause is not None and symptom(cause.chain):
+        if cause is not None and is_symptom(cause.chain):
             left = {one.pid for one in found if not one.children}  # the exception of a launcher describes its children
             launcher = max((one for one in found if one.children), key=lambda one: one.at, default=None)
             if launcher is not None:
-                death = first_death.first(launcher.children, left)
+                death = first_death.first_death(launcher.children, left)
             else:
-                also = first_death.also(((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left)
+                also = first_death.rank_without_exception(
+                    ((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left
+                )
         counted, before = oom.oom_kills(), self._oom_kills
         kills = None if counted is None or before is None else counted - before
         ending = CommandFailure(

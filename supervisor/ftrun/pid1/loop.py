@@ -19,7 +19,7 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
-from ftrun.core.machine.stopping import ended
+from ftrun.core.machine.stopping import done_with
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import redaction, sentences
 from ftrun.host import reaper, signals
@@ -314,7 +314,11 @@ class Supervisor:
     def _persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
         attempt = self._start
         if event == "started":
-            fields += (("version", __version__), ("command", redaction.command(self._command)), ("pid", os.getpid()))
+            fields += (
+                ("version", __version__),
+                ("command", redaction.redact_command(self._command)),
+                ("pid", os.getpid()),
+            )
             fields += (("phase", self._phase),) if self._phase else ()
             fields += (("annotations", dict(self._annotations.relayed)),) if self._annotations.relayed else ()
         stamp = self._journal.record(event, attempt, fields, durable)
@@ -375,7 +379,7 @@ class Supervisor:
         kill = self._policy.kill_timeout
         self._exit = give_up(problem, self._journal, self._console, self._tree, grace, kill, attempt)
         self._setup.write_termination_message(self._exit, self._job.ledger)
-        self._job = ended(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
+        self._job = done_with(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
         try:
             self._state_file.save(self._job, False)
             self._clients.follow(self._job, time.monotonic(), False)

@@ -114,7 +114,7 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str
         "boot": procfs.boot_id(),
         "began": records.timestamp(now, time.gmtime(now // 1_000_000_000)),
         "mono": time.monotonic(),
-        "command": redaction.command(command),
+        "command": redaction.redact_command(command),
         "part": policy.phase,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},

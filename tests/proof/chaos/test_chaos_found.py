@@ -12,7 +12,7 @@ import pytest
 from ftrun.config import derived, option_table
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger, Rank
-from ftrun.core.rules.policy import credited
+from ftrun.core.rules.policy import with_progress
 from ftrun.host.console import Console
 from ftrun.host.journal import Journal
 from ftrun.host.tree import Tree
@@ -41,7 +41,7 @@ def test_a_checkpoint_whose_path_could_not_be_told_makes_none_forgotten() -> Non
     """As with a full /dev/shm, where there is room for numbers and for no text."""
     before = Ledger(best_checkpoint=8, last_checkpoint="/c/8")
     attempt = Attempt(2, ranks=(Rank(0, checkpoint_step=16),))
-    assert credited(before, attempt, "checkpoint").last_checkpoint == "/c/8"
+    assert with_progress(before, attempt, "checkpoint").last_checkpoint == "/c/8"
 
 
 def test_a_state_store_that_dies_before_the_end_is_told_of_it_when_it_is_back(runs: Runs) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ftrun.core.accounting.totals import TRACE, Account, Trace
 from ftrun.core.machine.events import BeatsRead, CheckpointSaved, DeadlineReached, Event, EvidenceCollected, SpawnFailed
-from ftrun.core.machine.pause import stood
+from ftrun.core.machine.pause import seconds_still
 from ftrun.core.machine.states import (
     Done,
     Finish,
@@ -18,10 +18,9 @@ from ftrun.core.machine.states import (
     KeepRunning,
     Pending,
     Restart,
-    Running,
-    Starting,
     Stopping,
     Suspect,
+    Watched,
 )
 from ftrun.core.machine.values import Ledger, Rank
 from ftrun.core.rules.exit_codes import STOPPED
@@ -29,46 +28,46 @@ from ftrun.core.rules.exit_codes import STOPPED
 REPORTED = 10.0  # s after a start; by then the files that the attempt before saved have been reported
 
 
-def follow(before: Job, event: Event, after: Job) -> Job:
+def update(before: Job, event: Event, after: Job) -> Job:
     """`after` with its account as of this event."""
     if after is before:
         return after  # nothing changed, so time goes where it went
     account = after.ledger.account
-    if not _unstarted(before):
-        account = _passed(account, event.now)
+    if not _has_not_begun(before):
+        account = _count_time(account, event.now)
         if isinstance(before.phase, Suspect) and isinstance(after.phase, Stopping):
-            account = _hung(account) if isinstance(event, EvidenceCollected | DeadlineReached) else account
-        account = _suspected(account, before, after)
+            account = _count_hang(account) if isinstance(event, EvidenceCollected | DeadlineReached) else account
+        account = _note_suspect(account, before, after)
         if before.paused is not None and after.paused is None:
-            account = _stood(account, before, after, event.now)
+            account = _count_pause(account, before, after, event.now)
     if isinstance(event, BeatsRead | EvidenceCollected):
-        account = _seen(account, event.ranks, event.now, before.ledger, after.ledger)
+        account = _count_beats(account, event.ranks, event.now, before.ledger, after.ledger)
     elif isinstance(event, CheckpointSaved):
-        account = _saved(account, event, after)
+        account = _count_checkpoint_file(account, event, after)
     if after.ledger.start_cnt != before.ledger.start_cnt:
-        account = _started(account, before, after)
+        account = _begin_attempt(account, before, after)
     elif isinstance(after.phase, Done):
-        account = _ended(account, after, isinstance(event, SpawnFailed))
+        account = _end(account, after, isinstance(event, SpawnFailed))
     elif account.begun or account.open >= REPORTED:
-        account = _settled(account)
-    if isinstance(after.phase, Done) or _unstarted(after):
+        account = _settle(account)
+    if isinstance(after.phase, Done) or _has_not_begun(after):
         account = account._replace(into="", at=None)
     else:
-        account = account._replace(into=_into(after), at=_at(account, event.now, _unstarted(before)))
+        account = account._replace(into=_kind_of_time(after), at=_latest(account, event.now, _has_not_begun(before)))
     return after._replace(ledger=after.ledger._replace(account=account))
 
 
-def _unstarted(job: Job) -> bool:
+def _has_not_begun(job: Job) -> bool:
     """Whether this ftrun, or its group, has not begun: then `at` and `into` were written by an earlier ftrun."""
     return isinstance(job.phase, Pending) and job.phase.deadline is None and isinstance(job.want, KeepRunning)
 
 
-def _at(account: Account, now: float, first: bool) -> float:
+def _latest(account: Account, now: float, first: bool) -> float:
     """The later of the times: an exit that was held back may carry a time before that of other events."""
     return now if first or account.at is None else max(account.at, now)
 
 
-def _into(job: Job) -> str:
+def _kind_of_time(job: Job) -> str:
     """The kind of lost time that passes in this state; "": the time is open."""
     phase = job.phase
     if isinstance(phase, Stopping):
@@ -80,33 +79,33 @@ def _into(job: Job) -> str:
     return "" if isinstance(phase, Done) or phase.attempt.stopped_at is None else "paused"
 
 
-def _passed(account: Account, now: float) -> Account:
+def _count_time(account: Account, now: float) -> Account:
     """The account with the time since the last event."""
     passed = 0.0 if account.at is None else now - account.at
     if passed <= 0:
         return account
     if account.into:
-        return _lost(account, account.into, passed)._replace(wall=account.wall + passed)
+        return _lose(account, account.into, passed)._replace(wall=account.wall + passed)
     silent = account.silent + passed if account.silent else 0.0
     return account._replace(wall=account.wall + passed, open=account.open + passed, silent=silent)
 
 
-def _stood(account: Account, before: Job, after: Job, now: float) -> Account:
+def _count_pause(account: Account, before: Job, after: Job, now: float) -> Account:
     """The operator's pause is over: the time in which nothing moved is lost."""
-    if before.paused is None or not isinstance(after.phase, Starting | Running | Suspect):
+    if before.paused is None or not isinstance(after.phase, Watched):
         return account
-    lost = min(account.open, stood(before.paused, after.phase.attempt, now) or 0.0)
-    return _lost(account, "paused", lost)._replace(open=account.open - lost)
+    lost = min(account.open, seconds_still(before.paused, after.phase.attempt, now) or 0.0)
+    return _lose(account, "paused", lost)._replace(open=account.open - lost)
 
 
-def _lost(account: Account, why: str, seconds: float) -> Account:
+def _lose(account: Account, why: str, seconds: float) -> Account:
     return account._replace(lost=account.lost._replace(**{why: getattr(account.lost, why) + seconds}))
 
 
 # --- an attempt -------------------------------------------------------------------------------------------------------
 
 
-def _suspected(account: Account, before: Job, after: Job) -> Account:
+def _note_suspect(account: Account, before: Job, after: Job) -> Account:
     """Record for how long the suspect had been silent when it became one; from then on `_passed` adds to it."""
     if not isinstance(after.phase, Suspect):
         return account._replace(silent=0.0) if account.silent else account
@@ -115,46 +114,46 @@ def _suspected(account: Account, before: Job, after: Job) -> Account:
     return account._replace(silent=after.phase.finding.age)
 
 
-def _hung(account: Account) -> Account:
+def _count_hang(account: Account) -> Account:
     """The verdict: all of that silence was a hang."""
     hung = min(account.open, account.silent)
-    return _lost(account, "hang", hung)._replace(open=account.open - hung)
+    return _lose(account, "hang", hung)._replace(open=account.open - hung)
 
 
-def _seen(account: Account, ranks: tuple[Rank, ...], now: float, before: Ledger, ledger: Ledger) -> Account:
+def _count_beats(account: Account, ranks: tuple[Rank, ...], now: float, before: Ledger, ledger: Ledger) -> Account:
     if not account.begun:
-        account = _begun(account, ranks, now)
+        account = _count_startup(account, ranks, now)
     if account.trace:
-        account = _stepped(account, ledger.last_step)  # there may be a thousand ranks
+        account = _count_step(account, ledger.last_step)  # there may be a thousand ranks
     elif account.past or not account.saved:
-        account = _stepped(account, max((rank.step for rank in ranks if rank.step is not None), default=None))
+        account = _count_step(account, max((rank.step for rank in ranks if rank.step is not None), default=None))
     if ledger.best_checkpoint != before.best_checkpoint:
-        account = _kept(account, account.silent)
+        account = _keep(account, account.silent)
     return account
 
 
-def _begun(account: Account, ranks: tuple[Rank, ...], now: float) -> Account:
+def _count_startup(account: Account, ranks: tuple[Rank, ...], now: float) -> Account:
     first = min((rank.moved_at for rank in ranks if rank.moved_at is not None), default=None)
     if first is None:
         return account
     work = min(account.open, max(0.0, now - first))
-    return _lost(account, "startup", account.open - work)._replace(open=work, begun=True)
+    return _lose(account, "startup", account.open - work)._replace(open=work, begun=True)
 
 
-def _stepped(account: Account, step: int | None) -> Account:
+def _count_step(account: Account, step: int | None) -> Account:
     if step is None:
         return account
     if account.past:
-        redone = max(0.0, account.earlier - _reached(account.past, step))
-        account = _lost(account, "redone", redone)
+        redone = max(0.0, account.earlier - _work_until(account.past, step))
+        account = _lose(account, "redone", redone)
         account = account._replace(kept=account.kept + account.earlier - redone, earlier=0.0, past=())
     if account.saved:
         return account
-    trace = _traced(account.trace, account.open, step)
+    trace = _add_to_trace(account.trace, account.open, step)
     return account if trace is account.trace else account._replace(trace=trace)
 
 
-def _traced(trace: Trace, work: float, step: int) -> Trace:
+def _add_to_trace(trace: Trace, work: float, step: int) -> Trace:
     """The trace with this step, if it is the highest.  The last point is always the newest; the others are spread over
     the work."""
     if trace and step <= trace[-1][1]:
@@ -166,7 +165,7 @@ def _traced(trace: Trace, work: float, step: int) -> Trace:
     return (*trace, (work, step))
 
 
-def _reached(trace: Trace, step: int) -> float:
+def _work_until(trace: Trace, step: int) -> float:
     """After how much work this step was first reached; between two points in proportion."""
     work, first = trace[0]
     if step <= first:
@@ -177,55 +176,55 @@ def _reached(trace: Trace, step: int) -> float:
     return float("inf")
 
 
-def _saved(account: Account, event: CheckpointSaved, after: Job) -> Account:
+def _count_checkpoint_file(account: Account, event: CheckpointSaved, after: Job) -> Account:
     """A checkpoint file keeps the work up to it, also the work of the attempt before."""
     attempt = None if isinstance(after.phase, Pending | Healing | Done) else after.phase.attempt
     if attempt is not None and event.at < attempt.spawned_at:
         account = account._replace(kept=account.kept + account.earlier, earlier=0.0, past=(), saved=True)
         return account._replace(trace=())
     since = 0.0 if account.into else max(0.0, event.now - event.at)  # while the tree is being stopped no work follows
-    return _kept(account, max(since, account.silent))
+    return _keep(account, max(since, account.silent))
 
 
-def _kept(account: Account, since: float) -> Account:
+def _keep(account: Account, since: float) -> Account:
     """A checkpoint keeps all work except that of the last `since` seconds."""
-    rest, account = min(account.open, since), _settled(account)
+    rest, account = min(account.open, since), _settle(account)
     return account._replace(kept=account.kept + account.open - rest, open=rest, saved=True, trace=())
 
 
-def _settled(account: Account) -> Account:
+def _settle(account: Account) -> Account:
     """The work after the last checkpoint of the attempt before is lost, unless its trace of steps is to decide."""
     if account.past or not account.earlier:
         return account
-    return _lost(account, "redone", account.earlier)._replace(earlier=0.0)
+    return _lose(account, "redone", account.earlier)._replace(earlier=0.0)
 
 
 # --- the next attempt, or the end -------------------------------------------------------------------------------------
 
 
-def _started(account: Account, before: Job, after: Job) -> Account:
+def _begin_attempt(account: Account, before: Job, after: Job) -> Account:
     """The open work of the attempt before becomes earlier work."""
     if isinstance(before.want, Restart):
         reason = after.ledger.reason
         number = getattr(account.restarts, reason) + 1
         account = account._replace(restarts=account.restarts._replace(**{reason: number}))
-    account = _settled(account)
+    account = _settle(account)
     if account.past or not (account.trace or account.saved):
-        account = _lost(account, "redone" if account.begun else "startup", account.open)
+        account = _lose(account, "redone" if account.begun else "startup", account.open)
     else:
         account = account._replace(earlier=account.open, past=account.trace)
     return account._replace(open=0.0, trace=(), begun=False, silent=0.0)
 
 
-def _ended(account: Account, job: Job, unborn: bool) -> Account:
+def _end(account: Account, job: Job, unborn: bool) -> Account:
     """No further step will decide.  A command that was stopped may have saved its work, so that stays open."""
-    account = _settled(account)
+    account = _settle(account)
     if isinstance(job.want, Finish) and job.want.verdict == STOPPED:
         return account._replace(silent=0.0)
     if isinstance(job.phase, Done) and job.phase.code == 0:
         account = account._replace(kept=account.kept + account.open + account.earlier)
     else:
-        account = _lost(account, "redone", account.earlier)
+        account = _lose(account, "redone", account.earlier)
         worked = (account.begun or account.saved) and not unborn
-        account = _lost(account, "redone" if worked else "startup", account.open)
+        account = _lose(account, "redone" if worked else "startup", account.open)
     return account._replace(open=0.0, trace=(), earlier=0.0, past=(), begun=False, silent=0.0)

@@ -19,60 +19,33 @@ from ftrun.core.group.membership import (
     LATE,
     Coordinator,
     Cure,
-    DeadlineReached,
     Draining,
-    Effect,
     Effects,
     Ended,
     Event,
     Gathering,
-    MemberGone,
     MemberRefused,
     NodeNote,
     Outcome,
-    Phase,
     Reported,
     ReportReceived,
     Steady,
-    absent,
-    count,
-    fenced,
-    gather,
+    absent_ranks,
+    count_kinds,
+    fence_latecomer,
+    fence_predecessor,
+    fence_unknown,
+    highest_counts,
     kind_of,
-    most,
-    put,
-    stranger,
-    suspicious,
-    taken,
-    wary,
+    note_stranger,
+    put_member,
+    take_report,
 )
 from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, Pulse, Report
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first, root_cause
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import durations, sentences
-
-__all__ = [
-    "Coordinator",
-    "DeadlineReached",
-    "Draining",
-    "Effect",
-    "Effects",
-    "Ended",
-    "Event",
-    "Gathering",
-    "MemberGone",
-    "MemberLost",
-    "MemberRefused",
-    "NodeNote",
-    "Outcome",
-    "Phase",
-    "ReportReceived",
-    "Reported",
-    "Steady",
-    "decide",
-    "gather",
-]  # fmt: skip
 
 NAMED: Final = 10  # ranks in one line
 AT_ONCE: Final = frozenset(v.code for v in (exit_codes.USER_FAULT_LIMIT, exit_codes.NODE_FAULT, exit_codes.INTERNAL))
@@ -82,14 +55,14 @@ NONE: Final[Counts] = (0, 0, 0)
 def decide(coordinator: Coordinator, event: Event) -> Outcome:
     after, effects = coordinator, Effects()
     if isinstance(event, Reported):
-        after, effects = _reported(coordinator, event.now, event.report)
+        after, effects = _take_report(coordinator, event.now, event.report)
     elif isinstance(event, MemberLost):
-        after, effects = _gone(coordinator, event)
+        after, effects = _note_loss(coordinator, event)
     elif coordinator.deadline is not None and event.now >= coordinator.deadline:
-        after = _elapsed(coordinator, event.now)
+        after = _after_deadline(coordinator, event.now)
     if after is coordinator or isinstance(coordinator.phase, Ended):
         return after, effects
-    end = _final(after, event.report) if isinstance(event, Reported) else None
+    end = _immediate_end(after, event.report) if isinstance(event, Reported) else None
     if end is not None:
         after, more = _end(after, end)
     else:
@@ -103,45 +76,47 @@ def decide(coordinator: Coordinator, event: Event) -> Outcome:
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-def _reported(coordinator: Coordinator, now: float, report: Report) -> Outcome:
+def _take_report(coordinator: Coordinator, now: float, report: Report) -> Outcome:
     before = coordinator.members.get(report.rank)
     if not 0 <= report.rank < coordinator.size:
         why = f"member {report.rank} does not belong to a group of {coordinator.size}"
         return coordinator, (MemberRefused(report.rank, report.life, why),)
     if before is None:
-        return taken(wary(coordinator, now, report), now, report, None), ()
+        return take_report(fence_latecomer(coordinator, now, report), now, report, None), ()
     if before.report.life != report.life:
         if before.gone is None and before.report.state != "left":
             why = f"member {report.rank} is there already, on {before.report.node}"
-            return stranger(coordinator, now, report), (MemberRefused(report.rank, report.life, why),)
-        return taken(fenced(coordinator, now, before, report), now, report, None), _back(coordinator, report)
+            return note_stranger(coordinator, now, report), (MemberRefused(report.rank, report.life, why),)
+        return take_report(fence_predecessor(coordinator, now, before, report), now, report, None), _return_note(
+            coordinator, report
+        )
     if report.seq < before.report.seq or before.report.state == "left":
         return coordinator, ()
     if report.seq == before.report.seq and before.gone is None:
         return coordinator, ()  # a repeated report, as almost every message is
-    return taken(coordinator, now, report, before), _back(coordinator, report) if before.gone else ()
+    return take_report(coordinator, now, report, before), _return_note(coordinator, report) if before.gone else ()
 
 
-def _gone(coordinator: Coordinator, event: MemberLost) -> Outcome:
+def _note_loss(coordinator: Coordinator, event: MemberLost) -> Outcome:
     before = coordinator.members.get(event.rank)
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return coordinator, ()
-    after = put(coordinator, before._replace(gone=event))
+    after = put_member(coordinator, before._replace(gone=event))
     if isinstance(coordinator.phase, Ended) or after.kinds["gone"] > NAMED:
         return after, ()
     return after, (NodeNote(f"{before.name} is lost: {event.why}"),)
 
 
-def _back(coordinator: Coordinator, report: Report) -> Effects:
+def _return_note(coordinator: Coordinator, report: Report) -> Effects:
     return () if isinstance(coordinator.phase, Ended) else (NodeNote(f"member {report.rank} ({report.node}) is back"),)
 
 
-def _elapsed(coordinator: Coordinator, now: float) -> Coordinator:
+def _after_deadline(coordinator: Coordinator, now: float) -> Coordinator:
     """A new value, so that `decide` assesses it again."""
     after = coordinator._replace(fences={rank: until for rank, until in coordinator.fences.items() if until > now})
     if after.unheard is not None and now >= after.unheard:
         after = after._replace(unheard=None, missed=True)
-    return after._replace(kinds=count(after))
+    return after._replace(kinds=count_kinds(after))
 
 
 # --- transitions ----------------------------------------------------------------------------------------------------
@@ -152,15 +127,15 @@ def _assess(coordinator: Coordinator, now: float, pulses: Mapping[int, Pulse]) -
         return _end(coordinator, GroupEnd(0, exit_codes.SUCCEEDED, "all members have succeeded"))
     match coordinator.phase:
         case Gathering():
-            return _gathering(coordinator, coordinator.phase, now, pulses)
+            return _while_gathering(coordinator, coordinator.phase, now, pulses)
         case Steady():
-            return _steady(coordinator, coordinator.phase, now, pulses)
-        case Draining() | MemberGone():
-            return _draining(coordinator, coordinator.phase, now, pulses)
+            return _while_steady(coordinator, coordinator.phase, now, pulses)
+        case Draining():
+            return _while_draining(coordinator, coordinator.phase, now, pulses)
     return coordinator, ()
 
 
-def _gathering(coordinator: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_gathering(coordinator: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = coordinator.kinds.get
     here = len(coordinator.members) == coordinator.size and not n("gone")
     at_work = n("running", 0) + n("done", 0)
@@ -172,74 +147,73 @@ def _gathering(coordinator: Coordinator, phase: Gathering, now: float, pulses: M
             or (at_work and n("ready", 0) + n("behind", 0))
             or (here and at_work + n("leaving", 0) < coordinator.size)
         ):
-            return _drain(suspicious(coordinator, now), now, pulses)
+            return _begin_draining(fence_unknown(coordinator, now), now, pulses)
         if here:
-            return _learned(coordinator)
+            return _adopt_epoch(coordinator)
     elif bad:
-        return _drain(coordinator, now, pulses)
+        return _begin_draining(coordinator, now, pulses)
     elif n("ready") == coordinator.size:
-        return _go(coordinator, Cure("first", ""), now)
+        return _start_epoch(coordinator, Cure("first", ""), now)
     if phase.deadline is not None and now >= phase.deadline:
-        missing = absent(coordinator)
+        missing = absent_ranks(coordinator)
         if missing:
             return _end(
-                coordinator, _limit(f"{_ranks(missing)} did not join within {durations.seconds(coordinator.wait)}")
+                coordinator, _hang_limit(f"{_names(missing)} did not join within {durations.seconds(coordinator.wait)}")
             )
-        return _late(coordinator, now - coordinator.started)
+        return _end_not_ready(coordinator, now - coordinator.started)
     if phase.hint is not None and now >= phase.hint:
-        missing = absent(coordinator)
-        order = coordinator.order._replace(why=f"waiting for {_ranks(missing)}" if missing else "")
+        missing = absent_ranks(coordinator)
+        order = coordinator.order._replace(why=f"waiting for {_names(missing)}" if missing else "")
         return coordinator._replace(order=order, phase=phase._replace(hint=now + 3 * HINT)), ()
     return coordinator, ()
 
 
-def _learned(coordinator: Coordinator) -> Outcome:
+def _adopt_epoch(coordinator: Coordinator) -> Outcome:
     """All members run the epoch: adopt the state from before this coordinator started."""
-    counts = most(coordinator)
+    counts = highest_counts(coordinator)
     progressed = any(m.report.progressed for m in coordinator.members.values() if m.report.epoch == coordinator.epoch)
     order = GroupOrder(coordinator.epoch, "run", counts=counts, paused=coordinator.order.paused)
     after = coordinator._replace(phase=Steady(), order=order, counts=counts, progressed=progressed, unheard=None)
-    return _shown(after), (NodeNote(f"all {coordinator.size} members are at epoch {coordinator.epoch}"),)
+    return _with_shared_state(after), (NodeNote(f"all {coordinator.size} members are at epoch {coordinator.epoch}"),)
 
 
-def _steady(coordinator: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_steady(coordinator: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = coordinator.kinds.get
     going = n("running", 0) + n("done", 0) + n("behind", 0) + n("leaving", 0)
     if going < coordinator.size:
-        return _drain(coordinator, now, pulses)
+        return _begin_draining(coordinator, now, pulses)
     if phase.deadline is not None and not n("behind"):
         coordinator = coordinator._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [rank for rank, m in coordinator.members.items() if kind_of(m, coordinator.epoch, False) == "behind"]
         return _end(
             coordinator,
-            _limit(f"{_ranks(slow, coordinator)} did not start within {durations.seconds(coordinator.wait)}"),
+            _hang_limit(f"{_names(slow, coordinator)} did not start within {durations.seconds(coordinator.wait)}"),
         )
-    return _shown(coordinator), ()
+    return _with_shared_state(coordinator), ()
 
 
-def _shown(coordinator: Coordinator) -> Coordinator:
+def _with_shared_state(coordinator: Coordinator) -> Coordinator:
     still = coordinator.kinds.get("still") == coordinator.size
     if (coordinator.progressed, still) == (coordinator.order.progressed, coordinator.order.still):
         return coordinator
     return coordinator._replace(order=coordinator.order._replace(progressed=coordinator.progressed, still=still))
 
 
-def _drain(coordinator: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _begin_draining(coordinator: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     who = first(coordinator.members.values(), coordinator.epoch)
-    why = _why(coordinator, who)
-    phase = Draining(now, now + _patience(coordinator), pulses)
+    why = _reason(coordinator, who)
+    phase = Draining(now, now + _drain_time(coordinator), pulses)
+    counts, before = coordinator.counts or highest_counts(coordinator), coordinator.order
     order = GroupOrder(
-        coordinator.epoch, "stop", why, None, who and who.report.node, counts=coordinator.counts or most(coordinator),
-        progressed=coordinator.progressed, paused=coordinator.order.paused,
-    )  # fmt: skip
-    after, effects = _draining(coordinator._replace(phase=phase, order=order), phase, now, pulses)
+        coordinator.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused
+    )
+    order = order._replace(progressed=coordinator.progressed)
+    after, effects = _while_draining(coordinator._replace(phase=phase, order=order), phase, now, pulses)
     return after, (NodeNote(f"epoch {coordinator.epoch} is over: {why}"), *effects)
 
 
-def _draining(
-    coordinator: Coordinator, phase: Draining | MemberGone, now: float, pulses: Mapping[int, Pulse]
-) -> Outcome:
+def _while_draining(coordinator: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = coordinator.kinds.get
     missing = n("gone", 0) + coordinator.missed * (coordinator.size - len(coordinator.members))
     lost, loss, cure, order = phase.lost, phase.loss, phase.cure, coordinator.order
@@ -247,43 +221,43 @@ def _draining(
         lost, loss = now, first((m for m in coordinator.members.values() if m.gone is not None), coordinator.epoch)
     if cure is None and not (n("running") or n("behind") or n("fallen")):  # all have answered
         known = (*coordinator.members.values(), loss) if loss else coordinator.members.values()
-        who = _new_here(coordinator) or first(known, coordinator.epoch)
+        who = _new_rank_zero(coordinator) or first(known, coordinator.epoch)
         if who is not None and who.report.state == "ending" and who.report.end and not who.report.end.cut:
             return _end(coordinator, who.report.end._replace(node=who.report.end.node or who.report.node))
         cure = _cure(coordinator, who, phase.pulses or pulses)
         node, rank, step = cure.suspect or (order.node, None, None)
         order = order._replace(cause=cure.cause, why=cure.why, node=node, rank=rank, step=step)
     if cure is not None and n("ready") == coordinator.size:
-        return _go(coordinator, cure, now)
+        return _start_epoch(coordinator, cure, now)
     if missing and lost is not None:
         until = lost + coordinator.wait
-        after: Draining | MemberGone = MemberGone(phase.since, until, phase.pulses or pulses, cure, lost, loss)
     else:
-        until = (phase.since if lost is None else max(phase.since, lost)) + _patience(coordinator)
-        after = Draining(phase.since, until, phase.pulses or pulses, cure, lost, loss)
-    coordinator = coordinator._replace(phase=after, order=order)
-    if now < after.deadline:
+        until = (phase.since if lost is None else max(phase.since, lost)) + _drain_time(coordinator)
+    coordinator = coordinator._replace(
+        phase=Draining(phase.since, until, phase.pulses or pulses, cure, lost, loss), order=order
+    )
+    if now < until:
         return coordinator, ()
     if not missing:
-        return _late(coordinator, now - phase.since)
-    ranks = absent(coordinator)
+        return _end_not_ready(coordinator, now - phase.since)
+    ranks = absent_ranks(coordinator)
     be, was = ("is", "was") if len(ranks) == 1 else ("are", "were")
-    why = f"{_ranks(ranks, coordinator)} {be} lost and {was} not back within {durations.seconds(coordinator.wait)}"
-    return _end(coordinator, _limit(why, _node(coordinator, ranks)))
+    why = f"{_names(ranks, coordinator)} {be} lost and {was} not back within {durations.seconds(coordinator.wait)}"
+    return _end(coordinator, _hang_limit(why, _only_node(coordinator, ranks)))
 
 
-def _new_here(coordinator: Coordinator) -> MemberState | None:
+def _new_rank_zero(coordinator: Coordinator) -> MemberState | None:
     """Rank 0, if it is new since the epoch began: its loss is the cause of what the other members report."""
     member = coordinator.members.get(0)
     return member if coordinator.heard and member is not None and member.report.ran < coordinator.epoch else None
 
 
-def _patience(coordinator: Coordinator) -> float:
+def _drain_time(coordinator: Coordinator) -> float:
     """How long draining may take: long enough for a fence, and for a device to heal."""
     return coordinator.lease + LATE + coordinator.drain + coordinator.heal
 
 
-def _why(coordinator: Coordinator, who: MemberState | None) -> str:
+def _reason(coordinator: Coordinator, who: MemberState | None) -> str:
     if who is None:
         at_work = ("running", "done")
         odd = next(
@@ -295,7 +269,7 @@ def _why(coordinator: Coordinator, who: MemberState | None) -> str:
         return f"{who.name}: {sentences.short(who.report.trouble.why, sentences.REASON)}"
     if who.gone is not None:
         return f"{who.name} is lost: {who.gone.why}"
-    if who is _new_here(coordinator):
+    if who is _new_rank_zero(coordinator):
         return f"{who.name} was lost, and has come back"
     if who.report.state == "left":
         return f"{who.name} has left"
@@ -303,7 +277,7 @@ def _why(coordinator: Coordinator, who: MemberState | None) -> str:
 
 
 def _cure(coordinator: Coordinator, who: MemberState | None, pulses: Mapping[int, Pulse]) -> Cure:
-    why = coordinator.order.why if who is None else _why(coordinator, who)
+    why = coordinator.order.why if who is None else _reason(coordinator, who)
     if who is None:
         return Cure("peer", why)
     if who.report.trouble is None or who.report.epoch != coordinator.epoch:
@@ -313,10 +287,10 @@ def _cure(coordinator: Coordinator, who: MemberState | None, pulses: Mapping[int
     return Cure(cause, why, root_cause(who, coordinator.members, pulses), counts)
 
 
-def _go(coordinator: Coordinator, cure: Cure, now: float) -> Outcome:
+def _start_epoch(coordinator: Coordinator, cure: Cure, now: float) -> Outcome:
     """The barrier is passed, as nothing of an earlier epoch runs anywhere: order the next epoch."""
     epoch = coordinator.epoch + 1
-    counts = cure.counts or coordinator.counts or most(coordinator)
+    counts = cure.counts or coordinator.counts or highest_counts(coordinator)
     if coordinator.progressed:
         hang, fault, failure = (int(cure.cause == cause) for cause in CAUSES)
         counts = (hang, fault, failure)
@@ -328,13 +302,13 @@ def _go(coordinator: Coordinator, cure: Cure, now: float) -> Outcome:
     after = coordinator._replace(
         phase=Steady(now + coordinator.wait), order=order, counts=counts, progressed=False, unheard=None, missed=False
     )._replace(heard=False)
-    return after._replace(kinds=count(after)), (NodeNote(f"all {coordinator.size} members start epoch {epoch}"),)
+    return after._replace(kinds=count_kinds(after)), (NodeNote(f"all {coordinator.size} members start epoch {epoch}"),)
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-def _final(coordinator: Coordinator, report: Report) -> GroupEnd | None:
+def _immediate_end(coordinator: Coordinator, report: Report) -> GroupEnd | None:
     """A verdict that does not depend on other members: one about a device or ftrun itself; that of a member that has
     left with one, which must hold for all since the member cannot return; and any verdict with which rank 0 leaves.  A
     member that leaves since it has lost contact with rank 0 counts as lost."""
@@ -352,18 +326,20 @@ def _final(coordinator: Coordinator, report: Report) -> GroupEnd | None:
         return None
     if own is not None and not coordinator.kinds.get("running") and not coordinator.kinds.get("fallen"):
         return own
-    return _limit(f"{member.name} has left, and without it the group has no rank 0", report.node)._replace(asked=True)
+    return _hang_limit(f"{member.name} has left, and without it the group has no rank 0", report.node)._replace(
+        asked=True
+    )
 
 
-def _late(coordinator: Coordinator, age: float) -> Outcome:
+def _end_not_ready(coordinator: Coordinator, age: float) -> Outcome:
     late = [
         r for r, m in coordinator.members.items() if kind_of(m, coordinator.epoch, r in coordinator.fences) != "ready"
     ]
-    why = f"{_ranks(late, coordinator)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
-    return _end(coordinator, _limit(why, _node(coordinator, late)))
+    why = f"{_names(late, coordinator)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
+    return _end(coordinator, _hang_limit(why, _only_node(coordinator, late)))
 
 
-def _limit(why: str, node: str | None = None) -> GroupEnd:
+def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
     return GroupEnd(exit_codes.HANG_LIMIT.code, exit_codes.HANG_LIMIT.name, why, node)
 
 
@@ -374,12 +350,12 @@ def _end(coordinator: Coordinator, end: GroupEnd) -> Outcome:
     )
 
 
-def _node(coordinator: Coordinator, ranks: list[int]) -> str | None:
+def _only_node(coordinator: Coordinator, ranks: list[int]) -> str | None:
     member = coordinator.members.get(ranks[0]) if len(ranks) == 1 else None
     return member and member.report.node
 
 
-def _ranks(ranks: list[int], coordinator: Coordinator | None = None) -> str:
+def _names(ranks: list[int], coordinator: Coordinator | None = None) -> str:
     """`member 3 (node-c)`, `members 1, 2 and 40 more`."""
     if len(ranks) == 1:
         member = coordinator.members.get(ranks[0]) if coordinator else None

@@ -77,8 +77,8 @@ class Steady(NamedTuple):
 
 
 class Draining(NamedTuple):
-    """The epoch is over, and not all members are ready.  `lost`: since when a member is or was lost, and `loss`: which
-    one, if it had ever come."""
+    """The epoch is over, and not all members are ready; missing ones are waited for until the deadline.  `lost`: since
+    when a member is or was lost, and `loss`: which one, if it had ever come."""
 
     since: float
     deadline: float
@@ -88,22 +88,11 @@ class Draining(NamedTuple):
     loss: MemberState | None = None
 
 
-class MemberGone(NamedTuple):
-    """As `Draining`, while a member is missing; it is waited for until the deadline."""
-
-    since: float
-    deadline: float
-    pulses: Mapping[int, Pulse]
-    cure: Cure | None
-    lost: float | None
-    loss: MemberState | None
-
-
 class Ended(NamedTuple):
     deadline: None = None
 
 
-Phase = Gathering | Steady | Draining | MemberGone | Ended
+Phase = Gathering | Steady | Draining | Ended
 
 
 class Coordinator(NamedTuple):
@@ -154,21 +143,21 @@ class Coordinator(NamedTuple):
 Outcome = tuple[Coordinator, Effects]
 
 
-def gather(
+def new_coordinator(
     now: float, size: int, wait: float, drain: float, heal: float = 0.0, silence: float = SILENCE
 ) -> Coordinator:
     """A new coordinator, without any knowledge."""
     return Coordinator(size, wait, drain, heal, now, Gathering(now + wait, now + HINT), silence=silence)
 
 
-def taken(coordinator: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+def take_report(coordinator: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
     """The coordinator with this report of a member."""
     if report.epoch > coordinator.epoch and not isinstance(coordinator.phase, Ended):
-        coordinator = _raised(coordinator, now, report.epoch)
-    return put(coordinator, MemberState(report, first_failure(report, now, before)))
+        coordinator = _adopt_epoch(coordinator, now, report.epoch)
+    return put_member(coordinator, MemberState(report, first_failure(report, now, before)))
 
 
-def _raised(coordinator: Coordinator, now: float, epoch: int) -> Coordinator:
+def _adopt_epoch(coordinator: Coordinator, now: float, epoch: int) -> Coordinator:
     """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
     before are void."""
     order = coordinator.order._replace(epoch=epoch, cause=None, progressed=False, still=False)
@@ -177,15 +166,15 @@ def _raised(coordinator: Coordinator, now: float, epoch: int) -> Coordinator:
             coordinator = coordinator._replace(phase=Gathering(None), unheard=now + coordinator.silence)
         case Steady():
             coordinator, order = coordinator._replace(phase=Gathering(None)), order._replace(what="wait")
-        case Draining() | MemberGone() as phase:
+        case Draining() as phase:
             coordinator = coordinator._replace(phase=phase._replace(cure=None))
     coordinator = coordinator._replace(order=order, progressed=False, heard=True)
-    if isinstance(coordinator.phase, Draining | MemberGone):
-        return suspicious(coordinator, now)
-    return coordinator._replace(kinds=count(coordinator))
+    if isinstance(coordinator.phase, Draining):
+        return fence_unknown(coordinator, now)
+    return coordinator._replace(kinds=count_kinds(coordinator))
 
 
-def put(coordinator: Coordinator, member: MemberState) -> Coordinator:
+def put_member(coordinator: Coordinator, member: MemberState) -> Coordinator:
     """The coordinator with this member.  It is cheap, since a thousand members may become ready one after the other."""
     rank = member.report.rank
     before = coordinator.members.get(rank)
@@ -231,7 +220,7 @@ def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
     return "busy"
 
 
-def count(coordinator: Coordinator) -> Mapping[Kind, int]:
+def count_kinds(coordinator: Coordinator) -> Mapping[Kind, int]:
     kinds: dict[Kind, int] = {}
     for rank, member in coordinator.members.items():
         kind = kind_of(member, coordinator.epoch, rank in coordinator.fences)
@@ -241,13 +230,13 @@ def count(coordinator: Coordinator) -> Mapping[Kind, int]:
     return kinds
 
 
-def absent(coordinator: Coordinator) -> list[int]:
+def absent_ranks(coordinator: Coordinator) -> list[int]:
     """The ranks of the members that never came or are gone."""
     gone = (r for r, m in coordinator.members.items() if kind_of(m, coordinator.epoch, False) == "gone")
     return sorted((*gone, *(r for r in range(coordinator.size) if r not in coordinator.members)))
 
 
-def most(coordinator: Coordinator) -> Counts:
+def highest_counts(coordinator: Coordinator) -> Counts:
     """The highest counts that any member reports."""
     hang, fault, failure = (
         max((m.report.counts[i] for m in coordinator.members.values()), default=0) for i in range(3)
@@ -258,7 +247,7 @@ def most(coordinator: Coordinator) -> Counts:
 # --- lives that may still run their command, unseen -----------------------------------------------------------------
 
 
-def fenced(coordinator: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
+def fence_predecessor(coordinator: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
     """A member that has lost contact with rank 0 may keep working, and stops its command itself when its lease is over;
     a machine that seems lost may only be cut off.  So the new life in its place is fenced, unless nothing of the
     earlier life is left: its connection closed, and the new life, on the same machine, came only after that.  A new
@@ -276,7 +265,7 @@ def fenced(coordinator: Coordinator, now: float, before: MemberState, report: Re
     return fence(coordinator, now, {report.rank: last})
 
 
-def stranger(coordinator: Coordinator, now: float, report: Report) -> Coordinator:
+def note_stranger(coordinator: Coordinator, now: float, report: Report) -> Coordinator:
     key = report.rank, report.life
     if key in coordinator.strangers:
         return coordinator
@@ -284,26 +273,24 @@ def stranger(coordinator: Coordinator, now: float, report: Report) -> Coordinato
     return coordinator._replace(strangers=dict([*known, (key, now)]))
 
 
-def wary(coordinator: Coordinator, now: float, report: Report) -> Coordinator:
+def fence_latecomer(coordinator: Coordinator, now: float, report: Report) -> Coordinator:
     """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
-    if isinstance(coordinator.phase, Gathering | Ended) or not without_past(report, coordinator.epoch):
+    if isinstance(coordinator.phase, Gathering | Ended) or not has_no_past(report, coordinator.epoch):
         return coordinator
     return fence(coordinator, now, {report.rank: coordinator.started})
 
 
-def without_past(report: Report, epoch: int) -> bool:
+def has_no_past(report: Report, epoch: int) -> bool:
     """Whether an earlier life may exist in the place of this member.  Not in that of rank 0, where the coordinator is;
     nor in that of a member that itself ran the newest epoch, since it was alone in its place when that began."""
     return report.rank != 0 and report.state == "ready" and report.trouble is None and report.ran < max(epoch, 1)
 
 
-def suspicious(coordinator: Coordinator, now: float) -> Coordinator:
+def fence_unknown(coordinator: Coordinator, now: float) -> Coordinator:
     """A new coordinator does not know the earlier lives of members without a past: it fences them until no earlier life
     can still be at work in their place."""
     new = {
-        rank: coordinator.started
-        for rank, m in coordinator.members.items()
-        if without_past(m.report, coordinator.epoch)
+        rank: coordinator.started for rank, m in coordinator.members.items() if has_no_past(m.report, coordinator.epoch)
     }
     return fence(coordinator, now, new)
 
@@ -317,4 +304,4 @@ def fence(coordinator: Coordinator, now: float, lost: Mapping[int, float]) -> Co
         if until > now:
             fences[rank] = max(until, fences.get(rank, until))
     after = coordinator._replace(fences=fences)
-    return after._replace(kinds=count(after))
+    return after._replace(kinds=count_kinds(after))

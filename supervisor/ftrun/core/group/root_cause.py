@@ -53,11 +53,11 @@ def first_failure(report: Report, now: float, before: MemberState | None) -> flo
 
 def first(members: Iterable[MemberState], epoch: int) -> MemberState | None:
     """The member whose failure in this epoch, or loss, came first; on a tie the one with the lower rank."""
-    came = [(at, member) for member in members if (at := _since(member, epoch)) is not None]
+    came = [(at, member) for member in members if (at := _failed_since(member, epoch)) is not None]
     return min(came, key=lambda one: (one[0], one[1].report.rank))[1] if came else None
 
 
-def _since(member: MemberState, epoch: int) -> float | None:
+def _failed_since(member: MemberState, epoch: int) -> float | None:
     if member.at is not None and member.report.epoch == epoch:
         return member.at
     if member.gone is not None:
@@ -76,7 +76,7 @@ def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: 
         return Suspect(failed.report.node, failure.rank, failure.step)
     epoch = failed.report.epoch
     found = [
-        _suspected(member.report, member.report.trouble, pulses.get(rank))
+        _candidate(member.report, member.report.trouble, pulses.get(rank))
         for rank, member in members.items()
         if member.report.epoch == epoch and (member is failed or rank in pulses)
     ]
@@ -84,7 +84,7 @@ def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: 
     return min(found, key=lambda one: (one.step, one.waits, -one.silent, one.member)).suspect if found else named
 
 
-class _Suspected(NamedTuple):
+class _Candidate(NamedTuple):
     step: int
     waits: bool
     silent: float
@@ -92,7 +92,7 @@ class _Suspected(NamedTuple):
     suspect: Suspect
 
 
-def _suspected(report: Report, failure: NodeFailure | None, pulse: Pulse | None) -> _Suspected:
+def _candidate(report: Report, failure: NodeFailure | None, pulse: Pulse | None) -> _Candidate:
     hung = failure if failure is not None and failure.cause == "hang" else None
     rank, step, age, waits = (None, None, 0.0, False) if pulse is None else (*pulse, False)
     if hung is not None and (pulse is None or hung.rank in (None, pulse.rank)):
@@ -100,4 +100,4 @@ def _suspected(report: Report, failure: NodeFailure | None, pulse: Pulse | None)
         step = hung.step if hung.step is not None else step
         age, waits = max(age, hung.age), hung.waits
     suspect = Suspect(report.node, rank, step)
-    return _Suspected(NOWHERE if step is None else step, waits, age, report.rank, suspect)
+    return _Candidate(NOWHERE if step is None else step, waits, age, report.rank, suspect)

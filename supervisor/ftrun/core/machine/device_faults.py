@@ -2,64 +2,67 @@
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.states import Finish, Healing, Job, Pending, Restart, Running, Starting, Stopping, Suspect
+from ftrun.core.machine.pause import postpone_fault
+from ftrun.core.machine.states import Finish, Healing, Job, Pending, Restart, Stopping, Watched
 from ftrun.core.machine.stopping import (
     Effects,
     Outcome,
     conclude,
-    ending,
-    escalation,
+    escalation_record,
+    exit_text,
     finish_with,
+    is_third_in_a_day,
     isolate,
     restart_or_escalate,
     stop,
-    times_in_words,
     unless_schedules_exhausted,
 )
 from ftrun.core.machine.values import Attempt, Fault
 from ftrun.core.rules import exit_codes
-from ftrun.core.rules.fault_history import DAY, NO_CODE, TIMES, Clock, Occurrence, age, noted
-from ftrun.core.rules.policy import Policy, exhausted
+from ftrun.core.rules.fault_history import DAY, NO_CODE, TIMES, Clock, Occurrence, age, merge
+from ftrun.core.rules.policy import Policy, is_exhausted
 from ftrun.core.text import durations, sentences
 
 HARMLESS = "warning"  # the severity of a fault that is only recorded
 AFTERMATH = 60.0  # s; training that still moves so long after a user-induced fault did not fail because of it
 
 
-def faulted(job: Job, phase: Starting | Running | Suspect, event: ev.FaultReported, policy: Policy) -> Outcome:
+def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy: Policy) -> Outcome:
     """Warnings, unknown codes and faults of severity `user` are only recorded, since the command can continue."""
-    fault, attempt = event.fault, phase.attempt
-    job, attempt, written = _noted(job, attempt, event, policy)
+    if job.paused is not None:
+        return postpone_fault(job, event)
+    fault = event.fault
+    job, attempt, written = _record_fault(job, phase.attempt, event, policy)
     if not fault.acts or fault.mark in phase.attempt.known or fault.device in job.ledger.removed:
         return job._replace(phase=phase._replace(attempt=attempt)), written
-    return _act(job, attempt, fault, event.now, policy, written)
+    return _stop_for_fault(job, attempt, fault, event.now, policy, written)
 
 
-def _act(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Outcome:
+def _stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Outcome:
     """Stop the attempt because of this fault: to heal it, to continue without the device, or to leave the node.  There
     is no grace: nothing can be finished on a faulty device, and a checkpoint from it would be worse than none."""
     policy = policy._replace(grace=0.0)
     why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
-    hopeless = _hopeless(job, fault, policy)
+    hopeless = _why_not_healable(job, fault, policy)
     if hopeless is None or fault.by_user:
         return restart_or_escalate(job, attempt, "fault", why, now, policy, written, fault=fault)
     why += hopeless
-    shed = _shed(job, fault, policy)
-    if shed is not None and not exhausted(job.ledger, "fault", policy):
+    shed = _remove_device(job, fault, policy)
+    if shed is not None and not is_exhausted(job.ledger, "fault", policy):
         job, removed = shed
         why += ", continuing without it"
         return restart_or_escalate(job, attempt, "fault", why, now, policy, (*written, removed))
     want = finish_with(exit_codes.NODE_FAULT, why, fault.device)
-    written += (escalation("fault", want),)
-    line = sentences.sentence(why, sentences.killing({}), ending(want))
+    written += (escalation_record("fault", want),)
+    line = sentences.sentence(why, sentences.killing({}), exit_text(want))
     return stop(job._replace(want=want), attempt, now, policy, written, line)
 
 
-def _noted(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:
+def _record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:
     """Record the fault.  One that acts, or that the program caused, is counted, once for each attempt."""
     fault = event.fault
     counts = (fault.acts or fault.by_user) and fault.mark not in attempt.known
-    written: Effects = (do.Persist("fault", _fields(fault), durable=counts),)
+    written: Effects = (do.Persist("fault", _fault_fields(fault), durable=counts),)
     if not counts:
         return job, attempt, written
     ledger = job.ledger
@@ -67,18 +70,18 @@ def _noted(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) 
         one = Occurrence(policy.node, *fault.place, fault.severity, event.clock, ledger.job)
         # ModelArts counts only schedules without a clear fault of a node or chip; a user-induced one is not clear.
         clear = ledger.faulted or not fault.by_user
-        ledger = ledger._replace(occurrences=noted(ledger.occurrences, (one,)), faulted=clear)
+        ledger = ledger._replace(occurrences=merge(ledger.occurrences, (one,)), faulted=clear)
     attempt = attempt._replace(known=(*attempt.known, fault.mark))
     if not fault.acts:
         attempt = attempt._replace(fault=fault, fault_at=event.now)
     return job._replace(ledger=ledger), attempt, written
 
 
-def _fields(fault: Fault) -> tuple[tuple[str, object], ...]:
+def _fault_fields(fault: Fault) -> do.Fields:
     return tuple((name, value) for name, value in fault._asdict().items() if value)
 
 
-def blamed(attempt: Attempt, policy: Policy) -> Fault | None:
+def fault_that_ended(attempt: Attempt, policy: Policy) -> Fault | None:
     """The user-induced fault that ended this attempt: training did not continue for long after it."""
     moved = max((r.moved_at for r in attempt.ranks if r.moved_at is not None), default=0.0)
     if attempt.fault is None or "fault" not in policy.restart_on or moved > attempt.fault_at + AFTERMATH:
@@ -86,21 +89,23 @@ def blamed(attempt: Attempt, policy: Policy) -> Fault | None:
     return attempt.fault
 
 
-def faulted_ending(job: Job, phase: Stopping | Pending | Healing, event: ev.FaultReported, policy: Policy) -> Outcome:
+def on_fault_reported_between(
+    job: Job, phase: Stopping | Pending | Healing, event: ev.FaultReported, policy: Policy
+) -> Outcome:
     """A fault that is found between two attempts.  A GPU that falls off the bus often shows first as a hang: such a
     fault is healed before the next start, and it overrides a verdict that would send the job back to this node."""
     fault, want = event.fault, job.want
     attempt = phase.attempt if isinstance(phase, Stopping) else None
     known = attempt.known if attempt else tuple(f.mark for f in want.faults) if isinstance(want, Restart) else ()
-    job, noted_in, written = _noted(job, Attempt(job.ledger.start_cnt, known=known), event, policy)
+    job, noted_in, written = _record_fault(job, Attempt(job.ledger.start_cnt, known=known), event, policy)
     if isinstance(phase, Stopping):
         job = job._replace(phase=phase._replace(attempt=phase.attempt._replace(known=noted_in.known)))
     if not fault.acts or fault.mark in known or fault.device in job.ledger.removed:
         return job, written
-    hopeless = _hopeless(job, fault, policy)
+    hopeless = _why_not_healable(job, fault, policy)
     if isinstance(want, Restart) and hopeless is None:
         return job._replace(want=want._replace(faults=(*want.faults, fault))), written
-    shed = _shed(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
+    shed = _remove_device(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
     if shed is not None:
         return shed[0], (*written, shed[1])
     # The job may be scheduled on this node again.
@@ -113,20 +118,22 @@ def faulted_ending(job: Job, phase: Stopping | Pending | Healing, event: ev.Faul
     else:
         verdict = finish_with(exit_codes.NODE_FAULT, why, fault.device)
     if isinstance(phase, Stopping):
-        return job._replace(want=verdict), (*written, escalation("fault", verdict))
+        return job._replace(want=verdict), (*written, escalation_record("fault", verdict))
     return conclude(job, verdict, written)
 
 
-def _hopeless(job: Job, fault: Fault, policy: Policy) -> str | None:
+def _why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
     """Why healing is not tried, as the end of a sentence; None: it is tried."""
     if fault.severity == "critical":
         return ""
     return (
-        f", for the {sentences.ordinal(TIMES)} time in 24 hours" if times_in_words(job.ledger, fault, policy) else None
+        f", for the {sentences.ordinal(TIMES)} time in 24 hours"
+        if is_third_in_a_day(job.ledger, fault, policy)
+        else None
     )
 
 
-def _shed(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[Job, do.Persist] | None:
+def _remove_device(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[Job, do.Persist] | None:
     """The job without this device, if it is one of the job's devices and enough others are left.  Before the `first`
     start this needs no permission to restart, and a device that is not listed is left out by naming the others."""
     removed = tuple(dict.fromkeys((*job.ledger.removed, fault.device)))
@@ -146,31 +153,33 @@ def _shed(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[
 # --- before the first start -------------------------------------------------------------------------------------------
 
 
-def standing(job: Job, event: ev.FaultReported, policy: Policy) -> Outcome:
+def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Outcome:
     """A fault that a device has before the first start.  A critical one ends the job before anything runs, or the job
     continues without that device.  Other faults existed before ftrun, end nothing, and are only recorded."""
     attempt = Attempt(job.ledger.start_cnt)
     if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:
-        job, _, written = _noted(job, attempt, event._replace(fault=event.fault._replace(severity=HARMLESS)), policy)
+        job, _, written = _record_fault(
+            job, attempt, event._replace(fault=event.fault._replace(severity=HARMLESS)), policy
+        )
         return job, written
     fault, device = event.fault, event.fault.device
-    job, _, written = _noted(job, attempt, event, policy)
+    job, _, written = _record_fault(job, attempt, event, policy)
     why = f"device {device} cannot be used: it reports {fault.code} before the first start"
     why += f" ({fault.severity}{': ' if fault.why else ''}{fault.why})"
-    shed = _shed(job, fault, policy, first=True)
+    shed = _remove_device(job, fault, policy, first=True)
     if shed is not None:
         return shed[0], (*written, shed[1], do.LogLine(sentences.sentence(why, "continuing without it")))
     return isolate(job, why, written, device=device)
 
 
-def late(event: ev.FaultReported) -> ev.FaultReported:
+def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
     """The event, as it counts where the device check came too late for the first start: only a critical fault acts."""
     if not event.standing or event.fault.severity == "critical":
         return event
     return event._replace(fault=event.fault._replace(severity=HARMLESS))
 
 
-def unhealed(job: Job, event: ev.FaultReported, policy: Policy) -> bool:
+def has_not_healed(job: Job, event: ev.FaultReported, policy: Policy) -> bool:
     """Whether the device reported this fault, or a critical one, on this node in an earlier schedule of the last day.
     Since it still reports a fault, it has not healed."""
     place, fault = (policy.node, event.fault.device), event.fault
@@ -187,7 +196,7 @@ def has_to_wait(job: Job) -> bool:
     return job.held is not None or (isinstance(job.want, Restart) and bool(job.want.faults))
 
 
-def heal(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+def begin_healing(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
     """The tree is dead: heal the next fault, then wait for the platform's permission."""
     fault = job.want.faults[0] if isinstance(job.want, Restart) and job.want.faults else None
     job = job._replace(phase=Healing(fault, now + policy.heal_timeout, attempt))
@@ -195,10 +204,10 @@ def heal(job: Job, attempt: Attempt | None, now: float, policy: Policy, written:
         most = durations.seconds(policy.heal_timeout)
         waits = f"the platform does not permit a start: {job.held}; waiting at most {most} for its permission"
         return job, (*written, do.Persist("healing", (("why", job.held),)), do.LogLine(waits), do.Heal(None))
-    return job, (*written, do.Persist("healing", _fields(fault)), do.Heal(fault))
+    return job, (*written, do.Persist("healing", _fault_fields(fault)), do.Heal(fault))
 
 
-def given_back(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: Policy) -> tuple[Job, Effects]:
+def return_devices(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: Policy) -> tuple[Job, Effects]:
     """Removed devices that are healthy again are used by the next start.
 
     Excluded are devices that were removed for this very restart, and devices that keep failing (`_keeps_failing`),
@@ -212,7 +221,7 @@ def given_back(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: 
         if device.id in job.ledger.removed
         and device.id in event.well
         and device.id not in job.removed_devices
-        and not _keeps_failing(job, device.id, event.clock, policy)
+        and not _is_failing_repeatedly(job, device.id, event.clock, policy)
     ]
     if not back:
         return job, ()
@@ -227,7 +236,7 @@ def given_back(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: 
     return job._replace(ledger=job.ledger._replace(removed=out, visible=visible)), written
 
 
-def _keeps_failing(job: Job, device: str, now: Clock, policy: Policy) -> bool:
+def _is_failing_repeatedly(job: Job, device: str, now: Clock, policy: Policy) -> bool:
     """Whether faults of this device on this node have ended attempts `TIMES` times within the last day."""
     return (
         sum(
@@ -239,7 +248,7 @@ def _keeps_failing(job: Job, device: str, now: Clock, policy: Policy) -> bool:
     )
 
 
-def cured(job: Job, device: str) -> Job:
+def without_faults(job: Job, device: str) -> Job:
     """The job without the faults of this device, which has been found healthy."""
     if isinstance(job.want, Restart):
         still = tuple(fault for fault in job.want.faults if fault.device != device)
@@ -247,12 +256,12 @@ def cured(job: Job, device: str) -> Job:
     return job
 
 
-def given_up(job: Job, phase: Healing, policy: Policy) -> tuple[Job, do.Persist] | None:
+def without_unhealed_device(job: Job, phase: Healing, policy: Policy) -> tuple[Job, do.Persist] | None:
     """The fault did not heal: the job without that device, where enough others are left."""
-    return None if phase.fault is None else _shed(job, phase.fault, policy)
+    return None if phase.fault is None else _remove_device(job, phase.fault, policy)
 
 
-def not_healed(job: Job, phase: Healing, why: str | None) -> Outcome:
+def end_unhealed(job: Job, phase: Healing, why: str | None) -> Outcome:
     if phase.fault is None and job.leaving:  # the request does not mean that this node is faulty
         return conclude(
             job,

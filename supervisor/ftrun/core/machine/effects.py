@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 from ftrun.core.machine.values import Fault, Finding
 
+Fields = tuple[tuple[str, object], ...]
+
 
 class Persist(NamedTuple):
     """Write this record.  `durable`: the record and the ledger must be on disk before the next effect."""
 
     event: str
-    fields: tuple[tuple[str, object], ...] = ()
+    fields: Fields = ()
     durable: bool = False
 
 

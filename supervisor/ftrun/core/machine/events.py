@@ -1,6 +1,6 @@
 """Events: what happened, named in the past tense.  `now` is the monotonic time at which the event was noticed."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from ftrun.core.group import messages
 from ftrun.core.machine.values import Device, Fault, Rank
@@ -297,36 +297,4 @@ Event = (
     | CoordinatorSilent
     | CoordinatorLost
 )
-EVENTS: tuple[type[Event], ...] = (
-    Started,
-    CommandSpawned,
-    SpawnFailed,
-    DeadlineReached,
-    WokeLate,
-    BeatsRead,
-    CheckpointSaved,
-    TreeSampled,
-    DevicesReleased,
-    EvidenceCollected,
-    CommandStopped,
-    CommandContinued,
-    CommandExited,
-    TreeEnded,
-    ProcessesSurvived,
-    SignalReceived,
-    FaultReported,
-    DevicesChecked,
-    HealingFinished,
-    StartHeld,
-    Rescheduled,
-    DevicesFound,
-    HistoryLoaded,
-    VerdictShared,
-    RestartRequested,
-    StopRequested,
-    PauseRequested,
-    ResumeRequested,
-    GroupOrderReceived,
-    CoordinatorSilent,
-    CoordinatorLost,
-)
+EVENTS: tuple[type[Event], ...] = get_args(Event)

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Report, State
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.device_faults import has_to_wait, heal
-from ftrun.core.machine.operator import early, pause_asked, resume_asked
-from ftrun.core.machine.restarting import again, launch
+from ftrun.core.machine.device_faults import begin_healing, has_to_wait
+from ftrun.core.machine.requests import keep_until_exec, on_pause_requested, on_resume_requested
+from ftrun.core.machine.restarting import launch, start_or_finish
 from ftrun.core.machine.states import (
     Done,
     Finish,
@@ -25,9 +25,10 @@ from ftrun.core.machine.states import (
     Starting,
     Stopping,
     Suspect,
+    Watched,
 )
 from ftrun.core.machine.stopping import Effects, Outcome, finish_with, stop, unless_schedules_exhausted
-from ftrun.core.machine.watching import watch
+from ftrun.core.machine.watching import check
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import unchanged_for
 from ftrun.core.rules.policy import Policy
@@ -50,41 +51,41 @@ class GroupMember(NamedTuple):
 # --- orders of the group ----------------------------------------------------------------------------------------------
 
 
-def ordered(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
+def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
     """Apply an order.  Each order is complete, so that a repeated one changes nothing."""
     order, before = event.order, job.order
     job = job._replace(order=order)
     written: Effects = ()
     if before is None or (order.epoch, order.what, order.why) != (before.epoch, before.what, before.why):
-        written = (_record(order),)
+        written = (_order_record(order),)
     outcome: Outcome | None = None
     match order.what:
         case "end":
-            outcome = _ended(job, phase, event, policy, written)
+            outcome = _end_with_group(job, phase, event, policy, written)
         case "stop" if order.epoch >= job.ledger.epoch:
-            outcome = _recalled(job, phase, event, policy, written)
+            outcome = _stop_epoch(job, phase, event, policy, written)
         case "run" if order.epoch > job.ledger.epoch:
-            outcome = _called(job, phase, event, policy, written)
+            outcome = _start_epoch(job, phase, event, policy, written)
         case "run" if order.epoch == job.ledger.epoch:
-            outcome = _shared(job, phase, event, policy, written)
+            outcome = _apply_shared_state(job, phase, event, policy, written)
     job, effects = outcome or (job, written)
     news = before is None or order.paused != before.paused
     if order.paused is not None and news and order.paused != job.announced_pause:
-        job, more = _paused(job, event, policy)
+        job, more = _apply_pause(job, event, policy)
         effects += more
     return job, effects
 
 
-def _record(order: GroupOrder) -> do.Persist:
+def _order_record(order: GroupOrder) -> do.Persist:
     origin = {name: getattr(order, name) for name in ("cause", "node", "rank", "step")}
     if order.end is not None:
         origin |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
     why = order.why or (order.end.why if order.end else "")
-    fields: tuple[tuple[str, object], ...] = (("what", order.what), ("epoch", order.epoch), ("why", why or None))
+    fields: do.Fields = (("what", order.what), ("epoch", order.epoch), ("why", why or None))
     return do.Persist("group", tuple((name, value) for name, value in (*fields, *origin.items()) if value is not None))
 
 
-def _called(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
+def _start_epoch(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
     """The next epoch: start if nothing prevents it; a member that runs an older epoch stops that first."""
     if isinstance(phase, Pending) and phase.deadline is None:
         hang, fault, failure = event.order.counts
@@ -92,38 +93,42 @@ def _called(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy
         if isinstance(job.want, Restart) and job.want.reason == "peer":
             job = job._replace(want=job.want._replace(consecutive=max(event.order.counts)))
         if has_to_wait(job):
-            return heal(job, None, event.now, policy, written)
+            return begin_healing(job, None, event.now, policy, written)
         job, effects = launch(job, event.now, policy, "started" if isinstance(job.want, KeepRunning) else "restart")
         return job, written + effects
-    return _recalled(job, phase, event, policy, written)
+    return _stop_epoch(job, phase, event, policy, written)
 
 
-def _recalled(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
+def _stop_epoch(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
     """The epoch is over, whether it runs here or never ran here: a late message must not start it.  A verdict that was
     reached here is overruled once it is certain that the failure began elsewhere, unless the verdict is about this node
     or comes from the operator."""
     want = Restart("peer")
     if isinstance(phase, Launching):
-        return early(job, phase, event, policy)
+        return keep_until_exec(job, phase, event, policy)
     if event.order.what == "stop":
         job = job._replace(ledger=job.ledger._replace(epoch=event.order.epoch))
     match phase:
         case Starting() | Running() | Suspect():
-            job, effects = stop(job._replace(want=want), phase.attempt, event.now, policy, written, _why(event.order))
+            job, effects = stop(
+                job._replace(want=want), phase.attempt, event.now, policy, written, _stop_reason(event.order)
+            )
             return job, effects
-        case Stopping() if isinstance(job.want, Finish) and _yields(job.want) and event.order.cause is not None:
+        case Stopping() if (
+            isinstance(job.want, Finish) and _may_be_consequence(job.want) and event.order.cause is not None
+        ):
             job = job._replace(want=want, blame=None)
             if phase.stage == "verdict":
-                return again(job, phase.attempt, event.now, policy, written)
+                return start_or_finish(job, phase.attempt, event.now, policy, written)
             return job, written
     return job, written
 
 
-def _yields(want: Finish) -> bool:
+def _may_be_consequence(want: Finish) -> bool:
     return not want.asked and want.verdict not in (*OF_THE_NODE, exit_codes.STOPPED)
 
 
-def _why(order: GroupOrder) -> str:
+def _stop_reason(order: GroupOrder) -> str:
     why = (
         sentences.short(order.why, sentences.REASON) if order.what == "stop" else f"the group is at epoch {order.epoch}"
     )
@@ -132,23 +137,23 @@ def _why(order: GroupOrder) -> str:
     return sentences.sentence(f"{why}{where}", "ftrun stops the command here, too", follows)
 
 
-def _ended(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
+def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
     """One verdict for all members.  A member that was asked from outside to stop ends with it too, since srun would
     lose it otherwise."""
     end = event.order.end
     if end is None or isinstance(phase, Done):
         return job, written
-    want = Finish(end.code, end.verdict, _of(end, policy), node=end.node, device=end.device)
+    want = Finish(end.code, end.verdict, _reason_with_node(end, policy), node=end.node, device=end.device)
     if end.verdict == exit_codes.HANG_LIMIT.name and not end.asked:
         want = unless_schedules_exhausted(job, want)
     if end.verdict == exit_codes.SUCCEEDED or (end.asked and isinstance(job.want, Finish)):
         if isinstance(phase, Stopping) and phase.stage == "verdict":
-            return again(job, phase.attempt, event.now, policy, written)
+            return start_or_finish(job, phase.attempt, event.now, policy, written)
         if isinstance(job.want, Finish) or end.verdict == exit_codes.SUCCEEDED:
             return job, written  # it is ending as it should
     match phase:
         case Launching():
-            return early(job, phase, event, policy)
+            return keep_until_exec(job, phase, event, policy)
         case Starting() | Running() | Suspect():
             line = sentences.sentence(
                 sentences.short(want.message, sentences.REASON), f"ending with {want.code} ({want.verdict})"
@@ -157,35 +162,37 @@ def _ended(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy,
         case Stopping() if phase.stage != "verdict":
             return job._replace(want=want), written
     attempt = phase.attempt if isinstance(phase, Stopping) else None
-    return again(job._replace(want=want), attempt, event.now, policy, written)
+    return start_or_finish(job._replace(want=want), attempt, event.now, policy, written)
 
 
-def _of(end: GroupEnd, policy: Policy) -> str:
+def _reason_with_node(end: GroupEnd, policy: Policy) -> str:
     named = end.node is None or end.node == policy.node or f"({end.node})" in end.why
     return end.why if named else f"{end.why} (on {end.node})"
 
 
-def _shared(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
+def _apply_shared_state(
+    job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects
+) -> Outcome:
     """What holds for all members in the current epoch: progress of any member is progress of the job, and the idle rule
     for groups applies only while the devices of all members are unchanged."""
     order = event.order
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
     if isinstance(phase, Starting | Running) and phase.attempt.everywhere != order.still:
-        return watch(job, phase.attempt._replace(everywhere=order.still), event.now, policy, written)
+        return check(job, phase.attempt._replace(everywhere=order.still), event.now, policy, written)
     return job, written
 
 
-def _paused(job: Job, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
+def _apply_pause(job: Job, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
     """The operator has paused or resumed the verdicts on some node."""
     lasting = event.order.paused
     if lasting == 0.0:
-        return resume_asked(job, job.phase, ev.ResumeRequested(event.now), policy)
+        return on_resume_requested(job, job.phase, ev.ResumeRequested(event.now), policy)
     asked = ev.PauseRequested(event.now, None, None if lasting == float("inf") else lasting)
-    return pause_asked(job, job.phase, asked, policy)
+    return on_pause_requested(job, job.phase, asked, policy)
 
 
-def coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, policy: Policy) -> Outcome:
+def on_coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, policy: Policy) -> Outcome:
     """Rank 0 is silent, but the command here may be healthy: it keeps running and is watched as before.  A verdict
     about it may be a consequence of what happened to rank 0, so it waits."""
     written: Effects = (do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),)
@@ -193,7 +200,7 @@ def coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, poli
     match phase:
         case Launching() | Starting() | Running() | Suspect():
             written += (do.LogLine(sentences.sentence(event.why, "the command keeps running", left)),)
-        case Stopping(stage="verdict") if isinstance(job.want, Finish) and _yields(job.want):
+        case Stopping(stage="verdict") if isinstance(job.want, Finish) and _may_be_consequence(job.want):
             job = job._replace(phase=phase._replace(deadline=None))
             written += (do.LogLine(sentences.sentence(event.why, left)),)
         case Pending(deadline=None):
@@ -201,16 +208,16 @@ def coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, poli
     return job, written
 
 
-def patience(job: Job, now: float, policy: Policy) -> float | None:
+def verdict_deadline(job: Job, now: float, policy: Policy) -> float | None:
     """Until when a verdict waits for the group's decision.  A verdict that may be a consequence of the loss of another
     member waits until that loss is known; a verdict about this node does not."""
     assert isinstance(job.want, Finish)
     if job.want.verdict == exit_codes.SUCCEEDED:
         return None
-    return now + DECISION + (policy.peer_timeout if _yields(job.want) else 0.0)
+    return now + DECISION + (policy.peer_timeout if _may_be_consequence(job.want) else 0.0)
 
 
-def coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: Policy) -> Outcome:
+def on_coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: Policy) -> Outcome:
     """The state of the other members is unknown, and they have ended by now, since rank 0 waits no longer for this
     member either.
 
@@ -231,7 +238,7 @@ def coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: 
         case Done():
             return job, ()
         case Launching():
-            return early(job, phase, event, policy)
+            return keep_until_exec(job, phase, event, policy)
         case Starting() | Running() | Suspect():
             line = sentences.sentence(event.why, f"ending with {want.code} ({want.verdict})")
             return stop(job._replace(want=want), phase.attempt, event.now, policy, written, line)
@@ -240,10 +247,10 @@ def coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: 
                 # After a success here the others may still need this member again; a failure here may be a consequence
                 # of the loss of rank 0.
                 job = job._replace(want=want)
-            return again(job, phase.attempt, event.now, policy, written)
+            return start_or_finish(job, phase.attempt, event.now, policy, written)
         case Stopping():
             return (job if isinstance(job.want, Finish) else job._replace(want=want)), written
-    return again(job._replace(want=want), None, event.now, policy, written)
+    return start_or_finish(job._replace(want=want), None, event.now, policy, written)
 
 
 # --- reports to the group ---------------------------------------------------------------------------------------------
@@ -257,20 +264,20 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
     if blame is not None:
         failure = NodeFailure(blame.cause, blame.why, max(0.0, now - blame.at), blame.rank, blame.step, blame.waits)
     counts: Counts = (ledger.hang, ledger.fault, ledger.failure)
-    state = _state(job, fallen)
+    state = _member_state(job, fallen)
     return Report(
         *(me.rank, me.life, 0, me.node, me.boot, ledger.epoch),
         state=state,
         trouble=failure,
-        end=_end(job, policy) if state in ("ending", "done", "left") else None,
+        end=_own_end(job, policy) if state in ("ending", "done", "left") else None,
         counts=counts,
         progressed=attempt is not None and attempt.progressed,
-        still=_still(job, now, policy),
+        still=_is_still(job, now, policy),
         paused=job.announced_pause,
     )
 
 
-def _state(job: Job, fallen: bool) -> State:
+def _member_state(job: Job, fallen: bool) -> State:
     phase, want = job.phase, job.want
     if isinstance(want, Finish) and want.asked and not isinstance(phase, Done):
         return "leaving"
@@ -286,16 +293,16 @@ def _state(job: Job, fallen: bool) -> State:
     return "stopping"
 
 
-def _end(job: Job, policy: Policy) -> GroupEnd | None:
+def _own_end(job: Job, policy: Policy) -> GroupEnd | None:
     want = job.want
     if not isinstance(want, Finish):
         return None
     return GroupEnd(want.code, want.verdict, want.message, want.node or policy.node, want.device, want.asked, want.cut)
 
 
-def _still(job: Job, now: float, policy: Policy) -> bool:
+def _is_still(job: Job, now: float, policy: Policy) -> bool:
     limit = policy.limits.idle
-    if limit is None or not isinstance(job.phase, Starting | Running | Suspect):
+    if limit is None or not isinstance(job.phase, Watched):
         return False
     return unchanged_for(job.phase.attempt.idle, now) >= limit
 
@@ -307,8 +314,8 @@ def waits_for_verdict(job: Job, policy: Policy) -> bool:
     return job.order is None or job.order.what != "end"
 
 
-def at_barrier(job: Job, phase: Phase, now: float, policy: Policy, written: Effects) -> Outcome:
+def heal_at_barrier(job: Job, phase: Phase, now: float, policy: Policy, written: Effects) -> Outcome:
     """While the member waits for the others, a device fault or a hold of the platform came: handle that first."""
     if policy.group and isinstance(phase, Pending) and phase.deadline is None and has_to_wait(job):
-        return heal(job, None, now, policy, written)
+        return begin_healing(job, None, now, policy, written)
     return job, written

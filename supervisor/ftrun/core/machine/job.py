@@ -9,19 +9,10 @@ happen, records first.
 """
 
 from ftrun.core.accounting import goodput
+from ftrun.core.machine import device_faults, group_member, pause, requests, restarting, starting, watching
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine import pause
-from ftrun.core.machine.command_exit import exit_record, exited
-from ftrun.core.machine.device_faults import faulted, faulted_ending, given_back, has_to_wait, heal, late
-from ftrun.core.machine.group_member import coordinator_lost, coordinator_silent, ordered, patience, waits_for_verdict
-from ftrun.core.machine.history_merge import remember
-from ftrun.core.machine.leftovers import accepted, decisive, leaves_node
-from ftrun.core.machine.operator import Handler, early, pause_asked, restart_asked, resume_asked, stop_asked, timely
-from ftrun.core.machine.pause import put_off
-from ftrun.core.machine.platform_requests import held, rescheduled
-from ftrun.core.machine.restarting import again, consult, faulted_healing, free, healed
-from ftrun.core.machine.starting import begin, checked, faulted_pending, held_pending, launch_due, remembered_pending
+from ftrun.core.machine.requests import Handler
 from ftrun.core.machine.states import (
     PHASES,
     Done,
@@ -36,13 +27,17 @@ from ftrun.core.machine.states import (
     Starting,
     Stopping,
     Suspect,
+    Watched,
 )
 from ftrun.core.machine.stopping import (
     Effects,
     Outcome,
     await_end,
     await_verdict,
+    escalation_record,
+    exit_text,
     finish,
+    finish_with,
     inspect,
     isolate,
     kill,
@@ -50,52 +45,41 @@ from ftrun.core.machine.stopping import (
     stopped_by,
 )
 from ftrun.core.machine.values import CAUSES, Attempt
-from ftrun.core.machine.watching import (
-    continued,
-    credit,
-    evidenced,
-    halted,
-    looked,
-    looked_again,
-    overslept,
-    sampled,
-    saved,
-    ticked,
-    unproven,
-    watch,
-)
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
+from ftrun.core.text import sentences
+
+BY_COMMAND = (exit_codes.SUCCEEDED, exit_codes.FAILED, exit_codes.STOPPED)
 
 
 def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
     if isinstance(event, ev.DeadlineReached) and (job.phase.deadline is None or event.now < job.phase.deadline):
         return job, ()  # the deadline of a phase that another event of the same wake-up has ended
     if isinstance(event, ev.FaultReported) and not isinstance(job.phase, Pending):
-        event = late(event)
-    return pause.around(_accounted, job, event, policy)
+        event = device_faults.downgrade_preexisting(event)
+    return pause.step_with_pause(_decide_and_account, job, event, policy)
 
 
-def _accounted(job: Job, event: ev.Event, policy: Policy) -> Outcome:
+def _decide_and_account(job: Job, event: ev.Event, policy: Policy) -> Outcome:
     """Run the table's handler and update the account of the time."""
     handler = TABLE.get((type(job.phase), type(event)))
     after, effects = handler(job, job.phase, event, policy) if handler else (job, ())
-    return goodput.follow(job, event, after), effects
+    return goodput.update(job, event, after), effects
 
 
 # --- starting -------------------------------------------------------------------------------------------------------
 
 
-def _spawned(job: Job, phase: Launching, event: ev.CommandSpawned, policy: Policy) -> Outcome:
+def _on_command_spawned(job: Job, phase: Launching, event: ev.CommandSpawned, policy: Policy) -> Outcome:
     attempt = phase.attempt._replace(pid=event.pid, spawned_at=event.now)
     written = do.Persist("spawned", (("pid", event.pid),))
     if isinstance(job.want, Finish):
         asked = await_end(job, attempt, event.now, policy.stop_grace)
-        return _with_early((asked, (written,)), phase, event.now, policy)
-    return _with_early(watch(job, attempt, event.now, policy, (written,)), phase, event.now, policy)
+        return _handle_kept((asked, (written,)), phase, event.now, policy)
+    return _handle_kept(watching.check(job, attempt, event.now, policy, (written,)), phase, event.now, policy)
 
 
-def _with_early(outcome: Outcome, phase: Launching, now: float, policy: Policy) -> Outcome:
+def _handle_kept(outcome: Outcome, phase: Launching, now: float, policy: Policy) -> Outcome:
     """Handle the events that waited for the exec, in the phase that follows it."""
     job, effects = outcome
     for waiting in phase.early:
@@ -104,28 +88,22 @@ def _with_early(outcome: Outcome, phase: Launching, now: float, policy: Policy) 
     return job, effects
 
 
-def _exited_launching(job: Job, phase: Launching, event: ev.CommandExited, policy: Policy) -> Outcome:
+def _on_command_exited_launching(job: Job, phase: Launching, event: ev.CommandExited, policy: Policy) -> Outcome:
     """The command exited before its exec was reported."""
-    return _with_early(exited(job, phase, event, policy), phase, event.now, policy)
+    return _handle_kept(watching.on_command_exited(job, phase, event, policy), phase, event.now, policy)
 
 
-def _spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
+def _on_spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
     verdict = next((v.name for v in exit_codes.TABLE if v.code == event.code), exit_codes.INTERNAL.name)
     job, end = finish(job, Finish(event.code, verdict, event.why))
-    job, answers = _with_early((job, ()), phase, event.now, policy)
+    job, answers = _handle_kept((job, ()), phase, event.now, policy)
     return job, answers + end
 
 
 # --- watching -------------------------------------------------------------------------------------------------------
 
 
-def _faulted(job: Job, phase: Starting | Running | Suspect, event: ev.FaultReported, policy: Policy) -> Outcome:
-    return faulted(job, phase, event, policy) if job.paused is None else put_off(job, phase, event)
-
-
-def _signalled(
-    job: Job, phase: Launching | Starting | Running | Suspect, event: ev.SignalReceived, policy: Policy
-) -> Outcome:
+def _on_signal_received(job: Job, phase: Launching | Watched, event: ev.SignalReceived, policy: Policy) -> Outcome:
     attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
     forward = (do.Forward(event.signal),)
     if not event.stop:
@@ -133,42 +111,42 @@ def _signalled(
     job = job._replace(want=stopped_by(event.signal))
     if isinstance(phase, Launching):
         return job._replace(phase=phase._replace(attempt=attempt)), forward
-    return await_end(job, attempt, event.now, policy.stop_grace), (_asked_to_stop(event), *forward)
+    return await_end(job, attempt, event.now, policy.stop_grace), (_stop_record(event), *forward)
 
 
-def _signalled_stopping(job: Job, phase: Stopping, event: ev.SignalReceived, policy: Policy) -> Outcome:
+def _on_signal_received_stopping(job: Job, phase: Stopping, event: ev.SignalReceived, policy: Policy) -> Outcome:
     """While ftrun stops the tree, only a request to end matters.  A verdict that was reached before stays, since srun
     would lose it otherwise."""
     if phase.stage == "asked":
         attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
         job = job._replace(phase=phase._replace(attempt=attempt))
         if isinstance(job.want, Restart) and event.stop:  # the earlier request to stop came from the platform
-            return job._replace(want=stopped_by(event.signal)), (_asked_to_stop(event), do.Forward(event.signal))
+            return job._replace(want=stopped_by(event.signal)), (_stop_record(event), do.Forward(event.signal))
         return job, (do.Forward(event.signal),)
     if event.stop and isinstance(job.want, Restart):
         # No longer with the command's own status: a command that is being killed for a hang may still exit with 0.
-        return job._replace(want=stopped_by(event.signal)._replace(own=False)), (_asked_to_stop(event),)
+        return job._replace(want=stopped_by(event.signal)._replace(own=False)), (_stop_record(event),)
     return job, ()
 
 
-def _asked_to_stop(event: ev.SignalReceived) -> do.Persist:
+def _stop_record(event: ev.SignalReceived) -> do.Persist:
     return do.Persist("stopping", (("by", "outside"), ("signal", event.signal)))
 
 
-def _signalled_idle(job: Job, phase: Pending | Healing, event: ev.SignalReceived, policy: Policy) -> Outcome:
+def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.SignalReceived, policy: Policy) -> Outcome:
     if not event.stop:
         return job, ()
     job = job._replace(want=stopped_by(event.signal))
     if policy.shared:
-        return consult(job, Attempt(job.ledger.start_cnt), event.now, ())
-    return again(job, None, event.now, policy)
+        return restarting.ask_for_verdict(job, Attempt(job.ledger.start_cnt), event.now, ())
+    return restarting.start_or_finish(job, None, event.now, policy)
 
 
 # --- stopping -------------------------------------------------------------------------------------------------------
 
 
-def _exited_stopping(job: Job, phase: Stopping, event: ev.CommandExited, policy: Policy) -> Outcome:
-    written, want = exit_record(event), job.want
+def _on_command_exited_stopping(job: Job, phase: Stopping, event: ev.CommandExited, policy: Policy) -> Outcome:
+    written, want = watching.exit_record(event), job.want
     if isinstance(want, Finish) and want.own:
         status = exit_codes.own(event.code, event.signal)
         verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED
@@ -178,10 +156,10 @@ def _exited_stopping(job: Job, phase: Stopping, event: ev.CommandExited, policy:
     return stop(job, phase.attempt, event.now, policy, (written,))
 
 
-def _looked_stopping(job: Job, phase: Stopping, event: ev.BeatsRead, policy: Policy) -> Outcome:
+def _on_beats_read_stopping(job: Job, phase: Stopping, event: ev.BeatsRead, policy: Policy) -> Outcome:
     """Progress that is made while stopping counts: many programs write a checkpoint on SIGTERM."""
     section = job.ledger.last_section  # as it was at the verdict: SIGTERM unwinds the open sections
-    job, attempt, written = credit(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
+    job, attempt, written = watching.record_progress(job, phase.attempt._replace(ranks=event.ranks), event.now, policy)
     ledger, want = job.ledger._replace(last_section=section), job.want
     if isinstance(want, Restart) and want.reason in CAUSES and ledger.count(want.reason) == 0:
         # That was progress, so the restart under way is the first in a row.
@@ -189,59 +167,83 @@ def _looked_stopping(job: Job, phase: Stopping, event: ev.BeatsRead, policy: Pol
     return job._replace(phase=phase._replace(attempt=attempt), want=want, ledger=ledger), written
 
 
-def _overdue(job: Job, phase: Stopping, event: ev.DeadlineReached, policy: Policy) -> Outcome:
+def _on_deadline_reached_stopping(job: Job, phase: Stopping, event: ev.DeadlineReached, policy: Policy) -> Outcome:
     if phase.stage in ("asked", "term"):
         return kill(job, phase.attempt, event.now, policy)
     if phase.stage == "kill":
         return inspect(job, phase.attempt)
     if phase.stage == "devices":  # a probe that is stuck in its driver must not block the job
         problem = do.Persist("problem", (("what", "it is not known whether the devices are free; continuing"),))
-        return again(job, phase.attempt, event.now, policy, (problem,))
+        return restarting.start_or_finish(job, phase.attempt, event.now, policy, (problem,))
     if phase.stage == "verdict":
-        return again(job, phase.attempt, event.now, policy)
+        return restarting.start_or_finish(job, phase.attempt, event.now, policy)
     return job, ()
 
 
-def _overslept_ending(job: Job, phase: Stopping | Healing, event: ev.WokeLate, policy: Policy) -> Outcome:
-    """What ftrun waits for was frozen as well, so it gets the rest of its time."""
-    later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
-    return job._replace(phase=phase._replace(deadline=later)), ()
+def _on_processes_survived(job: Job, phase: Stopping, event: ev.ProcessesSurvived, policy: Policy) -> Outcome:
+    """SIGKILL was not permitted (EPERM), or has no effect (state D).
 
-
-def _survived(job: Job, phase: Stopping, event: ev.ProcessesSurvived, policy: Policy) -> Outcome:
-    if not decisive(job, phase, event):
+    The node is not at fault where the signal was never delivered, or where the command has ended by itself, since the
+    processes that it left behind do not change its status.
+    """
+    want = job.want
+    if (
+        event.refused
+    ):  # final; but before a restart the grace is still waited for, as the processes may end by themselves
+        final = phase.stage in ("kill", "inspect") or (phase.stage == "term" and isinstance(want, Finish))
+    else:
+        final = phase.stage == "inspect"
+    if not final:
         return job, ()
-    if not leaves_node(job, event):
+    by_command = isinstance(want, Finish) and want.verdict in BY_COMMAND and not event.command
+    if not (event.refused or by_command):
         return isolate(job, "SIGKILL did not end these processes: " + "; ".join(event.processes), cause="unkillable")
-    job, written = accepted(job, event)
-    job, effects = _tree_ended(job, phase, ev.TreeEnded(event.now, event.killed), policy)
+    job, written = _end_beside(job, event)
+    job, effects = _on_tree_ended(job, phase, ev.TreeEnded(event.now, event.killed), policy)
     return job, (*written, *effects)
 
 
-def _tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
+def _end_beside(job: Job, event: ev.ProcessesSurvived) -> tuple[Job, Effects]:
+    """The job ends although these processes are left; it is never restarted beside them."""
+    reason = "no permission to signal it (CAP_KILL)" if event.refused else "SIGKILL has no effect"
+    cannot = f"cannot end {'; '.join(event.processes)}: {reason}"
+    if isinstance(job.want, Finish):
+        text = f"{cannot}; the exit code stays {job.want.code}"
+        return job, (do.Persist("problem", (("what", text),)), do.LogLine(text))
+    why = sentences.short(f"no restart while processes are left over: {cannot}", sentences.REASON)
+    restart = job.want if isinstance(job.want, Restart) else Restart("hang")
+    if restart.own is not None:  # as without ftrun
+        want = Finish(restart.own, exit_codes.FAILED, why)
+    else:
+        want = finish_with(exit_codes.HANG_LIMIT, why)
+    line = do.LogLine(sentences.sentence(why, exit_text(want)))
+    return job._replace(want=want), (escalation_record(restart.reason, want), line)
+
+
+def _on_tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
     if phase.stage in ("devices", "verdict"):
         return job, ()  # a repeated report
     written: Effects = (do.Persist("killed", (("processes", event.killed),)),) if event.killed else ()
     if isinstance(job.want, Finish):
         if policy.shared and job.want.asked:
-            return consult(job, phase.attempt, event.now, written)
-        if waits_for_verdict(job, policy):
-            return await_verdict(job, phase.attempt, patience(job, event.now, policy)), written
-        return again(job, None, event.now, policy, written)
-    if has_to_wait(job):
-        return heal(job, phase.attempt, event.now, policy, written)
-    return free(job, phase.attempt, event.now, policy, written)
+            return restarting.ask_for_verdict(job, phase.attempt, event.now, written)
+        if group_member.waits_for_verdict(job, policy):
+            return await_verdict(job, phase.attempt, group_member.verdict_deadline(job, event.now, policy)), written
+        return restarting.start_or_finish(job, None, event.now, policy, written)
+    if device_faults.has_to_wait(job):
+        return device_faults.begin_healing(job, phase.attempt, event.now, policy, written)
+    return restarting.release_devices(job, phase.attempt, event.now, policy, written)
 
 
-def _shared(job: Job, phase: Stopping, event: ev.VerdictShared, policy: Policy) -> Outcome:
+def _on_verdict_shared(job: Job, phase: Stopping, event: ev.VerdictShared, policy: Policy) -> Outcome:
     if phase.stage != "verdict":
         return job, ()
     if event.code is not None:
         job = job._replace(want=Finish(event.code, event.verdict, event.why, False, event.node, event.device))
-    return again(job, phase.attempt, event.now, policy)
+    return restarting.start_or_finish(job, phase.attempt, event.now, policy)
 
 
-def _released(job: Job, phase: Stopping, event: ev.DevicesReleased, policy: Policy) -> Outcome:
+def _on_devices_released(job: Job, phase: Stopping, event: ev.DevicesReleased, policy: Policy) -> Outcome:
     """A device that is still held by a dead process, whose memory is still in use, or that its driver reports as broken
     is a fault of the node.  A missing answer is a problem of the tool, and the job continues."""
     if phase.stage != "devices":
@@ -249,83 +251,81 @@ def _released(job: Job, phase: Stopping, event: ev.DevicesReleased, policy: Poli
     if not event.held:
         what = f"it is not known whether the devices are free; continuing: {'; '.join(event.silent)}"
         written: Effects = (do.Persist("problem", (("what", what),)),) if event.silent else ()
-        job, returned = given_back(job, event, policy)
-        return again(job, phase.attempt, event.now, policy, written + returned)
+        job, returned = device_faults.return_devices(job, event, policy)
+        return restarting.start_or_finish(job, phase.attempt, event.now, policy, written + returned)
     return isolate(job, "devices are still in use after the kill: " + "; ".join(event.held))
 
 
 # --- in every phase -------------------------------------------------------------------------------------------------
 
 
-def _found(job: Job, phase: Phase, event: ev.DevicesFound, policy: Policy) -> Outcome:
+def _on_devices_found(job: Job, phase: Phase, event: ev.DevicesFound, policy: Policy) -> Outcome:
     return job._replace(devices=event.devices), ()
 
 
-def _remembered(job: Job, phase: Phase, event: ev.HistoryLoaded, policy: Policy) -> Outcome:
-    return remember(job, event, policy.phase, policy.job), ()
-
-
 WATCHED: dict[type[ev.Event], Handler] = {
-    ev.DeadlineReached: ticked,
-    ev.WokeLate: overslept,
-    ev.BeatsRead: looked,
-    ev.CheckpointSaved: saved,
-    ev.TreeSampled: sampled,
-    ev.CommandStopped: halted,
-    ev.CommandContinued: continued,
-    ev.CommandExited: exited,
-    ev.SignalReceived: _signalled,
-    ev.FaultReported: _faulted,
-    ev.Rescheduled: rescheduled,
+    ev.DeadlineReached: watching.on_deadline_reached,
+    ev.WokeLate: watching.on_woke_late,
+    ev.BeatsRead: watching.on_beats_read,
+    ev.CheckpointSaved: watching.on_checkpoint_saved,
+    ev.TreeSampled: watching.on_tree_sampled,
+    ev.CommandStopped: watching.on_command_stopped,
+    ev.CommandContinued: watching.on_command_continued,
+    ev.CommandExited: watching.on_command_exited,
+    ev.SignalReceived: _on_signal_received,
+    ev.FaultReported: device_faults.on_fault_reported,
+    ev.Rescheduled: requests.on_rescheduled,
 }
-ORDERS: dict[type[ev.Event], Handler] = {
-    ev.RestartRequested: timely(restart_asked),
-    ev.StopRequested: timely(stop_asked),
-    ev.PauseRequested: timely(pause_asked),
-    ev.ResumeRequested: timely(resume_asked),
+UNFINISHED: dict[type[ev.Event], Handler] = {
+    ev.StartHeld: requests.on_start_held,
+    ev.DevicesFound: _on_devices_found,
+    ev.HistoryLoaded: starting.on_history_loaded,
+    ev.GroupOrderReceived: group_member.on_group_order_received,
+    ev.CoordinatorSilent: group_member.on_coordinator_silent,
+    ev.CoordinatorLost: group_member.on_coordinator_lost,
+}
+OPERATOR: dict[type[ev.Event], Handler] = {
+    ev.RestartRequested: requests.on_restart_requested,
+    ev.StopRequested: requests.on_stop_requested,
+    ev.PauseRequested: requests.on_pause_requested,
+    ev.ResumeRequested: requests.on_resume_requested,
 }
 TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
-    (Pending, ev.Started): begin,
-    (Pending, ev.DeadlineReached): launch_due,
-    (Pending, ev.WokeLate): launch_due,
-    (Pending, ev.DevicesChecked): checked,
-    (Pending, ev.SignalReceived): _signalled_idle,
-    (Pending, ev.CheckpointSaved): saved,
-    (Pending, ev.FaultReported): faulted_pending,
-    (Launching, ev.CommandSpawned): _spawned,
-    (Launching, ev.SpawnFailed): _spawn_failed,
-    (Launching, ev.CommandExited): _exited_launching,
-    (Launching, ev.CheckpointSaved): saved,
-    (Launching, ev.SignalReceived): _signalled,
-    (Launching, ev.FaultReported): early,
+    **{(phase, event): cell for phase in PHASES for event, cell in OPERATOR.items()},
+    **{(phase, event): cell for phase in PHASES if phase is not Done for event, cell in UNFINISHED.items()},
     **{(phase, event): cell for phase in (Starting, Running, Suspect) for event, cell in WATCHED.items()},
-    (Suspect, ev.DeadlineReached): unproven,
-    (Suspect, ev.BeatsRead): looked_again,
-    (Suspect, ev.EvidenceCollected): evidenced,
-    (Stopping, ev.DeadlineReached): _overdue,
-    (Stopping, ev.WokeLate): _overslept_ending,
-    (Stopping, ev.BeatsRead): _looked_stopping,
-    (Stopping, ev.CheckpointSaved): saved,
-    (Stopping, ev.CommandExited): _exited_stopping,
-    (Stopping, ev.SignalReceived): _signalled_stopping,
-    (Stopping, ev.TreeEnded): _tree_ended,
-    (Stopping, ev.ProcessesSurvived): _survived,
-    (Stopping, ev.DevicesReleased): _released,
-    (Stopping, ev.FaultReported): faulted_ending,
-    (Stopping, ev.VerdictShared): _shared,
-    (Healing, ev.HealingFinished): healed,
-    (Healing, ev.DeadlineReached): healed,
-    (Healing, ev.WokeLate): _overslept_ending,
-    (Healing, ev.SignalReceived): _signalled_idle,
-    (Healing, ev.CheckpointSaved): saved,
-    (Healing, ev.FaultReported): faulted_healing,
-    **{(phase, ev.StartHeld): held for phase in PHASES if phase is not Done},
-    (Pending, ev.StartHeld): held_pending,
-    **{(phase, ev.DevicesFound): _found for phase in PHASES if phase is not Done},
-    **{(phase, ev.HistoryLoaded): _remembered for phase in PHASES if phase is not Done},
-    (Pending, ev.HistoryLoaded): remembered_pending,
-    **{(phase, event): cell for phase in PHASES for event, cell in ORDERS.items()},
-    **{(phase, ev.GroupOrderReceived): ordered for phase in PHASES if phase is not Done},
-    **{(phase, ev.CoordinatorSilent): coordinator_silent for phase in PHASES if phase is not Done},
-    **{(phase, ev.CoordinatorLost): coordinator_lost for phase in PHASES if phase is not Done},
+    (Pending, ev.Started): starting.on_started,
+    (Pending, ev.DeadlineReached): starting.on_deadline_reached,
+    (Pending, ev.WokeLate): starting.on_woke_late,
+    (Pending, ev.DevicesChecked): starting.on_devices_checked,
+    (Pending, ev.SignalReceived): _on_signal_received_idle,
+    (Pending, ev.CheckpointSaved): watching.on_checkpoint_saved,
+    (Pending, ev.FaultReported): starting.on_fault_reported,
+    (Pending, ev.StartHeld): starting.on_start_held,
+    (Launching, ev.CommandSpawned): _on_command_spawned,
+    (Launching, ev.SpawnFailed): _on_spawn_failed,
+    (Launching, ev.CommandExited): _on_command_exited_launching,
+    (Launching, ev.CheckpointSaved): watching.on_checkpoint_saved,
+    (Launching, ev.SignalReceived): _on_signal_received,
+    (Launching, ev.FaultReported): requests.keep_until_exec,
+    (Suspect, ev.DeadlineReached): watching.on_deadline_reached_suspect,
+    (Suspect, ev.BeatsRead): watching.on_beats_read_suspect,
+    (Suspect, ev.EvidenceCollected): watching.on_evidence_collected,
+    (Stopping, ev.DeadlineReached): _on_deadline_reached_stopping,
+    (Stopping, ev.WokeLate): restarting.on_woke_late,
+    (Stopping, ev.BeatsRead): _on_beats_read_stopping,
+    (Stopping, ev.CheckpointSaved): watching.on_checkpoint_saved,
+    (Stopping, ev.CommandExited): _on_command_exited_stopping,
+    (Stopping, ev.SignalReceived): _on_signal_received_stopping,
+    (Stopping, ev.TreeEnded): _on_tree_ended,
+    (Stopping, ev.ProcessesSurvived): _on_processes_survived,
+    (Stopping, ev.DevicesReleased): _on_devices_released,
+    (Stopping, ev.FaultReported): device_faults.on_fault_reported_between,
+    (Stopping, ev.VerdictShared): _on_verdict_shared,
+    (Healing, ev.HealingFinished): restarting.on_healing_finished,
+    (Healing, ev.DeadlineReached): restarting.on_healing_finished,
+    (Healing, ev.WokeLate): restarting.on_woke_late,
+    (Healing, ev.SignalReceived): _on_signal_received_idle,
+    (Healing, ev.CheckpointSaved): watching.on_checkpoint_saved,
+    (Healing, ev.FaultReported): restarting.on_fault_reported,
 }

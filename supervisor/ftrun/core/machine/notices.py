@@ -38,18 +38,18 @@ def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: fl
         return Notices(given)
     attempt, lines, due = phase.attempt, list[str](), None
     if not given.started:
-        lines.append(started(attempt, policy, run_dir))
+        lines.append(start_line(attempt, policy, run_dir))
         given = given._replace(started=True)
     waits = job.paused is not None or attempt.stopped_at is not None
-    if not given.unwatched and not waits and _unwatched(attempt, policy.limits):
+    if not given.unwatched and not waits and _is_unwatched(attempt, policy.limits):
         due = attempt.spawned_at + UNWATCHED
         if now >= due:
-            lines.append(unwatched(now - attempt.spawned_at))
+            lines.append(unwatched_line(now - attempt.spawned_at))
             given, due = given._replace(unwatched=True), None
     return Notices(given, tuple(lines), due)
 
 
-def started(attempt: Attempt, policy: Policy, run_dir: str) -> str:
+def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     """`attempt 1 started; run dir /tmp/ftrun-...; watched: heartbeats (timeout 60s)`."""
     limits = policy.limits
     watched = []
@@ -71,7 +71,7 @@ def started(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     )
 
 
-def unwatched(age: float) -> str:
+def unwatched_line(age: float) -> str:
     return (
         f"no heartbeat in the first {durations.seconds(age)}: ftrun cannot tell whether this command works or hangs. "
         "PyTorch programs give heartbeats by themselves (optimizer steps); others by ftrun_hooks.beat(step) or by "
@@ -79,7 +79,7 @@ def unwatched(age: float) -> str:
     )
 
 
-def _unwatched(attempt: Attempt, limits: Limits) -> bool:
+def _is_unwatched(attempt: Attempt, limits: Limits) -> bool:
     """Whether no rule holds for it: it has not announced itself, in this attempt or an earlier one, and no timeout was
     given that needs no heartbeats.  Where all timeouts are off that is the user's wish."""
     if attempt.ranks or attempt.first_beat is not None or attempt.barred or limits.start_given or limits.idle_given:

@@ -4,40 +4,40 @@ from collections.abc import Callable
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.states import Done, Job, Paused, Running, Starting, Suspect
+from ftrun.core.machine.states import Done, Job, Paused, Watched
 from ftrun.core.machine.stopping import Effects, Outcome
 from ftrun.core.machine.values import Attempt
 from ftrun.core.rules.policy import Policy
 
-WAITING = 64  # faults
+MOST_WAITING = 64  # faults
 Step = Callable[[Job, ev.Event, Policy], Outcome]
 
 
-def forgiven(attempt: Attempt, since: float, now: float) -> Attempt:
+def excuse(attempt: Attempt, since: float, now: float) -> Attempt:
     return attempt._replace(aways=(*attempt.aways[-63:], (since, now)))
 
 
-def over(job: Job, now: float) -> bool:
+def is_over(job: Job, now: float) -> bool:
     """Whether the pause has reached its end."""
     return job.paused is not None and job.paused.until is not None and now >= job.paused.until
 
 
-def stood(paused: Paused, attempt: Attempt, now: float) -> float | None:
+def seconds_still(paused: Paused, attempt: Attempt, now: float) -> float | None:
     """For how many seconds no rank has moved in this pause, as in a debugger; None: no rank ever moved, so that it is
     unknown whether the command works."""
     moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None]
     return max(0.0, now - max(*moved, paused.since, attempt.spawned_at)) if moved else None
 
 
-def lifted(job: Job, attempt: Attempt, now: float) -> tuple[Job, Attempt, Effects]:
+def lift(job: Job, attempt: Attempt, now: float) -> tuple[Job, Attempt, Effects]:
     """The pause ends, and its time does not count as silence."""
     assert job.paused is not None
-    written = do.Persist("resumed", (("stood", stood(job.paused, attempt, now)),))
-    attempt = forgiven(attempt, max(job.paused.since, attempt.spawned_at), now)
+    written = do.Persist("resumed", (("stood", seconds_still(job.paused, attempt, now)),))
+    attempt = excuse(attempt, max(job.paused.since, attempt.spawned_at), now)
     return job._replace(paused=None), attempt, (written, do.LogLine("verdicts are on again"))
 
 
-def around(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
+def step_with_pause(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
     """Run `step` and maintain the pause: it ends when no attempt is watched any more, and the faults that waited for
     its end are handled then.  They come before the exit of a command that ended in the pause, maybe because of them.
     """
@@ -45,34 +45,34 @@ def around(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
     if paused is None:
         return step(job, event, policy)
     if isinstance(event, ev.CommandExited) and paused.faults:
-        job, written = _each(step, job._replace(paused=None), paused.faults, event.now, policy)
-        job, effects = around(step, job._replace(paused=paused._replace(faults=())), event, policy)
+        job, written = _handle_each(step, job._replace(paused=None), paused.faults, event.now, policy)
+        job, effects = step_with_pause(step, job._replace(paused=paused._replace(faults=())), event, policy)
         return job, written + effects
     after, effects = step(job, event, policy)
-    if after.paused is not None and isinstance(after.phase, Starting | Running | Suspect):
+    if after.paused is not None and isinstance(after.phase, Watched):
         return after, effects
-    if over(after, event.now) and not isinstance(after.phase, Done):  # `watch` did not end it, as no attempt is watched
+    if is_over(after, event.now) and not isinstance(after.phase, Done):  # no attempt is watched, so `check` did not run
         after, effects = after._replace(paused=None), (do.Persist("resumed", (("stood", None),)), *effects)
     waiting = (after.paused or paused).faults
     after = after._replace(paused=after.paused and after.paused._replace(faults=()))
-    after, written = _each(step, after, waiting, event.now, policy)
+    after, written = _handle_each(step, after, waiting, event.now, policy)
     return after, effects + written
 
 
-def _each(step: Step, job: Job, faults: tuple[ev.FaultReported, ...], now: float, policy: Policy) -> Outcome:
+def _handle_each(step: Step, job: Job, faults: tuple[ev.FaultReported, ...], now: float, policy: Policy) -> Outcome:
     """Handle the faults one after the other, as if they were reported now."""
     written: Effects = ()
     for fault in faults:
-        job, effects = around(step, job, fault._replace(now=now), policy)
+        job, effects = step_with_pause(step, job, fault._replace(now=now), policy)
         written += effects
     return job, written
 
 
-def put_off(job: Job, phase: Starting | Running | Suspect, event: ev.FaultReported) -> Outcome:
+def postpone_fault(job: Job, event: ev.FaultReported) -> Outcome:
     """Keep a fault that is reported in a pause until the pause ends."""
     assert job.paused is not None
     if event.fault in [waiting.fault for waiting in job.paused.faults]:
         return job, ()
-    paused = job.paused._replace(faults=(*job.paused.faults, event)[-WAITING:])
+    paused = job.paused._replace(faults=(*job.paused.faults, event)[-MOST_WAITING:])
     what = f"device {event.fault.device} reports {event.fault.code}; ftrun acts on it when the pause is over"
     return job._replace(paused=paused), (do.Persist("problem", (("what", what),)), do.LogLine(what))

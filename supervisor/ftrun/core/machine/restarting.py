@@ -3,8 +3,15 @@
 from ftrun.core.group.messages import GroupOrder
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.device_faults import cured, faulted_ending, given_up, has_to_wait, heal, not_healed
-from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Phase, Restart
+from ftrun.core.machine.device_faults import (
+    begin_healing,
+    end_unhealed,
+    has_to_wait,
+    on_fault_reported_between,
+    without_faults,
+    without_unhealed_device,
+)
+from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Restart, Stopping
 from ftrun.core.machine.stopping import Effects, Outcome, await_devices, await_verdict, finish
 from ftrun.core.machine.values import Attempt
 from ftrun.core.rules.policy import Policy
@@ -25,7 +32,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     again = job.want if isinstance(job.want, Restart) else None
     number = job.ledger.start_cnt + 1
     ledger = job.ledger._replace(start_cnt=number, epoch=epoch, reason=again.reason if again else job.ledger.reason)
-    fields: tuple[tuple[str, object], ...] = (("reason", ledger.reason), ("start_cnt", number))
+    fields: do.Fields = (("reason", ledger.reason), ("start_cnt", number))
     if again:
         fields += (("consecutive", again.consecutive),)
     if policy.group:
@@ -42,50 +49,52 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     return job, (written, do.Spawn(number))
 
 
-def consult(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
+def ask_for_verdict(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
     """A stop from outside may be the consequence of a verdict of another ftrun of this job: ask for it."""
     return await_verdict(job, attempt, now + ANSWER), (*written, do.RequestPermission())
 
 
-def free(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+def release_devices(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
     """No restart before the devices are free and the removed ones have been checked."""
     looks = policy.device_timeout is not None or not set(job.ledger.removed) <= set(job.removed_devices)
     if attempt is None or not looks:
-        return again(job, attempt, now, policy, written)
+        return start_or_finish(job, attempt, now, policy, written)
     deadline = now + (policy.device_timeout or 0.0) + ANSWER
     return await_devices(job, attempt, deadline), (*written, do.Release())
 
 
-def again(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+def start_or_finish(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
     """The tree is dead and the devices are free: end, or start again, after a fault is healed or a delay has passed."""
     want = job.want
     if isinstance(want, Finish):
         job, effects = finish(job, want)
         return job, written + effects
     if has_to_wait(job):
-        return heal(job, attempt, now, policy, written)
+        return begin_healing(job, attempt, now, policy, written)
     if isinstance(want, Restart) and want.delay > 0:
         return job._replace(phase=Pending(now + want.delay)), written
     job, effects = launch(job, now, policy, "started" if isinstance(want, KeepRunning) else "restart")
     return job, written + effects
 
 
-def healed(job: Job, phase: Healing, event: ev.HealingFinished | ev.DeadlineReached, policy: Policy) -> Outcome:
+def on_healing_finished(
+    job: Job, phase: Healing, event: ev.HealingFinished | ev.DeadlineReached, policy: Policy
+) -> Outcome:
     """A healed fault leads to the next start.  If it did not heal in time, continue without the device, or isolate the
     node."""
     if isinstance(event, ev.HealingFinished) and phase.fault is None:
         return job, ()  # a repeated report
     if isinstance(event, ev.HealingFinished) and phase.fault is not None and event.cured:
-        return _on(cured(job, phase.fault.device), _afresh(phase), event.now, policy)
+        return heal_or_release(without_faults(job, phase.fault.device), _afresh(phase), event.now, policy)
     why = (
         event.why
         if isinstance(event, ev.HealingFinished)
         else f"it was not healed within {durations.seconds(policy.heal_timeout)}"
     )
-    lighter = given_up(job, phase, policy)
+    lighter = without_unhealed_device(job, phase, policy)
     if lighter is None:
-        return not_healed(job, phase, why)
-    return _on(lighter[0], phase, event.now, policy, (lighter[1],))
+        return end_unhealed(job, phase, why)
+    return heal_or_release(lighter[0], phase, event.now, policy, (lighter[1],))
 
 
 def _afresh(phase: Healing) -> Healing:
@@ -93,22 +102,21 @@ def _afresh(phase: Healing) -> Healing:
     return phase if phase.attempt is None else phase._replace(attempt=phase.attempt._replace(known=()))
 
 
-def _on(job: Job, phase: Healing, now: float, policy: Policy, written: Effects = ()) -> Outcome:
+def heal_or_release(job: Job, phase: Healing, now: float, policy: Policy, written: Effects = ()) -> Outcome:
     if has_to_wait(job):
-        return heal(job, phase.attempt, now, policy, written)
-    return free(job, phase.attempt, now, policy, written)
+        return begin_healing(job, phase.attempt, now, policy, written)
+    return release_devices(job, phase.attempt, now, policy, written)
 
 
-def faulted_healing(job: Job, phase: Healing, event: ev.FaultReported, policy: Policy) -> Outcome:
-    job, written = faulted_ending(job, phase, event, policy)
+def on_fault_reported(job: Job, phase: Healing, event: ev.FaultReported, policy: Policy) -> Outcome:
+    job, written = on_fault_reported_between(job, phase, event, policy)
     under_way = isinstance(job.want, Restart) and phase.fault in job.want.faults
     if not isinstance(job.phase, Healing) or phase.fault is None or under_way:
         return job, written
-    return _on(job, phase, event.now, policy, written)  # the job continues without that device
+    return heal_or_release(job, phase, event.now, policy, written)  # the job continues without that device
 
 
-def held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome:
-    job = job._replace(held=event.why, leaving=event.ends)
-    if isinstance(phase, Healing) and phase.fault is None and event.why is None:
-        return _on(job, phase, event.now, policy)
-    return job, ()
+def on_woke_late(job: Job, phase: Pending | Stopping | Healing, event: ev.WokeLate, policy: Policy) -> Outcome:
+    """What ftrun waits for was frozen as well, so it gets the rest of its time."""
+    later = None if phase.deadline is None else phase.deadline + (event.now - event.since)
+    return job._replace(phase=phase._replace(deadline=later)), ()

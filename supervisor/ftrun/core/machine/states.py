@@ -1,7 +1,7 @@
 """The state of a job: its `phase`, and what ftrun intends (`want`).  Each phase but Done has one deadline; None: it
 lasts until an event."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ftrun.core.group.messages import GroupOrder
 from ftrun.core.machine.events import Event, FaultReported
@@ -76,7 +76,8 @@ class Done(NamedTuple):
 
 
 Phase = Pending | Launching | Starting | Running | Suspect | Stopping | Healing | Done
-PHASES: tuple[type[Phase], ...] = (Pending, Launching, Starting, Running, Suspect, Stopping, Healing, Done)
+PHASES: tuple[type[Phase], ...] = get_args(Phase)
+Watched = Starting | Running | Suspect  # the attempt is watched
 
 
 class KeepRunning(NamedTuple):

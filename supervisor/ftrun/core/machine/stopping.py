@@ -7,8 +7,8 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine.states import Blame, Done, Finish, Job, Restart, Stopping
 from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger
 from ftrun.core.rules import exit_codes
-from ftrun.core.rules.fault_history import TIMES, in_vain, times
-from ftrun.core.rules.policy import LIMIT, Policy, exhausted, wait
+from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
+from ftrun.core.rules.policy import LIMIT, Policy, backoff, is_exhausted
 from ftrun.core.text import durations, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
@@ -40,14 +40,18 @@ def restart_or_escalate(
         if verdict.verdict == exit_codes.FAILED and cause not in policy.restart_on:
             return stop(job, attempt, now, policy, so_far)  # as without ftrun, so without a log line
         why = sentences.short(verdict.message, sentences.REASON)
-        message = sentences.sentence(why, killing, _spent(job, cause, policy), ending(verdict), sentences.report(seen))
-        return stop(job, attempt, now, policy, (*so_far, escalation(cause, verdict)), message)
+        message = sentences.sentence(
+            why, killing, _why_no_restart(job, cause, policy), exit_text(verdict), sentences.report(seen)
+        )
+        return stop(job, attempt, now, policy, (*so_far, escalation_record(cause, verdict)), message)
     ledger = job.ledger.counted(cause)
     heal = (fault,) if fault is not None and fault.acts else ()  # after a fault of severity `user` nothing is to heal
-    want = Restart(cause, ledger.count(cause), wait(ledger, cause, policy), heal, own)
+    want = Restart(cause, ledger.count(cause), backoff(ledger, cause, policy), heal, own)
     job = job._replace(ledger=ledger, want=want)
     why = sentences.short(why, sentences.REASON)
-    message = sentences.sentence(why, killing, _healing(want, policy), _restart(want, policy), sentences.report(seen))
+    message = sentences.sentence(
+        why, killing, _healing_text(want, policy), _restart_text(want, policy), sentences.report(seen)
+    )
     return stop(job, attempt, now, policy, so_far, message)
 
 
@@ -64,21 +68,21 @@ def _verdict(
     """The verdict with which the job ends; None: it is restarted."""
     if attempt.fatal is not None or incurable is not None:
         return finish_with(exit_codes.NON_RECOVERABLE, attempt.fatal or incurable or why)
-    if fault is not None and fault.by_user and times_in_words(job.ledger, fault, policy):
+    if fault is not None and fault.by_user and is_third_in_a_day(job.ledger, fault, policy):
         why = f"{why}, for the {sentences.ordinal(TIMES)} time in 24 hours"
         return unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
-    if cause in policy.restart_on and not exhausted(job.ledger, cause, policy):
+    if cause in policy.restart_on and not is_exhausted(job.ledger, cause, policy):
         return None
     if cause == "failure" and (cause not in policy.restart_on or policy.unconditional):
         return unless_schedules_exhausted(job, Finish(own or 1, exit_codes.FAILED, why))
-    limit = _limit(cause, fault, policy)
+    limit = _limit_verdict(cause, fault, policy)
     if fault is not None and not fault.by_user and limit is exit_codes.USER_FAULT_LIMIT:
         number = job.ledger.fault + 1
         why += f", the {sentences.ordinal(number)} device fault in a row without progress; together they blame no node"
     return unless_schedules_exhausted(job, finish_with(limit, why, fault and fault.device))
 
 
-def _limit(cause: Cause, fault: Fault | None, policy: Policy) -> exit_codes.Verdict:
+def _limit_verdict(cause: Cause, fault: Fault | None, policy: Policy) -> exit_codes.Verdict:
     """The verdict where no restart in place is left.
 
     ModelArts isolates a node where healing fails and where the same code recurs, whatever the number of restarts:
@@ -95,11 +99,11 @@ def _limit(cause: Cause, fault: Fault | None, policy: Policy) -> exit_codes.Verd
     return LIMIT[cause]
 
 
-def times_in_words(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
+def is_third_in_a_day(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
     """Whether the last occurrence of this fault on this node was the third in a row within a day
     (`fault_history.times`).  Faults without a code are not counted, since they need not be the same."""
     same = [o for o in ledger.occurrences if o.place == (policy.node, *fault.place)]
-    return bool(same) and times(ledger.occurrences, same[-1]) >= TIMES
+    return bool(same) and times_in_a_row(ledger.occurrences, same[-1]) >= TIMES
 
 
 def unless_schedules_exhausted(job: Job, want: Finish) -> Finish:
@@ -109,7 +113,7 @@ def unless_schedules_exhausted(job: Job, want: Finish) -> Finish:
     fourth schedule has the same problem and there is no clear fault of a node or chip, it assumes an error in the
     user's code and the job fails.  A verdict that isolates no node means that there is no such fault.
     """
-    vain, clear = in_vain(job.past), job.ledger.faulted and want.code != exit_codes.USER_FAULT_LIMIT.code
+    vain, clear = vain_schedules(job.past), job.ledger.faulted and want.code != exit_codes.USER_FAULT_LIMIT.code
     if job.ledger.reached or clear or vain < TIMES:
         return want
     which = f"the {sentences.ordinal(vain + 1)} schedule in a row"
@@ -117,7 +121,7 @@ def unless_schedules_exhausted(job: Job, want: Finish) -> Finish:
     return finish_with(exit_codes.FAILURE_LIMIT, why)
 
 
-def escalation(cause: str, want: Finish) -> do.Persist:
+def escalation_record(cause: str, want: Finish) -> do.Persist:
     fields = (("cause", cause), ("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))
     return do.Persist("escalated", fields, durable=True)
 
@@ -126,15 +130,15 @@ def finish_with(verdict: exit_codes.Verdict, why: str, device: str | None = None
     return Finish(verdict.code, verdict.name, why, device=device)
 
 
-def ending(want: Finish) -> str:
+def exit_text(want: Finish) -> str:
     return f"ending with {want.code} ({want.verdict})"
 
 
-def _spent(job: Job, cause: Cause, policy: Policy) -> str:
+def _why_no_restart(job: Job, cause: Cause, policy: Policy) -> str:
     """Why the policy permits no further restart; empty where another reason prevents it."""
     if cause not in policy.restart_on:
         return f"a {cause} causes no restart (--restart-on)"
-    if not exhausted(job.ledger, cause, policy):
+    if not is_exhausted(job.ledger, cause, policy):
         return ""
     limit = policy.max_restarts or 0
     if not limit:
@@ -142,13 +146,13 @@ def _spent(job: Job, cause: Cause, policy: Policy) -> str:
     return f"{sentences.several(limit, 'restart')} in a row without progress"
 
 
-def _healing(want: Restart, policy: Policy) -> str:
+def _healing_text(want: Restart, policy: Policy) -> str:
     if not want.faults:
         return ""
     return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.heal_timeout)}"
 
 
-def _restart(want: Restart, policy: Policy) -> str:
+def _restart_text(want: Restart, policy: Policy) -> str:
     of = f" of {policy.max_restarts}" if policy.max_restarts is not None else ""
     after = f", in {durations.seconds(want.delay)}" if want.delay else ""
     return f"restart {want.consecutive}{of} without progress{after}"
@@ -180,7 +184,7 @@ def inspect(job: Job, attempt: Attempt) -> Outcome:
 
 def await_end(job: Job, attempt: Attempt, now: float, grace: float | None) -> Job:
     """The command was asked from outside to end; it gets `grace` seconds, or (None) as long as it needs."""
-    return job._replace(phase=Stopping(attempt, "asked", after(now, grace)))
+    return job._replace(phase=Stopping(attempt, "asked", deadline_after(now, grace)))
 
 
 def await_devices(job: Job, attempt: Attempt, deadline: float) -> Job:
@@ -201,11 +205,11 @@ def finish(job: Job, want: Finish) -> Outcome:
         ledger = ledger._replace(faulted=False)  # so that such schedules count, and do not repeat without end
     fields = (("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))
     written = do.Persist("ended", fields, want.verdict not in ORDINARY)
-    job = ended(job._replace(ledger=ledger), want)
+    job = done_with(job._replace(ledger=ledger), want)
     return job, (written, do.Exit(want.code, want.verdict, want.message, want.node, want.device))
 
 
-def ended(job: Job, want: Finish) -> Job:
+def done_with(job: Job, want: Finish) -> Job:
     """The job after its last effect."""
     return job._replace(phase=Done(want.code), want=want)
 
@@ -218,7 +222,12 @@ def isolate(job: Job, why: str, so_far: Effects = (), cause: str = "fault", devi
 def conclude(job: Job, want: Finish, so_far: Effects = (), cause: str = "fault") -> Outcome:
     """The tree is dead: end with this verdict and log it."""
     job, effects = finish(job, want)
-    return job, (*so_far, escalation(cause, want), do.LogLine(sentences.sentence(want.message, ending(want))), *effects)
+    return job, (
+        *so_far,
+        escalation_record(cause, want),
+        do.LogLine(sentences.sentence(want.message, exit_text(want))),
+        *effects,
+    )
 
 
 def stopped_by(signal: int) -> Finish:
@@ -227,5 +236,5 @@ def stopped_by(signal: int) -> Finish:
     )
 
 
-def after(now: float, duration: float | None) -> float | None:
+def deadline_after(now: float, duration: float | None) -> float | None:
     return None if duration is None else now + duration

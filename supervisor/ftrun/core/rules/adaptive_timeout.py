@@ -53,7 +53,7 @@ def limit(rank: Rank, before: LearnedTimeouts | None, start: float | None, taken
     if rank.intervals >= ENOUGH:
         rare = before is not None and before.longest > _by_usual(before.usual)
         longest = max(rank.longest, before.longest) if before is not None and rare else rank.longest
-        seconds = _seconds(rank.usual, longest, start)
+        seconds = _limit_seconds(rank.usual, longest, start)
     elif before is None:
         seconds = provisional(rank, taken)
         return Limit(start) if start is None or start <= seconds else Limit(seconds, True, start)
@@ -86,7 +86,7 @@ def start_limit(first_beat: float) -> float:
     return max(PROVISIONAL_FLOOR, START_TIMES * first_beat)
 
 
-def learned(before: LearnedTimeouts | None, ranks: Iterable[Rank], start: float | None) -> LearnedTimeouts | None:
+def learn(before: LearnedTimeouts | None, ranks: Iterable[Rank], start: float | None) -> LearnedTimeouts | None:
     """What was learned about the job so far, to be kept over restarts: the highest figures of all its ranks.
 
     Nothing is learned while a present rank has not moved often enough, since it may be the slowest.
@@ -127,7 +127,7 @@ def reason(of: LearnedTimeouts) -> str:
     return f"{USUAL_TIMES} times {usual}, within which 99 of 100 silences are, over {of.intervals} steps"
 
 
-def _seconds(usual: float, longest: float, start: float | None) -> float:
+def _limit_seconds(usual: float, longest: float, start: float | None) -> float:
     by_usual, twice = _by_usual(usual), LONGEST_TIMES * longest
     if longest <= by_usual:
         return by_usual

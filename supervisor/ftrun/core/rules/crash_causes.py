@@ -104,7 +104,7 @@ SYMPTOMS: Final = (
 )
 
 
-def symptom(chain: tuple[ExceptionRecord, ...]) -> bool:
+def is_symptom(chain: tuple[ExceptionRecord, ...]) -> bool:
     return any(s.kind in t.kinds and re.search(s.message, t.message) for t in chain for s in SYMPTOMS)
 
 
@@ -128,26 +128,28 @@ def first_cause(tracebacks: list[Traceback], ended: float | None = None) -> Trac
 
 def _first(found: list[Traceback]) -> Traceback:
     last = found[-1]
-    if symptom(last.chain) and (below := _below(last, found)):
+    if is_symptom(last.chain) and (below := _below(last, found)):
         return _first(below)
     peers = [one for one in found if one is last or _are_peers(one, last)]
-    causes = [one for one in peers if not symptom(one.chain)]
+    causes = [one for one in peers if not is_symptom(one.chain)]
     for peer in peers:
-        if symptom(peer.chain):
-            causes += [one for one in _below(peer, found) if not symptom(one.chain)]
+        if is_symptom(peer.chain):
+            causes += [one for one in _below(peer, found) if not is_symptom(one.chain)]
     return min(causes or peers, key=lambda t: (t.at, t.pid))
 
 
 def _below(parent: Traceback, found: list[Traceback]) -> list[Traceback]:
-    return [t for t in found if parent.pid in t.parents and t.pid != parent.pid and _met(t, parent)]
+    return [t for t in found if parent.pid in t.parents and t.pid != parent.pid and _overlapped(t, parent)]
 
 
 def _are_peers(one: Traceback, last: Traceback) -> bool:
     related = one.parents[:1] == last.parents[:1] or (one.rank is not None and one.rank != last.rank)
-    return related and one.program == last.program and (one.rank is None) == (last.rank is None) and _met(one, last)
+    return (
+        related and one.program == last.program and (one.rank is None) == (last.rank is None) and _overlapped(one, last)
+    )
 
 
-def _met(earlier: Traceback, later: Traceback) -> bool:
+def _overlapped(earlier: Traceback, later: Traceback) -> bool:
     """Whether the process that died first still lived when the other began."""
     return earlier.at >= later.started + TICK or not later.started
 
@@ -299,13 +301,13 @@ def diagnose(ending: CommandFailure) -> Diagnosis:
     """Whether a restart can help, and the reason as text."""
     chain = diagnose_chain(ending)
     line = chain[0].line if chain else None
-    rule = next((rule for rule in RULES if _holds(rule, ending, chain)), None)
+    rule = next((rule for rule in RULES if _applies(rule, ending, chain)), None)
     first = ending.death or ending.cause
     more = f"; {ending.also}" if ending.also else ""
     if first is not None and ending.explained:
         why = first.words
     else:
-        why = _ended(ending) + (f", after {line}" if line else "")
+        why = _status_text(ending) + (f", after {line}" if line else "")
         why += f"; before that, {first.words}" if first is not None else ""
     why = short(why, LONGEST - len(more)) + more
     if rule is None:
@@ -323,31 +325,31 @@ def diagnose_chain(ending: CommandFailure) -> tuple[ExceptionRecord, ...]:
     return () if printed is None else (printed,)
 
 
-def _ended(ending: CommandFailure) -> str:
+def _status_text(ending: CommandFailure) -> str:
     if ending.signal is not None:
         return f"{signal(ending.signal)} ended the command"
     return f"the command exited with {ending.code}"
 
 
-def _holds(rule: Rule, ending: CommandFailure, chain: tuple[ExceptionRecord, ...]) -> bool:
+def _applies(rule: Rule, ending: CommandFailure, chain: tuple[ExceptionRecord, ...]) -> bool:
     status = 128 + ending.signal if ending.signal is not None else ending.code
     if ending.death is not None and ending.death.code < 0 and ending.explained:
         status = 128 - ending.death.code
     if rule.before_first_beat and ending.beaten:
         return False
     if rule.by_kernel:
-        killed = status in (137, 247) or not chain or symptom(chain)
+        killed = status in (137, 247) or not chain or is_symptom(chain)
         return bool(ending.oom_kills) and killed
-    if rule.kinds and not any(_is_of(thrown, rule) for thrown in chain):
+    if rule.kinds and not any(_matches(thrown, rule) for thrown in chain):
         return False
     if rule.roots and not any(kind in thrown.kinds for thrown in chain[1:] for kind in rule.roots):
         return False
     if rule.codes and (status not in rule.codes or chain):
         return False
-    return not rule.output or any(re.search(rule.output, _plain(line)[1]) for line in ending.tail[-AFTER:])
+    return not rule.output or any(re.search(rule.output, _split_prefix(line)[1]) for line in ending.tail[-AFTER:])
 
 
-def _is_of(thrown: ExceptionRecord, rule: Rule) -> bool:
+def _matches(thrown: ExceptionRecord, rule: Rule) -> bool:
     kind = any(k == name or (name[-1] == "*" and k.startswith(name[:-1])) for name in rule.kinds for k in thrown.kinds)
     return kind and (re.search(rule.text, f"{thrown.message} {thrown.more}") is not None)
 
@@ -363,24 +365,24 @@ LAST: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 def last_printed(tail: tuple[str, ...]) -> ExceptionRecord | None:
     """The exception of a traceback that Python printed at the very end.  One that was printed earlier, after which the
     program continued, does not count."""
-    lines = [_plain(line) for line in tail]
+    lines = [_split_prefix(line) for line in tail]
     for index in range(len(lines) - 1, max(0, len(lines) - AFTER) - 1, -1):
         prefix, text = lines[index]
         matched = LAST.fullmatch(text)
         above = [other for mark, other in lines[:index] if mark == prefix]
-        if matched and _frames_end(above):
+        if matched and _ends_with_frames(above):
             name, message = matched.groups()
             return ExceptionRecord(_bases(name), (message or "").strip())
     return None
 
 
-def _plain(line: str) -> tuple[str, str]:
+def _split_prefix(line: str) -> tuple[str, str]:
     """The prefix that names a rank, and the line."""
     matched = PREFIX.fullmatch(COLOUR.sub("", line.rstrip()))
     return (matched[1], matched[2]) if matched else ("", line)
 
 
-def _frames_end(above: list[str]) -> bool:
+def _ends_with_frames(above: list[str]) -> bool:
     """Whether these lines end with those of a stack."""
     for text in reversed(above):
         if text.startswith('  File "'):

@@ -4,7 +4,7 @@ This is the only place where a wall clock decides, because 24 hours may be longe
 monotonic clock is used instead, so that setting the clock changes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 DAY: Final = 86400.0  # s
@@ -70,7 +70,7 @@ def age(then: Clock, now: Clock) -> float:
     return max(0.0, now.wall - then.wall)
 
 
-def times(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
+def times_in_a_row(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
     """How many times in a row the code of `one` has occurred on its device of its node within the day that ends with
     `one`, itself included.
 
@@ -88,14 +88,14 @@ def times(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
     return row
 
 
-def noted(occurrences: Iterable[Occurrence], others: Iterable[Occurrence]) -> tuple[Occurrence, ...]:
+def merge(occurrences: Iterable[Occurrence], others: Iterable[Occurrence]) -> tuple[Occurrence, ...]:
     """Both, each occurrence once, `others` last, that is in the order in which they were reported and not by a clock;
     the last `KEPT` of them."""
     new = dict.fromkeys(others)
     return (*(one for one in dict.fromkeys(occurrences) if one not in new), *new)[-KEPT:]
 
 
-def in_vain(schedules: Iterable[Schedule]) -> int:
+def vain_schedules(schedules: Iterable[Schedule]) -> int:
     """How many of these schedules, in a row up to the last, failed without a device fault and got no further than the
     first of them.  They are counted like restarts in place (ModelArts: three reschedules, and the fourth time fails).
     """
@@ -105,3 +105,41 @@ def in_vain(schedules: Iterable[Schedule]) -> int:
             row = 0
         row += schedule.failed and not schedule.faulted
     return row
+
+
+def schedules_before(schedules: Sequence[Schedule], number: int) -> tuple[Schedule, ...]:
+    """The schedules of this job before schedule `number`, joined by number, since the tasks of a job and restarted
+    containers share it.  Where the numbers fall, another job has used the folder before."""
+    grouped: list[Schedule] = []
+    for schedule in earlier_schedules(schedules, number):
+        if grouped and schedule.number == grouped[-1].number:
+            grouped[-1] = _join(grouped[-1], schedule)
+        else:
+            grouped.append(schedule)
+    return tuple(reversed(grouped))
+
+
+def earlier_schedules(schedules: Sequence[Schedule], number: int) -> list[Schedule]:
+    """The schedules of the same job before schedule `number`, including those of other tasks, the latest first."""
+    found: list[Schedule] = []
+    for schedule in reversed(schedules):
+        if schedule.number >= number and not found:
+            continue  # part of the current schedule
+        if found and schedule.number > found[-1].number:
+            break
+        found.append(schedule)
+    return found
+
+
+def _join(one: Schedule, other: Schedule) -> Schedule:
+    return one._replace(
+        best_step=highest((one.best_step, other.best_step)),
+        best_checkpoint=highest((one.best_checkpoint, other.best_checkpoint)),
+        progressed=one.progressed or other.progressed,
+        faulted=one.faulted or other.faulted,
+        failed=one.failed or other.failed,
+    )
+
+
+def highest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

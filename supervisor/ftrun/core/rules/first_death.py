@@ -7,7 +7,7 @@ from ftrun.core.machine.values import TOUCH
 from ftrun.core.text.sentences import rank as named
 from ftrun.core.text.sentences import signal
 
-ENDED_BY_OTHERS: Final = (-2, -15)  # SIGINT and SIGTERM: a launcher ends the other children so
+STOP_SIGNALS: Final = (-2, -15)  # SIGINT and SIGTERM: a launcher ends the other children so
 FROM_PYTHON: Final = 1  # what Python exits with after an exception
 
 
@@ -24,7 +24,7 @@ class Death(NamedTuple):
         return f"{named(self.rank)}: {how} process {self.pid}, which left no exception"
 
 
-def first(children: Sequence[Death], left: Container[int]) -> Death | None:
+def first_death(children: Sequence[Death], left: Container[int]) -> Death | None:
     """The death that may have caused the others: the process ended by itself, and is not among those that left an
     exception (`left`).
 
@@ -32,11 +32,11 @@ def first(children: Sequence[Death], left: Container[int]) -> Death | None:
     ranks.  So a process that a signal ended comes before one that exited, and exit code 1, which may be an exception
     that could not be recorded, comes last.
     """
-    silent = [one for one in children if one.code and one.code not in ENDED_BY_OTHERS and one.pid not in left]
+    silent = [one for one in children if one.code and one.code not in STOP_SIGNALS and one.pid not in left]
     return min(silent, key=lambda one: (one.code > 0, one.code == FROM_PYTHON), default=None)
 
 
-def also(ranks: Iterable[tuple[int, int]], left: Container[int]) -> str:
+def rank_without_exception(ranks: Iterable[tuple[int, int]], left: Container[int]) -> str:
     """An addition to the reason where no launcher reported a child: which of the ranks (rank and process) left no
     exception, if all others did."""
     everyone = list(ranks)

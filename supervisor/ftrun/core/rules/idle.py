@@ -91,20 +91,20 @@ def observe(idle: Idle, sample: TreeSample, thresholds: Thresholds) -> Idle:
     in_use = any((use.util or 0.0) > 0 for use in sample.devices)
     powers = _powers(dict(idle.powers), sample.devices)
     idle = idle._replace(powers=tuple(sorted(powers.items())), accelerator=idle.accelerator or in_use)
-    idle = _stilled(idle, sample, powers, thresholds)
+    idle = _observe_devices(idle, sample, powers, thresholds)
     quiet = (*idle.quiet, sample)[-WINDOW:]
     if sample.io >= thresholds.io or (not in_use and sample.cpu >= thresholds.cpu):
         return idle._replace(since=None, quiet=(), raised=0.0)
-    if any(_works(quiet, device, powers.get(device), thresholds) for device in {use.id for use in sample.devices}):
+    if any(_is_working(quiet, device, powers.get(device), thresholds) for device in {use.id for use in sample.devices}):
         return idle._replace(since=None, quiet=(sample,), raised=0.0)
     since = sample.at - sample.seconds if idle.since is None else idle.since
     return idle._replace(since=since, quiet=quiet)
 
 
-def _stilled(idle: Idle, sample: TreeSample, powers: dict[str, Range], thresholds: Thresholds) -> Idle:
+def _observe_devices(idle: Idle, sample: TreeSample, powers: dict[str, Range], thresholds: Thresholds) -> Idle:
     looks = (*idle.looks, sample)[-WINDOW:]
     devices = {use.id for use in sample.devices}
-    if not devices or any(_works(looks, device, powers.get(device), thresholds) for device in devices):
+    if not devices or any(_is_working(looks, device, powers.get(device), thresholds) for device in devices):
         return idle._replace(looks=(sample,) if devices else (), still=None, still_raised=0.0)
     return idle._replace(looks=looks, still=sample.at - sample.seconds if idle.still is None else idle.still)
 
@@ -117,7 +117,7 @@ def _powers(so_far: dict[str, Range], uses: Iterable[DeviceUse]) -> dict[str, Ra
     return so_far
 
 
-def _works(quiet: tuple[TreeSample, ...], device: str, power: Range | None, thresholds: Thresholds) -> bool:
+def _is_working(quiet: tuple[TreeSample, ...], device: str, power: Range | None, thresholds: Thresholds) -> bool:
     """Whether the device works: it moves memory or data, draws power while it is used, or its figures have changed."""
     looks = [use for sample in quiet for use in sample.devices if use.id == device]
     now = [use for use in quiet[-1].devices if use.id == device]
@@ -125,13 +125,13 @@ def _works(quiet: tuple[TreeSample, ...], device: str, power: Range | None, thre
         return True
     strong = [u for u in now if u.util and power and (u.power or 0) >= thresholds.power * power.most]
     if strong and power:  # a device that has only ever spun is at its highest power as well
-        changes = _differ((use.power for use in looks), power.most / 20)
+        changes = _is_varied((use.power for use in looks), power.most / 20)
         if changes or power.most >= thresholds.strain * power.least or any(u.memory_util is None for u in strong):
             return True
-    return _differ((use.util for use in looks), thresholds.util_spread)
+    return _is_varied((use.util for use in looks), thresholds.util_spread)
 
 
-def _differ(values: Iterable[float | None], spread: float) -> bool:
+def _is_varied(values: Iterable[float | None], spread: float) -> bool:
     """Whether the values differ: by their deviation, by the medians of their two halves, or by one outlier, which many
     other values would hide."""
     known = [value for value in values if value is not None]

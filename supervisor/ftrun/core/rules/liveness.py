@@ -76,7 +76,7 @@ def assess(
                 findings.append(silence)
     overdue = [f for f in findings if f.age >= f.limit]
     if overdue:
-        return Assessment(max(overdue, key=lambda f: (same(f, suspected), f.age - f.limit)), None)
+        return Assessment(max(overdue, key=lambda f: (is_same(f, suspected), f.age - f.limit)), None)
     spans += [f.limit for f in findings]
     if not spans:
         return Assessment(None, None)
@@ -86,7 +86,7 @@ def assess(
     return Assessment(None, now + min(due, min(spans) / LOOKS_PER_LIMIT))
 
 
-def same(one: Finding, other: Finding | None) -> bool:
+def is_same(one: Finding, other: Finding | None) -> bool:
     """Whether both findings are about the same silence."""
     return other is not None and (one.rule, one.rank, one.section) == (other.rule, other.rank, other.section)
 
@@ -111,7 +111,7 @@ def section_limit(section: Section, rank: Rank, attempt: Attempt, limits: Limits
     most = limits.automatic
     if most is None or not limits.automatic_learned or section.longest is None:
         return most, False
-    seconds = _raised(adaptive_timeout.section(section.longest), rank, attempt)
+    seconds = _raise(adaptive_timeout.section(section.longest), rank, attempt)
     return (seconds, True) if seconds < most else (most, False)
 
 
@@ -146,18 +146,18 @@ def hang_limit(
     limit = adaptive_timeout.limit(rank, learned, limits.start, taken)
     if limit.seconds is None or not limit.learned:
         return limit.seconds, False
-    seconds = _raised(limit.seconds, rank, attempt)
+    seconds = _raise(limit.seconds, rank, attempt)
     if limit.most is not None and seconds >= limit.most:
         return limit.most, False
     return seconds, True
 
 
-def _raised(seconds: float, rank: Rank, attempt: Attempt) -> float:
+def _raise(seconds: float, rank: Rank, attempt: Attempt) -> float:
     """A learned limit, raised by hangs in a row and by evidence about this rank."""
     return max([seconds * attempt.patience, *(r.limit for r in attempt.raised if r.rank == rank.rank)])
 
 
-def patience(finding: Finding, limits: Limits) -> float | None:
+def longest_cleared_age(finding: Finding, limits: Limits) -> float | None:
     """The age in seconds up to which this finding is cleared if something outside the job may end the wait.
 
     None: it is never cleared, since the limit was configured.  A job that is cleared may be silent for as long as a

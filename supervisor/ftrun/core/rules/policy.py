@@ -1,16 +1,18 @@
-"""The policy and the restart budgets: what may be restarted, how often, and after which delay.  Pure functions."""
+"""The policy and the restart budgets: what may be restarted, how often, after which delay, and what is progress."""
 
+import re
 from typing import Final, NamedTuple
 
 from ftrun.core.group.messages import SILENCE
-from ftrun.core.machine.values import Attempt, Cause, Ledger
+from ftrun.core.machine.values import Attempt, Cause, Ledger, Rank, SavedFile
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits, time_awake
-from ftrun.core.rules.saved_files import advanced, remembered
 
 BACKOFF_LIMIT: Final = 60.0  # s
 HOUR: Final = 3600.0
+MOST_SAVED: Final = 64  # files that are kept in the ledger
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class Policy(NamedTuple):
@@ -50,12 +52,12 @@ LIMIT: Final[dict[Cause, exit_codes.Verdict]] = {
 }
 
 
-def exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
+def is_exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
     """Whether the restart budget for this cause is used up."""
     return policy.max_restarts is not None and ledger.count(cause) >= policy.max_restarts
 
 
-def wait(ledger: Ledger, cause: Cause, policy: Policy) -> float:
+def backoff(ledger: Ledger, cause: Cause, policy: Policy) -> float:
     """Seconds before the restart: 0 after a hang or a fault; after failures in a row it doubles, up to a minute."""
     if cause != "failure":
         return 0.0
@@ -67,15 +69,15 @@ def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> st
 
     Where checkpoints are reported, only a newer one counts: a job that dies between two checkpoints, at ever later
     steps, makes no progress (Cerebras assesses restarts this way).  Otherwise steps count, and files that the program
-    saves by itself (`saved_files.advanced`): a resumed program whose optimizer has no step count restarts at step 0.
+    saves by itself (`has_advanced`): a resumed program whose optimizer has no step count restarts at step 0.
     """
     newest = attempt.checkpoint
     if policy.files or newest is not None or ledger.best_checkpoint is not None:
-        beyond = newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint)
+        beyond = newest is not None and is_beyond(newest.checkpoint_step, ledger.best_checkpoint)
         return "checkpoint" if beyond else None
-    if _beyond(attempt.step, ledger.best_step):
+    if is_beyond(attempt.step, ledger.best_step):
         return "step"
-    if not attempt.progressed and advanced(attempt):
+    if not attempt.progressed and has_advanced(attempt):
         return "save"
     if ledger.best_step is not None:
         return None
@@ -88,20 +90,65 @@ def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> st
     return "stable" if policy.stable_after is not None and ran >= policy.stable_after else None
 
 
-def credited(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger:
+def with_progress(ledger: Ledger, attempt: Attempt, progressed: str | None) -> Ledger:
     """The ledger with the progress of this attempt; progress resets every count of restarts."""
     newest = attempt.checkpoint
     if progressed is not None:
         ledger = ledger._replace(hang=0, fault=0, failure=0, reached=True)
-    if _beyond(attempt.step, ledger.best_step):
+    if is_beyond(attempt.step, ledger.best_step):
         ledger = ledger._replace(best_step=attempt.step)
-    if newest is not None and _beyond(newest.checkpoint_step, ledger.best_checkpoint):
+    if newest is not None and is_beyond(newest.checkpoint_step, ledger.best_checkpoint):
         path = newest.checkpoint_path or ledger.last_checkpoint  # the last one whose path is known
         ledger = ledger._replace(best_checkpoint=newest.checkpoint_step, last_checkpoint=path)
     if attempt.step is not None:
         ledger = ledger._replace(last_step=attempt.step)
-    return ledger._replace(last_section=attempt.section, saved=remembered(ledger.saved, attempt.ranks))
+    return ledger._replace(last_section=attempt.section, saved=with_saved(ledger.saved, attempt.ranks))
 
 
-def _beyond(value: int | None, best: int | None) -> bool:
+def is_beyond(value: int | None, best: int | None) -> bool:
     return value is not None and (best is None or value > best)
+
+
+# --- files that the program saves by itself -------------------------------------------------------------------------
+
+
+def with_saved(saved: tuple[SavedFile, ...], ranks: tuple[Rank, ...]) -> tuple[SavedFile, ...]:
+    """`saved` with the files that these ranks have saved since, each path once, the newest last."""
+    fresh = {file.path: file for rank in ranks if rank.saved for file in rank.saved}
+    if not fresh or set(saved).issuperset(fresh.values()):
+        return saved
+    kept = [file for file in saved if file.path not in fresh]
+    return (*kept, *fresh.values())[-MOST_SAVED:]
+
+
+def has_advanced(attempt: Attempt) -> bool:
+    """Whether this attempt has saved newer state than all earlier ones: it resumed from the newest file of a series
+    that earlier attempts saved, moved, and then saved a file of that series.
+
+    A series is all files whose paths differ only in their numbers: `snapshot.pt` is a series, and so are `epoch_1.pt`
+    and `epoch_2.pt`.  A new file alone is no progress: a job that starts from scratch each time saves its first epoch
+    again and again, maybe into a folder with a new name.  A new file after an older one was loaded is no progress
+    either: stages do that, of which the last one starts from scratch, and so do jobs that repeat what they once
+    reached.  The loaded file must be the very version that was saved, since each attempt may rewrite and load a file.
+    """
+    now = {_series(file.path) for rank in attempt.ranks for file in rank.saved}
+    if not now or not attempt.inherited:
+        return False
+    newest = {_series(file.path): file for file in attempt.inherited}
+    resumed = [file for rank in attempt.ranks for file in rank.resumed]
+    return any(_is_same(file, newest[series]) for series in now & newest.keys() for file in resumed)
+
+
+def latest_file(attempt: Attempt) -> str | None:
+    """The path of the file that one of its ranks saved last."""
+    return next((rank.saved[-1].path for rank in attempt.ranks if rank.saved), None)
+
+
+def _series(path: str) -> str:
+    return _NUMBER.sub("#", path)
+
+
+def _is_same(loaded: SavedFile, saved: SavedFile) -> bool:
+    if "-" in (saved.version, loaded.version):  # a file that was still open when its save returned
+        return loaded.path == saved.path
+    return loaded.version == saved.version

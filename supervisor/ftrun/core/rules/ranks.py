@@ -21,21 +21,21 @@ def one_each(claimed: Iterable[Rank]) -> tuple[Rank, ...]:
     by_rank: dict[int, list[Rank]] = {}
     for rank in claimed:
         by_rank.setdefault(rank.rank, []).append(rank)
-    found = [view for number in sorted(by_rank) for view in _of_one(by_rank[number])]
+    found = [view for number in sorted(by_rank) for view in _views_of_rank(by_rank[number])]
     return tuple(sorted(found, key=lambda view: (view.rank < 0, abs(view.rank))))
 
 
-def _of_one(views: list[Rank]) -> list[Rank]:
+def _views_of_rank(views: list[Rank]) -> list[Rank]:
     apart = [] if any(view.ranked for view in views) else _workers(views)
     if len(apart) < 2:
-        return [_one(views)]
+        return [_merge(views)]
     others = [view for view in views if view not in apart]
     each = [view._replace(rank=unranked(view.pid)) for view in apart]
     if not others:
         return each
     if any(view.present or view.done for view in apart):
-        return [_reported(each[0], [each[0], *others]), *each[1:]]
-    return [_begun(_speaker(others), views), *each]
+        return [_with_reports(each[0], [each[0], *others]), *each[1:]]
+    return [_counted_from_others(_representative(others), views), *each]
 
 
 def _workers(views: Sequence[Rank]) -> list[Rank]:
@@ -45,17 +45,17 @@ def _workers(views: Sequence[Rank]) -> list[Rank]:
     return sorted((view for view in stepped if view.pid not in parents), key=lambda view: view.pid)
 
 
-def _one(views: list[Rank]) -> Rank:
+def _merge(views: list[Rank]) -> Rank:
     if len(views) == 1:
         return views[0]
-    return _reported(_begun(_speaker(views), views), views)
+    return _with_reports(_counted_from_others(_representative(views), views), views)
 
 
-def _speaker(views: list[Rank]) -> Rank:
+def _representative(views: list[Rank]) -> Rank:
     return max(views, key=_weight)
 
 
-def _begun(speaker: Rank, views: list[Rank]) -> Rank:
+def _counted_from_others(speaker: Rank, views: list[Rank]) -> Rank:
     """The speaker, counted from the last movement of the processes that moved after it, since it may have waited for
     them.  For a speaker that steps, a data worker that only sends heartbeats does not count."""
     last = max(view.moved_at or 0.0 for view in views if speaker.step is None or view.step is not None)
@@ -64,7 +64,7 @@ def _begun(speaker: Rank, views: list[Rank]) -> Rank:
     return speaker
 
 
-def _reported(speaker: Rank, views: list[Rank]) -> Rank:
+def _with_reports(speaker: Rank, views: list[Rank]) -> Rank:
     """The speaker with the reports of all of them."""
     fatal = next((v.fatal for v in views if v.fatal is not None), None)
     saved = max(views, key=lambda v: -1 if v.checkpoint_step is None else v.checkpoint_step)

@@ -46,68 +46,68 @@ _OTHERS: Final = (
 )
 
 
-def secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
     """Whether an option or a variable of this name holds a secret."""
     lower = re.sub(_HUMP, r"\1_\2", name[-64:]).lower().lstrip("-+")
     # `pwd` alone is the working directory.
     return lower != "pwd" and re.search(_NAME, lower) is not None and re.search(_OTHER, lower) is None
 
 
-def text(line: str) -> str:
+def redact(line: str) -> str:
     """A line of a shell, a header or a URL, without the values of secrets in it."""
-    if not _may(line):
+    if not _may_hold_secret(line):
         return line
     for pattern in (_GIVEN, _OPTION):
-        line = _masked(line, pattern)
+        line = _mask(line, pattern)
     for pattern, instead in _OTHERS:
         line = re.sub(pattern, instead, line)
     return line
 
 
-def command(words: Sequence[str]) -> list[str]:
+def redact_command(words: Sequence[str]) -> list[str]:
     """The arguments of a command line, without the values of secrets in them."""
     found: list[str] = []
     hidden = False  # the argument before was the name of a secret
-    for word in words if _may(" ".join(words)) else ():
+    for word in words if _may_hold_secret(" ".join(words)) else ():
         name, equals, value = word.partition("=")
-        hide, hidden = hidden and not word.startswith("--") and not _plain(word), False
+        hide, hidden = hidden and not word.startswith("--") and not _is_plain(word), False
         if hide:
             found.append(MASK)
-        elif equals and re.fullmatch(r"[\w.+-]+", name) and secret(name):
-            found.append(word if _plain(value) else f"{name}={MASK}")
+        elif equals and re.fullmatch(r"[\w.+-]+", name) and is_secret(name):
+            found.append(word if _is_plain(value) else f"{name}={MASK}")
         else:
-            found.append(text(word))
-            hidden = re.fullmatch(r"--?[\w.-]+", word) is not None and secret(word) and not _switch(word)
+            found.append(redact(word))
+            hidden = re.fullmatch(r"--?[\w.-]+", word) is not None and is_secret(word) and not _is_switch(word)
     return found or list(words)
 
 
-def _may(line: str) -> bool:
+def _may_hold_secret(line: str) -> bool:
     lower = line.lower()
     return any(hint in lower for hint in _HINTS)
 
 
-def _plain(value: str) -> bool:
+def _is_plain(value: str) -> bool:
     """Whether a value is too plain to be a secret: a number, or a word such as `true` or `none`."""
     return re.fullmatch(_PLAIN, value.strip("'\""), re.IGNORECASE) is not None
 
 
-def _switch(name: str) -> bool:
+def _is_switch(name: str) -> bool:
     """Whether an option of this name takes no value."""
     return re.match(_SWITCH, name) is not None
 
 
-def _masked(line: str, pattern: str) -> str:
+def _mask(line: str, pattern: str) -> str:
     """The line without the values that follow the names of secrets, which `pattern` finds."""
     known = re.compile(pattern)
     shown, at = [], 0
     while (found := known.search(line, at)) is not None:
         shown.append(line[at : found.end()])
         at, name = found.end(), found[1].lower()
-        if not secret(found[1]) or (pattern is _OPTION and _switch(name)):
+        if not is_secret(found[1]) or (pattern is _OPTION and _is_switch(name)):
             continue
         value = _HEADER if "authorization" in name else _COOKIES if "cookie" in name else _TEXT
         hidden = re.compile(value).match(line, at) or re.compile(_TEXT).match(line, at)
-        if hidden is not None and not _plain(hidden[0]):
+        if hidden is not None and not _is_plain(hidden[0]):
             shown.append(MASK)
             at = hidden.end()
     return "".join((*shown, line[at:]))

@@ -45,7 +45,7 @@ def read_commands(pids: Iterable[int], into: dict[int, str]) -> None:
     of the process's memory."""
     for pid in pids:
         arguments = (procfs.read(f"/proc/{pid}/cmdline", 4 * COMMAND) or b"").rstrip(b"\0").split(b"\0")
-        into[pid] = " ".join(redaction.command([os.fsdecode(argument) for argument in arguments]))[:COMMAND]
+        into[pid] = " ".join(redaction.redact_command([os.fsdecode(argument) for argument in arguments]))[:COMMAND]
 
 
 def tail(path: str) -> str:

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ftrun import __version__
-from ftrun.core.group import coordinator
+from ftrun.core.group import coordinator, membership
 from ftrun.core.group.messages import Pulse, Report
+from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
 from ftrun.helpers.messenger import keys, last_step
@@ -86,7 +87,7 @@ class CoordinatorLink:
         self._own_report: Report | None = None
         self._leaving = math.inf
         now = time.monotonic()
-        self._coordinator = coordinator.gather(
+        self._coordinator = membership.new_coordinator(
             now, address.size, address.wait, address.drain, address.heal, address.silence
         )
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
@@ -107,7 +108,7 @@ class CoordinatorLink:
         self._own_report = report
         if report.state == "left" and self._leaving == math.inf:
             self._leaving = now + LEAVING
-        self._decide(coordinator.Reported(now, report, self._pulses_if_failed(report, now)))
+        self._decide(membership.Reported(now, report, self._pulses_if_failed(report, now)))
 
     def process(self, now: float) -> None:
         if now > self._planned + LATE:
@@ -122,7 +123,7 @@ class CoordinatorLink:
             if self._delivered_order:
                 self._lines.send(messages.Contact())
         if self._coordinator.deadline is not None and now >= self._coordinator.deadline:
-            self._decide(coordinator.DeadlineReached(now))
+            self._decide(membership.DeadlineReached(now))
         self._send_order()
         if self._leaving < math.inf:
             self._check_leaving(now)
@@ -163,7 +164,7 @@ class CoordinatorLink:
         of a later schedule.  Not while a running group lacks a member: it gives up in the end, and then all of its
         containers are created anew, with one version."""
         own = self._own_report
-        if isinstance(self._coordinator.phase, coordinator.Ended) or (
+        if isinstance(self._coordinator.phase, membership.Ended) or (
             own is not None and own.state in ("leaving", "left")
         ):
             return False
@@ -257,7 +258,7 @@ class CoordinatorLink:
             peer.report, peer.seq, peer.state = content, report.seq, report.state
             peer.gone, peer.refused = False, ""
             self._pulse_frames[report.rank] = pulse, now
-            self._decide(coordinator.Reported(now, report, self._pulses_if_failed(report, now)))
+            self._decide(membership.Reported(now, report, self._pulses_if_failed(report, now)))
             peer.gone = report.state == "left"
         if not peer.refused:
             self._pulse_frames[peer.hello.rank] = pulse, now
@@ -311,7 +312,7 @@ class CoordinatorLink:
             self._pulse_frames.pop(peer.hello.rank, None)
             shut = min(peer.closed, now) if closed else None
             hello = peer.hello
-            self._decide(coordinator.MemberLost(now, hello.rank, hello.life, why, closed, peer.last_seen, shut))
+            self._decide(MemberLost(now, hello.rank, hello.life, why, closed, peer.last_seen, shut))
 
     def _pulses_if_failed(self, report: Report, now: float) -> dict[int, Pulse]:
         """The latest pulses of all members if the report contains a failure, else nothing."""
@@ -328,19 +329,19 @@ class CoordinatorLink:
                     self._pulses[rank] = found._replace(age=found.age + now - at)
         return self._pulses
 
-    def _decide(self, event: "coordinator.Event") -> None:
+    def _decide(self, event: "membership.Event") -> None:
         self._coordinator, effects = coordinator.decide(self._coordinator, event)
         for effect in effects:
             match effect:
-                case coordinator.ReportReceived(order):
+                case membership.ReportReceived(order):
                     self._order = peers.dump(order)
-                case coordinator.MemberRefused(0, _, why):
+                case membership.MemberRefused(0, _, why):
                     self._lines.send(messages.Refused(why))
-                case coordinator.MemberRefused(rank, life, why):
+                case membership.MemberRefused(rank, life, why):
                     peer = self._peers.get(rank, {}).get(life)
                     if peer is not None:
                         peer.refused = why
-                case coordinator.NodeNote(what):
+                case membership.NodeNote(what):
                     self._lines.send(messages.GroupNote(what[:MAX_PROBLEM_LENGTH]))
 
     def _send_order(self) -> None:

@@ -3,7 +3,7 @@
 MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
 RankList (RankId, LogicId, Status, Policy, InitialPolicy, ErrorCode, ErrorCodeHex), UpdateTime, RetryTime,
 FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  The meaning of
-GracefulExit and RetryTime for the command is in core/machine/platform_requests.py.  Two components write the file, and
+GracefulExit and RetryTime for the command is in core/machine/requests.py.  Two components write the file, and
 any field may be missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
   else, LogicId 0 and no code.  The agent in the container kills on it, and waits until it is over before it starts.

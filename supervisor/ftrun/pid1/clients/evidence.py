@@ -8,7 +8,7 @@ from typing import Final
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Attempt, Finding, Rank
-from ftrun.core.rules.liveness import patience
+from ftrun.core.rules.liveness import longest_cleared_age
 from ftrun.messages import evidence as messages
 from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
@@ -41,7 +41,7 @@ class Evidence(Client[messages.Event]):
             output=_output(),
             between=min(BETWEEN, finding.limit / 4),
             timeout=context.policy.evidence_timeout - MARGIN,
-            patience=patience(finding, context.policy.limits),
+            patience=longest_cleared_age(finding, context.policy.limits),
         )
         self._finding = finding
         context.helpers.add(self.name, EXACT.dump(request), once=True)

@@ -20,9 +20,11 @@ class ExitHooks(Client[messages.Event]):
             case messages.HooksFinished(late, failed):
                 self.awaited.clear()
                 for one in failed:
-                    self.problem(f"{redaction.text(one.what)}: {one.why}")
+                    self.problem(f"{redaction.redact(one.what)}: {one.why}")
                 for what in late:
-                    self.problem(f"{redaction.text(what)}: not completed in time; it continues after the end of ftrun")
+                    self.problem(
+                        f"{redaction.redact(what)}: not completed in time; it continues after the end of ftrun"
+                    )
         return []
 
     def ended(self, now: float) -> list[ev.Event]:

@@ -2,7 +2,7 @@
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.operator import asked
+from ftrun.core.machine.requests import request_event
 from ftrun.messages import messenger as messages
 from ftrun.pid1.clients.base import SETTLED, Client
 
@@ -21,7 +21,7 @@ class Messenger(Client[messages.Event]):
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.OperatorOrder(id, verb, by, lasting, until):
-                return [asked(verb, ev.OperatorRequest(id, by, until), lasting, now)]
+                return [request_event(verb, ev.OperatorRequest(id, by, until), lasting, now)]
         return []
 
     def spawning(self) -> None:
