@@ -1,6 +1,4 @@
-"""Every kind of `fthang` in every mode, told much or nothing: hangs are found, and nothing else is killed."""
-
-from __future__ import annotations
+"""Every kind of `fthang` in every mode: hangs are found and restarted, healthy jobs are not killed."""
 
 import os
 from collections.abc import Mapping
@@ -19,41 +17,36 @@ from support.matrix import (
     WELL,
     Cell,
     Measured,
-    Seen,
+    Result,
     page,
     run_all,
     wrong,
 )
 
-# Of the healthy ones; of the others, and of those that nothing tells apart, a tenth.
-REPEATS = int(os.environ.get("REPEATS", "20"))
-HANGING = [Cell("deadlock", HOOKS), Cell("sleep", AUTO), Cell("chatty", NOTHING), Cell("stop", NOTHING)]
-WORKING = [Cell("quiet-sleep", HOOKS), Cell("slow-step", HOOKS), Cell("long-checkpoint", AUTO)]
-WORKING += [Cell("long-eval", NOTHING), Cell("first-batch", NOTHING)]
+REPEATS = int(os.environ.get("REPEATS", "20"))  # of the healthy kinds; of the others a tenth
+CELLS = [
+    *(Cell("deadlock", HOOKS), Cell("sleep", AUTO), Cell("chatty", NOTHING), Cell("stop", NOTHING)),
+    *(Cell("quiet-sleep", HOOKS), Cell("slow-step", HOOKS), Cell("long-checkpoint", AUTO)),
+    *(Cell("long-eval", NOTHING), Cell("first-batch", NOTHING)),
+]
 
 
 @pytest.fixture(scope="module")
-def met(tmp_path_factory: pytest.TempPathFactory) -> Mapping[Cell, Seen]:
-    return dict(run_all(HANGING + WORKING, tmp_path_factory.mktemp("matrix")))
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[Cell, Result]:
+    return dict(run_all(CELLS, tmp_path_factory.mktemp("matrix")))
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("cell", HANGING, ids=str)
-def test_a_hang_is_found_and_restarted(met: Mapping[Cell, Seen], cell: Cell) -> None:
-    assert wrong(cell, met[cell]) is None, met[cell].log
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("cell", WORKING, ids=str)
-def test_what_only_looks_like_one_is_left_alone(met: Mapping[Cell, Seen], cell: Cell) -> None:
-    assert wrong(cell, met[cell]) is None, met[cell].log
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_hang_is_found_and_a_healthy_job_is_not_killed(results: Mapping[Cell, Result], cell: Cell) -> None:
+    assert wrong(cell, results[cell]) is None, results[cell].log
 
 
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(2 * 3600)
-def test_all_of_them(tmp_path: Path) -> None:
-    """The page is written anew after each round."""
+def test_all_cells(tmp_path: Path) -> None:
+    """The page is written after each round."""
     measured: Measured = {}
     mistakes = []
     for number in range(REPEATS):
@@ -61,7 +54,7 @@ def test_all_of_them(tmp_path: Path) -> None:
         for cell, seen in run_all(cells, tmp_path / f"{number}"):
             measured.setdefault(cell, []).append(seen)
             why = wrong(cell, seen)
-            print(number, cell, why or "as it should be", seen[2:6])
+            print(number, cell, why or "as expected", seen[2:6])
             if why:
                 mistakes.append(f"{cell}: {why}\n{seen.log}")
         PAGE.write_text(page(measured))

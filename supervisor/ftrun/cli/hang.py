@@ -4,8 +4,6 @@ It fits a line by gradient descent, reports heartbeats and checkpoints, resumes 
 in the first starts (`--times`) does what KIND names: a hang, another failure, or something healthy like a hang.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -15,9 +13,8 @@ import click
 import ftrun_hooks as ft
 from ftrun import __version__
 from ftrun.workload import kinds
-from ftrun.workload.context import Cannot, Setting, say
 from ftrun.workload.run import train
-from ftrun.workload.training import BEGINNING, newest
+from ftrun.workload.training import BEGINNING, Cannot, Setting, newest, say
 
 CANNOT = 77  # the exit code of a skipped test in Automake
 

@@ -1,18 +1,16 @@
 """Healthy behaviour that looks like a hang: each lasts as many seconds as its argument, then training continues."""
 
-from __future__ import annotations
-
 import os
 import time
 from tempfile import TemporaryFile
 from typing import IO
 
-from ftrun.workload.context import Setting, compute, die_with, paced
+from ftrun.workload.training import Setting, compute, die_with, paced
 
-PIECE = 512 << 10
-PACE = 0.125  # seconds a piece, so that some MB a second go through
-MOST = 64 << 20  # of a file
-JOBS, JOB = 2, 0.2  # number of compilers at a time, and seconds that each computes
+PIECE = 512 << 10  # bytes
+PACE = 0.125  # seconds for a piece, so that some MB a second are transferred
+MOST = 64 << 20  # bytes of a file
+JOBS, JOB = 2, 0.2  # number of compilers at a time, and seconds for which each computes
 
 
 def slow_step(setting: Setting) -> None:
@@ -67,12 +65,12 @@ def long_compile(setting: Setting) -> None:
 
 
 def _compile() -> None:
-    us, children = os.getpid(), []
+    parent, children = os.getpid(), []
     for _ in range(JOBS):
         child = os.fork()
         if child == 0:
             try:
-                die_with(us)
+                die_with(parent)
                 compute(JOB)
                 with TemporaryFile() as compiled:
                     compiled.write(bytes(PIECE))

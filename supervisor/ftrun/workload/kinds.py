@@ -1,18 +1,16 @@
 """The table of the kinds of `fthang`, and the parser of their arguments."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from enum import Enum
 from typing import NamedTuple
 
-from ftrun.workload import crashes, hangs, healthy
-from ftrun.workload.context import Setting
+from ftrun.workload import failures, healthy
+from ftrun.workload.training import Setting
 from ftrun_hooks._duration import nanoseconds
 
 DURATION = "6s"  # more than a hang timeout of a few seconds
-
 Begin = Callable[[Setting], None]
 
 
@@ -49,7 +47,9 @@ class Plan(NamedTuple):
         return self.kind.line.format(name=self.kind.name, value=self.value)
 
 
-def _healthy(name: str, description: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> Kind:
+def _healthy(
+    name: str, description: str, begin: Callable[[Setting], None], when: When = When.STEP, mute: bool = False
+) -> Kind:
     return Kind(f"{name} [DURATION]", description, begin, "{name} for {value:g} s", when, mute=mute)
 
 
@@ -58,26 +58,26 @@ def _nothing(setting: Setting) -> None:
 
 
 FAILURES = (
-    Kind("sleep", "the main thread sleeps for ever", hangs.sleep),
-    Kind("deadlock", "it waits for a lock that it holds", hangs.deadlock),
-    Kind("gil", "C code blocks and keeps the GIL: no thread runs", hangs.gil),
-    Kind("native", "a program without Python sleeps for ever", hangs.native),
-    Kind("collective", "two ranks; one never comes to the all_reduce (PyTorch)", hangs.rank_stays_away, torch=True),
+    Kind("sleep", "the main thread sleeps for ever", failures.sleep),
+    Kind("deadlock", "it waits for a lock that it holds", failures.deadlock),
+    Kind("gil", "C code blocks and keeps the GIL: no thread runs", failures.gil),
+    Kind("native", "a program without Python sleeps for ever", failures.native),
+    Kind("collective", "two ranks; one never comes to the all_reduce (PyTorch)", failures.rank_stays_away, torch=True),
     Kind("dataloader", "a worker never returns with its batch (PyTorch)", _nothing, torch=True),
-    Kind("pipe", "a write into a pipe that nobody reads", hangs.pipe),
-    Kind("flock", "a file lock that another open file holds", hangs.flock),
-    Kind("netread", "a read from a server that never answers", hangs.netread),
-    Kind("nfs-like", "state D, as on a dead file server", hangs.nfs_like),
-    Kind("stop", "stopped by SIGSTOP", hangs.stop),
-    Kind("spin", "an endless loop", hangs.spin),
-    Kind("busy", "an endless loop that calls functions: its stack moves", hangs.busy),
-    Kind("chatty", "deadlock, while a side thread logs and gives heartbeats", hangs.chatty),
-    Kind("nobeat", "trains for ever without heartbeats", hangs.train_without_heartbeats, when=When.START),
-    Kind("forkstorm", "processes that fork and end, without end", hangs.fork_storm),
-    Kind("crash CODE", "ends with this exit code", crashes.crash, "crashing: exit code {value}"),
-    Kind("signal NAME", "is ended by this signal", crashes.die, "killing itself: {value.name}"),
-    Kind("orphans N", "leaves N orphans behind and trains on", crashes.orphans, "left behind: {value} orphans"),
-    Kind("daemon", "leaves a daemon behind and trains on", crashes.daemon, "left behind: a daemon"),
+    Kind("pipe", "a write into a pipe that nobody reads", failures.pipe),
+    Kind("flock", "a file lock that another open file holds", failures.flock),
+    Kind("netread", "a read from a server that never answers", failures.netread),
+    Kind("nfs-like", "state D, as on a dead file server", failures.nfs_like),
+    Kind("stop", "stopped by SIGSTOP", failures.stop),
+    Kind("spin", "an endless loop", failures.spin),
+    Kind("busy", "an endless loop that calls functions: its stack moves", failures.busy),
+    Kind("chatty", "deadlock, while a side thread logs and gives heartbeats", failures.chatty),
+    Kind("nobeat", "trains for ever without heartbeats", failures.train_without_heartbeats, when=When.START),
+    Kind("forkstorm", "processes that fork and end, without end", failures.fork_storm),
+    Kind("crash CODE", "ends with this exit code", failures.crash, "crashing: exit code {value}"),
+    Kind("signal NAME", "is ended by this signal", failures.die, "killing itself: {value.name}"),
+    Kind("orphans N", "leaves N orphans behind and trains on", failures.orphans, "left behind: {value} orphans"),
+    Kind("daemon", "leaves a daemon behind and trains on", failures.daemon, "left behind: a daemon"),
 )
 HEALTHY = (
     Kind("none", "trains without a fault", _nothing, ""),
@@ -105,17 +105,7 @@ def plan(name: str, argument: str | None) -> Plan:
     return Plan(kind, PARSERS[expected](argument) if argument is not None else 0)
 
 
-def _code(text: str) -> int:
-    return _number(text, "an exit code", 0, 255)
-
-
-def _count(text: str) -> int:
-    return _number(text, "a number of orphans", 1, 10_000)
-
-
 def _near(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
     near = get_close_matches(name, known, 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
@@ -135,8 +125,13 @@ def _signal(text: str) -> signal.Signals:
 
 
 def seconds(text: str) -> float:
-    """ValueError for what is no duration."""
+    """Raise ValueError if the text is not a duration."""
     return nanoseconds(text) / 1e9
 
 
-PARSERS: dict[str, Callable[[str], float]] = {"CODE": _code, "NAME": _signal, "N": _count, "[DURATION]": seconds}
+PARSERS: dict[str, Callable[[str], float]] = {
+    "CODE": lambda text: _number(text, "an exit code", 0, 255),
+    "NAME": _signal,
+    "N": lambda text: _number(text, "a number of orphans", 1, 10_000),
+    "[DURATION]": seconds,
+}

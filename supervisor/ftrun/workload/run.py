@@ -1,19 +1,16 @@
 """One start of the training, with the hang, crash or delay in it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 
 import ftrun_hooks as ft
-from ftrun.workload.context import Setting, compute, say
 from ftrun.workload.kinds import Plan, When
-from ftrun.workload.training import Checkpoint, Plain, Training, save
+from ftrun.workload.training import Checkpoint, Plain, Setting, Training, compute, save, say
 
 
 def train(plan: Plan, setting: Setting, begun: Checkpoint, disturbed: bool) -> Checkpoint:
-    """Train from `begun` on, to the state at the end; if `disturbed`, the kind of `plan` begins once meanwhile."""
-    kind, ahead, mute, state = plan.kind, disturbed, False, begun
+    """Train from `begun` on and return the state at the end; if `disturbed`, the kind of `plan` begins once."""
+    kind, pending, mute, state = plan.kind, disturbed, False, begun
     begins = max(setting.after, begun.step + 1)  # the step after which the kind begins, unless it begins at the start
     training = _training(plan, setting, begun, begins if disturbed else None)
     epoch_end = begins if disturbed and kind.when is When.EPOCH else setting.steps
@@ -27,14 +24,14 @@ def train(plan: Plan, setting: Setting, begun: Checkpoint, disturbed: bool) -> C
             setting.beat(state.step)
             due = state.step == setting.steps or (state.step % setting.save_every == 0 and not mute)
             # A start that will fail saves nothing beyond `after`, so that each such start ends where the first did.
-            if due and training.leads and not (ahead and state.step > setting.after):
+            if due and training.leads and not (pending and state.step > setting.after):
                 path = save(setting.folder, state)
                 if setting.hooks:
                     ft.checkpoint(state.step, path)
-        if ahead and when is kind.when and (when is When.START or state.step >= begins):
+        if pending and when is kind.when and (when is When.START or state.step >= begins):
             say(plan.line)
             kind.begin(setting)
-            ahead, mute = False, kind.mute
+            pending, mute = False, kind.mute
     return state
 
 

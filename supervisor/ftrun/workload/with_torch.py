@@ -1,11 +1,9 @@
 """The same training with PyTorch: a real loader and a real optimizer, which ftrun's automatic heartbeats see."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from threading import Lock
@@ -16,8 +14,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.utils.data import DataLoader, Dataset
 
-from ftrun.workload.context import die_with
-from ftrun.workload.training import POINTS, RATE, Checkpoint
+from ftrun.workload.training import POINTS, RATE, Checkpoint, die_with
 
 PEER = "FTHANG_PEER"  # in the environment of the second rank: the first one's pid, and the port where it waits
 NEVER = timedelta(days=365)
@@ -41,15 +38,6 @@ class Batches(Dataset[Batch]):
                 pass
         x, y = torch.tensor(POINTS, dtype=torch.float64).unbind(1)
         return step, x, y
-
-
-def training(kind: str, begun: Checkpoint, begins_after: int | None) -> Torch:
-    """The training of this kind, which the kind disturbs after step `begins_after`."""
-    if kind == "collective":
-        return Ranks(begun)
-    if kind == "dataloader":
-        return Torch(begun, workers=1, stuck=None if begins_after is None else begins_after + 1)
-    return Torch(begun)
 
 
 class Torch:
@@ -121,6 +109,15 @@ class Ranks(Torch):
         self.weights.grad /= 2
 
 
+def training(kind: str, begun: Checkpoint, begins_after: int | None) -> Torch:
+    """The training of this kind, which the kind disturbs after step `begins_after`."""
+    if kind == "collective":
+        return Ranks(begun)
+    if kind == "dataloader":
+        return Torch(begun, workers=1, stuck=None if begins_after is None else begins_after + 1)
+    return Torch(begun)
+
+
 def is_peer() -> bool:
     return PEER in os.environ
 
@@ -136,14 +133,11 @@ def save(file: object, size: int) -> None:
 
 def compile_once() -> None:
     """`torch.compile` of a fresh function, by a backend that needs no C compiler and leaves no cache on disk."""
-    torch.compiler.reset()
-    torch.compile(_fresh(), backend="aot_eager")(torch.ones(64, 8, requires_grad=True))
 
-
-def _fresh() -> Callable[[Tensor], Tensor]:
     def layers(x: Tensor) -> Tensor:
         for _ in range(20):
             x = (x * x).sin() + x.mean()
         return x
 
-    return layers
+    torch.compiler.reset()
+    torch.compile(layers, backend="aot_eager")(torch.ones(64, 8, requires_grad=True))

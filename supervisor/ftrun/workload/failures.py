@@ -1,16 +1,20 @@
-"""Hangs: each function never returns, or only when something from outside ends its wait."""
+"""The failures: hangs, which never return or only when something from outside ends their wait, crashes, and processes
+that a training leaves behind while it continues."""
 
-from __future__ import annotations
-
+import ctypes
+import fcntl
 import os
+import resource
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from itertools import count
+from threading import Lock, Thread
 from typing import NoReturn
 
-from ftrun.workload.context import Cannot, Setting, die_with, say
-from ftrun.workload.training import BEGINNING, Plain, newest
+from ftrun.workload.training import BEGINNING, Cannot, Plain, Setting, die_with, newest, say
 
 STORM = 30
 STORM_PAUSE = 0.05  # lifetime of a process of the storm, in seconds
@@ -51,8 +55,6 @@ def stop(setting: Setting) -> None:
 
 
 def deadlock(setting: Setting) -> None:
-    from threading import Lock
-
     lock = Lock()
     with lock, lock:
         pass
@@ -60,7 +62,6 @@ def deadlock(setting: Setting) -> None:
 
 def chatty(setting: Setting) -> None:
     """A side thread continues to log and to give heartbeats."""
-    from threading import Thread
 
     def keep_alive() -> None:
         for number in count(1):
@@ -74,14 +75,12 @@ def chatty(setting: Setting) -> None:
 
 def gil(setting: Setting) -> NoReturn:
     """C code that blocks and keeps the GIL, so that the side thread waits for it for ever."""
-    from ctypes import PyDLL
-    from threading import Thread
 
     def nap() -> NoReturn:
         while True:
             time.sleep(NAP)
 
-    pause = PyDLL(None).pause
+    pause = ctypes.PyDLL(None).pause
     Thread(target=nap, daemon=True).start()
     while True:
         pause()
@@ -95,17 +94,12 @@ def pipe(setting: Setting) -> NoReturn:
 
 def flock(setting: Setting) -> None:
     """Lock the checkpoint folder, which another open file has locked."""
-    from fcntl import LOCK_EX
-    from fcntl import flock as lock
-
     for _ in range(2):  # each time another open file, and so another owner of the lock
-        lock(os.open(setting.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), LOCK_EX)
+        fcntl.flock(os.open(setting.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX)
 
 
 def netread(setting: Setting) -> None:
     """Read from a server that accepts the connection and never answers."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
         connection.recv(1)
 
@@ -123,17 +117,15 @@ def nfs_like(setting: Setting) -> None:
 
     Not vfork(3), whose child would go on in our memory: the parent would be lost if only the child were killed.
     """
-    from ctypes import PyDLL  # keeps the GIL: the child has no other thread to give it back
-    from platform import machine
-
-    libc, us = PyDLL(None), os.getpid()
-    if machine() not in CLONE:
-        raise Cannot(f"the number of clone(2) on {machine()} machines is not known")
-    child = libc.syscall(CLONE[machine()], CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0)
+    machine, parent = os.uname().machine, os.getpid()
+    if machine not in CLONE:
+        raise Cannot(f"the number of clone(2) on {machine} machines is not known")
+    libc = ctypes.PyDLL(None)  # keeps the GIL: the child has no other thread to give it back
+    child = libc.syscall(CLONE[machine], CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0)
     if child < 0:
         raise Cannot("clone(2) is not permitted here")
     if child == 0:
-        die_with(us)
+        die_with(parent)
         while True:
             libc.pause()
     os.waitpid(child, 0)
@@ -149,8 +141,7 @@ def rank_stays_away(setting: Setting) -> None:
 
 def train_without_heartbeats(setting: Setting) -> None:
     """Train for ever, in plain Python: an optimizer would give heartbeats automatically."""
-    begun = newest(setting.folder) or BEGINNING
-    for _ in Plain(begun).epoch(range(begun.step, sys.maxsize)):
+    for _ in Plain(newest(setting.folder) or BEGINNING).epoch(range(sys.maxsize)):
         time.sleep(setting.step_time)
 
 
@@ -172,3 +163,47 @@ def _fork_until(over: float) -> NoReturn:
         except OSError:  # the process limit is reached for the moment
             pass
     os._exit(0)
+
+
+def crash(setting: Setting) -> None:
+    os._exit(int(setting.value))
+
+
+def die(setting: Setting) -> None:
+    """End by the signal, without a core file."""
+    number = signal.Signals(int(setting.value))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores SIGPIPE and turns SIGINT into an exception
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+
+
+def orphans(setting: Setting) -> None:
+    def leave() -> None:
+        for _ in range(int(setting.value)):
+            if os.fork() == 0:
+                sleep(setting)
+
+    _in_child(leave)
+
+
+def daemon(setting: Setting) -> None:
+    def leave() -> None:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.fork() == 0:
+            sleep(setting)
+
+    _in_child(leave)
+
+
+def _in_child(leave: Callable[[], None]) -> None:
+    """Call `leave` in a child that ends, so that the processes it started are orphans once this returns."""
+    child = os.fork()
+    if child == 0:
+        try:
+            leave()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
