@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ftrun.core.accounting.totals import TRACE, Account, LostTime, RestartCounts
 from ftrun.core.machine.values import Ledger
-from ftrun.messages import records
+from ftrun.messages.codec import Malformed
+from ftrun.messages.state import dump_state, load_state
 from ftrun.pid1 import bootstrap
 
 ACCOUNT = Account(
@@ -50,7 +51,7 @@ ACCOUNTS = st.builds(
 
 def state(**words: Any) -> bytes:
     """state.json with these words of the account in place of its own; None: without it."""
-    found = json.loads(records.dump_state(Ledger(account=ACCOUNT), {}))
+    found = json.loads(dump_state(Ledger(account=ACCOUNT), {}))
     account = {name: word for name, word in {**found["account"], **words}.items() if word is not None}
     return json.dumps({**found, "account": account}).encode()
 
@@ -58,31 +59,31 @@ def state(**words: Any) -> bytes:
 @pytest.mark.parametrize("account", [Account(), ACCOUNT, ACCOUNT._replace(at=None, trace=(), into="")])
 def test_it_comes_back(account: Account) -> None:
     ledger = Ledger(start_cnt=2, account=account)
-    assert records.load_state(records.dump_state(ledger, {"pid": 1})) == (ledger, {"schema": 1, "pid": 1})
+    assert load_state(dump_state(ledger, {"pid": 1})) == (ledger, {"schema": 1, "pid": 1})
 
 
 @given(ACCOUNTS)
 def test_whatever_is_in_it_comes_back(account: Account) -> None:
-    assert records.load_state(records.dump_state(Ledger(account=account), {}))[0].account == account
+    assert load_state(dump_state(Ledger(account=account), {}))[0].account == account
 
 
 def test_a_state_from_before_there_was_an_account() -> None:
-    found = json.loads(records.dump_state(Ledger(hang=1, account=ACCOUNT), {}))
+    found = json.loads(dump_state(Ledger(hang=1, account=ACCOUNT), {}))
     del found["account"]
-    assert records.load_state(json.dumps(found).encode())[0] == Ledger(hang=1)
+    assert load_state(json.dumps(found).encode())[0] == Ledger(hang=1)
 
 
 @pytest.mark.parametrize("name", ["wall", "kept", "open", "earlier", "silent", "at"])
 @pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf"), 1e13, "45", True, [], {}], ids=str)
 def test_a_corrupt_duration_is_told(name: str, value: object) -> None:
-    with pytest.raises(records.Corrupt, match=f"account.{name}"):
-        records.load_state(state(**{name: value}))
+    with pytest.raises(Malformed, match=f"account`: `{name}"):
+        load_state(state(**{name: value}))
 
 
 @pytest.mark.parametrize("name", Account._fields)
 def test_a_missing_word_is_told(name: str) -> None:
-    with pytest.raises(records.Corrupt, match="account"):
-        records.load_state(state(**{name: None}))
+    with pytest.raises(Malformed, match="account"):
+        load_state(state(**{name: None}))
 
 
 @pytest.mark.parametrize(
@@ -116,20 +117,20 @@ def test_a_missing_word_is_told(name: str) -> None:
     ids=str,
 )
 def test_what_is_no_account_is_told(name: str, value: object) -> None:
-    with pytest.raises(records.Corrupt, match="account"):
-        records.load_state(state(**{name: value}))
+    with pytest.raises(Malformed, match="account"):
+        load_state(state(**{name: value}))
 
 
 @pytest.mark.parametrize("account", [None, [], "much", 45.0, True, {}])
 def test_what_is_no_table_is_told(account: object) -> None:
-    found = json.loads(records.dump_state(Ledger(), {})) | {"account": account}
-    with pytest.raises(records.Corrupt, match="account"):
-        records.load_state(json.dumps(found).encode())
+    found = json.loads(dump_state(Ledger(), {})) | {"account": account}
+    with pytest.raises(Malformed, match="account"):
+        load_state(json.dumps(found).encode())
 
 
 def test_a_full_account_is_small() -> None:
     trace = tuple((step + 0.123456789, 1_000_000 + step) for step in range(TRACE))
-    assert len(records.dump_state(Ledger(account=ACCOUNT._replace(trace=trace, past=trace)), {})) < 6000
+    assert len(dump_state(Ledger(account=ACCOUNT._replace(trace=trace, past=trace)), {})) < 6000
 
 
 @pytest.mark.parametrize("schedule_cnt", [1, 2])

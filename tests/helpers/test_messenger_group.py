@@ -18,15 +18,14 @@ import zmq
 from ftrun import __version__
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, State
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger import connections, keys
-from ftrun.helpers.messenger.member_link import secured
+from ftrun.helpers.messenger import connections, transport
 from ftrun.messages import messenger, peers
 from ftrun.messages.codec import EXACT
 from support.beat_file import BeatDir
 from support.helper_process import DEADLINE, HelperProcess
 from support.runs import wait_for
 
-FAST = "import ftrun.helpers.messenger.member_link as m; m.PERIOD = m.RETRY = 0.1"
+FAST = "import ftrun.messages.peers as p, ftrun.helpers.messenger.transport as t; p.PERIOD = t.RETRY = 0.1"
 SILENCE = 15.0  # s; of another member that counts as its loss
 PAST = "import ftrun; ftrun.__version__ = '0.0.1'"
 
@@ -79,7 +78,7 @@ class Group:
             "boot": "boot", "silence": SILENCE,
         }  # fmt: skip
         beats = self.folder / f"beats{rank}"
-        return self.stack.enter_context(Node(beats, f"{before}\n{FAST}", peers.MemberAddress(**fields | more), prefix))
+        return self.stack.enter_context(Node(beats, f"{FAST}\n{before}", peers.MemberAddress(**fields | more), prefix))
 
     def nodes(self, before: str = "", **more: Any) -> list[Node]:
         return [self.node(rank, before, **more) for rank in range(self.size)]
@@ -95,7 +94,7 @@ class Group:
         self.stack.callback(context.destroy, linger=0)
         client = context.socket(zmq.DEALER)
         place = peers.MemberAddress(2, 1, "", str(secret or self.secret), 1.0, 1.0, 1.0, "", "", "", "")
-        secured(client, place, False)
+        transport.secure(client, place, False)
         client.connect(f"tcp://127.0.0.1:{self.port}")
         return client
 
@@ -330,7 +329,7 @@ def test_a_member_that_can_never_join_is_refused_for_good(make: Callable[[int], 
     for number, (before, size) in enumerate((("", 5), (PAST, 2))):
         odd = group.node(1, before, life=f"odd{number}", size=size)
         odd.report("ready")
-        assert odd.event("refused")["misfit"] is True
+        assert odd.event("refused")["final"] is True
     for node in nodes:
         node.contact()
     assert not [line for node in nodes for line in node.lines if line.get("order", {}).get("what") in ("stop", "end")]
@@ -344,7 +343,7 @@ def test_a_running_group_that_lacks_a_member_refuses_no_node_for_good(make: Call
     nodes[2].ordered("stop", 1)
     odd = group.node(1, PAST, life="odd")
     odd.report("ready")
-    assert odd.event("refused")["misfit"] is False
+    assert odd.event("refused")["final"] is False
 
 
 def test_a_group_that_ends_refuses_no_node_for_good(make: Callable[[int], Group]) -> None:
@@ -354,7 +353,7 @@ def test_a_group_that_ends_refuses_no_node_for_good(make: Callable[[int], Group]
     nodes[0].report("leaving", 1)
     odd = group.node(1, life="odd", size=5)
     odd.report("ready")
-    assert odd.event("refused")["misfit"] is False
+    assert odd.event("refused")["final"] is False
 
 
 HASTE = "import ftrun.helpers.messenger.handshakes as g; g.CERTAIN = 0.5"
@@ -374,7 +373,7 @@ def test_a_wrong_secret_is_final_once_rank_0_has_refused_every_handshake_for_lon
     odd = group.node(1, HASTE, life="odd", secret=str(wrong))
     odd.report("ready")
     refused = odd.event("refused")
-    assert refused["misfit"] is True
+    assert refused["final"] is True
     what = f"has a different secret from this node, or another server listens there: {wrong}"
     assert refused["why"].startswith(f"it {what if other else 'has no secret, and this node has one'} (it has refused")
     odd.report("left", end=GroupEnd(2, "usage", "it does not fit", cut=True))
@@ -502,7 +501,7 @@ def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group
         assert client.poll(int(DEADLINE * 1000)), frames
         assert client.recv_multipart()[0] == peers.REFUSED
     client.send(b"x" * (peers.LIMIT + 1))  # more than it reads: the connection is ended
-    hello = peers.dump_hello(peers.Hello(__version__, "job", 2, 1, "life1", "node1"))
+    hello = peers.dump(peers.Hello(__version__, "job", 2, 1, "life1", "node1"))
     flood = group.stranger()
     flood.sndhwm = 0
     for _ in range(10_000):
@@ -537,9 +536,9 @@ def test_invalid_secrets_are_rejected(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     for name, why in (("none", "No such file"), ("pipe", "not a regular file"), ("empty", "it is empty"),
                       (".", "directory"), ("white", "it is empty"), ("long", "more than")):  # fmt: skip
-        with pytest.raises(keys.Unusable, match=why):
-            keys.read(str(tmp_path / name))
-    assert keys.read(str(tmp_path / "good")) == (b" x" * 16).strip()
+        with pytest.raises(transport.Unusable, match=why):
+            transport.load_secret(str(tmp_path / name))
+    assert transport.load_secret(str(tmp_path / "good")) == (b" x" * 16).strip()
 
 
 def test_a_group_without_a_secret_stays_within_this_machine(make: Callable[[int], Group]) -> None:

@@ -43,9 +43,9 @@ def test_it_comes_back_as_it_was(report: Report, order: GroupOrder) -> None:
 
 
 def test_the_small_ones_too() -> None:
-    assert peers.load_hello(peers.dump_hello(HELLO), "1.0") == HELLO
+    assert peers.load_hello(peers.dump(HELLO), "1.0") == HELLO
     place = peers.MemberAddress(4, 3, "h:1", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
-    assert peers.load_place(json.dumps(place._asdict())) == place
+    assert peers.load_address(json.dumps(place._asdict())) == place
     assert peers.load_pulse(peers.dump_pulse(None)) is None
     assert peers.load_pulse(peers.dump_pulse(Pulse(1, None, 2.5))) == Pulse(1, None, 2.5)
     assert peers.load_time(peers.dump_time(12345.678901)) == 12345.678901

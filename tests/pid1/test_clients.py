@@ -1,16 +1,22 @@
-"""What PID 1 makes of what its helpers say: each message is understood, and a malformed one is one problem."""
+"""PID 1's side of the helpers: each message is understood, and a malformed one is recorded as one problem."""
 
 import importlib.util
 import json
+import time
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
+from ftrun.config.group_config import Group
 from ftrun.core.machine import events as ev
+from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
+from ftrun.messages import messenger
 from ftrun.messages.codec import Protocol
-from ftrun.pid1.clients.base import REFUSALS, Client
-from ftrun.pid1.clients.registry import TABLE, Entry, load
+from ftrun.pid1.clients.base import REFUSALS
+from ftrun.pid1.clients.messenger import GroupMessenger
+from ftrun.pid1.clients.registry import TABLE, Entry
 from proof.fuzz import kit, messages, seeds
 
 HELPERS: Final = sorted({entry.helper for entry in TABLE})
@@ -28,14 +34,14 @@ MALFORMED: Final = {
 }
 
 
-class World:
-    """The clients of all helpers, of which none is started."""
+class Clients:
+    """The clients of all helpers; no helper is started."""
 
     def __init__(self) -> None:
         self.helpers, self.clients = messages.every_client()
 
     def receive(self, name: str, *lines: Line) -> list[ev.Event]:
-        self.helpers.words = [(name, line) for line in lines]
+        self.helpers.lines = [(name, line) for line in lines]
         return self.clients.receive(set(), kit.NOW)
 
     def problems(self) -> list[tuple[object, str]]:
@@ -44,56 +50,57 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def clients() -> Clients:
+    return Clients()
 
 
-@pytest.mark.parametrize("line", MALFORMED, ids=range(len(MALFORMED)))
 @pytest.mark.parametrize("name", HELPERS)
-def test_a_malformed_message_is_one_problem_that_names_the_helper(world: World, name: str, line: bytes) -> None:
-    assert world.receive(name, line, line) == []
-    assert world.problems() == [(name, f"malformed message: {MALFORMED[line]}")]
+def test_a_malformed_message_is_one_problem_that_names_the_helper(clients: Clients, name: str) -> None:
+    for line in MALFORMED:
+        assert clients.receive(name, line, line) == []
+    assert clients.problems() == [(name, f"malformed message: {what}") for what in dict.fromkeys(MALFORMED.values())]
+    assert clients.receive(name, b'{"event": "problem", "what": "w"}') == []
+    assert clients.problems() == [(name, "w")]
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_every_message_is_understood_and_a_field_of_another_type_is_a_problem(clients: Clients, name: str) -> None:
+    for line in seeds.LINES[name]:
+        clients.receive(name, line)
+        assert not [what for _, what in clients.problems() if "malformed" in what]
+        found = json.loads(line)
+        for field in found.keys() - {"event"}:
+            fresh = Clients()
+            assert fresh.receive(name, json.dumps(found | {field: {"no": ["such", "thing"]}}).encode()) == []
+            ((helper, what),) = fresh.problems()
+            assert (helper, f"`{field}`" in what) == (name, True), what
+    clients.receive(name, None)
+
+
+def test_a_helper_that_sends_only_malformed_messages_does_not_fill_the_records(clients: Clients) -> None:
+    clients.receive("checkpoint_watcher", *(b'{"event": "%d"}' % number for number in range(5 * REFUSALS)))
+    assert len(clients.problems()) == REFUSALS
 
 
 @pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.client)
-def test_an_entry_names_a_program_that_exists(entry: Entry) -> None:
-    assert load(entry).name == entry.helper
+def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> None:
+    client = entry.load()
+    assert client.name == entry.helper
+    assert isinstance(client.events, Protocol)
     assert importlib.util.find_spec(f"ftrun.helpers.{entry.helper}.__main__") is not None
 
 
-@pytest.mark.parametrize("name", HELPERS)
-def test_a_message_with_a_field_of_another_type_is_a_problem(name: str) -> None:
-    """And nothing else: no event, and no exception."""
-    for line in seeds.LINES[name]:
-        found = json.loads(line)
-        for field in found.keys() - {"event"}:
-            world = World()
-            assert world.receive(name, json.dumps(found | {field: {"no": ["such", "thing"]}}).encode()) == []
-            ((helper, what),) = world.problems()
-            assert (helper, f"`{field}`" in what) == (name, True), what
-
-
-def test_a_helper_that_says_nothing_else_does_not_fill_the_records(world: World) -> None:
-    world.receive("checkpoint_watcher", *(b'{"event": "%d"}' % number for number in range(5 * REFUSALS)))
-    assert len(world.problems()) == REFUSALS
-
-
-@pytest.mark.parametrize("name", HELPERS)
-def test_every_message_is_understood(world: World, name: str) -> None:
-    for line in seeds.LINES[name]:
-        world.receive(name, line)
-        assert not [what for _, what in world.problems() if "malformed" in what]
-    world.receive(name, None)
-
-
-@pytest.mark.parametrize("name", HELPERS)
-def test_what_helpers_say_of_themselves_is_a_problem(world: World, name: str) -> None:
-    world.receive(name, b'{"event": "problem", "what": "w"}')
-    assert world.problems() == [(name, "w")]
-
-
-@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.client)
-def test_an_entry_has_a_client_that_speaks_a_protocol(entry: Entry) -> None:
-    client: type[Client[Any]] = load(entry)
-    assert client.name == entry.helper
-    assert isinstance(client.events, Protocol)
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_final_refusal_ends_only_a_member_that_has_never_joined(joined: bool) -> None:
+    """A new rank 0 with another version or secret does not end the members of a running group."""
+    group = Group(2, 1, "127.0.0.1:29470", None, 600.0, "job", "options")
+    helpers, work_dir = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
+    context: Any = SimpleNamespace(
+        policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
+    )
+    client = GroupMessenger(context)
+    if joined:
+        client.handle(messenger.Contact(0.0), time.monotonic())
+    events = client.handle(messenger.Refused("it has another secret than this node", True), time.monotonic())
+    assert [isinstance(event, ev.CoordinatorLost) for event in events] == ([] if joined else [True])
+    assert [record for record, _, _ in context.records] == ["problem"]

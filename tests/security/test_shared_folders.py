@@ -14,11 +14,12 @@ import pytest
 
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.steps import Steps
+from ftrun.helpers.messenger import steps
 from ftrun.host import beat_folders, beats, safe_files
 from ftrun.host.journal import write_message
 from ftrun.messages import messenger
 from ftrun.views import rundir
+from ftrun_hooks import layout as at
 from support.hostile import file, link, needs_root, nobody, pipe
 from support.hostile import precious as precious
 from support.hostile import shared as shared
@@ -200,13 +201,13 @@ def test_samples_of_steps_go_to_no_file_of_others(
 ) -> None:
     PUT[put](shared / "steps.jsonl", precious / "file")
     monkeypatch.chdir(shared)
-    monkeypatch.setattr(Steps, "_read_steps", lambda self: [1])
+    monkeypatch.setattr(steps, "_slots", lambda beat_dir: [[2] * at.SLOT_WORDS])
     told: list[str] = []
     lines = Lines(messenger.EVENTS)
     monkeypatch.setattr(lines, "problem", told.append)
-    steps = Steps("/nowhere", lines)
-    steps.attempt = 1
-    steps.record(steps.due)
+    sampled = steps.Steps("/nowhere", lines)
+    sampled.attempt = 1
+    sampled.record(sampled.due)
     assert len(told) == 1
     assert whole(precious)
 

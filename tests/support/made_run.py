@@ -15,6 +15,7 @@ from ftrun.core.machine.values import Ledger
 from ftrun.core.rules.liveness import Limits
 from ftrun.host import procfs
 from ftrun.messages import records
+from ftrun.messages.state import dump_state
 from ftrun_hooks import layout as at
 
 NS = 1_000_000_000
@@ -80,7 +81,7 @@ class MadeRun:
         return str(self.folder)
 
     def write_state(self, rest: Content) -> None:
-        (self.folder / "state.json").write_bytes(records.dump_state(self.ledger, rest))
+        (self.folder / "state.json").write_bytes(dump_state(self.ledger, rest))
 
     def samples(self, each: Iterable[tuple[float, int, int]], attempt: int = 1) -> None:
         """`steps.jsonl`: how long ago, lowest, highest."""

@@ -10,7 +10,7 @@ from ftrun.host import procfs
 from ftrun_hooks import layout as at
 
 NS: Final = 1e9
-MAX_STEP: Final = 1 << 63  # as in messages/records.py
+MAX_STEP: Final = 1 << 63  # as in messages/state.py
 Periods = Sequence[tuple[float, float]]  # start and end, in seconds
 
 

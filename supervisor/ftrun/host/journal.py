@@ -12,7 +12,7 @@ from typing import Final
 from ftrun.core.machine.values import Ledger
 from ftrun.host import safe_files
 from ftrun.host.signals import writing
-from ftrun.messages import records
+from ftrun.messages import records, state
 
 LIMIT: Final = 65536  # bytes of state.json
 
@@ -58,7 +58,7 @@ class Journal:
         written, is renamed and reported in `problem`: it names processes that ftrun would end."""
         try:
             content = safe_files.read("state.json", LIMIT, self._dir)
-            return None if content is None else records.load_state(content)
+            return None if content is None else state.load_state(content)
         except ValueError as error:
             aside = f"state.json.corrupt-{time.time_ns()}"
             try:
@@ -89,7 +89,7 @@ class Journal:
 
     def save(self, ledger: Ledger, extra: dict[str, object], durable: bool) -> None:
         """Replace `state.json` atomically, if anything in it changed."""
-        content = records.dump_state(ledger, extra)
+        content = state.dump_state(ledger, extra)
         if content == self._saved and not durable:
             return
         try:

@@ -20,17 +20,24 @@ class Malformed(ValueError):
 
 
 class Codec:
-    """`text` is applied to every string, in both directions."""
+    """`text` is applied to every string, in both directions.  `checks`: for these types, functions that check and
+    convert the JSON representation.  `complete`: fields with a default must be there too."""
 
-    def __init__(self, text: Callable[[str], str] = str) -> None:
-        self._text = text
+    def __init__(
+        self,
+        text: Callable[[str], str] = str,
+        checks: Mapping[object, Check] | None = None,
+        complete: bool = False,
+    ) -> None:
+        self._text, self._complete = text, complete
         self._fields: dict[type, dict[str, Check]] = {}
-        self._simple: dict[object, Check] = {
+        self._checks: dict[object, Check] = {
             int: _integer,
             float: _number,
             bool: _boolean,
             str: self._string,
             object: lambda value: value,
+            **(checks or {}),
         }
 
     def plain(self, value: Any) -> Any:
@@ -61,7 +68,7 @@ class Codec:
             except Malformed as why:
                 raise Malformed(f"`{name}`: {why}") from None
         for name in fields:
-            if name not in values and name not in kind._field_defaults:  # type: ignore[attr-defined]
+            if name not in values and (self._complete or name not in kind._field_defaults):  # type: ignore[attr-defined]
                 raise Malformed(f"`{name}` is missing")
         return kind(**values)
 
@@ -71,7 +78,7 @@ class Codec:
 
     def load(self, kind: type[Value], content: str | bytes) -> Value:
         """The value that `dump` has written, or Malformed."""
-        return self.value(kind, parsed(content))
+        return self.value(kind, parse_json(content))
 
     def _string(self, value: object) -> str:
         if not isinstance(value, str):
@@ -80,8 +87,8 @@ class Codec:
 
     def _check(self, kind: Any) -> Check:
         """The function that checks and converts the JSON representation of this type."""
-        if kind in self._simple:
-            return self._simple[kind]
+        if kind in self._checks:
+            return self._checks[kind]
         if hasattr(kind, "_fields"):
             return lambda value: self.value(kind, value)
         inner, origin = get_args(kind), get_origin(kind)
@@ -111,7 +118,7 @@ class Protocol(Generic[Value]):
 
     def load(self, line: bytes) -> Value:
         """The message of this line; Malformed if it is not of this protocol."""
-        found = parsed(line)
+        found = parse_json(line)
         name = found.pop(self._tag, None) if isinstance(found, dict) else None
         if not isinstance(name, str):
             raise Malformed(f"not an object with `{self._tag}`")
@@ -123,12 +130,22 @@ class Protocol(Generic[Value]):
             raise Malformed(f"message {name!r}: {why}") from None
 
 
-def parsed(content: str | bytes) -> Any:
+def parse_json(content: str | bytes) -> Any:
     """The parsed JSON, or Malformed."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
         raise Malformed("not JSON") from None
+
+
+def parse_object(content: bytes, limit: int) -> dict[str, Any]:
+    """The parsed JSON object; Malformed if it is none, or has more than `limit` bytes."""
+    if len(content) > limit:
+        raise Malformed(f"more than {limit} bytes")
+    found = parse_json(content)
+    if not isinstance(found, dict):
+        raise Malformed("not a JSON object")
+    return found
 
 
 def _name(kind: type) -> str:

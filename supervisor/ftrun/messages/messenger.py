@@ -58,10 +58,10 @@ class RankZeroSilent(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Rank 0 rejects this member.  `misfit`: for good, because of its version, options or secret."""
+    """Rank 0 rejects this member.  `final`: for good, because of its version, options or secret."""
 
     why: str
-    misfit: bool = False
+    final: bool = False
 
 
 class GroupNote(NamedTuple):

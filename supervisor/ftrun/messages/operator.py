@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final, NamedTuple
 
-from ftrun.messages import objects
+from ftrun.messages.codec import Malformed, parse_object
 
 SCHEMA: Final = 1
 SOCKET: Final = "ftctl.sock"
@@ -80,6 +80,6 @@ def load_reply(content: bytes) -> Reply:
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
-        return objects.load(content, LIMIT)
-    except ValueError as why:
+        return parse_object(content, LIMIT)
+    except Malformed as why:
         raise RequestRefused(str(why)) from None

@@ -1,29 +1,31 @@
 """Messages between the messengers of a group, and to their PID 1: values of `core.group` to JSON, and back.
 
 A member always sends four frames: its `Hello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0 answers each
-message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, MISFIT
+message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL
 or nothing].  A messenger whose PID 1 has died sends BYE after its `Hello`.  One that is about to reconnect, because no
-answer comes, sends AGAIN, so that the end of the old connection does not count as the end of the member.
+answer comes, sends RENEW, so that the end of the old connection does not count as the end of the member.
 """
 
 import json
 from typing import Any, Final, NamedTuple
 
 from ftrun.core.group.messages import SILENCE, GroupOrder, Pulse, Report
-from ftrun.messages import objects
-from ftrun.messages.codec import Codec, Malformed
+from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
 SCHEMA: Final = 1
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
-AGAIN: Final = b"again"
-MISFIT: Final = b"misfit"
+RENEW: Final = b"again"
+FINAL: Final = b"misfit"
 LIMIT: Final = 32768  # bytes of a frame
 TEXT: Final = 500  # characters of a text; a longer one is truncated
+PERIOD: Final = 1.0  # s between two heartbeats of a member
+MAX_PERIOD: Final = 4.5  # s, in a large group; PID 1 gets a `contact` at least every 5 s
+HEARTBEATS_PER_SECOND: Final = 200  # that rank 0 receives at most
 
 
-class Misfit(Malformed):
+class Incompatible(Malformed):
     """A mismatch that neither waiting nor another schedule of the same job resolves."""
 
 
@@ -52,44 +54,45 @@ class Hello(NamedTuple):
     rank: int
     life: str
     node: str
+    schema: int = SCHEMA
+
+
+def period(size: int) -> float:
+    """The period of the heartbeats, in seconds, for a group of that size."""
+    return min(max(PERIOD, size / HEARTBEATS_PER_SECOND), MAX_PERIOD)
 
 
 def dump(value: tuple[Any, ...]) -> bytes:
     return json.dumps(_CODEC.plain(value), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def dump_hello(hello: Hello) -> bytes:
-    return json.dumps({"schema": SCHEMA, **hello._asdict()}).encode("ascii")
+def load_address(content: str) -> MemberAddress:
+    return _CODEC.load(MemberAddress, content)
+
+
+def load_hello(content: bytes, version: str) -> Hello:
+    """The hello; if the schema or version differs, the other fields are not checked."""
+    found = parse_object(content, LIMIT)
+    if found.get("schema") != SCHEMA or found.get("version") != version:
+        version_sent = line(str(found.get("version")))[:40]
+        raise Incompatible(f"it is ftrun {version_sent}, and rank 0 is ftrun {version}: a group has one")
+    return _CODEC.value(Hello, found)
+
+
+def load_report(content: bytes) -> Report:
+    return _load(Report, content)
+
+
+def load_order(content: bytes) -> GroupOrder:
+    return _load(GroupOrder, content)
 
 
 def dump_pulse(pulse: Pulse | None) -> bytes:
     return b"" if pulse is None else dump(pulse)
 
 
-def load_place(content: str) -> MemberAddress:
-    return _CODEC.load(MemberAddress, content)
-
-
-def load_hello(content: bytes, version: str) -> Hello:
-    """The hello; if the schema or version differs, the other fields are not checked."""
-    found = _object(content)
-    if found.get("schema") != SCHEMA or found.get("version") != version:
-        version_sent = line(str(found.get("version")))[:40]
-        raise Misfit(f"it is ftrun {version_sent}, and rank 0 is ftrun {version}: a group has one")
-    del found["schema"]
-    return _CODEC.value(Hello, found)
-
-
-def load_report(content: bytes) -> Report:
-    return _CODEC.value(Report, _object(content))
-
-
-def load_order(content: bytes) -> GroupOrder:
-    return _CODEC.value(GroupOrder, _object(content))
-
-
 def load_pulse(content: bytes) -> Pulse | None:
-    return _CODEC.value(Pulse, _object(content)) if content else None
+    return _load(Pulse, content) if content else None
 
 
 def load_ack(content: bytes) -> int:
@@ -110,22 +113,19 @@ def load_why(content: bytes) -> str:
     return line(content[: TEXT * 4].decode("utf-8", "replace"))
 
 
-def cleaned(report: Report) -> Report:
+def bounded(report: Report) -> Report:
     """The report with all texts within the limits."""
     return _CODEC.value(Report, _CODEC.plain(report))
-
-
-def _object(content: bytes) -> dict[str, Any]:
-    try:
-        return objects.load(content, LIMIT)
-    except ValueError as why:
-        raise Malformed(str(why)) from None
 
 
 def line(value: str) -> str:
     """One printable line for a terminal."""
     value = value[:TEXT]
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+
+
+def _load(kind: type[Value], content: bytes) -> Value:
+    return _CODEC.value(kind, parse_object(content, LIMIT))
 
 
 _CODEC: Final = Codec(line)

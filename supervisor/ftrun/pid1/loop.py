@@ -198,7 +198,7 @@ class Supervisor:
                 self._read_beats(now)  # the sample must not be compared with outdated heartbeats
             self._queue.append(self._with_ranks(event))
         if self._launcher.report is None:
-            self._clients.tend(now)
+            self._clients.supervise(now)
         for record, fields, text in self._clients.drain_records():
             self._persist(record, fields, False)
             if text is not None:
@@ -222,7 +222,7 @@ class Supervisor:
         self._queue.append(outcome)
         if isinstance(outcome, ev.CommandSpawned):
             self._exit_cause.spawned()
-            self._clients.spawned()
+            self._clients.on_spawned()
             self._just_executed = True
             if (watch := self._beats.start_watching(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
@@ -231,11 +231,9 @@ class Supervisor:
         """Reap every child that changed, including adopted orphans; only the end of the command itself is an event."""
         changes, more = reaper.reap()
         for change in changes:
+            self._clients.child_changed(change, now)
             if change.ended:
                 self._tree_killer.awaited.discard(change.pid)
-                self._clients.ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
-            elif change.how == os.CLD_STOPPED:
-                self._clients.stopped(change.pid)
             if change.pid != self._tree.command:
                 continue
             if change.ended and self._launcher.report is not None:
@@ -335,7 +333,7 @@ class Supervisor:
         self._beats.reset()
         self._setup.starts.started(self._job.ledger.start_cnt)
         self._exit_cause.spawning(time.monotonic())
-        self._clients.spawning(self._job.ledger.start_cnt)
+        self._clients.on_spawning(self._job.ledger.start_cnt)
         if (failed := self._launcher.start(self._job.ledger)) is not None:
             self._queue.append(failed)
 
@@ -364,12 +362,7 @@ class Supervisor:
             ready = {fd for fd, _ in self._poll.poll(timeout)}
             self._signals.read()
             for change in reaper.reap()[0]:
-                if change.ended:
-                    self._clients.ended(
-                        change.pid, time.monotonic(), change.how == os.CLD_EXITED and change.status == 0
-                    )
-                elif change.how == os.CLD_STOPPED:
-                    self._clients.stopped(change.pid)
+                self._clients.child_changed(change, time.monotonic())
             self._handle_helpers(ready, time.monotonic())
             self._decide()  # answer pending requests
 

@@ -85,7 +85,7 @@ class StateFile:
             "ended": isinstance(job.phase, Done),
             "succeeded": isinstance(job.phase, Done) and job.phase.code == 0,
             "run": self._run,
-            "now": state.dump(job) | {"since": self._since},
+            "now": state.dump_job(job) | {"since": self._since},
         }
         self._journal.save(job.ledger, more, durable)
 

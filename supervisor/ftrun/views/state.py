@@ -4,7 +4,8 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.core.machine.values import Ledger
 from ftrun.host import procfs
-from ftrun.messages import records
+from ftrun.messages.codec import Malformed
+from ftrun.messages.state import load_state
 from ftrun.views import validated
 
 LIMIT: Final = 4 << 20  # bytes
@@ -30,8 +31,8 @@ def load(run_dir: str) -> State:
     if content is None:
         return State(problem=f"{path} cannot be read: only the records are shown")
     try:
-        ledger, rest = records.load_state(content)
-    except records.Corrupt as error:
+        ledger, rest = load_state(content)
+    except Malformed as error:
         return State(problem=f"{path}: {error}: only the records are shown")
     if (name := validated.misfit(rest, validated.STATE)) is not None:
         return State(ledger, problem=f"{path}: {name} is malformed: only the records are shown")

@@ -21,7 +21,7 @@ import zmq  # noqa: E402
 
 from ftrun import __version__  # noqa: E402
 from ftrun.core.group.messages import Report, State  # noqa: E402
-from ftrun.helpers.messenger.member_link import period, secured  # noqa: E402
+from ftrun.helpers.messenger.transport import secure  # noqa: E402
 from ftrun.messages import peers  # noqa: E402
 from ftrun.messages.codec import EXACT  # noqa: E402
 from support.helper_process import HelperProcess  # noqa: E402
@@ -39,10 +39,10 @@ class Members:
         for rank in range(1, place.size):
             socket = context.socket(zmq.DEALER)
             socket.linger = 0
-            secured(socket, place, False)
+            secure(socket, place, False)
             socket.connect(f"tcp://{place.endpoint}")
             self.sockets.append(socket)
-            self.hellos.append(peers.dump_hello(peers.Hello(__version__, "job", place.size, rank, f"l{rank}", "n")))
+            self.hellos.append(peers.dump(peers.Hello(__version__, "job", place.size, rank, f"l{rank}", "n")))
 
     def say(self, seq: int, state: State, epoch: int) -> None:
         for rank in range(1, self.size):
@@ -59,7 +59,7 @@ class Members:
         self.beaten = began = time.monotonic()
         for socket in self.sockets:
             while True:
-                while time.monotonic() - self.beaten > period(self.size) or not socket.poll(500):
+                while time.monotonic() - self.beaten > peers.period(self.size) or not socket.poll(500):
                     self.beaten = time.monotonic()
                     if self.beaten > began + LATE:
                         raise zmq.Again
@@ -76,7 +76,7 @@ class Members:
         """Heartbeats, evenly; each is answered."""
         began, count = time.monotonic(), 0
         while time.monotonic() < began + seconds:
-            due = (time.monotonic() - began) / period(self.size) * self.size
+            due = (time.monotonic() - began) / peers.period(self.size) * self.size
             while count < due:
                 rank = 1 + count % (self.size - 1)
                 self.beat(rank)

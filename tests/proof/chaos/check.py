@@ -7,7 +7,9 @@ from ftrun.config import derived, option_table
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules.exit_codes import INTERNAL
 from ftrun.core.rules.policy import Policy
-from ftrun.messages import records as wire
+from ftrun.messages.codec import Malformed
+from ftrun.messages.records import SCHEMA
+from ftrun.messages.state import load_state
 from proof.chaos.replay import UNDECIDED, Beside, replay
 from proof.chaos.seen import Life, Record, Seen, Struck
 
@@ -96,7 +98,7 @@ def _records(seen: Seen) -> Iterator[str]:
     for number, life in enumerate(seen.lives):
         before = float("-inf")
         for record in life.records:
-            if record.get("schema") != wire.SCHEMA or not {"time", "mono", "event", "attempt"} <= record.keys():
+            if record.get("schema") != SCHEMA or not {"time", "mono", "event", "attempt"} <= record.keys():
                 yield f"no record: {record}"
                 return
             if record["mono"] < before:
@@ -328,7 +330,7 @@ def _resumed_with(life: Life) -> Ledger:
     if life.state is None:
         return Ledger()
     try:
-        ledger, state = wire.load_state(life.state)
-    except wire.Corrupt:
+        ledger, state = load_state(life.state)
+    except Malformed:
         return Ledger()
     return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")

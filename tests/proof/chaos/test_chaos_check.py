@@ -8,7 +8,7 @@ import pytest
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
-from ftrun.messages import records as wire
+from ftrun.messages.state import dump_state
 from proof.chaos.check import check
 from proof.chaos.plan import Fault, Job, Training, job
 from proof.chaos.replay import Beside, replay
@@ -188,7 +188,7 @@ def test_what_an_ftrun_before_had_counted_goes_on() -> None:
     before = Ledger(start_cnt=4, reason="failure", hang=1)
     assert replay(later, POLICY, before).wrong is None  # the checkpoint has made it anew
     assert replay(later[:5], POLICY, before._replace(best_checkpoint=9)).wrong, "there was a newer one"
-    state = wire.dump_state(before, {})
+    state = dump_state(before, {})
     assert json.loads(state)["start_cnt"] == 4
 
 

@@ -19,7 +19,7 @@ from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
-from ftrun.messages import messenger, operator, peers, records
+from ftrun.messages import messenger, operator, peers, state
 from ftrun.messages.codec import Malformed
 from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import TABLE, Clients
@@ -103,11 +103,11 @@ def _member() -> MemberLink:
 
 
 class Mad(Helpers):
-    """Helpers that are never started; what they say is `words`."""
+    """Helpers that are never started; `lines` are their messages."""
 
     def __init__(self) -> None:
         super().__init__(select.poll(), -1)
-        self.words: list[tuple[str, Line]] = []
+        self.lines: list[tuple[str, Line]] = []
 
     def add(self, name: str, *arguments: str, **more: Any) -> None:
         pass
@@ -119,7 +119,7 @@ class Mad(Helpers):
         return True
 
     def read_lines(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
-        found, self.words = self.words, []
+        found, self.lines = self.lines, []
         return found
 
 
@@ -134,18 +134,18 @@ def every_client() -> tuple[Mad, Clients]:
     tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), group_config.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
     clients = Clients(Context(settings, policy(), mad, tree, place, "/nonexistent", OutputPipes(()), group))
     for name in NAMES:
-        clients._loaded(name)
+        clients.client(name)
     return mad, clients
 
 
 def line_of_a_helper(content: bytes) -> None:
     """One that sends nonsense costs a record and nothing else.  The first byte says which."""
     mad, clients = every_client()
-    mad.words = [(NAMES[content[0] % len(NAMES)], content[1:])] * 2 if content else []
+    mad.lines = [(NAMES[content[0] % len(NAMES)], content[1:])] * 2 if content else []
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
     for event in clients.receive(set(), NOW):
         job, _ = decide(job, event, policy())
-        records.load_state(records.dump_state(job.ledger, {}))
+        state.load_state(state.dump_state(job.ledger, {}))
     clients.drain_records()
 
 

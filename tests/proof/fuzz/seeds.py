@@ -25,8 +25,8 @@ from ftrun.messages import (
     peers,
     platform,
     probe,
-    records,
     sampler,
+    state,
     state_store,
 )
 from ftrun.messages.codec import Protocol
@@ -225,7 +225,7 @@ def _npu() -> list[bytes | str]:
 def _state() -> bytes:
     kept = (Occurrence("n", "npu0", "80C98002", "minor", Clock(1.5, "boot", 2.5)),)
     ledger = Ledger(3, best_step=7, last_checkpoint="/c/7", learned=LearnedTimeouts(1, 2, 3, 4, 5), occurrences=kept)
-    return records.dump_state(ledger, {"beat_dir": "/dev/shm/x", "ended": False})
+    return state.dump_state(ledger, {"beat_dir": "/dev/shm/x", "ended": False})
 
 
 def _run_dir() -> list[bytes | str]:
@@ -281,7 +281,7 @@ def _messages() -> list[bytes | str]:
     values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]
     return [
         *map(peers.dump, values),
-        peers.dump_hello(HELLO),
+        peers.dump(HELLO),
         peers.dump_time(12.5),
         b"12",
         b'{"rank": 1e999, "node": 1}',
@@ -333,7 +333,7 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     ],
     "peers": _messages,
     "hub": lambda: [
-        b"\0".join([peers.dump_hello(HELLO), peers.dump(report), peers.dump_pulse(Pulse(1, 7, 2.5)), b"5"])
+        b"\0".join([peers.dump(HELLO), peers.dump(report), peers.dump_pulse(Pulse(1, 7, 2.5)), b"5"])
         for report in (
             REPORT,
             REPORT._replace(state="ready"),

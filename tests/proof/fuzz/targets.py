@@ -19,7 +19,7 @@ from ftrun.core.machine.states import Job, Running, Starting
 from ftrun.core.machine.values import Attempt, Ledger
 from ftrun.core.rules import crash_causes, fault_codes
 from ftrun.helpers.evidence import stacks
-from ftrun.helpers.messenger import last_step
+from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.output.tail import Tail
 from ftrun.helpers.platform import ranks, reset
 from ftrun.helpers.probe import ascend, npu_smi
@@ -27,7 +27,7 @@ from ftrun.helpers.state_store import history, verdict
 from ftrun.host import mounts as mount_table
 from ftrun.host import oom, procfs, tracebacks
 from ftrun.host.console import Console
-from ftrun.messages import helpers, platform, records, state_store
+from ftrun.messages import helpers, platform, state, state_store
 from ftrun.messages.codec import Malformed
 from ftrun.pid1 import phases
 from ftrun.platforms import table as platforms
@@ -164,9 +164,9 @@ def slots(content: bytes) -> None:
         job, _ = decide(job, ev.BeatsRead(now, found.read(now)), policy())
         if isinstance(job.phase, Starting | Running):
             found.publish_next_read(job.phase.deadline)
-        records.load_state(records.dump_state(job.ledger, {}))
+        state.load_state(state.dump_state(job.ledger, {}))
         assert not any("\0" in (text or "") for text in (job.ledger.last_section, job.ledger.last_checkpoint))
-    last_step.read(found.path, NOW)
+    read_pulse(found.path, NOW)
     found.problems.clear()
 
 
@@ -181,7 +181,7 @@ def checkpoint(content: bytes) -> None:
     Path(found.path, f"{at.FAIL}0").write_bytes(content)
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
     job, _ = decide(job, ev.BeatsRead(NOW, found.read(NOW)), policy())
-    records.load_state(records.dump_state(job.ledger, {}))
+    state.load_state(state.dump_state(job.ledger, {}))
     os.fsencode(job.ledger.last_checkpoint or "")
     assert "\0" not in (job.ledger.last_checkpoint or "")
 
@@ -218,8 +218,8 @@ def mounts(content: bytes) -> None:
 
 
 def state_json(content: bytes) -> None:
-    ledger, rest = records.load_state(content)
-    records.load_state(records.dump_state(ledger, rest))
+    ledger, rest = state.load_state(content)
+    state.load_state(state.dump_state(ledger, rest))
 
 
 def run_dir(content: bytes) -> None:
@@ -240,7 +240,7 @@ def beat_file(content: bytes) -> None:
     where = folder("views")
     (where / at.BEATS).write_bytes(content)
     beatfile.read(str(where), NOW, NOW - 50, True)
-    last_step.read(str(where), NOW)
+    read_pulse(str(where), NOW)
 
 
 def history_json(content: bytes) -> None:
@@ -274,7 +274,7 @@ TARGETS: Final = {
     "last-words": Target(last_words, "tracebacks and last lines"),
     "comm": Target(name_of_a_process, "/proc/<pid>/stat"),
     "mounts": Target(mounts, "mountinfo and cgroup"),
-    "state": Target(state_json, "state.json", (records.Corrupt,)),
+    "state": Target(state_json, "state.json", (Malformed,)),
     "run-dir": Target(run_dir, "a run dir, in every view"),
     "beat-file": Target(beat_file, "the beat file, in the views"),
     "history": Target(history_json, "history.json", (history.ForeignHistory, RecursionError)),

@@ -121,7 +121,7 @@ class Coordinator(NamedTuple):
 
     @property
     def lease(self) -> float:
-        """How long a member's command may continue after the last message from rank 0 (clients/group_messenger)."""
+        """How long a member's command may continue after the last message from rank 0 (clients/messenger)."""
         return self.silence + self.wait
 
     @property

@@ -65,7 +65,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                     case Attempt(number):
                         steps.attempt = number
                     case Report(report) if link is not None:
-                        link.set_report(peers.cleaned(report), now)
+                        link.set_report(peers.bounded(report), now)
                     case Answer():
                         channel.reply(request)
             channel.process(now)
@@ -85,7 +85,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 
 
 def _load_address(content: str) -> peers.MemberAddress:
-    address = peers.load_place(content)
+    address = peers.load_address(content)
     # The path becomes absolute, because the working directory changes to the run dir.
     return address._replace(secret=address.secret and os.path.abspath(address.secret))
 

@@ -13,7 +13,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.member_link import monitor_events
+from ftrun.helpers.messenger.transport import monitor_events
 
 if TYPE_CHECKING:
     import zmq

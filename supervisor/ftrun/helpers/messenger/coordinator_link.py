@@ -21,9 +21,9 @@ from ftrun.core.group.messages import Pulse, Report
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
-from ftrun.helpers.messenger import keys, last_step
 from ftrun.helpers.messenger.connections import HANDSHAKE, Connections
-from ftrun.helpers.messenger.member_link import LATE, RETRY, period, secured, server
+from ftrun.helpers.messenger.steps import read_pulse
+from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, secure, server
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
@@ -64,7 +64,7 @@ class CoordinatorLink:
         import zmq
 
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
-        self._period = period(address.size)
+        self._period = peers.period(address.size)
         self._context = zmq.Context(io_threads=1)
         self._socket = router = self._context.socket(zmq.ROUTER)
         router.ipv6 = True
@@ -119,7 +119,7 @@ class CoordinatorLink:
         self._check_lost(now)
         if now >= self._next:
             self._next = now + (self._period if self._bind() else RETRY)
-            self._pulse_frames[0] = peers.dump_pulse(last_step.read(self._beat_dir, now)), now
+            self._pulse_frames[0] = peers.dump_pulse(read_pulse(self._beat_dir, now)), now
             if self._delivered_order:
                 self._lines.send(messages.Contact())
         if self._coordinator.deadline is not None and now >= self._coordinator.deadline:
@@ -150,16 +150,16 @@ class CoordinatorLink:
             return True
         try:
             address = server(self._address, True)
-            secured(self._socket, self._address, True)
+            secure(self._socket, self._address, True)
             self._socket.bind(address)
             self._bound = True
-        except keys.Unusable as error:
+        except Unusable as error:
             self._lines.problem(f"no node can join: {error}")
         except zmq.ZMQError as error:
             self._lines.problem(f"no node can join: {self._address.endpoint}: {error.strerror}")
         return self._bound
 
-    def _is_final(self, now: float) -> bool:
+    def _can_refuse_finally(self, now: float) -> bool:
         """Whether a node with another group size or version can never join.  Not while the group ends: the node may be
         of a later schedule.  Not while a running group lacks a member: it gives up in the end, and then all of its
         containers are created anew, with one version."""
@@ -186,7 +186,7 @@ class CoordinatorLink:
                 return
             id, *content = (frame.bytes for frame in frames)
             try:
-                if len(content) == 2 and content[1] in (peers.BYE, peers.AGAIN):
+                if len(content) == 2 and content[1] in (peers.BYE, peers.RENEW):
                     self._goodbye(id, content, now)
                     continue
                 if len(content) != 4 or len(content[3]) > STAMP:
@@ -200,18 +200,18 @@ class CoordinatorLink:
                     raise Malformed(peer.refused)
             except Malformed as why:
                 self._lines.problem(f"{_sender(content[0])} was refused: {why}")
-                misfit = isinstance(why, peers.Misfit) and self._is_final(now)
-                self._send([id, peers.REFUSED, str(why).encode(), peers.MISFIT if misfit else b""])
+                final = isinstance(why, peers.Incompatible) and self._can_refuse_finally(now)
+                self._send([id, peers.REFUSED, str(why).encode(), peers.FINAL if final else b""])
                 continue
             self._send_order_to(peer)
         self._more = True
 
     def _goodbye(self, id: bytes, content: list[bytes], now: float) -> None:
-        introduction, word = content
+        introduction, notice = content
         peer = self._by_id.get(id)
         if peer is None or peer.introduction != introduction or peer.gone:
             return
-        if word == peers.AGAIN:
+        if notice == peers.RENEW:
             peer.renews, peer.last_seen = True, now
         else:
             self._lose_member(peer, "its ftrun has died", True, now)
@@ -222,7 +222,7 @@ class CoordinatorLink:
         if hello.job != self._address.job:
             raise Malformed(f"it belongs to {_job(hello.job)}, and rank 0 to {_job(self._address.job)}")
         if hello.size != self._address.size:
-            raise peers.Misfit(f"it is in a group of {hello.size}, and rank 0 in one of {self._address.size}")
+            raise peers.Incompatible(f"it is in a group of {hello.size}, and rank 0 in one of {self._address.size}")
         if not 0 < hello.rank < hello.size:
             raise Malformed(f"member {hello.rank} is rank 0 itself, or does not belong to a group of {hello.size}")
         peers_of_rank = self._peers.setdefault(hello.rank, {})
@@ -303,7 +303,7 @@ class CoordinatorLink:
 
     def _is_progressing(self) -> bool:
         """Whether training progresses here.  If so, it also does at a silent member: only its connection is broken."""
-        found = last_step.read(self._beat_dir, time.monotonic())
+        found = read_pulse(self._beat_dir, time.monotonic())
         return found is not None and found.age < self._address.silence
 
     def _lose_member(self, peer: Peer, why: str, closed: bool, now: float) -> None:

@@ -4,10 +4,8 @@ replies with its order.
 Every message carries the complete state: what a broken connection loses is sent again on the next, nothing is queued.
 """
 
-import ipaddress
 import math
 import os
-import struct
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -15,77 +13,23 @@ from ftrun import __version__
 from ftrun.core.group.messages import Report
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger import keys, last_step
 from ftrun.helpers.messenger.handshakes import ENDED, FAILED, Handshakes
+from ftrun.helpers.messenger.steps import read_pulse
+from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, load_secret, monitor_events, secure, server
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
 
 if TYPE_CHECKING:
-    import zmq
+    pass
 
 BATCH: Final = 64  # messages that are read before other work is done
-PERIOD: Final = 1.0  # s between two heartbeats of a member
-MAX_PERIOD: Final = 4.5  # s, in a large group; PID 1 gets a `contact` at least every 5 s
-HEARTBEATS_PER_SECOND: Final = 200  # that rank 0 receives at most
 REPLY_TIMEOUT: Final = 5.0  # s, after which the connection is renewed: rank 0 may have another address
 RENEW_DELAY: Final = 0.2  # s between the notice to rank 0 and the renewal of the connection
 CONNECT: Final = 2000  # ms; the kernel would retry after 1, 2, 4, 8, ... s, and not notice that the network is back
-RETRY: Final = 1.0  # s
-LATE: Final = 1.0  # s; if it wakes up later than planned by this much, it was stopped, so timeouts start again
 SETTLED: Final = 10.0  # s after the last contact until failed handshakes are reported: a proxy also closes connections
 LEAVING: Final = 3.0  # s that rank 0 has for its last reply; PID 1 waits a little longer
 HANDSHAKE: Final = 5000  # ms
-
-
-def period(size: int) -> float:
-    """The period of the heartbeats, in seconds, for a group of that size."""
-    return min(max(PERIOD, size / HEARTBEATS_PER_SECOND), MAX_PERIOD)
-
-
-def server(address: peers.MemberAddress, bind: bool) -> str:
-    """The address of rank 0 for zmq; `keys.Unusable` if the endpoint is invalid or unsafe."""
-    host, _, port = address.endpoint.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise keys.Unusable(f"the endpoint of the group is not HOST:PORT: {address.endpoint}")
-    host = "127.0.0.1" if host == "localhost" else host
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if address.secret is None and not loopback:
-        raise keys.Unusable(f"a group without a secret needs a loopback endpoint: {address.endpoint}")
-    if bind and not loopback:
-        return f"tcp://*:{port}"
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-
-
-def secured(socket: "zmq.Socket[bytes]", address: peers.MemberAddress, bind: bool) -> bytes | None:
-    """Restrict the socket to peers with the secret, which is returned.  Without one the group stays on this machine."""
-    if address.secret is None:
-        return None
-    secret = keys.read(address.secret)
-    servers, clients = keys.derive(secret, "server"), keys.derive(secret, "client")
-    if bind:
-        socket.curve_secretkey, socket.curve_publickey, socket.curve_server = servers.secret, servers.public, True
-    else:
-        socket.curve_secretkey, socket.curve_publickey = clients.secret, clients.public
-        socket.curve_serverkey = servers.public
-    return secret
-
-
-def monitor_events(monitor: "zmq.Socket[bytes]") -> list[tuple[int, int]]:
-    """The pending events of a socket monitor: (event, value)."""
-    import zmq
-
-    found: list[tuple[int, int]] = []
-    try:
-        while True:
-            event, value = struct.unpack("=Hi", monitor.recv_multipart(zmq.NOBLOCK)[0])
-            found.append((event, value))
-    except zmq.Again:
-        return found
 
 
 class MemberLink:
@@ -96,8 +40,8 @@ class MemberLink:
 
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         hello = peers.Hello(__version__, address.job, address.size, address.rank, address.life, address.node)
-        self._hello = peers.dump_hello(hello)
-        self._period = period(address.size)
+        self._hello = peers.dump(hello)
+        self._period = peers.period(address.size)
         # A context of its own: its I/O thread blocks during name resolution.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
@@ -206,10 +150,10 @@ class MemberLink:
 
         try:
             url = server(self._address, False)
-            self._secret = secured(self._socket, self._address, False)
+            self._secret = secure(self._socket, self._address, False)
             self._socket.connect(url)
             self._url = url
-        except keys.Unusable as error:
+        except Unusable as error:
             self._lines.problem(f"this node cannot join the group: {error}")
             self._next = now + RETRY
         except zmq.ZMQError as error:
@@ -260,8 +204,8 @@ class MemberLink:
     def _secret_changed(self) -> bool:
         """Whether the secret file has changed since the connection was made, as when a platform replaces it."""
         try:
-            return self._address.secret is not None and keys.read(self._address.secret) != self._secret
-        except keys.Unusable:
+            return self._address.secret is not None and load_secret(self._address.secret) != self._secret
+        except Unusable:
             return False
 
     def _send(self, report: Report, now: float) -> None:
@@ -270,7 +214,7 @@ class MemberLink:
         if not self._frame:
             failure = report.trouble and report.trouble._replace(age=report.trouble.age + now - self._reported_at)
             self._frame = peers.dump(report._replace(trouble=failure))
-        pulse = peers.dump_pulse(last_step.read(self._beat_dir, now))
+        pulse = peers.dump_pulse(read_pulse(self._beat_dir, now))
         try:
             self._socket.send_multipart([self._hello, self._frame, pulse, peers.dump_time(now)], zmq.NOBLOCK)
         except zmq.Again:
@@ -298,7 +242,7 @@ class MemberLink:
             self._refusal = peers.load_why(frames[1])
             if self._refusal not in self._refusals and len(self._refusals) < BATCH:
                 self._refusals.add(self._refusal)
-                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.MISFIT))
+                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL))
             return
         if frames[0] != peers.ORDER or len(frames) != 4:
             raise Malformed("it is neither an order nor a refusal")
@@ -306,7 +250,7 @@ class MemberLink:
         self._confirmed, self._refusal = max(self._confirmed or sent_at, sent_at), ""
         # The reply gives the time of our message in whole microseconds.
         self._awaiting = None if sent_at > self._sent_at - 1e-5 else self._sent_at
-        if now < self._silence_ends and (self._cut or now >= self._contact_sent + PERIOD / 2):
+        if now < self._silence_ends and (self._cut or now >= self._contact_sent + self._period / 2):
             self._cut, self._contact_sent = False, now
             self._lines.send(messages.Contact(max(0.0, now - self._confirmed)))
         if frames[1] != self._order:
@@ -334,7 +278,7 @@ class MemberLink:
         import zmq
 
         try:
-            self._socket.send_multipart([self._hello, peers.AGAIN], zmq.NOBLOCK)
+            self._socket.send_multipart([self._hello, peers.RENEW], zmq.NOBLOCK)
         except zmq.ZMQError:
             pass  # there is no connection
         self._renew_at = now + RENEW_DELAY
@@ -351,7 +295,7 @@ class MemberLink:
         except zmq.ZMQError:
             pass  # it has already closed
         if self._confirmed is None and self._secret_changed():
-            self._secret = secured(self._socket, self._address, False)
+            self._secret = secure(self._socket, self._address, False)
         self._socket.connect(self._url)
 
     def _cut_reason(self) -> str:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final
 
-from ftrun.messages.codec import EXACT, Malformed, parsed
+from ftrun.messages.codec import EXACT, Malformed, parse_json
 from ftrun.messages.state_store import Verdict
 
 SCHEMA: Final = 1
@@ -25,7 +25,7 @@ def validated(found: object) -> Verdict | None:
 def parse(content: bytes) -> Verdict | None:
     """None if the content is not a complete verdict."""
     try:
-        return validated(parsed(content))
+        return validated(parse_json(content))
     except Malformed:
         return None
 

@@ -40,13 +40,13 @@ class Context:
         policy: Policy,
         helpers: Helpers,
         tree: Tree,
-        place: WorkDir,
+        work_dir: WorkDir,
         beat_dir: str,
-        captured: OutputPipes,
+        output_pipes: OutputPipes,
         group: "Group | None" = None,
     ) -> None:
         self.settings, self.policy, self.helpers, self.tree = settings, policy, helpers, tree
-        self.place, self.beat_dir, self.captured, self.group = place, beat_dir, captured, group
+        self.work_dir, self.beat_dir, self.output_pipes, self.group = work_dir, beat_dir, output_pipes, group
         idle = policy.limits.idle
         self.idle_period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
         self.records: list[Record] = []
@@ -55,13 +55,10 @@ class Context:
         self.ledger: Ledger | None = None
         self.running: dict[str, Client[Any]] = {}  # by the name of the helper
         self.devices: tuple[Device, ...] = ()  # as last reported by the probe
-        self.uses: Callable[[float], tuple[DeviceUse, ...]] = _none  # all samples of the devices since the last call
+        # All samples of the devices since the last call.
+        self.uses: Callable[[float], tuple[DeviceUse, ...]] = lambda now: ()
         self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start
         self.reported: frozenset[tuple[str, str]] = frozenset()  # faults reported by the platform: device and code
-
-
-def _none(now: float) -> tuple[DeviceUse, ...]:
-    return ()
 
 
 class Client(Generic[Message]):
@@ -71,7 +68,7 @@ class Client(Generic[Message]):
     """
 
     name: ClassVar[str]  # of the helper; records use it too
-    aloud: ClassVar[bool] = False  # its problems are also printed, because it serves the operator
+    prints_problems: ClassVar[bool] = False  # because the helper serves the operator
     requests: Protocol[Any]
     events: Protocol[Any]
 
@@ -89,10 +86,6 @@ class Client(Generic[Message]):
     def handle(self, message: Message, now: float) -> list[ev.Event]:
         return []
 
-    def ended(self, now: float) -> list[ev.Event]:
-        """A helper that runs once has ended; its last message was handled before."""
-        return []
-
     def finish(self) -> str | None:
         """At the very end, when waiting is allowed: let the helper complete its work.  Returns a line for the user if
         it could not."""
@@ -101,17 +94,21 @@ class Client(Generic[Message]):
         """Called after all received messages are handled, and at `deadline`."""
         return []
 
-    def spawning(self) -> None:
-        """`context.attempt` is about to be started."""
-
-    def spawned(self) -> None:
-        """`context.command` was executed."""
-
-    def helpers_started(self) -> None:
-        """Some helpers were started, perhaps this one; a new helper has no state yet."""
-
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
         """The job has changed.  `unexplained`: the command has ended, and the cause is not known yet."""
+
+    def on_end(self, now: float) -> list[ev.Event]:
+        """A helper that runs once has ended; its last message was handled before."""
+        return []
+
+    def on_spawning(self) -> None:
+        """`context.attempt` is about to be started."""
+
+    def on_spawned(self) -> None:
+        """`context.command` was executed."""
+
+    def on_helpers_started(self) -> None:
+        """Some helpers were started, perhaps this one; a new helper has no state yet."""
 
     @property
     def deadline(self) -> float | None:
@@ -125,7 +122,7 @@ class Client(Generic[Message]):
 
     # --- common to all clients ----------------------------------------------------------------------------------------
 
-    def read(self, line: bytes) -> Message | None:
+    def parse(self, line: bytes) -> Message | None:
         """The message of this line; None if the line was malformed or a problem, which is then recorded."""
         try:
             message = self.events.load(line)
@@ -143,7 +140,7 @@ class Client(Generic[Message]):
     def send(self, request: tuple[Any, ...]) -> None:
         self.context.helpers.send(self.name, self.requests.dump(request))
 
-    def problem(self, what: str, aloud: bool = False) -> None:
-        """Record a problem of the helper; with `aloud`, print it as well."""
-        line = f"{self.name}: {what}; the command is not affected" if aloud or self.aloud else None
+    def problem(self, what: str, printed: bool = False) -> None:
+        """Record a problem of the helper; if `printed`, print it as well."""
+        line = f"{self.name}: {what}; the command is not affected" if printed or self.prints_problems else None
         self.context.records.append(("problem", (("helper", self.name), ("what", what)), line))

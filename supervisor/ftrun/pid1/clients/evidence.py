@@ -30,7 +30,7 @@ class Evidence(Client[messages.Event]):
         context = self.context
         first = sorted(ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))[:RANKS]
         request = messages.Request(
-            run_dir=context.place.path,
+            run_dir=context.work_dir.path,
             attempt=attempt.number,
             finding=finding,
             root=attempt.pid,
@@ -51,7 +51,7 @@ class Evidence(Client[messages.Event]):
         match message:
             case messages.Reply() if self._finding is not None:
                 self._finding = None
-                place, report = self.context.place, message.report
+                place, report = self.context.work_dir, message.report
                 if report is not None:  # the path that the user gave
                     report = report.replace(place.path, place.given, 1)
                 seen = message._replace(report=report)
@@ -60,7 +60,7 @@ class Evidence(Client[messages.Event]):
                 return [ev.EvidenceCollected(now, (), fields, message.cleared)]
         return []
 
-    def ended(self, now: float) -> list[ev.Event]:
+    def on_end(self, now: float) -> list[ev.Event]:
         if self._finding is None:
             return []
         # A learned timeout alone never kills a rank.

@@ -27,6 +27,6 @@ class ExitHooks(Client[messages.Event]):
                     )
         return []
 
-    def ended(self, now: float) -> list[ev.Event]:
+    def on_end(self, now: float) -> list[ev.Event]:
         self.awaited.clear()
         return []

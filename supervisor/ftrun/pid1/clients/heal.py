@@ -58,7 +58,7 @@ class Heal(Client[messages.Event]):
                 return self._answered("command", ok, why, now)
         return []
 
-    def ended(self, now: float) -> list[ev.Event]:
+    def on_end(self, now: float) -> list[ev.Event]:
         if "command" not in self._waits:
             return []
         self.context.tree.kill()  # the command is dead, so the tree holds only processes of a killed healer

@@ -1,22 +1,44 @@
-"""Client of the messenger, the helper that uses pyzmq: commands of an operator, and the group."""
+"""Client of the messenger, the helper that uses pyzmq: commands of an operator, and the group.
 
+In a group it sends reports to rank 0, and turns the messages of rank 0 into events.  A messenger that is dead or sends
+invalid messages for long is treated as a silent rank 0.
+
+A member without contact to rank 0 continues its command for its lease: `--peer-timeout`, after which rank 0 may count
+it as lost, plus `--wait-peer`, for which rank 0 then waits.  After that, its place in the group may be taken by another
+process (`core.group.membership.fence`), so the command has to end.
+"""
+
+import os
+import time
+from typing import Final
+
+from ftrun.core.group.messages import BEATS, Report
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
+from ftrun.core.machine.group_member import GroupMember, report
 from ftrun.core.machine.requests import request_event
+from ftrun.core.machine.states import Job
+from ftrun.core.text import durations
+from ftrun.host import procfs
 from ftrun.messages import messenger as messages
-from ftrun.pid1.clients.base import SETTLED, Client
+from ftrun.messages import peers
+from ftrun.messages.codec import EXACT
+from ftrun.pid1.clients.base import SETTLED, Client, Context
+
+SPARE: Final = 5.0  # s; the messenger itself reports the silence this much earlier
+KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
 
 
 class Messenger(Client[messages.Event]):
-    """The messenger of an ftrun without a group; `GroupMessenger` is that of a group member."""
+    """The messenger of an ftrun without a group."""
 
     name = "messenger"
-    aloud = True
+    prints_problems = True
     requests, events = messages.REQUESTS, messages.EVENTS
 
     def start(self) -> None:
         context = self.context
-        context.helpers.add(self.name, context.place.path, context.beat_dir, paired=True, delay=SETTLED)
+        context.helpers.add(self.name, context.work_dir.path, context.beat_dir, paired=True, delay=SETTLED)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
@@ -24,11 +46,140 @@ class Messenger(Client[messages.Event]):
                 return [request_event(verb, ev.OperatorRequest(id, by, until), lasting, now)]
         return []
 
-    def spawning(self) -> None:
+    def on_spawning(self) -> None:
         self.send(messages.Attempt(self.context.attempt))
 
-    def helpers_started(self) -> None:
+    def on_helpers_started(self) -> None:
         self.send(messages.Attempt(self.context.attempt))
 
     def answer(self, answer: do.Answer) -> None:
         self.send(messages.Answer(*answer))
+
+
+class GroupMessenger(Messenger):
+    """The messenger of a group member."""
+
+    def __init__(self, context: Context) -> None:
+        self._began = time.monotonic()
+        self._sent: Report | None = None
+        self._seq = self._ran = 0
+        self._last_contact: float | None = None  # when the last answered message was sent; None: never
+        self._silent = self._lost = False  # as last reported to the core
+        self._refusal = ""
+        super().__init__(context)
+
+    def start(self) -> None:
+        context, policy, group = self.context, self.context.policy, self.context.group
+        assert group is not None
+        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.node, procfs.boot_id())
+        self._address = peers.MemberAddress(
+            size=group.size,
+            rank=group.rank,
+            endpoint=group.endpoint,
+            secret=group.secret,
+            wait=group.wait,
+            drain=policy.grace + KILLING,
+            heal=policy.heal_timeout,
+            job=f"{group.job}/{policy.phase}" if policy.phase else group.job,
+            life=self._me.life,
+            node=self._me.node,
+            boot=self._me.boot,
+            silence=max(policy.peer_timeout, BEATS * peers.period(group.size)),
+        )
+        arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
+        context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
+
+    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        match message:
+            case messages.Ordered(order):
+                return [ev.GroupOrderReceived(now, order)]
+            case messages.Contact(age):
+                self._contact(now - age, now)
+            case messages.RankZeroSilent(why):
+                return [self._contact_lost(why, now)]
+            case messages.Refused(why, final):
+                self._refusal = f"{self._rank_zero} does not take this node: {why}"
+                self.problem(self._refusal)
+                # A member that was accepted before may fit again when the whole group is rescheduled.
+                if final and self._last_contact is None:
+                    return [ev.CoordinatorLost(now, self._refusal, True)]
+            case messages.GroupNote(what):
+                self._note(what)
+            case messages.LeaveConfirmed():
+                self.awaited.clear()
+            case _:
+                return super().handle(message, now)
+        return []
+
+    @property
+    def deadline(self) -> float | None:
+        if self._lost:
+            return None
+        if self._last_contact is None:
+            return self._began + self._address.wait + SPARE
+        if self._silent:
+            return self._lease_end
+        return min(self._lease_end, self._last_contact + self._address.silence + SPARE)
+
+    @property
+    def _lease_end(self) -> float:
+        return self._silent_since + self._address.silence + self._address.wait
+
+    @property
+    def unfinished(self) -> set[str]:
+        return self.awaited if self.context.helpers.is_running(self.name) else set()
+
+    def settle(self, now: float) -> list[ev.Event]:
+        if self.deadline is None or now < self.deadline:
+            return []
+        silence = durations.seconds(now - self._silent_since)
+        return [self._contact_lost(f"there was no reply from {self._rank_zero} for {silence}", now)]
+
+    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+        """Report to rank 0 what has changed here.  The records that led to it are written by then."""
+        new = report(job, self._me, self.context.policy, now, unexplained)
+        self._ran = max(self._ran, new.epoch) if new.state in ("running", "fallen") else self._ran
+        new = new._replace(ran=self._ran)
+        if self._sent is not None and _without_age(new) == _without_age(self._sent):
+            return
+        self._seq += 1
+        self._sent = new._replace(seq=self._seq)
+        self.awaited = {"group"} if new.state == "left" else set()  # until rank 0 has confirmed the report
+        self.send(messages.Report(self._sent))
+
+    def on_helpers_started(self) -> None:
+        """A new messenger gets the complete report again."""
+        super().on_helpers_started()
+        if self._sent is not None:
+            self.send(messages.Report(self._sent))
+
+    def _note(self, what: str, line: str | None = None) -> None:
+        self.context.records.append(("group", (("what", "noted"), ("why", what)), line))
+
+    @property
+    def _rank_zero(self) -> str:
+        return f"rank 0 ({self._address.endpoint})"
+
+    @property
+    def _silent_since(self) -> float:
+        return self._began if self._last_contact is None else self._last_contact
+
+    def _contact(self, sent_at: float, now: float) -> None:
+        if self._silent:
+            what = f"contact with rank 0 is restored after {durations.seconds(now - self._silent_since)}"
+            self._note(what, what)
+        self._last_contact = max(self._silent_since, sent_at)
+        self._silent = self._lost = False
+        self._refusal = ""
+
+    def _contact_lost(self, why: str, now: float) -> ev.Event:
+        if self._last_contact is None or now >= self._lease_end:
+            self._lost = True
+            return ev.CoordinatorLost(now, self._refusal or why)
+        self._silent = True
+        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end)
+
+
+def _without_age(new: Report) -> Report:
+    """The report without the fields that alone do not make it worth sending."""
+    return new._replace(seq=0, trouble=new.trouble and new.trouble._replace(age=0.0))

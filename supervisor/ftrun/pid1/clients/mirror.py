@@ -10,11 +10,11 @@ COPYING: Final = 5.0  # s at the very end for copying to the network disk
 
 class Mirror(Client[messages.Event]):
     name = "mirror"
-    aloud = True
+    prints_problems = True
     events = messages.EVENTS
 
     def start(self) -> None:
-        self.context.helpers.add(self.name, *self.context.place.copied, prompt=True, delay=SETTLED)
+        self.context.helpers.add(self.name, *self.context.work_dir.copied, prompt=True, delay=SETTLED)
 
     def finish(self) -> str | None:
-        return None if self.context.helpers.finish(self.name, COPYING) else self.context.place.left
+        return None if self.context.helpers.finish(self.name, COPYING) else self.context.work_dir.left

@@ -17,21 +17,21 @@ class Output(Client[messages.Event]):
     requests, events = messages.REQUESTS, messages.EVENTS
 
     def start(self) -> None:
-        captured = self.context.captured
+        captured = self.context.output_pipes
         self.tail_asked = False
         self.tail: tuple[str, ...] = ()
-        words = captured.arguments(self.context.place.output)
+        words = captured.arguments(self.context.work_dir.output)
         self.context.helpers.add(self.name, *words, passed=captured.descriptors, lasting=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.Broken(stream):
-                self.context.captured.reader_closed(stream)
+                self.context.output_pipes.reader_closed(stream)
             case messages.Tail(lines):
                 self.tail, self.tail_asked = lines, False
         return []
 
-    def spawning(self) -> None:
+    def on_spawning(self) -> None:
         self.send(messages.Attempt(self.context.attempt, time.monotonic()))
 
     def ask_tail(self) -> None:
@@ -40,7 +40,7 @@ class Output(Client[messages.Event]):
 
     def finish(self) -> str | None:
         """Forward the rest of the output."""
-        self.context.captured.close_writers()
+        self.context.output_pipes.close_writers()
         self.context.helpers.finish(self.name, DRAINING)
-        self.context.captured.close_readers()
+        self.context.output_pipes.close_readers()
         return None

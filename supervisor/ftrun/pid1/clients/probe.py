@@ -50,7 +50,7 @@ class Probe(Client[messages.Event]):
     def start(self) -> None:
         context = self.context
         words = [self._kind, str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""]
-        context.helpers.add(self.name, *words, f"{context.place.path}/{FILE}", silence=SILENCE)
+        context.helpers.add(self.name, *words, f"{context.work_dir.path}/{FILE}", silence=SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
@@ -70,7 +70,7 @@ class Probe(Client[messages.Event]):
                 return self._absent(why, now)
         return []
 
-    def spawning(self) -> None:
+    def on_spawning(self) -> None:
         self._started = True
 
     def release(self, dead: Sequence[int], now: float) -> list[ev.Event]:
@@ -94,7 +94,7 @@ class Probe(Client[messages.Event]):
             self.problem(why)
         if self._min_devices is not None:
             self.problem(
-                f"--min-devices {self._min_devices} has no effect, because no device was found ({why})", aloud=True
+                f"--min-devices {self._min_devices} has no effect, because no device was found ({why})", printed=True
             )
         if self._freeing:
             self._freeing = False

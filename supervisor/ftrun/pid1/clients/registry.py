@@ -14,6 +14,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Rank
 from ftrun.host import devices
+from ftrun.host.reaper import Change
 from ftrun.pid1.clients.base import Client, Context, Record
 
 if TYPE_CHECKING:
@@ -34,16 +35,22 @@ REPORTING: Final = 0.5  # s within which the probe reports a device fault that e
 
 class Entry(NamedTuple):
     """One helper.  Its client is loaded and the helper started if `runs` is true at the start; with `later`, as soon as
-    `runs` is true while PID 1 waits, so that the command's start is not delayed; otherwise at the first request."""
+    `runs` is true while PID 1 waits, so that the command's start is not delayed; without `runs`, at the first
+    request."""
 
-    helper: str
-    client: str  # module and class in this package
-    runs: Callable[[Context], bool]
+    client: str  # module and class in this package; the module has the name of the helper
+    runs: Callable[[Context], bool] | None = None
     later: bool = False
 
+    @property
+    def helper(self) -> str:
+        return self.client.partition(".")[0]
 
-def _on_demand(_: Context) -> bool:
-    return False
+    def load(self) -> type[Client[Any]]:
+        # importlib would cost PID 1 more memory
+        module = __import__(f"ftrun.pid1.clients.{self.helper}", fromlist=("",))
+        found: type[Client[Any]] = getattr(module, self.client.partition(".")[2])
+        return found
 
 
 def _probes(context: Context) -> bool:
@@ -57,40 +64,26 @@ def _samples(context: Context) -> bool:
     return limits.idle is not None and (limits.idle_given or bool(context.devices))
 
 
-def _shows_metrics(context: Context) -> bool:
-    options = (context.settings[name].value for name in ("metrics", "metrics-file"))
-    return any(options) and bool(context.command)
-
-
-def _watches_checkpoints(context: Context) -> bool:
-    return bool(context.settings["progress"].value)
+def _exports_metrics(context: Context) -> bool:
+    return bool(context.command) and any(context.settings[name].value for name in ("metrics", "metrics-file"))
 
 
 TABLE: Final = (
-    Entry("mirror", "mirror.Mirror", lambda context: bool(context.place.copied)),
-    Entry("messenger", "messenger.Messenger", lambda context: context.group is None, later=True),
-    Entry("messenger", "group_messenger.GroupMessenger", lambda context: context.group is not None),
-    Entry("checkpoint_watcher", "checkpoint_watcher.CheckpointWatcher", _watches_checkpoints),
-    Entry("output", "output.Output", lambda context: bool(context.captured.streams)),
-    Entry("state_store", "state_store.StateStore", lambda context: state_dir(context.settings) is not None),
-    Entry("platform", "platform.Platform", lambda context: reset_file(context.settings) is not None),
-    Entry("probe", "probe.Probe", _probes),
-    Entry("sampler", "sampler.Sampler", _samples, later=True),
-    Entry("metrics", "metrics.Metrics", _shows_metrics, later=True),
-    Entry("evidence", "evidence.Evidence", _on_demand),
-    Entry("heal", "heal.Heal", _on_demand),
-    Entry("exit_hooks", "exit_hooks.ExitHooks", _on_demand),
+    Entry("mirror.Mirror", lambda context: bool(context.work_dir.copied)),
+    Entry("messenger.Messenger", lambda context: context.group is None, later=True),
+    Entry("messenger.GroupMessenger", lambda context: context.group is not None),
+    Entry("checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
+    Entry("output.Output", lambda context: bool(context.output_pipes.streams)),
+    Entry("state_store.StateStore", lambda context: state_dir(context.settings) is not None),
+    Entry("platform.Platform", lambda context: reset_file(context.settings) is not None),
+    Entry("probe.Probe", _probes),
+    Entry("sampler.Sampler", _samples, later=True),
+    Entry("metrics.Metrics", _exports_metrics, later=True),
+    Entry("evidence.Evidence"),
+    Entry("heal.Heal"),
+    Entry("exit_hooks.ExitHooks"),
 )
-
-
 LATER: Final = [entry for entry in TABLE if entry.later]
-
-
-def load(entry: Entry) -> type[Client[Any]]:
-    module, _, name = entry.client.partition(".")
-    loaded = __import__(f"ftrun.pid1.clients.{module}", fromlist=(name,))  # importlib would cost PID 1 more memory
-    found: type[Client[Any]] = getattr(loaded, name)
-    return found
 
 
 class Clients:
@@ -98,20 +91,20 @@ class Clients:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._helpers, self._tree, self._captured = context.helpers, context.tree, context.captured
-        self._running: dict[str, Any] = self._context.running
-        self._load(TABLE)
+        self._helpers, self._tree = context.helpers, context.tree
+        self._running: dict[str, Any] = context.running
+        self._start(TABLE)
 
-    def _load(self, entries: Iterable[Entry]) -> None:
+    def _start(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            if entry.helper not in self._running and entry.runs(self._context):
-                self._running[entry.helper] = load(entry)(self._context)
+            if entry.helper not in self._running and entry.runs is not None and entry.runs(self._context):
+                self._running[entry.helper] = entry.load()(self._context)
 
-    def _loaded(self, helper: str) -> Any:
+    def client(self, helper: str) -> Any:
         """The client of this helper; it is loaded if needed."""
         if helper not in self._running:
             entry = next(entry for entry in TABLE if entry.helper == helper)
-            self._running[helper] = load(entry)(self._context)
+            self._running[helper] = entry.load()(self._context)
         return self._running[helper]
 
     # --- events -----------------------------------------------------------------------------------------------
@@ -121,37 +114,37 @@ class Clients:
         times = [self._helpers.deadline, *(client.deadline for client in self._running.values())]
         return min((at for at in times if at is not None), default=None)
 
-    def tend(self, now: float) -> None:
+    def supervise(self, now: float) -> None:
         """Start the helpers that are due.  Not to be called while the command is being launched, which comes first."""
         started = self._helpers.supervise(now)
         for pid in started:
             self._tree.exclude(pid)
         for client in self._running.values() if started else ():
-            client.helpers_started()
+            client.on_helpers_started()
         for name, what in self._helpers.problems:
             self._running[name].problem(what)
         self._helpers.problems.clear()
 
-    def ended(self, pid: int, now: float, well: bool) -> None:
-        self._helpers.child_ended(pid, now, well)
+    def child_changed(self, change: Change, now: float) -> None:
+        if change.ended:
+            self._helpers.child_ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
+        elif change.how == os.CLD_STOPPED:
+            self._helpers.child_stopped(change.pid)
 
-    def stopped(self, pid: int) -> None:
-        self._helpers.child_stopped(pid)
-
-    def spawning(self, number: int) -> None:
+    def on_spawning(self, number: int) -> None:
         self._context.attempt = number
         for client in self._running.values():
-            client.spawning()
+            client.on_spawning()
 
-    def spawned(self) -> None:
+    def on_spawned(self) -> None:
         self._give_up_healing()
         self._context.command = self._tree.command or 0
         for client in self._running.values():
-            client.spawned()
-        self._load(LATER)
+            client.on_spawned()
+        self._start(LATER)
         for entry in TABLE:
-            if entry.runs is _on_demand:
-                load(entry)  # now: when it is needed, no file descriptor may be free to read the module with
+            if entry.runs is None:
+                entry.load()  # now: when it is needed, no file descriptor may be free to read the module with
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
         """To be called with each new `job`.  `unexplained`: the command has ended without a known cause."""
@@ -165,15 +158,15 @@ class Clients:
         for name, line in self._helpers.read_lines(ready, now):
             client: Client[Any] = self._running[name]
             if line is None:
-                found += client.ended(now)
-            elif (message := client.read(line)) is not None:
+                found += client.on_end(now)
+            elif (message := client.parse(line)) is not None:
                 heal: Heal | None = self._running.get("heal")
                 if heal is not None:
                     found += heal.handle_probe(message, now)
                 found += client.handle(message, now)
         for client in self._running.values():
             found += client.settle(now)
-        self._load(LATER)
+        self._start(LATER)
         return found
 
     def drain_records(self) -> list[Record]:
@@ -191,7 +184,7 @@ class Clients:
 
     def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
         """Answered by `EvidenceCollected`."""
-        evidence: Evidence = self._loaded("evidence")
+        evidence: Evidence = self.client("evidence")
         evidence.investigate(finding, attempt, ranks)
 
     def release(self, pids: Sequence[int], now: float) -> list[ev.Event]:
@@ -203,7 +196,7 @@ class Clients:
     def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
         """Answered by `HealingFinished`; without a fault, by `StartHeld`: whether the platform permits a start."""
         if fault is not None:
-            heal: Heal = self._loaded("heal")
+            heal: Heal = self.client("heal")
             return heal.heal(fault, now)
         self._give_up_healing()
         platform: Platform | None = self._running.get("platform")
@@ -263,7 +256,7 @@ class Clients:
         if (store := self._store) is not None:
             store.end(verdict)
         if work is not None:
-            hooks: ExitHooks = self._loaded("exit_hooks")
+            hooks: ExitHooks = self.client("exit_hooks")
             hooks.begin(work)
 
     @property

@@ -24,9 +24,9 @@ class Sampler(Client[messages.Event]):
                 return [ev.TreeSampled(now, idle.TreeSample(mono, seconds, cpu, io, self.context.uses(now)))]
         return []
 
-    def spawned(self) -> None:
-        self.helpers_started()
+    def on_spawned(self) -> None:
+        self.on_helpers_started()
 
-    def helpers_started(self) -> None:
+    def on_helpers_started(self) -> None:
         if self.context.tree.command:
             self.send(messages.Tree(self.context.tree.command, tuple(self.context.helpers.pids)))

@@ -1,0 +1,90 @@
+"""The sockets of a group: the address of rank 0, and the CURVE keys, which are derived from the secret of the group.
+
+Without the secret nobody can send or read messages.  A client has to know the public key of the server, and that is
+never sent.
+"""
+
+import ipaddress
+import struct
+from typing import TYPE_CHECKING, Final
+
+from ftrun.config.group_config import read_secret
+from ftrun.config.option_table import ConfigError
+from ftrun.messages import peers
+
+if TYPE_CHECKING:
+    import zmq
+
+try:
+    from _blake2 import blake2b  # the same as below, without the 4 MiB of OpenSSL
+except ImportError:
+    from hashlib import blake2b
+
+RETRY: Final = 1.0  # s until an address or a secret that could not be used is tried again
+LATE: Final = 1.0  # s; if a messenger wakes up later than planned by this much, it was stopped, so timeouts start again
+
+
+class Unusable(ValueError):
+    """The address or the secret cannot be used; the text is one line with the reason."""
+
+
+def server(address: peers.MemberAddress, bind: bool) -> str:
+    """The address of rank 0 for zmq; `Unusable` if the endpoint is invalid or unsafe."""
+    host, _, port = address.endpoint.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise Unusable(f"the endpoint of the group is not HOST:PORT: {address.endpoint}")
+    host = "127.0.0.1" if host == "localhost" else host
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if address.secret is None and not loopback:
+        raise Unusable(f"a group without a secret needs a loopback endpoint: {address.endpoint}")
+    if bind and not loopback:
+        return f"tcp://*:{port}"
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def secure(socket: "zmq.Socket[bytes]", address: peers.MemberAddress, bind: bool) -> bytes | None:
+    """Restrict the socket to peers with the secret, which is returned.  Without one the group stays on this machine."""
+    if address.secret is None:
+        return None
+    secret = load_secret(address.secret)
+    server_secret, server_public = _keys(secret, "server")
+    if bind:
+        socket.curve_secretkey, socket.curve_publickey, socket.curve_server = server_secret, server_public, True
+    else:
+        socket.curve_secretkey, socket.curve_publickey = _keys(secret, "client")
+        socket.curve_serverkey = server_public
+    return secret
+
+
+def load_secret(path: str) -> bytes:
+    """The secret, validated as on the command line; the file may have changed since."""
+    try:
+        return read_secret(path)
+    except ConfigError as error:
+        raise Unusable(str(error)) from None
+
+
+def _keys(secret: bytes, role: str) -> tuple[bytes, bytes]:
+    """The secret and the public key of `role`, either the server or its clients; identical on every node."""
+    import zmq
+    from zmq.utils import z85
+
+    key = z85.encode(blake2b(secret, digest_size=32, person=f"ftrun-{role}".encode()).digest())
+    return key, zmq.curve_public(key)
+
+
+def monitor_events(monitor: "zmq.Socket[bytes]") -> list[tuple[int, int]]:
+    """The pending events of a socket monitor: (event, value)."""
+    import zmq
+
+    found: list[tuple[int, int]] = []
+    try:
+        while True:
+            event, value = struct.unpack("=Hi", monitor.recv_multipart(zmq.NOBLOCK)[0])
+            found.append((event, value))
+    except zmq.Again:
+        return found
