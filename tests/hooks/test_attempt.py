@@ -1,4 +1,4 @@
-"""What a program learns about its own start."""
+"""What a program can read about its own start."""
 
 import pytest
 from hypothesis import given
@@ -18,29 +18,30 @@ def given_environment(patch: pytest.MonkeyPatch, *values: str | None) -> None:
         patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
 
 
-def test_a_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_environment(monkeypatch, *[None] * 6)
-    assert ft.attempt() == FIRST
-
-
-def test_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_environment(monkeypatch, "3", "2", "hang", "120", "/data/c-120", "evaluate")
-    assert ft.attempt() == ft.Attempt(3, 2, "hang", 120, "/data/c-120", "evaluate", True)
-
-
-def test_a_first_start_in_a_second_pod_is_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_environment(monkeypatch, "1", "2", None, "0", None, None)
-    assert ft.attempt() == ft.Attempt(1, 2, "first", 0, None, None, True)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([None] * 6, FIRST),
+        (["3", "2", "hang", "120", "/data/c-120", "evaluate"], (3, 2, "hang", 120, "/data/c-120", "evaluate", True)),
+        (["1", "2", None, "0", None, None], (1, 2, "first", 0, None, None, True)),
+    ],
+    ids=["first", "restart", "second pod"],
+)
+def test_an_attempt_is_read_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, values: list[str | None], expected: tuple[object, ...]
+) -> None:
+    given_environment(monkeypatch, *values)
+    assert ft.attempt() == expected
 
 
 @pytest.mark.parametrize("garbage", ["", "x", "-3", "1.5", "0", "9" * 5000, "²", " 2"])
-def test_garbage_is_as_nothing(monkeypatch: pytest.MonkeyPatch, garbage: str) -> None:
+def test_an_invalid_value_counts_as_missing(monkeypatch: pytest.MonkeyPatch, garbage: str) -> None:
     given_environment(monkeypatch, garbage, garbage, "", "x" + garbage, "", "")
     assert ft.attempt() == FIRST
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_it_never_raises(text: str) -> None:
+def test_no_value_raises(text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         given_environment(patch, *[text] * 6)
         assert ft.attempt().start_cnt >= 1

@@ -1,4 +1,4 @@
-"""The sitecustomize that ftrun puts first on PYTHONPATH: all that a program can see of it, under every Python here."""
+"""The sitecustomize that ftrun puts first on PYTHONPATH: what a program can see of it, under every Python here."""
 
 import importlib.util
 import os
@@ -8,16 +8,15 @@ import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.beat_file import HOUSE, BeatDir
+from support.pythons import FOUND, NEW, OLD, version
 
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 SOURCE = AUTO / "sitecustomize.py"
-FOUND = sorted(Path.home().glob(".pyenv/versions/*/bin/python"), key=lambda path: path.parts[-3])
-OLD = [path for path in FOUND if path.parts[-3].startswith(("2.", "3.6.", "3.7."))]
-NEW = [Path(sys.executable), *(path for path in FOUND if path not in OLD)]
 SHOW = (
     "import sys, os\n"
     "print(sys.path[1:], sys.argv, __name__)\n"
@@ -34,50 +33,40 @@ def ran(beats: BeatDir, words: Iterable[object], *path: object, python: Path = N
     return done.returncode, done.stdout, done.stderr
 
 
-def name(python: Path) -> str:
-    return "this" if python == NEW[0] else python.parts[-3]
+def ran_both(beats: BeatDir, words: Iterable[object], *path: object, **more: Any) -> tuple[Ran, Ran]:
+    """With the hooks' folder first on PYTHONPATH, and without it."""
+    return ran(beats, words, AUTO, *path, **more), ran(beats, words, *path, **more)
 
 
-@pytest.mark.parametrize("form", ["-c", "script", "-m", "zip", "-I"])
-def test_a_program_without_torch_sees_nothing_of_it(beats: BeatDir, tmp_path: Path, form: str) -> None:
+def test_a_program_without_torch_runs_unchanged_in_every_form(beats: BeatDir, tmp_path: Path) -> None:
     script = tmp_path / "shows.py"
     script.write_text(SHOW)
     with zipfile.ZipFile(tmp_path / "shows.zip", "w") as file:
         file.writestr("__main__.py", SHOW)
-    forms: dict[str, list[object]] = {
-        "-c": ["-c", SHOW],
-        "script": [script],
-        "-m": ["-m", "shows"],
-        "zip": [tmp_path / "shows.zip"],
-        "-I": ["-I", script],
-    }
-    without = ran(beats, forms[form], tmp_path)
-    assert without[::2] == (0, "")
-    assert ran(beats, forms[form], AUTO, tmp_path) == without
+    forms: list[list[object]] = [["-c", SHOW], [script], ["-m", "shows"], [tmp_path / "shows.zip"], ["-I", script]]
+    for form in forms:
+        shown, without = ran_both(beats, form, tmp_path)
+        assert without[::2] == (0, "")
+        assert shown == without
 
 
-@pytest.mark.parametrize("python", [NEW[0], *FOUND], ids=name)
-def test_nor_under_any_python(beats: BeatDir, tmp_path: Path, python: Path) -> None:
-    words = ["-B", "-c", SHOW]
-    assert ran(beats, words, AUTO, tmp_path, python=python) == ran(beats, words, tmp_path, python=python)
+@pytest.mark.parametrize("python", [NEW[0], *FOUND], ids=version)
+def test_a_program_runs_unchanged_under_every_python(beats: BeatDir, tmp_path: Path, python: Path) -> None:
+    """Before 3.8 there is not even a finder."""
+    code = SHOW + (FINDERS if python in OLD else "")
+    shown, without = ran_both(beats, ["-B", "-c", code], tmp_path, python=python)
+    assert shown == without
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.user = __file__")
-    words = ["-B", "-c", f"{SHOW}\nprint(sys.user)"]
-    without = ran(beats, words, tmp_path, python=python)
+    shown, without = ran_both(beats, ["-B", "-c", f"{code}\nprint(sys.user)"], tmp_path, python=python)
     assert without[::2] == (0, "")
-    assert ran(beats, words, AUTO, tmp_path, python=python) == without
+    assert shown == without
 
 
-@pytest.mark.parametrize("python", OLD, ids=name)
-def test_before_3_8_there_is_not_even_a_finder(beats: BeatDir, tmp_path: Path, python: Path) -> None:
-    words = ["-B", "-c", f"import sys; {FINDERS}"]
-    assert ran(beats, words, AUTO, tmp_path, python=python) == ran(beats, words, tmp_path, python=python)
-
-
-def test_nor_outside_ftrun(beats: BeatDir, tmp_path: Path) -> None:
+def test_a_program_outside_ftrun_runs_unchanged(beats: BeatDir, tmp_path: Path) -> None:
     code = f"{SHOW}\n{FINDERS}\ntry: import ftrun_hooks\nexcept ImportError: print('none')"
-    without = ran(beats, ["-c", code], tmp_path, FTRUN_BEAT_DIR="")
+    shown, without = ran_both(beats, ["-c", code], tmp_path, FTRUN_BEAT_DIR="")
     assert "FtrunFinder" not in without[1]
-    assert ran(beats, ["-c", code], AUTO, tmp_path, FTRUN_BEAT_DIR="") == without
+    assert shown == without
 
 
 USERS = {
@@ -94,22 +83,23 @@ USERS = {
 
 
 @pytest.mark.parametrize("body", USERS.values(), ids=USERS.keys())
-def test_the_programs_own_sitecustomize_runs_as_ever(beats: BeatDir, tmp_path: Path, body: str) -> None:
+def test_the_sitecustomize_of_the_program_runs_unchanged(beats: BeatDir, tmp_path: Path, body: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(body)
     words = ["-c", "import sys; print(sys.modules.get('sitecustomize'), getattr(sys, 'user', 0))"]
-    without = ran(beats, words, tmp_path)
-    assert ran(beats, words, AUTO, tmp_path) == without
+    shown, without = ran_both(beats, words, tmp_path)
+    assert shown == without
 
 
 @pytest.mark.parametrize("body", ["raise SystemExit(3)", "raise KeyboardInterrupt"])
-def test_what_it_ends_python_with(beats: BeatDir, tmp_path: Path, body: str) -> None:
+def test_the_sitecustomize_of_the_program_may_end_python(beats: BeatDir, tmp_path: Path, body: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(body)
-    (code, _, told), (bare, _, bare_told) = (ran(beats, ["-c", ""], *path, tmp_path) for path in ([AUTO], []))
-    assert code == bare == 1
-    assert (told.splitlines()[0], told.splitlines()[-1]) == (bare_told.splitlines()[0], bare_told.splitlines()[-1])
+    both = ran_both(beats, ["-c", ""], tmp_path)
+    assert [code for code, *_ in both] == [1, 1]
+    shown, without = (errors.splitlines() for *_, errors in both)
+    assert (shown[0], shown[-1]) == (without[0], without[-1])
 
 
-def test_also_in_site_packages_and_with_a_usercustomize(beats: BeatDir, tmp_path: Path) -> None:
+def test_sitecustomize_in_site_packages_and_usercustomize_run_unchanged(beats: BeatDir, tmp_path: Path) -> None:
     made = tmp_path / "made" / "bin" / "python"
     made.parent.mkdir(parents=True)
     made.symlink_to(Path(sys.base_prefix) / "bin" / "python3")
@@ -121,43 +111,34 @@ def test_also_in_site_packages_and_with_a_usercustomize(beats: BeatDir, tmp_path
         packages = tmp_path / place / "lib" / version / "site-packages"
         packages.mkdir(parents=True)
         (packages / file).write_text("print(__name__, __file__)")
-    without = ran(beats, ["-c", ""], tmp_path, python=made, PYTHONUSERBASE=str(tmp_path / "user"))
+    shown, without = ran_both(beats, ["-c", ""], tmp_path, python=made, PYTHONUSERBASE=str(tmp_path / "user"))
     assert [line.split()[0] for line in without[1].splitlines()] == ["sitecustomize", "usercustomize"]
-    assert ran(beats, ["-c", ""], AUTO, tmp_path, python=made, PYTHONUSERBASE=str(tmp_path / "user")) == without
+    assert shown == without
 
 
-@pytest.mark.parametrize("python", NEW, ids=name)
-def test_the_hooks_are_found_where_they_are_not_installed(beats: BeatDir, python: Path) -> None:
-    code = (
-        "import sys, ftrun_hooks as ft, ftrun_hooks.layout as layout\n"
-        "ft.beat(1); print(layout.__file__); assert not any('ftrun' in entry for entry in sys.path[1:])"
-    )
-    assert ran(beats, ["-c", code], AUTO, python=python) == (0, f"{HOUSE}/hooks/ftrun_hooks/layout.py\n", "")
-    assert beats.slot()["step"] == 2
-
-
-@pytest.mark.parametrize("python", NEW, ids=name)
-@pytest.mark.parametrize("flag", ["", "1"])
-def test_through_a_link_beside_the_beats_its_compiled_form_is_kept(beats: BeatDir, python: Path, flag: str) -> None:
+@pytest.mark.parametrize("python", NEW, ids=version)
+def test_the_hooks_are_found_through_a_link_where_the_bytecode_is_kept(beats: BeatDir, python: Path) -> None:
+    """They are not installed.  The link is beside the beat file, and the bytecode is kept even without permission."""
     link = beats.folder / "python"
     link.mkdir()
     (link / "sitecustomize.py").symlink_to(SOURCE)
-    code = "import sys, ftrun_hooks; print(ftrun_hooks.__file__, sys.dont_write_bytecode, sys.path[1:])"
-    for _ in range(2):
+    code = "import sys, ftrun_hooks as ft; ft.beat(1); print(ft.__file__, sys.dont_write_bytecode, sys.path[1:])"
+    for flag in ("1", ""):
         ended, shown, errors = ran(beats, ["-c", code], link, python=python, PYTHONDONTWRITEBYTECODE=flag)
         assert (ended, errors) == (0, "")
         assert shown.startswith(f"{HOUSE}/hooks/ftrun_hooks/__init__.py {bool(flag)} ")
-        assert str(link) not in shown
+        assert "ftrun" not in shown.partition("[")[2]
         assert len([*(link / "__pycache__").glob("*.pyc")]) == 1
+    assert beats.slot()["step"] == 2
 
 
-def test_elsewhere_python_writes_what_it_is_told_to(beats: BeatDir, tmp_path: Path) -> None:
+def test_no_bytecode_is_written_outside_the_folder_of_ftrun(beats: BeatDir, tmp_path: Path) -> None:
     shutil.copy(SOURCE, tmp_path)
     assert ran(beats, ["-B", "-c", ""], tmp_path) == (0, "", "")
     assert not (tmp_path / "__pycache__").exists()
 
 
-def test_nothing_but_the_hooks_is_found_beside_them(beats: BeatDir, tmp_path: Path) -> None:
+def test_only_the_hooks_are_found_beside_them(beats: BeatDir, tmp_path: Path) -> None:
     packages = tmp_path / "site-packages"
     shutil.copytree(HOUSE / "hooks" / "ftrun_hooks", packages / "ftrun_hooks")
     (packages / "other.py").touch()
@@ -168,7 +149,7 @@ def test_nothing_but_the_hooks_is_found_beside_them(beats: BeatDir, tmp_path: Pa
     assert errors.endswith("No module named 'other'\n")
 
 
-def test_an_ftrun_in_an_ftrun(beats: BeatDir, tmp_path: Path) -> None:
+def test_the_hooks_of_the_inner_ftrun_are_used(beats: BeatDir, tmp_path: Path) -> None:
     shutil.copytree(HOUSE / "hooks", tmp_path / "outer")
     code = f"{SHOW}\n{FINDERS}\nimport ftrun_hooks; print(ftrun_hooks.__file__)"
     one = ran(beats, ["-c", code], AUTO, tmp_path)
@@ -176,7 +157,7 @@ def test_an_ftrun_in_an_ftrun(beats: BeatDir, tmp_path: Path) -> None:
     assert ran(beats, ["-c", code], AUTO, tmp_path / "outer" / "ftrun_hooks" / "auto", AUTO, tmp_path) == one
 
 
-def test_it_does_nothing_where_it_could_only_find_itself_again(beats: BeatDir) -> None:
+def test_it_does_nothing_where_its_import_would_find_itself(beats: BeatDir) -> None:
     code = (
         "import sys; from importlib.util import module_from_spec, spec_from_file_location as found\n"
         f"spec = found('sitecustomize', {str(SOURCE)!r}); before = [*sys.meta_path]\n"
@@ -186,7 +167,7 @@ def test_it_does_nothing_where_it_could_only_find_itself_again(beats: BeatDir) -
     assert ran(beats, [SOURCE]) == (0, "", "")
 
 
-def test_in_a_subinterpreter(beats: BeatDir) -> None:
+def test_the_hooks_work_in_a_subinterpreter(beats: BeatDir) -> None:
     code = (
         "import _xxsubinterpreters as sub; one = sub.create()\n"
         "sub.run_string(one, 'import ftrun_hooks, sys; ftrun_hooks.beat(3); print(type(sys.meta_path[0]).__name__)')\n"
@@ -198,7 +179,7 @@ def test_in_a_subinterpreter(beats: BeatDir) -> None:
     assert beats.slot()["step"] == 5
 
 
-def test_in_what_multiprocessing_starts(beats: BeatDir, tmp_path: Path) -> None:
+def test_the_hooks_work_in_children_of_multiprocessing(beats: BeatDir, tmp_path: Path) -> None:
     script = tmp_path / "starts.py"
     script.write_text(
         "import multiprocessing as mp, sys\n"

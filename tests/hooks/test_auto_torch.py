@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ftrun.core.rules.crash_causes import first_cause
+from ftrun.host import tracebacks
 from support.beat_file import HOUSE, BeatDir
 
 pytestmark = [
@@ -26,7 +29,7 @@ import io, json, os, sys, torch
 from support import beat_file
 from torch import nn
 torch.set_num_threads(1)
-def told(**what): os.write(1, (json.dumps(what) + '\\n').encode())
+def report(**what): os.write(1, (json.dumps(what) + '\\n').encode())
 def step(): return beat_file.slot()['step'] - 1
 def names(rank=0): return [name for name, *_ in beat_file.sections(rank)]
 def learn(model, *optimizers, batches=1):
@@ -51,12 +54,17 @@ def start(beats: BeatDir, folder: Path, code: str, *words: str, auto: bool = Tru
     )
 
 
-def said(beats: BeatDir, folder: Path, code: str, *words: str) -> dict[str, Any]:
-    """What all processes of the program told, and nothing on stderr that is not torch's own."""
-    done = start(beats, folder, code, *words)
+def reported(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What all processes of the program reported."""
+    return {name: value for line in done.stdout.splitlines() for name, value in json.loads(line).items()}
+
+
+def run(beats: BeatDir, folder: Path, code: str) -> dict[str, Any]:
+    """What a program reported that ends well, and writes nothing to stderr but what torch does."""
+    done = start(beats, folder, code)
     assert done.returncode == 0, done.stderr
     assert not re.search("ftrun|Traceback|Exception", done.stderr), done.stderr
-    return {name: what for line in done.stdout.splitlines() for name, what in json.loads(line).items()}
+    return reported(done)
 
 
 def claimed(beats: BeatDir) -> dict[int, int]:
@@ -64,8 +72,7 @@ def claimed(beats: BeatDir) -> dict[int, int]:
     return {rank: pid for rank in range(8) if (pid := beats.slot(rank)["pid"])}
 
 
-def test_each_way_to_step_an_optimizer(beats: BeatDir, tmp_path: Path) -> None:
-    code = """
+STEPS = """
 A, S = torch.optim.Adam, torch.optim.SGD
 model = nn.Linear(4, 1)
 parameters = [*model.parameters()]
@@ -73,13 +80,13 @@ resumed = A(parameters)
 state = {i: dict(step=torch.tensor(41.0), exp_avg=0 * p, exp_avg_sq=0 * p) for i, p in enumerate(parameters)}
 resumed.load_state_dict({**resumed.state_dict(), 'state': state})
 def resume(): learn(model, resumed); return step()
-told(resumed=[resume(), resume()])
+report(resumed=[resume(), resume()])
 def steps(*optimizers, **how):
     learn(model, *optimizers)  # their first step belongs to the round of the others before them
     begin = step()
     for _ in range(3): learn(model, *optimizers, **how)
     return step() - begin
-told(
+report(
     accumulation=steps(A(parameters), batches=4),
     gan=steps(A([parameters[0]]), A([parameters[1]])),
     foreach=steps(A(parameters, foreach=True)),
@@ -90,22 +97,106 @@ told(
 lbfgs = torch.optim.LBFGS(parameters)
 def closure(): lbfgs.zero_grad(); loss = model(torch.ones(2, 4)).pow(2).sum(); loss.backward(); return loss
 lbfgs.step(closure); begin = step(); lbfgs.step(closure)
-told(lbfgs=step() - begin)
+report(lbfgs=step() - begin)
 
 sgd, scaler = S(parameters, lr=0.1), torch.amp.GradScaler('cpu')
 def scaled(factor):
     sgd.zero_grad(); scaler.scale(model(torch.full((2, 4), factor)).sum()).backward()
     scaler.step(sgd); scaler.update(); return step() - begin
 begin = 0
-scaled(1.0); begin = step(); told(scaler=[scaled(1.0), scaled(float('inf')), scaled(1.0)])
-told(pid=os.getpid())
+scaled(1.0); begin = step(); report(scaler=[scaled(1.0), scaled(float('inf')), scaled(1.0)])
 """
-    what = said(beats, tmp_path, code)
-    assert what.pop("pid") == beats.slot()["pid"]
-    assert claimed(beats).keys() == {0}
-    each = ("accumulation", "gan", "foreach", "fused_adam", "fused_sgd", "rmsprop")
-    assert what == {"resumed": [41, 42], **dict.fromkeys(each, 3), "lbfgs": 1, "scaler": [1, 1, 2]}
+DATASETS = """
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+class Numbers(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i):
+        own_slot = sys.modules['ftrun_hooks._slot'].own_slot
+        in_worker = os.environ['MAIN'] != str(os.getpid())
+        return i + 100 * in_worker + 1000 * (own_slot.words is None and not own_slot.settled)
+class Stream(IterableDataset):
+    def __iter__(self): return iter(range(3))
+"""
+DATA = """
+os.environ['MAIN'] = str(os.getpid())
+model = nn.Linear(4, 1); one = torch.optim.SGD(model.parameters(), lr=0.1)
+def moved(): return beat_file.slot()['moved_at']
+def epoch(loader):
+    before, got = moved(), []
+    for batch in loader:
+        got.append((batch.tolist()[0], moved() > before)); before = moved()
+    return got
+report(no_beats=[epoch(DataLoader([1, 2])), names()])
+learn(model, one)
+report(here=epoch(DataLoader([1, 2])), after_data=names())
+kept = DataLoader(Numbers(), num_workers=2, persistent_workers=True, multiprocessing_context='fork')
+report(fork=epoch(kept), again=epoch(kept), after_fork=names()); del kept
+report(spawn=epoch(DataLoader(Numbers(), num_workers=1, multiprocessing_context='spawn')))
+report(stream=epoch(DataLoader(Stream())), nested=[epoch(DataLoader([i.item()])) for i in DataLoader([5, 6])])
+learn(model, one); first = names(); learn(model, one); report(steps=[first, names()])
+"""
+SAVING = """
+import torch.distributed as dist, torch.distributed.checkpoint as dcp
+seen = {}
+class Looks:
+    def __reduce__(self): seen.setdefault('pickled', names()); return (list, ())
+    def state_dict(self): seen['saved'] = names(); return {'x': torch.ones(2)}
+    def load_state_dict(self, state): seen['loaded'] = names()
+dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+torch.save(Looks(), io.BytesIO()); report(early=seen.pop('pickled'))
+model = nn.Linear(4, 1); learn(model, torch.optim.SGD(model.parameters(), lr=0.1))
+torch.save(Looks(), io.BytesIO()); torch.save({'model': model.state_dict()}, 'file')
+report(same=torch.equal(torch.load('file', weights_only=True)['model']['weight'], model.weight))
+one = Looks()
+dcp.save({'one': one}, checkpoint_id='here'); report(saved=seen['saved'])
+dcp.load({'one': one}, checkpoint_id='here')
+dcp.async_save({'one': one}, checkpoint_id='there').result()
+report(**{'async' if name == 'saved' else name: what for name, what in seen.items()}, after=names())
+dist.destroy_process_group()
+report(pid=os.getpid())
+"""
+PARTS = """
+if __name__ == '__main__':
+    for part in (steps, data, saving):  # each as if its program had just begun
+        if os.fork() == 0:
+            part()
+            break
+        assert os.wait()[1] == 0
+"""
+
+
+def test_a_program_reports_steps_and_batches_and_has_sections_without_a_change(beats: BeatDir, tmp_path: Path) -> None:
+    parts = {"steps": STEPS, "data": DATA, "saving": SAVING}
+    functions = [f"def {name}():\n{textwrap.indent(code, '    ')}" for name, code in parts.items()]
+    found = run(beats, tmp_path, "\n".join([DATASETS, *functions, PARTS]))
+    assert claimed(beats) == {0: found.pop("pid")}
     assert beats.slot()["flags"] == 1
+    two = [[1, True], [2, True]]
+    workers = [[1100 + i, True] for i in range(4)]
+    dcp = "torch.distributed.checkpoint."
+    assert found == {
+        "resumed": [41, 42],
+        **dict.fromkeys(("accumulation", "gan", "foreach", "fused_adam", "fused_sgd", "rmsprop"), 3),
+        "lbfgs": 1,
+        "scaler": [1, 1, 2],
+        "no_beats": [[[1, False], [2, False]], []],
+        "here": two,
+        "after_data": ["between epochs"],
+        "fork": workers,
+        "again": workers,
+        "after_fork": ["between epochs"],
+        "spawn": workers,
+        "stream": [[0, True], [1, True], [2, True]],
+        "nested": [[[5, True]], [[6, True]]],
+        "steps": [["between epochs"], []],
+        "early": [],
+        "pickled": ["torch.save"],
+        "same": True,
+        "saved": [dcp + "save"],
+        "loaded": [dcp + "load"],
+        "async": [dcp + "async_save"],
+        "after": [],
+    }
 
 
 COMPILED = """
@@ -129,7 +220,7 @@ def compiled(make, whole, method=False):
         run(); seen.append(step())
     breaks = list(map(str, counters['graph_break'].items()))
     return [one - seen[0] for one in seen], dict(counters['stats']), breaks, len(counters['recompiles'])
-told(
+report(
     own=compiled(Own, True), method=compiled(Own, True, True), loose=compiled(Own, False),
     adam=compiled(torch.optim.Adam, False), adam_method=compiled(torch.optim.Adam, False, True),
     sgd=compiled(lambda p: torch.optim.SGD(p, lr=0.1), False, True),
@@ -145,112 +236,38 @@ all_in_one(torch.ones(3)); all_in_one(torch.ones(3))
 
 
 @pytest.mark.slow
-def test_compiled_optimizers_beat_and_are_compiled_as_ever(beats: BeatDir, tmp_path: Path) -> None:
+def test_compiled_optimizers_have_heartbeats_and_are_compiled_unchanged(beats: BeatDir, tmp_path: Path) -> None:
     done = start(beats, tmp_path, COMPILED)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert [seen for seen, *_ in shown.values()] == [[0, 1, 2, 3]] * 6
     bare = start(beats, tmp_path, COMPILED, auto=False)
     assert [what for _, *what in shown.values()] == [what for _, *what in json.loads(bare.stdout).values()]
-    told, bare_told = (re.sub(r"\d+", "0", text).splitlines() for text in (done.stderr, bare.stderr))
-    assert told == bare_told
-
-
-DATA = """
-from torch.utils.data import DataLoader, Dataset, IterableDataset
-class Numbers(Dataset):
-    def __len__(self): return 4
-    def __getitem__(self, i):
-        own_slot = sys.modules['ftrun_hooks._slot'].own_slot
-        return i + 100 * (os.getpid() != MAIN) + 1000 * (own_slot.words is None and not own_slot.settled)
-class Stream(IterableDataset):
-    def __iter__(self): return iter(range(3))
-MAIN = int(os.environ.setdefault('MAIN', str(os.getpid())))
-if __name__ == '__main__':
-    model = nn.Linear(4, 1); one = torch.optim.SGD(model.parameters(), lr=0.1)
-    def moved(): return beat_file.slot()['moved_at']
-    def epoch(loader):
-        before, got = moved(), []
-        for batch in loader:
-            got.append((batch.tolist()[0], moved() > before)); before = moved()
-        return got
-    told(early=[epoch(DataLoader([1, 2])), names()])
-    learn(model, one)
-    told(here=epoch(DataLoader([1, 2])), after=names())
-    kept = DataLoader(Numbers(), num_workers=2, persistent_workers=True, multiprocessing_context='fork')
-    told(fork=epoch(kept), again=epoch(kept), after_fork=names()); del kept
-    told(spawn=epoch(DataLoader(Numbers(), num_workers=1, multiprocessing_context='spawn')))
-    told(stream=epoch(DataLoader(Stream())), nested=[epoch(DataLoader([i.item()])) for i in DataLoader([5, 6])])
-    learn(model, one); first = names(); learn(model, one); told(steps=[first, names()], pid=os.getpid())
-"""
-
-
-def test_batches_and_the_end_of_the_data(beats: BeatDir, tmp_path: Path) -> None:
-    what = said(beats, tmp_path, DATA)
-    assert claimed(beats) == {0: what.pop("pid")}
-    two = [[1, True], [2, True]]
-    workers = [[1100 + i, True] for i in range(4)]
-    assert what == {
-        "early": [[[1, False], [2, False]], []],
-        "here": two,
-        "after": ["between epochs"],
-        "fork": workers,
-        "again": workers,
-        "after_fork": ["between epochs"],
-        "spawn": workers,
-        "stream": [[0, True], [1, True], [2, True]],
-        "nested": [[[5, True]], [[6, True]]],
-        "steps": [["between epochs"], []],
-    }
-
-
-def test_saving_and_loading_are_sections(beats: BeatDir, tmp_path: Path) -> None:
-    code = """
-import torch.distributed as dist, torch.distributed.checkpoint as dcp
-seen = {}
-class Looks:
-    def __reduce__(self): seen.setdefault('pickled', names()); return (list, ())
-    def state_dict(self): seen['saved'] = names(); return {'x': torch.ones(2)}
-    def load_state_dict(self, state): seen['loaded'] = names()
-dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
-torch.save(Looks(), io.BytesIO()); told(early=seen.pop('pickled'))
-model = nn.Linear(4, 1); learn(model, torch.optim.SGD(model.parameters(), lr=0.1))
-torch.save(Looks(), io.BytesIO()); torch.save({'model': model.state_dict()}, 'file')
-told(same=torch.equal(torch.load('file', weights_only=True)['model']['weight'], model.weight))
-one = Looks()
-dcp.save({'one': one}, checkpoint_id='here'); told(saved=seen['saved'])
-dcp.load({'one': one}, checkpoint_id='here')
-dcp.async_save({'one': one}, checkpoint_id='there').result()
-told(**{'async' if name == 'saved' else name: what for name, what in seen.items()}, after=names())
-dist.destroy_process_group()
-"""
-    dcp = "torch.distributed.checkpoint."
-    assert said(beats, tmp_path, code) == {
-        "early": [],
-        "pickled": ["torch.save"],
-        "same": True,
-        "saved": [dcp + "save"],
-        "loaded": [dcp + "load"],
-        "async": [dcp + "async_save"],
-        "after": [],
-    }
+    errors, bare_errors = (re.sub(r"\d+", "0", text).splitlines() for text in (done.stderr, bare.stderr))
+    assert errors == bare_errors
 
 
 GROUP = """
-import torch.distributed as dist
+import time, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.distributed.fsdp import fully_shard
 def work(rank):
     model = DistributedDataParallel(nn.Linear(4, 1)); one = torch.optim.AdamW(model.parameters())
     for _ in range(3): learn(model, one)
-    model = fully_shard(nn.Linear(4, 4)); one = torch.optim.Adam(model.parameters())
-    for _ in range(4): learn(model, one)  # the first of them belongs to the round of the one before
-    told(**{str(rank): os.getpid()})
-    dist.destroy_process_group()
+    report(**{str(rank): os.getpid()})
+    dist.barrier()
+    if rank: raise ImportError('no such kernel')
+    time.sleep(600)
 """
 LAUNCHED = """
-if __name__ == '__main__':
-    dist.init_process_group('gloo'); work(dist.get_rank())
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.fsdp import fully_shard
+@record
+def main():
+    dist.init_process_group('gloo')
+    model = fully_shard(nn.Linear(4, 4)); one = torch.optim.Adam(model.parameters())
+    for _ in range(4): learn(model, one)
+    work(dist.get_rank())  # its first step belongs to the round of the last one
+if __name__ == '__main__': main()
 """
 SPAWNED = """
 def begin(rank):
@@ -262,14 +279,25 @@ if __name__ == '__main__':
 """
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
 @pytest.mark.parametrize(
-    ("code", "words"),
-    [(LAUNCHED, ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")), (SPAWNED, ())],
+    ("code", "words", "step", "error", "rank"),
+    [(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: "), (SPAWNED, (), 3, "ProcessRaisedException", "")],
     ids=["launched", "spawned"],
 )
-def test_each_rank_beats_in_its_own_slot_and_what_starts_them_in_none(
-    beats: BeatDir, tmp_path: Path, code: str, words: tuple[str, ...]
+def test_each_rank_has_a_slot_and_the_first_failure_is_the_cause(
+    beats: BeatDir, tmp_path: Path, code: str, words: tuple[str, ...], step: int, error: str, rank: str
 ) -> None:
-    workers = said(beats, tmp_path, GROUP + code, *words)
+    """The process that starts the ranks has no slot."""
+    done = start(beats, tmp_path, GROUP + code, *words)
+    workers = reported(done)
+    assert done.returncode == 1
     assert claimed(beats) == {int(rank): pid for rank, pid in workers.items()}
-    assert [(beats.slot(rank)["step"], beats.slot(rank)["flags"]) for rank in (0, 1)] == [(6, 1)] * 2
+    assert [beats.slot(rank)["step"] for rank in (0, 1)] == [step] * 2
+    found = tracebacks.read(str(beats.folder), 0.0)
+    assert found[-1].thrown.kinds[0].endswith(f".{error}")
+    cause = first_cause(found)
+    assert cause is not None
+    assert re.fullmatch(rank + r"ImportError: no such kernel \(program.py:\d+ in work\)", cause.words)

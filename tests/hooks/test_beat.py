@@ -1,5 +1,6 @@
-"""What a beat, a checkpoint and the last words write, read back by independent code."""
+"""What `beat`, `checkpoint`, `done` and `fail` write, read back by independent code."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from support.beat_file import MAGIC, BeatDir, Slot
+from support.pythons import NEW, version
 
-SAY = "import json; from support import beat_file; say = lambda rank=0: print(json.dumps(beat_file.slot(rank)))\n"
+SHOW = "import json; from support import beat_file; show = lambda rank=0: print(json.dumps(beat_file.slot(rank)))\n"
 
 
-def said(beats: BeatDir, code: str, **env: str) -> list[Slot]:
-    import json
-
-    ran = beats.run(SAY + code, **env)
+def shown(beats: BeatDir, code: str, **env: str) -> list[Slot]:
+    ran = beats.run(SHOW + code, **env)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     return [json.loads(line) for line in ran.stdout.splitlines()]
@@ -25,7 +25,7 @@ def said(beats: BeatDir, code: str, **env: str) -> list[Slot]:
 
 def test_the_first_beat_claims_the_slot_of_the_rank(beats: BeatDir) -> None:
     before = time.monotonic_ns()
-    (slot,) = said(beats, "ft.beat(); say(7)", RANK="7", LOCAL_RANK="3")
+    (slot,) = shown(beats, "ft.beat(); show(7)", RANK="7", LOCAL_RANK="3")
     assert slot["magic"] == MAGIC
     assert slot["rank"] == 7
     assert slot["pid"] > 0
@@ -46,8 +46,8 @@ def test_the_first_beat_claims_the_slot_of_the_rank(beats: BeatDir) -> None:
         ({"RANK": "1030"}, 1030),
     ],
 )
-def test_the_rank(beats: BeatDir, env: dict[str, str], rank: int) -> None:
-    """A rank that is no number is zero, and the slot says so."""
+def test_the_rank_is_read_from_the_environment(beats: BeatDir, env: dict[str, str], rank: int) -> None:
+    """A rank that is not a number counts as zero, with a flag."""
     beats.run("ft.beat()", **env)
     slot = beats.slot(rank)
     assert slot["magic"] == MAGIC
@@ -55,81 +55,72 @@ def test_the_rank(beats: BeatDir, env: dict[str, str], rank: int) -> None:
     assert slot["flags"] & 4 == (4 if not env.get("RANK", "0").isdigit() or len(env.get("RANK", "")) > 20 else 0)
 
 
-@pytest.mark.parametrize("code", ["", "ft.attempt()", "ft.fail('x', recoverable=True)"])
-def test_what_claims_nothing(beats: BeatDir, code: str) -> None:
-    beats.run(code)
-    assert beats.slot()["magic"] == 0
-    assert beats.rings() == 0
-
-
 @pytest.mark.parametrize(
-    "code", ["ft.beat()", "ft.section('a').__enter__()", "ft.checkpoint(1)", "ft.done()", "ft.fail('why')"]
+    ("code", "claims"),
+    [
+        *((code, False) for code in ("", "ft.attempt()", "ft.fail('x', recoverable=True)")),
+        *((code, True) for code in ("ft.beat()", "ft.section('a').__enter__()", "ft.checkpoint(1)", "ft.done()")),
+        ("ft.fail('why')", True),
+    ],
 )
-def test_what_claims(beats: BeatDir, code: str) -> None:
+def test_a_call_that_reports_something_claims_the_slot_and_rings(beats: BeatDir, code: str, claims: bool) -> None:
     beats.run(code)
-    assert beats.slot()["magic"] == MAGIC
-    assert beats.rings() > 0
+    assert (beats.slot()["magic"], beats.rings() > 0) == (MAGIC if claims else 0, claims)
 
 
 def test_steps_only_rise(beats: BeatDir) -> None:
-    slots = said(beats, "for step in (0, 5, 3, None, 'x', -1, 2**63, 10**40, 1.5): ft.beat(step); say()")
-    assert [slot["step"] for slot in slots] == [1, 6, 6, 6, 6, 6, 6, 6, 6]
+    """A step is anything with `__index__`, like the integers of other libraries."""
+    slots = shown(
+        beats,
+        "class I:\n def __index__(self): return 6\n"
+        "for step in (0, 5, 3, None, 'x', -1, 2**63, 10**40, 1.5, I()): ft.beat(step); show()",
+    )
+    assert [slot["step"] for slot in slots] == [1, *[6] * 8, 7]
     moved = [slot["moved_at"] for slot in slots]
-    assert moved == sorted(set(moved))  # the main thread moves with every one of them
-
-
-def test_integers_of_other_libraries_are_steps(beats: BeatDir) -> None:
-    (slot,) = said(beats, "class I:\n def __index__(self): return 41\nft.beat(I()); say()")
-    assert slot["step"] == 42
+    assert moved == sorted(set(moved))  # each is progress, from the main thread
 
 
 def test_a_side_thread_is_alive_and_moves_only_by_an_advancing_step(beats: BeatDir) -> None:
-    first, idle, stuck, ahead = said(
+    first, idle, stuck, ahead = shown(
         beats,
         "import threading\n"
-        "def aside(*step):\n t = threading.Thread(target=ft.beat, args=step); t.start(); t.join(); say()\n"
-        "ft.beat(5); say(); aside(); aside(5); aside(6)",
+        "def aside(*step):\n t = threading.Thread(target=ft.beat, args=step); t.start(); t.join(); show()\n"
+        "ft.beat(5); show(); aside(); aside(5); aside(6)",
     )
     assert first["moved_at"] == idle["moved_at"] == stuck["moved_at"] < ahead["moved_at"]
     assert first["moved_at"] < idle["alive_at"] < stuck["alive_at"] == ahead["alive_at"] < ahead["moved_at"]
     assert ahead["step"] == 7
 
 
-def test_an_ordinary_beat_does_not_ring(beats: BeatDir) -> None:
-    beats.run("for step in range(99): ft.beat(step)\nimport os; os._exit(0)")
-    assert beats.rings() == 2  # the claim, the first that moves
-    beats.run("for step in range(999): ft.beat(step)\nimport os; os._exit(0)")
-    assert beats.rings() == 3  # and the hundredth, when enough is known to judge by
+def test_only_the_claim_the_first_progress_and_the_hundredth_ring(beats: BeatDir) -> None:
+    aside = "import os, threading\nt = threading.Thread(target=ft.beat); t.start(); t.join()\n"
+    for code, rings in (
+        ("for step in range(99): ft.beat(step)", 2),
+        ("for step in range(999): ft.beat(step)", 3),  # enough is known now to learn a timeout
+        ("", 1),
+        ("ft.beat(); ft.beat()", 2),
+    ):
+        beats.run(f"{aside if 'step' not in code else 'import os'}\n{code}\nos._exit(0)")
+        assert beats.rings() == rings, code
 
 
-def test_a_side_thread_first_then_the_first_that_moves_rings(beats: BeatDir) -> None:
-    code = "import threading\nt = threading.Thread(target=ft.beat); t.start(); t.join()\n"
-    beats.run(code + "import os; os._exit(0)")
-    assert beats.rings() == 1
-    beats.run(code + "ft.beat(); ft.beat(); import os; os._exit(0)")
-    assert beats.rings() == 2
-
-
-def test_a_checkpoint(beats: BeatDir) -> None:
-    (slot,) = said(beats, "ft.checkpoint(40, '/data/c\\u00f6-40'); say()")
+def test_a_checkpoint_has_a_step_and_the_last_path_if_any(beats: BeatDir) -> None:
+    (slot,) = shown(beats, "ft.checkpoint(40, '/data/c\\u00f6-40'); show()")
     assert slot["checkpoint_step"] == slot["step"] == 41
     assert slot["moved_at"] <= slot["checkpoint_at"]
     assert (beats.folder / "checkpoint-0").read_text() == "/data/cö-40"
     assert sorted(os.listdir(beats.folder)) == ["beats", "bell", "checkpoint-0"]
-
-
-def test_a_checkpoint_without_a_path_forgets_the_earlier_path(beats: BeatDir) -> None:
     beats.run("import pathlib; ft.checkpoint(1, pathlib.Path('/a')); ft.checkpoint(2)")
     assert not (beats.folder / "checkpoint-0").exists()
     assert beats.slot()["checkpoint_step"] == 3
 
 
-def test_a_newer_checkpoint_moves_from_any_thread_and_an_old_one_does_not(beats: BeatDir) -> None:
-    before, newer, again = said(
+def test_only_a_newer_checkpoint_is_progress_from_any_thread(beats: BeatDir) -> None:
+    before, newer, again = shown(
         beats,
         "import threading\n"
-        "def aside(step):\n t = threading.Thread(target=ft.checkpoint, args=(step,)); t.start(); t.join(); say()\n"
-        "ft.beat(50); say(); aside(40); aside(40)",
+        "def aside(step):\n t = threading.Thread(target=ft.checkpoint, args=(step,)); t.start(); t.join(); show()\n"
+        "ft.beat(50); show(); aside(40); aside(40)",
     )
     assert before["moved_at"] < newer["moved_at"] == again["moved_at"]
 
@@ -140,8 +131,8 @@ def test_bad_arguments_never_raise(beats: BeatDir) -> None:
     assert (beats.folder / "checkpoint-0").read_bytes() == b"/a\x80"
 
 
-def test_fail_leaves_its_reason_before_its_flag(beats: BeatDir) -> None:
-    (slot,) = said(beats, "ft.fail('the data set is gone'); say(3)", RANK="3")
+def test_fail_writes_its_reason_and_the_flag(beats: BeatDir) -> None:
+    (slot,) = shown(beats, "ft.fail('the data set is gone'); show(3)", RANK="3")
     assert slot["flags"] == 2
     assert (beats.folder / "fail-3").read_text() == "the data set is gone"
 
@@ -159,27 +150,19 @@ def test_fail_leaves_its_reason_before_its_flag(beats: BeatDir) -> None:
         ("ft.fail('x')", 0, 3),
     ],
 )
-def test_done_is_said_at_a_clean_exit_and_not_at_a_crash(beats: BeatDir, end: str, code: int, flags: int) -> None:
+def test_done_is_reported_at_a_clean_exit_and_not_at_a_crash(beats: BeatDir, end: str, code: int, flags: int) -> None:
     ran = beats.run(f"ft.beat()\n{end}")
     assert ran.returncode == code
     assert beats.slot()["flags"] == flags
     assert ran.stdout == ("mine\n" if "mine" in end else "")
 
 
-def runs(python: str) -> bool:
-    """Also a shim that finds no such version has the name."""
-    return bool(shutil.which(python)) and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
-
-
-OLDER = list(filter(runs, ("python3.8", "python3.9")))
-
-
-@pytest.mark.skipif(not OLDER, reason="no Python older than 3.10 here")
-def test_it_runs_under_an_old_python(beats: BeatDir) -> None:
-    for python in OLDER:
-        ran = beats.run("@ft.section('a', '1m')\ndef f(): ft.beat(1)\nf(); ft.checkpoint(2, 'x'); ft.attempt()", python)
-        assert (ran.returncode, ran.stderr) == (0, "")
-        assert beats.slot()["checkpoint_step"] == 3
+@pytest.mark.parametrize("python", NEW, ids=version)
+def test_the_hooks_work_under_every_python(beats: BeatDir, python: Path) -> None:
+    code = "@ft.section('a', '1m')\ndef f(): ft.beat(1)\nf(); ft.checkpoint(2, 'x'); ft.attempt()"
+    ran = beats.run(code, str(python))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert beats.slot()["checkpoint_step"] == 3
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed: system calls cannot be counted")
@@ -204,7 +187,7 @@ def test_the_hooks_stay_harmless_at_interpreter_shutdown(beats: BeatDir) -> None
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_a_second_import_goes_on(beats: BeatDir) -> None:
+def test_a_second_import_continues_in_the_same_slot(beats: BeatDir) -> None:
     ran = beats.run(
         "import sys, importlib\nft.beat(3); importlib.reload(ft); ft.beat(4)\n"
         "for name in [n for n in sys.modules if n.startswith('ftrun_hooks')]: del sys.modules[name]\n"

@@ -40,7 +40,7 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))
     notes: list[str] = []
     saves: list[Any] = []
-    told: dict[str, Any] = {}
+    noted: dict[str, Any] = {}
 
     def note(what: str) -> None:
         """What happens, and in which sections; a repetition only once."""
@@ -103,15 +103,15 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     def trainer(*callbacks: Any, disk: Any = None, **more: Any) -> Any:
         given = {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, "logger": False, **more}
         saving = bool(more.get("enable_checkpointing", True)) and [
-            pl.callbacks.ModelCheckpoint(folder / f"run-{len(told)}", every_n_train_steps=2, save_top_k=-1)
+            pl.callbacks.ModelCheckpoint(folder / f"run-{len(noted)}", every_n_train_steps=2, save_top_k=-1)
         ]
         return pl.Trainer(
             accelerator="cpu", devices=1, callbacks=[*callbacks, *(saving or [])], plugins=[disk or Disk()], **given
         )
 
-    def tell(name: str, **more: Any) -> None:
+    def keep(name: str, **more: Any) -> None:
         path = beat_dir / "checkpoint-0"
-        told[name] = {
+        noted[name] = {
             "notes": notes.copy(),
             "slot": beat_file.slot(0, beat_dir),
             "open": [name for name, *_ in beat_file.sections(0, beat_dir)],
@@ -128,7 +128,7 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     run = trainer()
     before = ours(run)
     trainer(hooks.FtrunCallback()).fit(Model())
-    tell("outside", ours=before)
+    keep("outside", ours=before)
     os.environ["FTRUN_BEAT_DIR"] = str(beat_dir)
     own_slot.forked()
 
@@ -136,23 +136,25 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     before = ours(run)
     run.fit(model)
     moved = [slot["moved_at"] for slot, sections in model.looks if not sections]
-    tell("fit", ours=before, moved=moved, wrapped="save_checkpoint" in vars(run), files=os.listdir(folder / "run-1"))
+    keep("fit", ours=before, moved=moved, wrapped="save_checkpoint" in vars(run), files=os.listdir(folder / "run-1"))
+    if package != FOUND[0]:
+        return noted
 
     run.save_checkpoint(folder / "after.ckpt")
-    tell("after the fit")
+    keep("after the fit")
     for name in ("validate", "test", "predict"):
         getattr(run, name)(model)
-        tell(name)
+        keep(name)
 
     by_hand, model = hooks.FtrunCallback(eval_timeout=90, save_timeout="1h"), Model()
     run = trainer(by_hand)
     run.fit(model)
     left = [callback is by_hand for callback in run.callbacks if isinstance(callback, hooks.FtrunCallback)]
-    tell("by hand", left=left, sections=[sections[0][1:] for _, sections in model.looks[2:] if sections])
+    keep("by hand", left=left, sections=[sections[0][1:] for _, sections in model.looks[2:] if sections])
 
     run, model = trainer(), Model()
     run.fit(model)
-    tell("without a timeout", sections=[sections[0][1:] for _, sections in model.looks[2:] if sections])
+    keep("without a timeout", sections=[sections[0][1:] for _, sections in model.looks[2:] if sections])
 
     model, saving = Model(), pl.callbacks.OnExceptionCheckpoint(folder / "broken", "saved")
     model.fails = True
@@ -161,21 +163,21 @@ def program(folder: Path, package: str) -> dict[str, Any]:
         try:
             run.fit(model)
         except KeyError:
-            tell(name)
+            keep(name)
     model.fails = False
     trainer().fit(model)
-    tell("another after that")
+    keep("another after that")
     run.fit_loop.max_epochs = 3
     run.fit(model)
-    tell("the same after that", wrapped="save_checkpoint" in vars(run))
+    keep("the same after that", wrapped="save_checkpoint" in vars(run))
 
     trainer(enable_checkpointing=False).fit(Empty())
-    tell("nothing to validate")
+    keep("nothing to validate")
 
     def unreported(name: str, run: Callable[[], object]) -> None:
         before = beat_file.slot(0, beat_dir)["checkpoint_at"]
         run()
-        tell(name, reported=beat_file.slot(0, beat_dir)["checkpoint_at"] != before)
+        keep(name, reported=beat_file.slot(0, beat_dir)["checkpoint_at"] != before)
 
     io = plugins.AsyncCheckpointIO(Disk())
     unreported("in the background", lambda: trainer(disk=io).fit(Model()))
@@ -189,18 +191,18 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     own_slot.forked()
     run = pl.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_fork", logger=False, barebones=True)
     run.fit(Model())
-    tell("two ranks", steps=[both.slot(rank)["step"] for rank in (0, 1)])
+    keep("two ranks", steps=[both.slot(rank)["step"] for rank in (0, 1)])
 
-    for rank, tells in ((7, "on_train_batch_end"), (8, "on_test_start")):
+    for rank, method in ((7, "on_train_batch_end"), (8, "on_test_start")):
         own_slot.forked()
-        getattr(hooks.FtrunCallback(), tells)(SimpleNamespace(global_rank=rank, global_step=0), None)
-    tell("ranks that only the trainer knows", pids=[both.slot(rank)["pid"] for rank in (7, 8)])
+        getattr(hooks.FtrunCallback(), method)(SimpleNamespace(global_rank=rank, global_step=0), None)
+    keep("ranks that only the trainer knows", pids=[both.slot(rank)["pid"] for rank in (7, 8)])
     both.close()
-    return told
+    return noted
 
 
 def installed(folder: Path) -> None:
-    """What an installed ftrun tells of itself: the entry points of pyproject.toml."""
+    """Make the folder look as if ftrun were installed there, with the entry points of pyproject.toml."""
     groups = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]["entry-points"]
     folder = folder / "ftrun-0.0.0.dist-info"
     folder.mkdir()
@@ -209,109 +211,104 @@ def installed(folder: Path) -> None:
     (folder / "entry_points.txt").write_text("".join(lines))
 
 
-@pytest.fixture(scope="module", params=FOUND)
-def told(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp(request.param)
+def run(folder: Path, package: str) -> dict[str, Any]:
     installed(folder)
     beats = BeatDir(folder / "beats")
     env = beats.environment(CUDA_VISIBLE_DEVICES="")
     env["PYTHONPATH"] = os.pathsep.join([str(folder), env["PYTHONPATH"]])
-    command = [sys.executable, __file__, str(folder), request.param]
+    command = [sys.executable, __file__, str(folder), package]
     ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
     beats.close()
-    found: dict[str, Any] = json.loads((folder / "told.json").read_text())
+    found: dict[str, Any] = json.loads((folder / "noted.json").read_text())
     return found
+
+
+@pytest.fixture(scope="module")
+def noted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run(tmp_path_factory.mktemp("full"), FOUND[0])
 
 
 FIT = ["train: -", "save: checkpoint", "train: -", "save: checkpoint", "validate: validation"]
 CHECKED_FIT = ["validate: sanity check", *FIT]
+PARTS = ["train: -", "validate: validation", "train: -", "save: checkpoint", "validate: validation"]
+NOTES = {
+    "fit": ["validate: sanity check", *PARTS],
+    "after the fit": ["save: -"],
+    "validate": ["validate: validation"],
+    "test": ["test: test"],
+    "predict": ["predict: prediction"],
+    "by hand": CHECKED_FIT,
+    "fails": CHECKED_FIT,
+    "another after that": CHECKED_FIT,
+    "nothing to validate": ["train: -"],  # the sanity check without a batch is over before training
+}
 
 
-def test_outside_ftrun_there_is_none_and_by_hand_it_does_nothing(told: dict[str, Any]) -> None:
-    ran = told["outside"]
+def test_each_stage_of_a_trainer_is_a_section(noted: dict[str, Any]) -> None:
+    assert {name: noted[name]["notes"] for name in NOTES} == NOTES
+    assert noted["fails and saves"]["notes"][:6] == CHECKED_FIT
+    again = noted["the same after that"]["notes"]
+    assert {"train: -", "save: checkpoint", "validate: validation"} <= set(again) <= set(CHECKED_FIT)
+    assert [name for name, ran in noted.items() if ran["open"]] == []
+
+
+def test_the_callback_is_not_installed_outside_ftrun_and_does_nothing_there(noted: dict[str, Any]) -> None:
+    ran = noted["outside"]
     assert ran["ours"] == 0
     assert ran["slot"]["magic"] == 0
     assert set(ran["notes"]) == {"validate: -", "train: -", "save: -"}
 
 
-def test_installed_it_is_in_every_trainer(told: dict[str, Any]) -> None:
-    ran = told["fit"]
+def check_fit(ran: dict[str, Any]) -> None:
+    """The trainer has the callback, reports each batch and each complete checkpoint, and is then as before."""
     assert ran["ours"] == 1
-    stretches = ["train: -", "validate: validation", "train: -", "save: checkpoint", "validate: validation"]
-    assert ran["notes"] == ["validate: sanity check", *stretches]
     assert ran["slot"]["step"] == ran["slot"]["checkpoint_step"] == 3  # two batches a step
-
-
-def test_a_beat_with_each_batch_also_within_a_step(told: dict[str, Any]) -> None:
-    moved = told["fit"]["moved"]
-    assert len(moved) == 4
-    assert moved == sorted(set(moved))
-
-
-def test_a_checkpoint_is_reported_when_it_is_written(told: dict[str, Any]) -> None:
-    ran = told["fit"]
+    assert len(ran["moved"]) == 4
+    assert ran["moved"] == sorted(set(ran["moved"]))
     assert [too_early for too_early, _ in ran["saves"]] == [False]
     assert Path(ran["path"]).name in ran["files"]
+    assert not ran["wrapped"]
 
 
-def test_after_the_fit_the_trainer_is_as_it_was(told: dict[str, Any]) -> None:
-    assert not told["fit"]["wrapped"]
-    assert told["after the fit"]["notes"] == ["save: -"]
+def test_every_trainer_has_the_callback(noted: dict[str, Any]) -> None:
+    check_fit(noted["fit"])
 
 
-@pytest.mark.parametrize("name", ["validate: validation", "test: test", "predict: prediction"])
-def test_by_themselves(told: dict[str, Any], name: str) -> None:
-    assert told[name.split(":")[0]]["notes"] == [name]
+@pytest.mark.skipif(len(FOUND) < 2, reason=f"only {FOUND} is installed")
+def test_every_trainer_of_the_other_package_has_the_callback(tmp_path: Path) -> None:
+    ran = run(tmp_path, FOUND[1])["fit"]
+    check_fit(ran)
+    assert ran["notes"] == NOTES["fit"]
 
 
-def test_the_one_added_by_hand_is_the_one_that_stays(told: dict[str, Any]) -> None:
-    assert told["by hand"]["left"] == [True]
-    assert told["by hand"]["notes"] == CHECKED_FIT
-
-
-def test_a_given_timeout_is_for_the_validation_the_other_for_each_batch(told: dict[str, Any]) -> None:
-    timed, anew = told["by hand"]["sections"], told["without a timeout"]["sections"]
+def test_a_given_timeout_is_for_the_validation_and_the_default_for_each_batch(noted: dict[str, Any]) -> None:
+    assert noted["by hand"]["left"] == [True]  # it replaces the installed one
+    timed, anew = noted["by hand"]["sections"], noted["without a timeout"]["sections"]
     assert len(timed) == len(anew) == 4
     assert len({started for started, _ in timed}) == 1
     assert len({started for started, _ in anew}) == 4
     assert {timeout for _, timeout in timed} == {90 * 10**9}
     assert {timeout for _, timeout in anew} == {0}
-    assert [timeouts for _, timeouts in told["by hand"]["saves"]] == [[3600 * 10**9]] * 2
+    assert [timeouts for _, timeouts in noted["by hand"]["saves"]] == [[3600 * 10**9]] * 2
 
 
-def test_an_exception_closes_the_section_and_says_so(told: dict[str, Any]) -> None:
-    assert told["fails"]["notes"] == CHECKED_FIT
-    assert told["fails"]["slot"]["broken_at"] > told["fails"]["slot"]["moved_at"]
-    assert told["another after that"]["notes"] == CHECKED_FIT
-
-
-def test_what_is_saved_because_of_an_exception_is_reported(told: dict[str, Any]) -> None:
-    assert told["fails and saves"]["notes"][:6] == CHECKED_FIT
-    assert told["fails and saves"]["path"].endswith("broken/saved.ckpt")
-    again = told["the same after that"]
-    assert {"train: -", "save: checkpoint", "validate: validation"} <= set(again["notes"]) <= set(CHECKED_FIT)
-    assert not again["wrapped"]
+def test_an_exception_closes_the_section_and_its_checkpoint_is_reported(noted: dict[str, Any]) -> None:
+    assert noted["fails"]["slot"]["broken_at"] > noted["fails"]["slot"]["moved_at"]
+    assert noted["fails and saves"]["path"].endswith("broken/saved.ckpt")
+    assert not noted["the same after that"]["wrapped"]
 
 
 @pytest.mark.parametrize("how", ["in the background", "tuner", "barebones"])
-def test_what_is_not_safe_or_does_not_stay_is_not_reported(told: dict[str, Any], how: str) -> None:
-    assert not told[how]["reported"]
+def test_a_checkpoint_that_is_incomplete_or_temporary_is_not_reported(noted: dict[str, Any], how: str) -> None:
+    assert not noted[how]["reported"]
 
 
-def test_a_sanity_check_without_a_batch_is_over_before_training(told: dict[str, Any]) -> None:
-    assert told["nothing to validate"]["notes"] == ["train: -"]
-
-
-def test_each_rank_has_its_own_slot(told: dict[str, Any]) -> None:
-    assert told["two ranks"]["steps"] == [3, 3]
-    assert all(told["ranks that only the trainer knows"]["pids"])
-
-
-def test_nothing_stays_open(told: dict[str, Any]) -> None:
-    assert [name for name, ran in told.items() if ran["open"]] == []
+def test_each_rank_has_its_own_slot(noted: dict[str, Any]) -> None:
+    assert noted["two ranks"]["steps"] == [3, 3]
+    assert all(noted["ranks that only the trainer knows"]["pids"])
 
 
 if __name__ == "__main__":
     home = Path(sys.argv[1])
-    (home / "told.json").write_text(json.dumps(program(home, sys.argv[2])))
+    (home / "noted.json").write_text(json.dumps(program(home, sys.argv[2])))

@@ -1,4 +1,4 @@
-"""Who owns a slot, and what becomes of a beat file that is none."""
+"""Which process owns a slot, and what happens with an invalid beat file."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_outside_ftrun_everything_is_a_no_op(tmp_path: Path, beats: BeatDir) -> 
     [None, b"", b"\0" * SIZE, MAGIC.to_bytes(8, sys.byteorder), (MAGIC + 1).to_bytes(8, sys.byteorder).ljust(SIZE)],
     ids=["missing", "empty", "no magic", "torn", "other version"],
 )
-def test_a_beat_file_that_is_none_is_left_alone(beats: BeatDir, content: bytes | None) -> None:
+def test_an_invalid_beat_file_is_left_alone(beats: BeatDir, content: bytes | None) -> None:
     file = beats.folder / "beats"
     file.unlink()
     if content is not None:
@@ -42,6 +42,10 @@ def test_a_beat_file_that_is_none_is_left_alone(beats: BeatDir, content: bytes |
     assert (file.read_bytes() if content is not None else None) == content
     assert beats.rings() == 0
     assert {"checkpoint-0", "fail-0"}.isdisjoint(os.listdir(beats.folder))
+    file.unlink(missing_ok=True)
+    file.mkdir()
+    ran = beats.run(EVERYTHING)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_a_read_only_beat_file_is_left_alone(beats: BeatDir) -> None:
@@ -54,14 +58,7 @@ def test_a_read_only_beat_file_is_left_alone(beats: BeatDir) -> None:
     assert beats.slot()["magic"] == 0
 
 
-def test_a_folder_in_place_of_the_file(beats: BeatDir) -> None:
-    (beats.folder / "beats").unlink()
-    (beats.folder / "beats").mkdir()
-    ran = beats.run(EVERYTHING)
-    assert (ran.returncode, ran.stderr) == (0, "")
-
-
-def test_a_bell_without_a_listener_or_no_bell_is_no_matter(beats: BeatDir) -> None:
+def test_a_bell_without_a_listener_or_no_bell_is_harmless(beats: BeatDir) -> None:
     beats.close()
     ran = beats.run(EVERYTHING)
     (beats.folder / "bell").unlink()
@@ -99,7 +96,7 @@ def test_the_slot_of_a_dead_process_is_taken_over_and_cleared(beats: BeatDir) ->
     assert beats.sections() == []
 
 
-def test_a_zombie_owns_nothing(beats: BeatDir) -> None:
+def test_the_slot_of_a_zombie_is_taken_over(beats: BeatDir) -> None:
     owner = subprocess.Popen([sys.executable, "-c", "import ftrun_hooks as ft; ft.beat(5)"], env=beats.environment())
     os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
     beats.run("ft.beat(1)")
@@ -107,7 +104,7 @@ def test_a_zombie_owns_nothing(beats: BeatDir) -> None:
     assert beats.slot()["step"] == 2
 
 
-def test_a_pid_that_was_used_again_is_somebody_else(beats: BeatDir) -> None:
+def test_a_reused_pid_does_not_own_the_slot(beats: BeatDir) -> None:
     ran = beats.run(
         "import os, struct\n"
         "path = os.path.join(os.environ['FTRUN_BEAT_DIR'], 'beats')\n"
@@ -139,7 +136,7 @@ def test_a_forked_child_of_another_rank_claims_its_own_slot(beats: BeatDir) -> N
     assert beats.slot(0)["pid"] != beats.slot(1)["pid"]
 
 
-def test_a_fork_while_another_thread_holds_the_lock(beats: BeatDir) -> None:
+def test_a_child_forked_while_a_thread_holds_the_lock_can_beat(beats: BeatDir) -> None:
     ran = beats.run(
         "import os, threading\nfrom ftrun_hooks._slot import own_slot\nft.beat()\n"
         "held, go = threading.Event(), threading.Event()\n"
@@ -152,7 +149,7 @@ def test_a_fork_while_another_thread_holds_the_lock(beats: BeatDir) -> None:
     assert (beats.slot(1)["step"], beats.slot(1)["depth"]) == (4, 0)
 
 
-def test_what_another_thread_does_during_the_first_claim_is_not_lost(beats: BeatDir) -> None:
+def test_a_beat_of_another_thread_during_the_first_claim_is_not_lost(beats: BeatDir) -> None:
     ran = beats.run(
         "import threading\nfrom ftrun_hooks._slot import Slot\n"
         "inside, go, claim = threading.Event(), threading.Event(), Slot._claim\n"
@@ -167,7 +164,7 @@ def test_what_another_thread_does_during_the_first_claim_is_not_lost(beats: Beat
     assert beats.slot()["step"] == 5
 
 
-def test_after_a_fork_in_a_thread_that_thread_is_the_main_one(beats: BeatDir) -> None:
+def test_a_thread_that_forks_is_the_main_thread_of_the_child(beats: BeatDir) -> None:
     beats.run(
         "import os, threading\n"
         "def work():\n if os.fork() == 0:\n  ft.beat(); os._exit(0)\n os.wait()\n"
@@ -194,7 +191,7 @@ def test_processes_that_claim_one_rank_together_get_a_slot_each(beats: BeatDir) 
     assert len({slot["pid"] for slot in slots} - {0}) == 8
 
 
-def test_exec_takes_its_own_slot_again(beats: BeatDir) -> None:
+def test_a_process_takes_its_slot_again_after_exec(beats: BeatDir) -> None:
     ran = beats.run(
         "import os, sys\nft.beat(9)\n"
         "os.execv(sys.executable, [sys.executable, '-c', 'import ftrun_hooks as ft; ft.beat(1)'])"

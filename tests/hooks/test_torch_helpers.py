@@ -6,12 +6,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import uuid
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 import ftrun_hooks.torch as helpers
 from ftrun_hooks.torch import fresh_shared_memory, latest, once
 from support.beat_file import MAGIC, BeatDir
+from support.pythons import NEW
 from support.runs import alive, wait_for
 
 needs_torch = pytest.mark.skipif(
@@ -28,36 +28,45 @@ needs_torch = pytest.mark.skipif(
 IMPORTS = "import json, os, signal, sys, time\nfrom ftrun_hooks.torch import *\n"
 
 
-def command(code: str, *words: str, python: str = sys.executable) -> list[str]:
-    return [python, "-c", IMPORTS + code, *words]
+def command(code: str, *words: str, python: Path = NEW[0]) -> list[str]:
+    return [str(python), "-c", IMPORTS + code, *words]
 
 
-def said(beats: BeatDir, code: str, *words: str, python: str = sys.executable, **env: str) -> Any:
-    """What a program prints, as JSON; it must say nothing else and end well."""
+def output(beats: BeatDir, code: str, *words: str, python: Path = NEW[0], **env: str) -> Any:
+    """What a program prints, as JSON; it must write nothing else and end well."""
     program = command(code, *words, python=python)
     ran = subprocess.run(program, env=beats.environment(**env), capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
     return json.loads(ran.stdout or "null")
 
 
-def pythons() -> list[str]:
-    """One interpreter of each version from 3.8 on that is on this machine."""
-    homes = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions", Path("/usr"), Path("/usr/local")]
-    found = {sys.version_info[1]: sys.executable}
-    for minor in range(8, 15):
-        for home in homes:
-            for path in (*home.glob(f"3.{minor}.*/bin/python3.{minor}"), home / "bin" / f"python3.{minor}"):
-                if path.exists():
-                    found.setdefault(minor, str(path))
-    return [found[minor] for minor in sorted(found)]
+# save and latest: importing torch takes seconds, so one program makes everything
 
-
-# save
-
-KILLS = """
-import random, torch
+BEGIN = """
+import io, random, resource, threading, torch, warnings
+from support import beat_file
 torch.set_num_threads(1)  # a forked child has no other threads
-path, chance = sys.argv[1], random.Random(int(sys.argv[2]))
+os.chdir(sys.argv[1])
+results = {}
+"""
+FILES = """
+os.mkdir("files")
+os.chdir("files")
+content = {"data": torch.arange(1000.0), "more": torch.zeros(300), "name": "x" * 40}
+torch.save(content, "path.pt")
+with open("file.pt", "wb") as file: torch.save(content, file)
+torch.save(content, "legacy.pt", _use_new_zipfile_serialization=False)
+inner = io.BytesIO()
+torch.save([1], inner)
+torch.save({"inner": torch.frombuffer(bytearray(inner.getvalue()), dtype=torch.uint8)}, "nested.pt")
+open("inner.pt", "wb").write(inner.getvalue())
+warnings.simplefilter("ignore")
+torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "script.pt")
+os.chdir("..")
+"""
+KILLS = """
+os.mkdir("killed")
+path, chance = os.path.abspath("killed/a.pt"), random.Random(int(sys.argv[2]))
 folder = os.path.dirname(path)
 
 def begun(number):
@@ -94,27 +103,9 @@ for number in range(50):
     outcomes += ["left a file"] * (len(os.listdir(folder)) - 1)
     kept = loaded["number"]
 save({"number": 99}, path)
-print(json.dumps([outcomes, os.listdir(folder), whole]))
+results["killed"] = [outcomes, os.listdir(folder), whole]
 """
-
-
-@pytest.mark.torch
-@needs_torch
-def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(beats: BeatDir, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    (tmp_path / "c").mkdir()
-    outcomes, names, took = said(beats, KILLS, str(tmp_path / "c" / "a.pt"), str(seed))
-    counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
-    print(f"seed {seed}; a save takes {took * 1000:.0f} ms; {counts}")
-    assert counts["killed, old"] > 5
-    assert counts["left a file"] > 5  # of those that were killed in the middle; each is overwritten by the next
-    assert names == ["a.pt"]
-
-
 SAVES = """
-import resource, threading, torch
-from support import beat_file
-import ftrun_hooks as ft
 seen = []
 
 class Spy:
@@ -130,11 +121,12 @@ def failed(x):
     except Exception as error:
         return [type(error).__name__, loaded("a.pt"), sorted(os.listdir("."))]
 
-os.chdir(sys.argv[1])
+os.mkdir("saved")
+os.chdir("saved")
 save({"x": 1, "spy": Spy()}, "a.pt")
 unclaimed = beat_file.slot()["magic"]
 save({"x": 2}, "a.pt", step=40)
-said, slot = open(os.environ["FTRUN_BEAT_DIR"] + "/checkpoint-0").read(), beat_file.slot()
+path, slot = open(os.environ["FTRUN_BEAT_DIR"] + "/checkpoint-0").read(), beat_file.slot()
 save({"x": 3, "spy": Spy()}, "a.pt")
 unpicklable = failed(lambda: 0)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -163,51 +155,59 @@ while any(thread.is_alive() for thread in threads):
 for thread in threads:
     thread.join()
 together = [torn, sorted(name[:4] for name in os.listdir("."))]
-print(json.dumps([seen, unclaimed, said, slot["checkpoint_step"], unpicklable, full, linked, together]))
+results["saved"] = [seen, unclaimed, path, slot["checkpoint_step"], unpicklable, full, linked, together]
+print(json.dumps(results))
 """
+
+
+class Saved(NamedTuple):
+    """What the program made in `folder`: its files, and what happened at kills and saves."""
+
+    folder: Path
+    files: dict[str, bytes]
+    killed: Any
+    saved: Any
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    folder = tmp_path_factory.mktemp("saved")
+    beats = BeatDir(folder / "beats")
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    results = output(beats, BEGIN + FILES + KILLS + SAVES, str(folder), str(seed))
+    beats.close()
+    return Saved(folder, {path.stem: path.read_bytes() for path in (folder / "files").iterdir()}, **results)
+
+
+@pytest.fixture
+def files(saved: Saved) -> dict[str, bytes]:
+    return saved.files
 
 
 @pytest.mark.torch
 @needs_torch
-def test_save(beats: BeatDir, tmp_path: Path) -> None:
-    folder = tmp_path / "c"
-    folder.mkdir()
-    sections, unclaimed, path, step, unpicklable, full, linked, together = said(beats, SAVES, str(folder))
-    assert unclaimed == 0  # without a step it is no word to ftrun
-    assert (path, step) == (str(folder / "a.pt"), 41)
-    assert sections == [[], ["checkpoint"]]  # only where there are beats
+def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(saved: Saved) -> None:
+    outcomes, names, took = saved.killed
+    counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+    print(f"a save takes {took * 1000:.0f} ms; {counts}")
+    assert counts["killed, old"] > 5
+    assert counts["left a file"] > 5  # of those that were killed in the middle; each is overwritten by the next
+    assert names == ["a.pt"]
+
+
+@pytest.mark.torch
+@needs_torch
+def test_save_is_atomic_and_reports_a_checkpoint_with_a_step(saved: Saved) -> None:
+    sections, unclaimed, path, step, unpicklable, full, linked, together = saved.saved
+    assert unclaimed == 0  # without a step nothing is reported
+    assert (path, step) == (str(saved.folder / "saved" / "a.pt"), 41)
+    assert sections == [[], ["checkpoint"]]  # only where there are heartbeats
     assert unpicklable[0] in ("PicklingError", "AttributeError")
     assert full[0] in ("OSError", "RuntimeError")
     assert unpicklable[1:] == full[1:] == [3, ["a.pt"]]
     assert linked == [True, 4, 5]
     assert together == [0, ["a.pt", "else", "link", "nnnn", "shar"]]
-
-
-# latest
-
-FILES = """
-import io, torch
-os.chdir(sys.argv[1])
-content = {"data": torch.arange(1000.0), "more": torch.zeros(300), "name": "x" * 40}
-torch.save(content, "path.pt")
-with open("file.pt", "wb") as file: torch.save(content, file)
-torch.save(content, "legacy.pt", _use_new_zipfile_serialization=False)
-inner = io.BytesIO()
-torch.save([1], inner)
-torch.save({"inner": torch.frombuffer(bytearray(inner.getvalue()), dtype=torch.uint8)}, "nested.pt")
-open("inner.pt", "wb").write(inner.getvalue())
-import warnings; warnings.simplefilter("ignore")
-torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "script.pt")
-"""
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("files")
-    beats = BeatDir(tmp_path_factory.mktemp("made") / "beats")
-    said(beats, FILES, str(folder))
-    beats.close()
-    return {path.stem: path.read_bytes() for path in folder.iterdir()}
 
 
 def put(folder: Path, name: str, content: bytes, age: int = 0) -> Path:
@@ -222,12 +222,12 @@ def put(folder: Path, name: str, content: bytes, age: int = 0) -> Path:
 @needs_torch
 class TestLatest:
     @pytest.mark.parametrize("name", ["path", "file", "nested"])
-    def test_torn_at_any_byte_it_is_skipped(self, files: dict[str, bytes], tmp_path: Path, name: str) -> None:
+    def test_a_file_torn_at_any_byte_is_skipped(self, files: dict[str, bytes], tmp_path: Path, name: str) -> None:
         content = files[name]
         older = put(tmp_path, "older.pt", files["path"], age=1)
         newer = put(tmp_path, "newer.pt", content)
         assert latest(tmp_path) == newer
-        for end in (*range(0, len(content), 31), *range(len(content) - 100, len(content))):
+        for end in (*range(0, len(content), 101), *range(len(content) - 100, len(content))):
             put(tmp_path, "newer.pt", content[:end])
             assert latest(tmp_path) == older, end
             zeroed = content[:end].ljust(len(content), b"\0")
@@ -246,7 +246,7 @@ class TestLatest:
         whole = put(tmp_path, "b.pt", inner, age=9)
         assert latest(tmp_path) == whole
 
-    def test_only_tensor_data_may_be_spoiled_unseen(self, files: dict[str, bytes], tmp_path: Path) -> None:
+    def test_only_damaged_tensor_data_is_not_detected(self, files: dict[str, bytes], tmp_path: Path) -> None:
         content = files["path"]
         first = content.index(b"path/data/0") + 200
         unseen = []
@@ -260,7 +260,7 @@ class TestLatest:
         pickle = range(content.index(b"\x80\x02"), content.index(b"\x80\x02") + 120, 64)
         assert not {hole // 64 * 64 for hole in pickle} & set(unseen)
 
-    def test_what_is_no_finished_checkpoint_is_skipped(self, files: dict[str, bytes], tmp_path: Path) -> None:
+    def test_files_other_than_complete_checkpoints_are_skipped(self, files: dict[str, bytes], tmp_path: Path) -> None:
         for name in (".a.pt", "a.pt.tmp", "a.tmp.123", "a.pt.part", "a.pt~", ".a.pt-0123456789abcdef.tmp"):
             put(tmp_path, name, files["path"])
         for name in ("legacy", "script"):
@@ -278,7 +278,9 @@ class TestLatest:
         whole = put(tmp_path, "a.pt", files["path"], age=100)
         assert latest(str(tmp_path)) == whole
 
-    def test_the_newest_and_of_one_age_the_highest_number(self, files: dict[str, bytes], tmp_path: Path) -> None:
+    def test_the_newest_and_of_one_time_the_highest_number_is_found(
+        self, files: dict[str, bytes], tmp_path: Path
+    ) -> None:
         for name in ("step-10.pt", "step-9.pt", "step-009.pt", "9", "x"):
             put(tmp_path, name, files["path"], age=5)
         assert latest(tmp_path) == tmp_path / "x"
@@ -301,11 +303,11 @@ class TestLatest:
         entry = files["path"].rindex(b"path/data/0") - 46  # in the central directory
         beyond = (1 << 20).to_bytes(4, "little") * 2  # the sizes
         put(tmp_path, "c.pt", files["path"][: entry + 20] + beyond + files["path"][entry + 28 :])
-        for python in pythons():
-            assert said(beats, f"print(json.dumps(str(latest({str(tmp_path)!r}))))", python=python) == str(whole)
+        for python in NEW:
+            assert output(beats, f"print(json.dumps(str(latest({str(tmp_path)!r}))))", python=python) == str(whole)
 
 
-def test_no_folder_no_checkpoint(tmp_path: Path) -> None:
+def test_latest_is_none_without_a_folder_or_a_file(tmp_path: Path) -> None:
     assert latest(tmp_path / "none") is None
     assert latest(tmp_path) is None
 
@@ -330,13 +332,13 @@ input()
 """
 FRESH = """
 memory = fresh_shared_memory(sys.argv[1], 9000)
-print(json.dumps([bytes(memory.buf[:3]).hex(), len(memory.buf)]))
+print(json.dumps([bytes(memory.buf[:3]).hex(), len(memory.buf), once(sys.version, int), once(sys.version, int)]))
 memory.close()
 memory.unlink()
 """
 
 
-def kill_one_that_holds(beats: BeatDir, segment: str, python: str) -> None:
+def kill_one_that_holds(beats: BeatDir, segment: str, python: Path) -> None:
     """As ftrun kills: the whole tree, so that nobody is left to remove the segment."""
     child = subprocess.Popen(
         command(HELD, segment, python=python),
@@ -353,23 +355,28 @@ def kill_one_that_holds(beats: BeatDir, segment: str, python: str) -> None:
     assert Path("/dev/shm", segment).read_bytes()[:3] == b"old"
 
 
-def test_shared_memory_of_a_killed_attempt_is_made_anew(beats: BeatDir, segment: str) -> None:
-    for python in pythons():
+def test_shared_memory_of_a_killed_attempt_is_created_anew_and_once_works_under_every_python(
+    beats: BeatDir, segment: str, tmp_path: Path
+) -> None:
+    for python in NEW:
         kill_one_that_holds(beats, segment, python)
-        assert said(beats, FRESH, segment, python=python)[0] == "000000"
+        start, _, *ran = output(beats, FRESH, segment, python=python, FTRUN_RUN_DIR=str(tmp_path))
+        assert start == "000000"
         assert not Path("/dev/shm", segment).exists()
+        # The same version may be there twice.
+        assert ran in ([True, False], [False, False])
 
 
 @pytest.mark.parametrize("left", [None, b"", b"old" * 9000], ids=["nothing", "half made", "a larger one"])
-def test_whatever_was_left(beats: BeatDir, segment: str, left: bytes | None) -> None:
+def test_shared_memory_is_created_whatever_was_left(beats: BeatDir, segment: str, left: bytes | None) -> None:
     if left is not None:
         Path("/dev/shm", segment).write_bytes(left)
-    start, size = said(beats, FRESH, segment)
+    start, size, *_ = output(beats, FRESH, segment)
     assert start == "000000"
     assert 9000 <= size < 27000
 
 
-def test_others_open_it_by_its_name(beats: BeatDir, segment: str) -> None:
+def test_shared_memory_is_found_by_its_name(beats: BeatDir, segment: str) -> None:
     Path("/dev/shm", segment).write_bytes(b"old")
     memory = fresh_shared_memory(segment, 10)
     assert memory.buf is not None
@@ -402,7 +409,7 @@ class Container:
         self.work.touch()
 
     def start(self, who: str, code: str = "", start: int = 1, **env: str) -> "subprocess.Popen[str]":
-        """It says what `once` returned; `code` runs in the middle of the work."""
+        """It prints what `once` returned; `code` runs in the middle of the work."""
         program = (
             "def work():\n with open(sys.argv[1], 'a') as file: file.write(sys.argv[2])\n "
             + (code or "pass")
@@ -417,12 +424,6 @@ class Container:
             stderr=subprocess.PIPE,
             text=True,
         )
-
-    def ran(self, who: str, code: str = "", start: int = 1, **env: str) -> str:
-        """The last line of what it says."""
-        out, err = self.start(who, code, start, **env).communicate(timeout=60)
-        assert err == ""
-        return out.splitlines()[-1]
 
 
 def line(process: "subprocess.Popen[str]") -> str:
@@ -449,36 +450,69 @@ def container(tmp_path: Path, beats: BeatDir) -> Container:
     return Container(tmp_path, beats)
 
 
+class Here:
+    """Starts in one run dir, in this process; `work` lists those that ran it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, run_dir: Path) -> None:
+        self._patch, self.run_dir, self.work = patch, run_dir, list[str]()
+        run_dir.mkdir()
+        self.set(FTRUN_RUN_DIR=str(run_dir), FTRUN_BEAT_DIR="/beats")
+
+    def set(self, **env: str) -> None:
+        for name, value in env.items():
+            self._patch.setenv(name, value)
+
+    def start(self, who: str, number: int = 1, **env: str) -> bool:
+        """What `once` returns in the start of this number."""
+        self.set(MA_PROC_START_CNT=str(number), **env)
+        return once("data", lambda: self.work.append(who))
+
+    @property
+    def marker(self) -> Path:
+        (path,) = (path for path in (self.run_dir / "once").iterdir() if path.suffix != ".lock")
+        return path
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Here:
+    return Here(monkeypatch, tmp_path / "run")
+
+
 class TestOnce:
-    def test_a_restart_in_place_skips_it(self, container: Container, beats: BeatDir) -> None:
-        assert container.ran("a") == "True"
-        assert container.ran("b", start=2) == "False"
-        assert container.ran("c", start=3, FTRUN_BEAT_DIR="/another/ftrun/in/this/container") == "False"
-        assert container.work.read_text() == "a"
-        assert beats.slot()["magic"] == 0  # a launcher may call it: it claims no rank
+    def test_it_runs_once_in_a_container(self, here: Here) -> None:
+        """Also for another rank, a restart, and another ftrun."""
+        assert here.start("a", RANK="0")
+        assert not here.start("b", RANK="1")
+        assert not here.start("c", 2)
+        assert not here.start("d", 3, FTRUN_BEAT_DIR="/another/ftrun/in/this/container")
+        assert here.work == ["a"]
 
-    def test_another_rank_of_the_same_start_skips_it(self, container: Container) -> None:
-        assert container.ran("a", RANK="0") == "True"
-        assert container.ran("b", RANK="1") == "False"
-
-    def test_a_new_container_with_an_old_run_dir_runs_it_again(self, container: Container) -> None:
-        assert container.ran("a") == "True"
-        assert container.ran("b", FTRUN_BEAT_DIR="/new") == "True"
-        assert container.ran("c", FTRUN_BEAT_DIR="/new") == "False"
-        assert container.work.read_text() == "ab"
-
-    def test_a_container_that_was_restarted_in_its_pod_runs_it_again(
-        self, container: Container, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    def test_it_runs_again_in_a_new_container_with_an_old_run_dir(
+        self, here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        assert container.ran("a") == "True"
-        monkeypatch.setenv("FTRUN_RUN_DIR", str(container.run_dir))
-        monkeypatch.setenv("FTRUN_BEAT_DIR", "/new")
-        monkeypatch.setenv("MA_PROC_START_CNT", "2")
-        monkeypatch.setattr(helpers, "BOOT", str(tmp_path / "work"))
-        assert once("data", lambda: None)
-        assert not once("data", lambda: None)
+        assert here.start("a")
+        assert here.start("b", FTRUN_BEAT_DIR="/new")
+        assert not here.start("c")
+        monkeypatch.setattr(helpers, "BOOT", str(tmp_path / "none"))  # restarted in its pod
+        assert here.start("d", 2)
+        assert not here.start("e", 2)
+        assert here.work == ["a", "b", "d"]
 
-    def test_of_several_ranks_one_runs_it_and_the_others_wait(self, container: Container) -> None:
+    def test_it_always_runs_outside_ftrun_and_without_a_writable_run_dir(self, here: Here) -> None:
+        assert here.start("a", FTRUN_BEAT_DIR="")
+        assert here.start("b", 2, FTRUN_BEAT_DIR="/beats", FTRUN_RUN_DIR="")
+        assert list(here.run_dir.iterdir()) == []
+        here.run_dir.rmdir()
+        here.run_dir.touch()
+        assert [here.start("c", number, FTRUN_RUN_DIR=str(here.run_dir)) for number in (1, 2)] == [True, True]
+
+    def test_it_runs_again_after_a_damaged_marker(self, here: Here) -> None:
+        here.start("a")
+        for content in (b"", b"{", b"[]", b"null", b"\xff", b"{}"):
+            here.marker.write_bytes(content)
+            assert here.start("b", 2), content
+
+    def test_one_rank_runs_it_while_the_others_wait(self, container: Container) -> None:
         first = container.start("0", IN_THE_MIDDLE)
         until_in_the_middle(first)
         others = [container.start(str(rank), RANK=str(rank)) for rank in range(1, 4)]
@@ -488,61 +522,39 @@ class TestOnce:
         assert [other.communicate(timeout=60)[0] for other in others] == ["False\n"] * 3
         assert container.work.read_text() == "0"
 
-    def test_killed_in_the_middle_the_one_that_waits_runs_it(self, container: Container) -> None:
-        first, second = container.start("0", IN_THE_MIDDLE), None
-        with first:
-            until_in_the_middle(first)
-            second = container.start("1")
-            assert line(second) == "ready"
-            first.kill()
-        assert second.communicate(timeout=60)[0] == "True\n"
-        assert container.ran("2", start=2) == "False"
-        assert container.work.read_text() == "01"
-
-    def test_killed_in_the_middle_the_next_start_runs_it(self, container: Container) -> None:
+    def test_the_rank_that_waits_or_the_next_start_runs_it_after_a_kill(self, container: Container) -> None:
         with container.start("0", IN_THE_MIDDLE) as first:
             until_in_the_middle(first)
+            second = container.start("1", IN_THE_MIDDLE)
+            assert line(second) == "ready"
             first.kill()
-        assert container.ran("1", start=2) == "True"
+        with second:
+            assert line(second) == "in the middle"
+            second.kill()
+        assert container.start("2", start=2).communicate(timeout=60)[0] == "ready\nTrue\n"
+        assert container.start("3", start=2).communicate(timeout=60)[0] == "ready\nFalse\n"
+        assert container.work.read_text() == "012"
 
-    def test_an_error_passes_and_another_may_try(self, container: Container) -> None:
-        out, err = container.start("0", "raise OSError('no network')").communicate(timeout=60)
-        assert out == "ready\n"
-        assert err.endswith("OSError: no network\n")
-        assert container.ran("1") == "True"
+    def test_an_error_propagates_and_another_rank_may_try(self, here: Here) -> None:
+        with pytest.raises(ZeroDivisionError):
+            once("data", lambda: 1 / 0)
+        assert here.start("1")
 
-    def test_a_child_that_the_work_left_holds_nobody_up(self, container: Container) -> None:
+    def test_a_child_that_the_work_left_does_not_block_others(self, container: Container) -> None:
         first = container.start("0", "os.fork() or (print(os.getpid(), flush=True), time.sleep(600), os._exit(0))")
         assert line(first) == "ready"
-        told = {line(first), line(first)}  # who of the two is first
-        child = int((told - {"True"}).pop())
+        lines = {line(first), line(first)}  # of either process
+        child = int((lines - {"True"}).pop())
         try:
-            assert "True" in told
-            assert container.ran("1") == "False"
+            assert "True" in lines
+            assert container.start("1").communicate(timeout=60)[0] == "ready\nFalse\n"
         finally:
             os.kill(child, signal.SIGKILL)
             first.communicate(timeout=60)
 
-    def test_outside_ftrun_it_always_runs(self, container: Container) -> None:
-        assert container.ran("a", FTRUN_BEAT_DIR="") == "True"
-        assert container.ran("b", FTRUN_RUN_DIR="", start=2) == "True"
-        assert list(container.run_dir.iterdir()) == []
-
-    def test_without_a_run_dir_to_write_to_it_always_runs(self, container: Container) -> None:
-        container.run_dir.rmdir()
-        container.run_dir.touch()
-        assert [container.ran("a", start=start) for start in (1, 2)] == ["True", "True"]
-
-    @pytest.mark.parametrize("marker", [b"", b"{", b"[]", b"null", b"\xff", b"{}"])
-    def test_a_torn_marker_is_none(self, container: Container, marker: bytes) -> None:
-        container.ran("a")
-        (path,) = (p for p in (container.run_dir / "once").iterdir() if p.suffix != ".lock")
-        path.write_bytes(marker)
-        assert container.ran("b", start=2) == "True"
-
     @settings(deadline=None, max_examples=20)
     @given(names=st.sets(st.text(), min_size=1))
-    def test_any_name_is_safe_and_its_own(self, names: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_any_name_is_safe_and_distinct(self, names: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
         folder = tmp_path_factory.mktemp("names")
         names |= {"../../x", "/x", "..", "", "x" * 5000, "a\0b", "\ud800", "Ünï"}
         with pytest.MonkeyPatch.context() as patch:
@@ -553,14 +565,9 @@ class TestOnce:
         assert [path.name for path in folder.iterdir()] == ["once"]
         assert len(list((folder / "once").iterdir())) == 2 * len(names)
 
-    def test_under_every_python(self, container: Container) -> None:
-        for number, python in enumerate(pythons()):
-            code = f"print(json.dumps([once('{number}', int), once('{number}', int)]))"
-            assert said(container.beats, code, python=python, FTRUN_RUN_DIR=str(container.run_dir)) == [True, False]
 
-
-def test_a_rank_that_beats_is_in_a_section_while_it_works_or_waits(container: Container) -> None:
+def test_once_is_a_section_of_a_rank_with_heartbeats(container: Container) -> None:
     code = "from support import beat_file; import ftrun_hooks as ft; ft.beat()\n"
     code += "once('x', lambda: print(json.dumps(beat_file.sections())))"
-    assert said(container.beats, code, FTRUN_RUN_DIR=str(container.run_dir))[0][0] == "once"
+    assert output(container.beats, code, FTRUN_RUN_DIR=str(container.run_dir))[0][0] == "once"
     assert container.beats.slot()["magic"] == MAGIC

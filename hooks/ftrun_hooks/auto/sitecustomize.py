@@ -27,11 +27,27 @@ class FtrunFinder(object):
                 from ftrun_hooks import _auto
 
                 return _auto.find(self, name, path, target)
+            if name == "atexit" and self.crash_recorder.unseen is not None:
+                return type(self.crash_recorder.unseen.spec)(name, self.crash_recorder.unseen)
             if name in ("multiprocessing.popen_fork", "multiprocessing.spawn"):
                 self.crash_recorder.watch_children()
         except Exception:
             self.watched = ("\0", "\0")  # matches no module: a second try would fail too
         return None
+
+
+class UnseenModule(object):
+    """Loads a module that was removed from sys.modules: up to Python 3.9 a second `atexit` would disable the first."""
+
+    def __init__(self, module):  # type: (object) -> None
+        self.module = module
+        self.spec = module.__spec__  # type: ignore[attr-defined]
+
+    def create_module(self, spec):  # type: (object) -> object
+        return self.module
+
+    def exec_module(self, module):  # type: (object) -> None
+        module.__spec__ = self.spec  # type: ignore[attr-defined]
 
 
 class CrashRecorder(object):
@@ -52,7 +68,7 @@ class CrashRecorder(object):
         import atexit
 
         atexit.register(self.at_exit)
-        self.unseen = None if known else sys.modules.pop("atexit")  # up to 3.9 it has to live as long as what it calls
+        self.unseen = None if known else UnseenModule(sys.modules.pop("atexit"))
 
     def call(self, function, *words):  # type: (str, object) -> None
         try:
