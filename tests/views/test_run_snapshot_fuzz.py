@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.rules.liveness import Limits
-from ftrun.views import validated
+from ftrun.views import state
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.summary import document, lines, title
 from support.made_run import MadeRun
@@ -81,7 +81,7 @@ def places(content: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
 
 
 def test_every_limit_is_checked() -> None:
-    assert validated.LIMITS.keys() == set(Limits._fields)
+    assert state.LIMITS.keys() == set(Limits._fields)
 
 
 def shown(path: Path) -> None:

@@ -1,16 +1,16 @@
-"""Lost time is one account: whoever shows it shows the same figures."""
+"""All views show the same lost time and goodput."""
 
 import pytest
 
-from ftrun.cli.verbs.timeline import plain
+from ftrun.cli.verbs.timeline import document as timeline_document
 from ftrun.helpers.metrics import readings
 from ftrun.views import history, html, run_snapshot, summary, timeline
 from ftrun.views.page import payload
 from support.runs import Runs, python
 from support.runs import runs as runs
 
-# Three ranks at different paces; in the first start one of them hangs.  They report checkpoints, or begin again further
-# back than they had come.
+# Three ranks with different step times; in the first start one of them hangs.  They report checkpoints, or the next
+# start begins at an earlier step.
 RANK = """
 import os, time
 rank, first, saves = int(os.environ["RANK"]), ft.attempt().start_cnt == 1, sys.argv[1] == "saves"
@@ -30,7 +30,7 @@ sys.exit(max(rank.wait() for rank in ranks))
 
 
 @pytest.mark.parametrize("kind", ["saves", "steps"])
-def test_of_several_ranks_everybody_shows_the_same(runs: Runs, kind: str) -> None:
+def test_all_views_show_the_same_figures_for_several_ranks(runs: Runs, kind: str) -> None:
     run = runs.run("--hang-timeout", "1s", "--grace", "off", *python(RANKS, *python(RANK, kind)))
     assert run.wait() == 0
     run_dir = str(run.run_dir)
@@ -44,10 +44,10 @@ def test_of_several_ranks_everybody_shows_the_same(runs: Runs, kind: str) -> Non
     page = payload.payload(shown, [])
     assert page["goodput"] == pytest.approx(shown.goodput, abs=0.001), "it is rounded"
     assert page["lost"] == pytest.approx(lost, abs=0.001)
-    document = plain(drawn)
+    document = timeline_document(drawn)
     assert (document["goodput"], document["totals"]) == (status["goodput"], pytest.approx(status["lost"]))
     for why, seconds in account["lost"].items():
-        assert drawn.drawn.get(why, 0.0) == pytest.approx(seconds, abs=1.0), why
+        assert drawn.drawn_totals[why] == pytest.approx(seconds, abs=1.0), why
     metrics = {(reading.name, *reading.labels): reading.value for reading in readings.readings(shown)}
     assert metrics["ftrun_goodput_ratio",] == shown.goodput
     assert metrics["ftrun_lost_seconds_total", "hang"] == status["lost"]["hang"]

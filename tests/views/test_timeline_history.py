@@ -1,4 +1,4 @@
-"""What became of a run, from its records: attempts, samples, and where the time went."""
+"""The history of a run, from its records: attempts, samples, and where lost time is drawn."""
 
 import json
 import random
@@ -11,157 +11,149 @@ import pytest
 from ftrun.core.accounting.totals import Account
 from ftrun.views import history, html
 from ftrun.views.attempts import SAMPLES_MOST
-from ftrun.views.history import History, Known, fold, read
+from ftrun.views.history import History, KnownState, fold, read
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.timeline import draw, verdict
 from support.made_run import MadeRun
-from support.runs import Runs
-from support.runs import runs as runs
 from support.scripted import BEGAN, Script, long_run
 
 NOW = BEGAN + 1e6
 
 
-def told(script: Script, now: float = NOW) -> History:
+def history_of(script: Script, now: float = NOW) -> History:
     return fold("/run", script.records, script.steps, now)
 
 
-def stretches(found: History) -> list[tuple[float, float, str]]:
+def lost(found: History) -> list[tuple[float, float, str]]:
     return [(round(s.since - BEGAN, 3), round(s.until - BEGAN, 3), s.why) for s in found.lost]
 
 
-def test_a_run_that_just_runs_loses_only_its_startup() -> None:
-    found = told(Script().starts(startup=2).after(98).ends())
-    assert stretches(found) == [(0, 2, "startup")]
-    assert found.wall == pytest.approx(100)
-    assert found.goodput == pytest.approx(0.98)
-    assert (found.verdict, found.exit_code, found.open, found.attempts[0].kept) == ("succeeded", 0, False, True)
+def restarted_further_back() -> Script:
+    """Steps 0 to 40 in 40 s without checkpoints; the next attempt begins at step 30, first reached after 30 s."""
+    script = Script().starts(startup=0)
+    for step in range(0, 41, 8):
+        script.stepped(step, step).after(8)
+    script.at -= 8
+    return script.hangs(40).starts("hang", startup=0, step=30).stepped(30, 30).after(5).stepped(35, 35).ends()
 
 
-def test_a_hang_costs_its_silence_and_what_was_not_saved() -> None:
-    script = Script().starts(startup=2).after(20).saves(20).after(5).hangs(25, age=10, evidence=1)
-    found = told(script.starts("hang", startup=3, step=20).after(10).ends())
-    assert stretches(found) == [
-        (0, 2, "startup"),
-        (22, 27, "redone"),
-        (27, 38, "hang"),
-        (38, 39, "stopping"),
-        (39, 42, "startup"),
-    ]
+LOST = {
+    "success": (Script().starts(startup=2).after(98).ends(), [(0, 2, "startup")]),
+    "hang": (
+        Script().starts(startup=2).after(20).saves(20).after(5).hangs(25).starts("hang", startup=3, step=20).ends(),
+        [(0, 2, "startup"), (22, 27, "redone"), (27, 38, "hang"), (38, 39, "stopping"), (39, 42, "startup")],
+    ),
+    "restart further back": (
+        restarted_further_back(),
+        [(30, 40, "redone"), (40, 51, "hang"), (51, 52, "stopping")],
+    ),
+    "failure without any report": (
+        Script().starts(step=None).after(50).says("exited", code=1).says("stopping", by="SIGTERM").after(4)
+        .starts("failure", step=None).after(10).ends(),
+        [(0, 50, "redone"), (50, 54, "waiting")],
+    ),
+    "healing, then waiting for the platform": (
+        Script().starts(startup=1).after(9).saves(9).says("fault", device="GPU-1", code="Xid94", severity="major")
+        .says("stopping", by="SIGKILL").after(2).says("healing", device="GPU-1", code="Xid94", severity="major")
+        .after(30).says("healing", why="not permitted").after(7).starts("fault", startup=0, step=9).ends(),
+        [(0, 1, "startup"), (10, 12, "stopping"), (12, 42, "healing"), (42, 49, "waiting")],
+    ),
+    "only the part of a pause without movement": (
+        Script().starts(startup=1).after(4).says("paused").after(20).says("resumed", stood=15.0).after(5)
+        .says("paused").after(10).says("resumed", stood=None).says("paused").after(10).ends(),
+        [(0, 1, "startup"), (10, 25, "paused")],
+    ),
+    "a pause in other lost time": (
+        Script().starts(startup=1).after(4).saves(4).after(1).says("paused").after(9).says("resumed", stood=9.0)
+        .after(5).hangs(9).starts("hang", startup=0, step=4).ends(),
+        [(0, 1, "startup"), (5, 6, "redone"), (6, 15, "paused"), (15, 20, "redone"), (20, 31, "hang"),
+         (31, 32, "stopping")],
+    ),
+    "a stop from outside, during which the command works": (
+        Script().starts(startup=1).after(9).says("stopping", by="outside", signal=15).after(20)
+        .says("exited", code=3, signal=None).after(2).ends("stopped", 143),
+        [(0, 1, "startup"), (30, 32, "stopping")],
+    ),
+    "giving up": (
+        Script().starts(startup=1).after(9).saves(9).after(6).hangs(15).ends("hang-limit", 195),
+        [(0, 1, "startup"), (10, 16, "redone"), (16, 27, "hang"), (27, 28, "stopping")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "intervals"), LOST.values(), ids=LOST)
+def test_lost_time_is_placed(script: Script, intervals: list[tuple[float, float, str]]) -> None:
+    assert lost(history_of(script)) == intervals
+
+
+def test_attempts_have_their_causes_steps_and_marks() -> None:
+    found = history_of(LOST["hang"][0])
     first, second = found.attempts
     assert (first.cause, first.again, first.kept, first.last_step) == ("hang", True, False, 25)
     assert (second.reason, second.kept, second.first_step) == ("hang", True, 20)
     assert first.why == "rank 3 at step 25, at x.py:1 f"
     assert [(mark.kind, mark.at - BEGAN) for mark in found.marks] == [("suspect", 37.0), ("hang", 38.0)]
+    assert history_of(LOST["failure without any report"][0]).attempts[0].why == "the command exited with 1"
+    stopped = history_of(LOST["a stop from outside, during which the command works"][0])
+    assert ([mark.kind for mark in stopped.marks], stopped.attempts[0].cause) == (["stop"], "stop")
 
 
-def test_without_checkpoints_what_the_next_one_does_again_is_lost() -> None:
-    """Steps 0 to 40 in 40 s; the next one begins at step 30, which had been reached after 30 s."""
-    script = Script().starts(startup=0)
-    for step in range(0, 41, 8):
-        script.stepped(step, step).after(8)
-    script.at -= 8
-    found = told(script.hangs(40).starts("hang", startup=0, step=30).stepped(30, 30).after(5).stepped(35, 35).ends())
-    assert (30, 40, "redone") in stretches(found)
+def test_totals_without_a_state_file_are_those_of_the_intervals() -> None:
+    found = history_of(LOST["success"][0])
+    assert found.wall == pytest.approx(100)
+    assert found.totals == pytest.approx({"startup": 2})
+    assert found.goodput == pytest.approx(0.98)
 
 
-def test_where_nothing_is_reported_all_work_of_a_failed_attempt_is_lost() -> None:
-    script = Script().starts(step=None).after(50).says("exited", code=1).says("stopping", by="SIGTERM")
-    found = told(script.after(4).starts("failure", step=None).after(10).ends())
-    assert stretches(found) == [(0, 50, "redone"), (50, 54, "waiting")]
-    assert found.attempts[0].why == "the command exited with 1"
-
-
-def test_healing_and_waiting_for_the_platform() -> None:
-    script = Script().starts(startup=1).after(9).saves(9)
-    script.says("fault", device="GPU-1", code="Xid94", severity="major").says("stopping", by="SIGKILL")
-    script.after(2).says("healing", device="GPU-1", code="Xid94", severity="major")
-    script.after(30).says("healing", why="the platform says no")
-    found = told(script.after(7).starts("fault", startup=1, step=9).ends())
-    assert stretches(found)[1:4] == [(10, 12, "stopping"), (12, 42, "healing"), (42, 49, "waiting")]
-
-
-def test_a_warning_of_a_device_ends_nothing() -> None:
+def test_a_device_warning_does_not_end_an_attempt() -> None:
     script = Script().starts().says("fault", device="GPU-1", code="Xid63", severity="warning").after(8).ends()
-    found = told(script)
+    found = history_of(script)
     assert found.attempts[0].cause is None
     assert [mark.kind for mark in found.marks] == ["fault"]
 
 
-def test_a_pause_is_lost_for_as_long_as_nothing_moved_in_it() -> None:
-    script = Script().starts(startup=1).after(4).says("paused").after(20).says("resumed", stood=15.0)
-    script.after(5).says("paused").after(10).says("resumed", stood=None).says("paused").after(10).ends()
-    assert stretches(told(script)) == [(0, 1, "startup"), (10, 25, "paused")]
-
-
-def test_where_it_stood_in_a_pause_nothing_else_counts() -> None:
-    script = Script().starts(startup=1).after(4).saves(4).after(1).says("paused").after(9).says("resumed", stood=9.0)
-    found = told(script.after(5).hangs(9, age=10).starts("hang", startup=0, step=4).ends())
-    redone = [(5, 6, "redone"), (6, 15, "paused"), (15, 20, "redone")]
-    assert stretches(found) == [(0, 1, "startup"), *redone, (20, 31, "hang"), (31, 32, "stopping")]
-
-
-def test_time_to_stop_that_was_asked_for_from_outside_is_work() -> None:
-    script = Script().starts(startup=1).after(9).says("stopping", by="outside", signal=15).after(20)
-    script.says("exited", code=3, signal=None).after(2).ends("stopped", 143)
-    found = told(script)
-    assert stretches(found) == [(0, 1, "startup"), (30, 32, "stopping")]
-    assert [mark.kind for mark in found.marks] == ["stop"]
-    assert found.attempts[0].cause == "stop"
-
-
 @pytest.mark.parametrize(("step", "redone"), [(29, []), (9, [(9, 29, "redone")])])
-def test_whether_a_run_that_was_stopped_had_saved_its_work_shows_at_the_next(step: int, redone: list[Any]) -> None:
+def test_the_work_of_a_stopped_run_is_decided_by_the_next_start(step: int, redone: list[Any]) -> None:
     script = Script().starts(startup=0).stepped(0, 0).after(29).stepped(29, 29).says("exited", signal=15)
-    assert stretches(told(script.ends("stopped", 143))) == []
-    assert stretches(told(script.starts(startup=0, step=step).after(5).ends())) == redone
+    assert lost(history_of(script.ends("stopped", 143))) == []
+    assert lost(history_of(script.starts(startup=0, step=step).after(5).ends())) == redone
 
 
-def test_one_that_gives_up_has_lost_what_came_after_the_checkpoint() -> None:
-    script = Script().starts(startup=1).after(9).saves(9).after(6).hangs(15)
-    found = told(script.says("escalated", cause="hang", verdict="hang-limit", exit_code=195).ends("hang-limit", 195))
-    assert (10, 16, "redone") in stretches(found)
-    assert (found.verdict, found.exit_code) == ("hang-limit", 195)
-
-
-def test_one_under_way_goes_on_until_now() -> None:
-    found = told(Script().starts(startup=1).after(9), now=BEGAN + 60)
-    assert found.open
+def test_a_running_attempt_lasts_until_now() -> None:
+    found = history_of(Script().starts(startup=1).after(9), now=BEGAN + 60)
     assert found.wall == pytest.approx(60)
-    assert found.attempts[0].under_way
-    assert stretches(found) == [(0, 1, "startup")]
+    assert (found.open, found.attempts[0].under_way) == (True, True)
+    assert lost(found) == [(0, 1, "startup")]
 
 
 def cut_off() -> Script:
-    """Killed, after its last record."""
-    script = Script().starts(startup=1).after(9).saves(9)
-    return script.after(20).stepped(29, 30)
+    """ftrun was killed after the last record."""
+    return Script().starts(startup=1).after(9).saves(9).after(20).stepped(29, 30)
 
 
 @pytest.mark.parametrize(("seen", "until"), [(None, 30), (1032.0, 32), (9e9, 30), (1e-3, 30)])
-def test_one_that_was_killed_ends_at_the_last_sign_of_life(seen: float | None, until: float) -> None:
+def test_a_killed_ftrun_ends_when_it_was_last_seen(seen: float | None, until: float) -> None:
     script = cut_off()
-    found = fold("/run", script.records, script.steps, NOW, Known(lives=False, attempt=1, seen=seen))
-    (life,) = found.attempts
-    assert (found.open, life.under_way, life.cut_off, found.verdict) == (False, False, True, None)
-    assert found.wall == pytest.approx(until)
-    assert life.until - BEGAN == pytest.approx(until)
-    assert stretches(found) == [(0, 1, "startup")], "what of its work is kept shows when another one follows"
+    found = fold("/run", script.records, script.steps, NOW, KnownState(alive=False, attempt=1, seen=seen))
+    (attempt,) = found.attempts
+    assert (found.open, attempt.under_way, attempt.cut_off, found.verdict) == (False, False, True, None)
+    assert found.wall == attempt.until - BEGAN == pytest.approx(until)
+    assert lost(found) == [(0, 1, "startup")], "how much of its work is kept is not known yet"
     assert verdict(found) == "It ended without a verdict."
     assert "<td>cut off</td>" in html.render(found)
 
 
-def test_one_that_was_killed_worked_until_its_last_sample_also_when_another_follows() -> None:
-    first = cut_off()
-    second = Script(boot=1100, began=BEGAN + 100)
+def test_a_killed_ftrun_that_another_one_follows_worked_until_its_last_sample() -> None:
+    first, second = cut_off(), Script(boot=1100, began=BEGAN + 100)
     second.attempt = 1
     second.starts("failure", step=9).after(8).ends()
     found = fold("/run", first.records + second.records, first.steps, NOW)
     assert [(a - BEGAN, b - BEGAN) for a, b in found.runs] == [(0, 30), (100, 110)]
     assert found.attempts[0].last_step == 30
+    assert (10, 30, "redone") in lost(found)
 
 
-def test_whether_it_lives_is_looked_at(tmp_path: Path) -> None:
+def test_read_asks_whether_ftrun_is_running(tmp_path: Path) -> None:
     made = MadeRun(tmp_path)
     try:
         made.record("started", ago=60, reason="first")
@@ -172,33 +164,31 @@ def test_whether_it_lives_is_looked_at(tmp_path: Path) -> None:
         made.gone()
         found = read(made.write())
         assert (found.open, found.attempts[0].last_step) == (False, 7)
-        assert found.spanned == pytest.approx(55, abs=0.1)
+        assert found.drawn_wall == pytest.approx(55, abs=0.1)
     finally:
         made.close()
 
 
 @pytest.mark.parametrize(("attempt", "step", "last"), [(1, 12, 12), (1, 9, 10), (2, 12, 10), (1, None, 10)])
-def test_the_last_step_comes_after_the_last_sample(attempt: int, step: int | None, last: int) -> None:
+def test_the_last_step_follows_the_last_sample(attempt: int, step: int | None, last: int) -> None:
     script = Script().starts(startup=1).after(9).stepped(10, 10).after(0.9).says("exited", code=0).ends()
-    found = fold("/run", script.records, script.steps, NOW, Known(attempt=attempt, step=step))
+    found = fold("/run", script.records, script.steps, NOW, KnownState(attempt=attempt, step=step))
     assert found.attempts[0].last_step == last
     assert found.samples[-1].at - BEGAN == pytest.approx(10.9 if last == 12 else 10)
 
 
-def test_the_next_boot_has_another_clock() -> None:
-    """Its monotonic clock begins anew: the wall clock tells what came after what."""
+def test_the_clock_of_the_next_boot_is_mapped_to_the_wall_clock() -> None:
     first = Script(boot=50_000).starts(startup=1).after(9).saves(9).after(1).ends("stopped", 143)
     second = Script(boot=20, began=BEGAN + 3600)
     second.attempt = 1
     second.starts("failure", startup=1, step=9).after(9).stepped(12, 12).after(1).ends()
     found = fold("/run", first.records + second.records, first.steps + second.steps, NOW)
     assert [(a - BEGAN, b - BEGAN) for a, b in found.runs] == [(0, 11), (3600, 3611)]
-    assert found.wall == pytest.approx(22)
     assert found.samples[-1].at == pytest.approx(BEGAN + 3610)
     assert found.attempts[1].reason == "started"
 
 
-def test_a_wall_clock_that_is_set_back_turns_nothing_round() -> None:
+def test_a_wall_clock_that_is_set_back_changes_no_order() -> None:
     first = Script().starts(startup=1).after(9).ends()
     second = Script(boot=2000, began=BEGAN - 500).starts(startup=1).after(9).ends()
     (_, ended), (begun, over) = fold("/run", first.records + second.records, [], NOW).runs
@@ -206,20 +196,10 @@ def test_a_wall_clock_that_is_set_back_turns_nothing_round() -> None:
     assert over - begun == pytest.approx(10)
     stepping = Script().starts(startup=1).after(9)
     stepping.began -= 3600
-    found = told(stepping.after(5).ends())
-    assert found.wall == pytest.approx(15)
+    assert history_of(stepping.after(5).ends()).wall == pytest.approx(15)
 
 
-def test_an_ftrun_that_was_killed_is_over_when_the_next_one_starts() -> None:
-    first = Script().starts(startup=1).after(30).saves(30).after(4).says("learned")
-    second = Script(boot=1100, began=BEGAN + 100)
-    second.attempt = 1
-    found = fold("/run", first.records + second.starts("failure", step=30).after(8).ends().records, [], NOW)
-    assert [(a - BEGAN, b - BEGAN) for a, b in found.runs] == [(0, 35), (100, 110)]
-    assert (31, 35, "redone") in stretches(found)
-
-
-def test_lines_that_are_torn_or_foreign_are_passed_over(tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     good = Script().starts(startup=1).after(9).saves(9).after(1).ends()
     lines = [json.dumps(record) for record in good.records]
     bad: list[Any] = [
@@ -227,7 +207,7 @@ def test_lines_that_are_torn_or_foreign_are_passed_over(tmp_path: Path) -> None:
         *(
             '{"event": "hang", "mono": 1e999}',
             '{"event": "__init__", "mono": 1006}',
-            '{"event": "close", "mono": 1006}',
+            '{"event": "finish", "mono": 1006}',
         ),
         '{"event": "progress", "by": "checkpoint", "mono": 1005, "step": "9"}',
         '{"event": "hang", "mono": 1006, "age": "x", "rank": [], "step": {}, "why": 7, "attempt": "a"}',
@@ -267,17 +247,15 @@ def test_ten_megabytes_are_thinned_out(tmp_path: Path) -> None:
     assert found.checkpoints[-1].step == 64_999
 
 
-def test_of_more_than_can_be_read_the_last_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_records_the_last_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "RECORDS_MOST", 20_000)
-    run_dir = long_run(100, 1e5).written(tmp_path / "run")
-    found = read(run_dir)
+    found = read(long_run(100, 1e5).written(tmp_path / "run"))
     assert found.verdict == "succeeded"
     assert "only the last" in found.problems[0]
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_instant_is_lost_twice(seed: int) -> None:
-    """Whatever the records say, in whatever order."""
+@pytest.mark.parametrize("seed", range(20))
+def test_no_time_is_lost_twice_whatever_the_records(seed: int) -> None:
     chance, script = random.Random(seed), Script()
     acts = [
         lambda: script.starts(
@@ -297,23 +275,10 @@ def test_no_instant_is_lost_twice(seed: int) -> None:
     for _ in range(60):
         script.after(chance.choice((0, 0.1, 30)))
         chance.choice(acts)()
-    found = told(script)
+    found = history_of(script)
     for one, following in pairwise(found.lost):
         assert one.since < one.until <= following.since + 1e-6
     assert sum(found.totals.values()) <= found.wall + 1e-3
-    for stretch in found.lost:
-        assert any(since - 1e-6 <= stretch.since and stretch.until <= until + 1e-6 for since, until in found.runs)
+    for interval in found.lost:
+        assert any(since - 1e-6 <= interval.since and interval.until <= until + 1e-6 for since, until in found.runs)
     assert all(one.at <= following.at for one, following in pairwise(found.samples))
-
-
-def test_it_agrees_with_the_account_of_a_real_run(runs: Runs) -> None:
-    """A hang, then a second one, then success: what is drawn is what was lost, but for what only ftrun can know."""
-    hang = ["fthang", "sleep", "--steps", "30", "--step-time", "50ms", "--after", "12", "--times", "2"]
-    house = Path(__file__).resolve().parents[2] / "bin"
-    run = runs.run("--hang-timeout", "1s", "--grace", "1s", str(house / hang[0]), *hang[1:])
-    found, account = read(str(run.run_dir)), run.state["account"]
-    assert run.wait() == 0
-    assert found.spanned == pytest.approx(account["wall"], abs=0.2)
-    for why, seconds in account["lost"].items():
-        assert found.drawn.get(why, 0.0) == pytest.approx(seconds, abs=0.3), why
-    assert [life.cause for life in found.attempts] == ["hang", "hang", None]

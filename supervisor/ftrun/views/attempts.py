@@ -1,4 +1,4 @@
-"""An attempt after the other, as the records tell them."""
+"""The attempts of a run, rebuilt from its records."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,17 +6,18 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
-from ftrun.views.lost_time import Life, StepSample, Stretch
-from ftrun.views.record_tail import Record
-from ftrun.views.validated import number, whole
+from ftrun.views.lost_time import AttemptSpan, LostInterval, StepSample
+from ftrun.views.record_files import Record
+from ftrun.views.state import integer, number, string
 
 SAMPLES_MOST: Final = 10_000
-LATEST: Final = 2.5e11  # s; beyond it no calendar goes
-ACTING: Final = ("minor", "major", "critical")  # a fault of such a severity ends the attempt
+LATEST: Final = 2.5e11  # s; no calendar goes beyond it
+ENDING_SEVERITIES: Final = ("minor", "major", "critical")  # a fault of such a severity ends the attempt
+OF_AN_ATTEMPT: Final = ("restart", "first_beat", "progress", "suspect", "hang", "exited")
 
 
 class Mark(NamedTuple):
-    """It happened at this instant.  `kind`: suspect, cleared, hang, fault, failure, stop, order or escalated."""
+    """What happened at one instant.  `kind`: suspect, cleared, hang, fault, failure, stop, order or escalated."""
 
     at: float
     attempt: int
@@ -31,29 +32,25 @@ class Checkpoint(NamedTuple):
 
 
 def thinned(values: list[Any], most: int) -> list[Any]:
-    """Evenly, the first and the last among what is left."""
+    """At most `most` of the values, evenly spread, with the first and the last."""
     if len(values) <= most:
         return values
     stride = -(-len(values) // (most - 1))
     return [*values[:-1:stride], values[-1]]
 
 
-def text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
 class AttemptHistory:
-    """What the records so far tell.  `seen`: when attempts were last seen, by CLOCK_MONOTONIC, where records do not
-    tell: an ftrun that was killed lived until then."""
+    """The history up to the last added record.  `seen`: when attempts were last seen, by CLOCK_MONOTONIC: an ftrun that
+    was killed had run until then."""
 
     def __init__(self, *seen: Mapping[int, float]) -> None:
         self._seen = seen
-        self.lives: list[Life] = []
+        self.attempts: list[AttemptSpan] = []
         self.runs: list[tuple[float, float]] = []
         self.samples: list[StepSample] = []
         self.checkpoints: list[Checkpoint] = []
         self.marks: list[Mark] = []
-        self.paused: list[Stretch] = []
+        self.paused: list[LostInterval] = []
         self.command: tuple[str, ...] = ()
         self.verdict: str | None = None
         self.exit_code: int | None = None
@@ -61,202 +58,187 @@ class AttemptHistory:
         self.open = False
         self._at = self._mono = 0.0
         self._offset: float | None = None
-        self._begun: float | None = None  # this ftrun
+        self._began: float | None = None  # the present ftrun
         self._paused_since: float | None = None
 
-    def hear(self, record: Record) -> None:
-        event, mono = text(record.get("event")), number(record.get("mono"))
-        if mono is None or not self._timed(record, event, mono):
+    def add(self, record: Record) -> None:
+        event, mono = string(record.get("event")), number(record.get("mono"))
+        if event is None or mono is None or not self._advance_clock(record, event, mono):
             return
-        if event in HEARD and (self.open or event in ("started", "ended") or self._cut_in(record, event)):
-            getattr(self, f"_{event}")(record, self._at)
+        if not (self.open or event in ("started", "ended") or self._begin_without_start(record, event)):
+            return
+        at, step, why = self._at, integer(record.get("step")), string(record.get("why")) or ""
+        match event:
+            case "started":
+                self._started(record)
+            case "restart":
+                self._update(until=at, again=True)
+                self._begin_attempt(record)
+            case "first_beat":
+                self._update(first_beat=at)
+                self._add_step(at, step)
+            case "progress":
+                self._add_step(at, step)
+                if record.get("by") == "checkpoint" and self.attempts:
+                    self._update(saved=at)
+                    self.checkpoints.append(Checkpoint(at, self.attempts[-1].number, step))
+            case "suspect":
+                self._mark(record, "suspect", finding_text(record))
+            case "cleared":
+                self._mark(record, "cleared", why)
+            case "hang":
+                since = at - (number(record.get("age")) or 0.0)
+                text = finding_text(record) + (f", at {why}" if why else "")
+                self._mark(record, "hang", text)
+                self._add_step(since, step)
+                self._update(cause="hang", why=text, silent=since, verdict=at, report=string(record.get("report")))
+            case "fault":
+                text = " ".join(string(record.get(name)) or "" for name in ("device", "code", "severity"))
+                self._mark(record, "fault", text)
+                if record.get("severity") in ENDING_SEVERITIES and self.attempts and self.attempts[-1].cause is None:
+                    self._update(cause="fault", why=text, verdict=at)
+            case "exited":
+                self._exited(record, why)
+            case "stopping":
+                self._stopping(record)
+            case "killed":
+                self._update(rested=at, killed=integer(record.get("processes")))
+            case "healing":
+                if self.attempts:
+                    rest = (at, "healing" if record.get("device") else "waiting")
+                    self._update(rests=(*self.attempts[-1].rests[-63:], rest))
+            case "escalated":
+                text = f"{string(record.get('verdict')) or ''} ({integer(record.get('exit_code'))})"
+                self._mark(record, "escalated", text)
+            case "order":
+                if record.get("ok"):
+                    what, by = string(record.get("what")) or "", string(record.get("by")) or ""
+                    self._mark(record, "order", f"{what} by {by}")
+            case "paused":
+                self._paused_since = at if self._paused_since is None else self._paused_since
+            case "resumed":
+                self._resumed(number(record.get("stood")) or 0.0)
+            case "ended":
+                self._ended(record, why)
 
-    def _cut_in(self, record: Record, event: str) -> bool:
-        """The begin is not among what is read.  After an end nothing is heard but another start."""
-        if self.runs or event not in OF_AN_ATTEMPT:
-            return False
-        self.open, self._begun = True, self._at
-        if event != "restart":
-            self._begins(record, self._at)
-        return True
+    def finish(self, now: float, alive: bool) -> None:
+        """There are no more records; `alive`: the ftrun that has not ended is running."""
+        if not self.open:
+            return
+        self._finish_run(max(self._at, now) if alive else self._last_sign(now))
+        self._update(under_way=alive, cut_off=not alive)
+        self.open = alive
 
-    def _timed(self, record: Record, event: str, mono: float) -> bool:
+    def _advance_clock(self, record: Record, event: str, mono: float) -> bool:
+        """Whether the record has a time; `_at` is that time then."""
         if self._offset is None or event == "started" or mono < self._mono - 1:
             try:
-                wall = datetime.fromisoformat(text(record.get("time"))).timestamp()
+                wall = datetime.fromisoformat(string(record.get("time")) or "").timestamp()
             except (ValueError, OverflowError):
                 return False
-            if event == "started" and self.open:  # the one before was killed
-                self._now(again=True)
-                self._finished(self._last_sign(wall))
-            # A wall clock that was set back does not turn the picture round.
+            if event == "started" and self.open:  # the ftrun before was killed
+                self._update(again=True)
+                self._finish_run(self._last_sign(wall))
+            # Times never go back, even if the wall clock was set back.
             self._offset = max(wall, self._at) - mono
         if mono + self._offset > LATEST:
             return False
         self._at, self._mono = max(self._at, mono + self._offset), mono
         return True
 
-    def _now(self, **changed: Any) -> None:
-        """Of the attempt under way."""
-        if self.lives:
-            self.lives[-1] = self.lives[-1]._replace(**changed)
+    def _begin_without_start(self, record: Record, event: str) -> bool:
+        """The record of the start is not among those that were read.  After an end only a start counts."""
+        if self.runs or event not in OF_AN_ATTEMPT:
+            return False
+        self.open, self._began = True, self._at
+        if event != "restart":
+            self._begin_attempt(record)
+        return True
 
-    @property
-    def _life(self) -> Life | None:
-        return self.lives[-1] if self.lives else None
+    def _update(self, **changed: Any) -> None:
+        """Change the last attempt, if there is one."""
+        if self.attempts:
+            self.attempts[-1] = self.attempts[-1]._replace(**changed)
 
-    def _mark(self, record: Record, kind: str, words: str) -> None:
-        self.marks.append(Mark(self._at, whole(record.get("attempt")) or 0, kind, words))
+    def _mark(self, record: Record, kind: str, text: str) -> None:
+        self.marks.append(Mark(self._at, integer(record.get("attempt")) or 0, kind, text))
 
-    def _stepped(self, at: float, step: int | None) -> None:
-        if step is not None and self._life is not None:
-            self.samples.append(StepSample(max(at, self._life.since), self._life.number, step, step))
+    def _add_step(self, at: float, step: int | None) -> None:
+        if step is not None and self.attempts:
+            attempt = self.attempts[-1]
+            self.samples.append(StepSample(max(at, attempt.since), attempt.number, step, step))
             if len(self.samples) > 2 * SAMPLES_MOST:
                 self.samples = thinned(self.samples, SAMPLES_MOST)
 
-    # --- a record each --------------------------------------------------------------------------------------------
-
-    def _started(self, record: Record, at: float) -> None:
+    def _started(self, record: Record) -> None:
         command = record.get("command")
         self.command = tuple(map(str, command)) if isinstance(command, list) else ()
         self.verdict = self.exit_code = self.why = None
-        self.open, self._begun = True, at
-        if self._life is not None and self._life.stopped:
-            self._now(stopped=False, again=True)
-        self._begins({**record, "reason": "started"} if self.lives else record, at)
+        self.open, self._began = True, self._at
+        if self.attempts and self.attempts[-1].stopped:
+            self._update(stopped=False, again=True)
+        self._begin_attempt({**record, "reason": "started"} if self.attempts else record)
 
-    def _restart(self, record: Record, at: float) -> None:
-        self._now(until=at, again=True)
-        self._begins(record, at)
+    def _begin_attempt(self, record: Record) -> None:
+        number, reason = integer(record.get("attempt")) or len(self.attempts) + 1, string(record.get("reason")) or ""
+        self.attempts.append(AttemptSpan(number, reason, self._at, self._at, offset=self._offset or 0.0))
 
-    def _begins(self, record: Record, at: float) -> None:
-        life = Life(whole(record.get("attempt")) or len(self.lives) + 1, text(record.get("reason")), at, at)
-        self.lives.append(life._replace(offset=self._offset or 0.0))
-
-    def _first_beat(self, record: Record, at: float) -> None:
-        self._now(first_beat=at)
-        self._stepped(at, whole(record.get("step")))
-
-    def _progress(self, record: Record, at: float) -> None:
-        step = whole(record.get("step"))
-        self._stepped(at, step)
-        if record.get("by") == "checkpoint" and self._life is not None:
-            self._now(saved=at)
-            self.checkpoints.append(Checkpoint(at, self._life.number, step))
-
-    def _suspect(self, record: Record, at: float) -> None:
-        self._mark(record, "suspect", sentence(record))
-
-    def _cleared(self, record: Record, at: float) -> None:
-        self._mark(record, "cleared", text(record.get("why")))
-
-    def _hang(self, record: Record, at: float) -> None:
-        age, where = number(record.get("age")) or 0.0, text(record.get("why"))
-        why = sentence(record) + (f", at {where}" if where else "")
-        self._mark(record, "hang", why)
-        self._stepped(at - age, whole(record.get("step")))
-        self._now(cause="hang", why=why, silent=at - age, verdict=at, report=text(record.get("report")) or None)
-
-    def _fault(self, record: Record, at: float) -> None:
-        words = " ".join(text(record.get(name)) for name in ("device", "code", "severity"))
-        self._mark(record, "fault", words)
-        if record.get("severity") in ACTING and self._life is not None and self._life.cause is None:
-            self._now(cause="fault", why=words, verdict=at)
-
-    def _exited(self, record: Record, at: float) -> None:
-        signal, code = whole(record.get("signal")), whole(record.get("code"))
-        status = f"signal {signal} ended the command" if signal is not None else f"the command exited with {code}"
-        life = self._life
-        if life is None or life.verdict is not None:
-            self._now(rested=at)
+    def _exited(self, record: Record, why: str) -> None:
+        at, attempt = self._at, self.attempts[-1] if self.attempts else None
+        if attempt is None or attempt.verdict is not None:
+            self._update(rested=at)
             return
-        self._now(verdict=at, rested=at)
-        if code != 0 and life.cause is None:
-            why = text(record.get("why")) or status
-            self._mark(record, "failure", why)
-            self._now(cause="failure", why=why)
+        self._update(verdict=at, rested=at)
+        signal, code = integer(record.get("signal")), integer(record.get("code"))
+        if code != 0 and attempt.cause is None:
+            status = f"signal {signal} ended the command" if signal is not None else f"the command exited with {code}"
+            self._mark(record, "failure", why or status)
+            self._update(cause="failure", why=why or status)
 
-    def _stopping(self, record: Record, at: float) -> None:
-        life = self._life
-        if record.get("by") == "outside":  # it may go on for long, and save what it did
-            self._mark(record, "stop", f"stop asked by signal {whole(record.get('signal'))}")
-            if life is not None and life.cause is None:
-                self._now(cause="stop")
+    def _stopping(self, record: Record) -> None:
+        attempt = self.attempts[-1] if self.attempts else None
+        if record.get("by") == "outside":  # the command may go on for long, and save its work
+            self._mark(record, "stop", f"stop asked by signal {integer(record.get('signal'))}")
+            if attempt is not None and attempt.cause is None:
+                self._update(cause="stop")
             return
-        if life is not None and life.verdict is None:
-            self._now(verdict=at)
-        self._now(rested=at)
+        if attempt is not None and attempt.verdict is None:
+            self._update(verdict=self._at)
+        self._update(rested=self._at)
 
-    def _killed(self, record: Record, at: float) -> None:
-        self._now(rested=at, killed=whole(record.get("processes")))
-
-    def _healing(self, record: Record, at: float) -> None:
-        if self._life is not None:
-            self._now(rests=(*self._life.rests[-63:], (at, "healing" if record.get("device") else "waiting")))
-
-    def _escalated(self, record: Record, at: float) -> None:
-        self._mark(record, "escalated", f"{text(record.get('verdict'))} ({whole(record.get('exit_code'))})")
-
-    def _order(self, record: Record, at: float) -> None:
-        if record.get("ok"):
-            self._mark(record, "order", f"{text(record.get('what'))} by {text(record.get('by'))}")
-
-    def _paused(self, record: Record, at: float) -> None:
-        self._paused_since = at if self._paused_since is None else self._paused_since
-
-    def _resumed(self, record: Record, at: float) -> None:
-        """For as long as nothing had moved in the pause it stood; the rest of it counts as any time."""
-        stood = number(record.get("stood")) or 0.0
+    def _resumed(self, stood: float) -> None:
+        """The end of a pause: the `stood` seconds without any movement are lost, the rest counts as usual."""
         if self._paused_since is not None and stood > 0:
-            self.paused.append(Stretch(max(self._paused_since, at - stood), at, "paused"))
+            self.paused.append(LostInterval(max(self._paused_since, self._at - stood), self._at, "paused"))
         self._paused_since = None
 
-    def _ended(self, record: Record, at: float) -> None:
-        self.verdict, self.exit_code = text(record.get("verdict")), whole(record.get("exit_code"))
-        self.why = text(record.get("why"))
+    def _ended(self, record: Record, why: str) -> None:
+        self.verdict, self.exit_code = string(record.get("verdict")) or "", integer(record.get("exit_code"))
+        self.why = why
         if self.open:
-            self._now(kept=self.exit_code == 0, stopped=self.verdict == STOPPED)
-            self._finished(at)
-        self._offset = None  # whatever comes next is another ftrun's
+            self._update(kept=self.exit_code == 0, stopped=self.verdict == STOPPED)
+            self._finish_run(self._at)
+        self._offset = None  # later records are of another ftrun
 
-    def _finished(self, at: float) -> None:
-        """This ftrun is at its end, or was found dead."""
-        self._resumed({}, at)
-        if self._begun is not None:
-            self._now(until=at)
-            self.runs.append((self._begun, at))
-        self.open, self._begun = False, None
+    def _finish_run(self, at: float) -> None:
+        """The present ftrun ended, or was killed, at this time."""
+        self._resumed(0.0)
+        if self._began is not None:
+            self._update(until=at)
+            self.runs.append((self._began, at))
+        self.open, self._began = False, None
 
     def _last_sign(self, before: float) -> float:
-        """Of this ftrun, which was killed."""
-        life = self._life
-        if life is None:
+        """When the present ftrun, which was killed, was last seen."""
+        if not self.attempts:
             return self._at
-        signs = (seen[life.number] + life.offset for seen in self._seen if life.number in seen)
+        attempt = self.attempts[-1]
+        signs = (seen[attempt.number] + attempt.offset for seen in self._seen if attempt.number in seen)
         return max((at for at in signs if self._at < at < before), default=self._at)
 
-    def close(self, now: float, lives: bool) -> None:
-        """Nothing more is known; `lives`: what runs still does."""
-        if not self.open:
-            return
-        self._finished(max(self._at, now) if lives else self._last_sign(now))
-        self._now(under_way=lives, cut_off=not lives)
-        self.open = lives
 
-
-HEARD: Final = frozenset(
-    (
-        *("started", "restart", "first_beat", "progress", "suspect", "cleared", "hang", "fault", "exited", "stopping"),
-        *("killed", "healing", "escalated", "order", "paused", "resumed", "ended"),
-    )
-)
-
-
-OF_AN_ATTEMPT: Final = ("restart", "first_beat", "progress", "suspect", "hang", "exited")
-
-
-def sentence(record: Record) -> str:
-    """A finding, short."""
-    silent = Silent(whole(record.get("rank")), whole(record.get("step")), text(record.get("section")))
-    rule = text(record.get("rule"))
+def finding_text(record: Record) -> str:
+    """A finding of a hang rule, short."""
+    silent = Silent(integer(record.get("rank")), integer(record.get("step")), string(record.get("section")) or "")
+    rule = string(record.get("rule"))
     return next((known.brief(silent) for name, known in RULES.items() if name == rule), RULES["step"].brief(silent))

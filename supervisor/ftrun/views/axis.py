@@ -1,4 +1,4 @@
-"""Axes: where an instant or a step lies in a picture, and which of them are worth a tick."""
+"""Axes: where a time or a step lies in a picture, and which of them have a tick."""
 
 import math
 from collections.abc import Sequence
@@ -6,18 +6,19 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
-PACES: Final = (
+INTERVALS: Final = (
     *(0.001, 0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0),
     *(MINUTE * n for n in (1, 2, 5, 10, 15, 30)),
     *(HOUR * n for n in (1, 2, 3, 6, 12)),
     *(DAY * n for n in (1, 2, 4, 7, 14, 28, 91, 182, 365)),
 )
-BREAK: Final = 28.0  # px, of a gap that is drawn shorter than it was
-LONG: Final = 0.06  # a gap of more than this part of all the rest is
+BREAK: Final = 28.0  # px of a gap that is cut out
+APART: Final = 104.0  # px between two ticks
+LONG: Final = 0.06  # a gap longer than this share of all runs is cut out
 
 
-class Piece(NamedTuple):
-    """A stretch of time and where it is drawn."""
+class Segment(NamedTuple):
+    """A part of the time axis without a gap, and where it is drawn, in px."""
 
     since: float
     until: float
@@ -28,11 +29,11 @@ class Piece(NamedTuple):
 class Tick(NamedTuple):
     x: float
     label: str
-    day: str  # only where it is another than before
+    day: str  # empty: the same as that of the tick before
 
 
-def pieces(runs: Sequence[tuple[float, float]], left: float, right: float) -> tuple[Piece, ...]:
-    """The axis, cut where nothing ran for long.  No runs: none."""
+def segments(runs: Sequence[tuple[float, float]], left: float, right: float) -> tuple[Segment, ...]:
+    """The axis, without the long gaps in which nothing ran."""
     if not runs:
         return ()
     busy = sum(until - since for since, until in runs)
@@ -43,71 +44,69 @@ def pieces(runs: Sequence[tuple[float, float]], left: float, right: float) -> tu
         else:
             joined[-1][1] = until
     length = sum(until - since for since, until in joined) or 1.0
-    room, found, x = right - left - BREAK * (len(joined) - 1), list[Piece](), left
+    room, found, x = right - left - BREAK * (len(joined) - 1), list[Segment](), left
     for since, until in joined:
         width = room * (until - since) / length if length > 0 and until > since else room / len(joined)
-        found.append(Piece(since, until, x, min(right, x + width)))
+        found.append(Segment(since, until, x, min(right, x + width)))
         x += width + BREAK
     return tuple(found)
 
 
-def place(at: float, axis: Sequence[Piece]) -> float:
-    """In px; what lies in a gap is at its edge."""
-    for piece in axis:
-        if at <= piece.until:
-            if at <= piece.since or piece.until <= piece.since:
-                return piece.left
-            return piece.left + (piece.right - piece.left) * (at - piece.since) / (piece.until - piece.since)
+def position(at: float, axis: Sequence[Segment]) -> float:
+    """In px; a time within a gap is at its edge."""
+    for segment in axis:
+        if at <= segment.until:
+            if at <= segment.since or segment.until <= segment.since:
+                return segment.left
+            return segment.left + (segment.right - segment.left) * (at - segment.since) / (
+                segment.until - segment.since
+            )
     return axis[-1].right
 
 
-def ticks(axis: Sequence[Piece], apart: float = 104.0) -> tuple[Tick, ...]:
-    """At round instants of UTC, at least so many px apart."""
-    longest = max(axis, key=lambda piece: piece.right - piece.left, default=None)
+def ticks(axis: Sequence[Segment]) -> tuple[Tick, ...]:
+    """At round times of UTC, about APART px apart."""
+    longest = max(axis, key=lambda segment: segment.right - segment.left, default=None)
     if longest is None or longest.until <= longest.since:
         return ()
     rate = (longest.until - longest.since) / (longest.right - longest.left)
-    pace = next((pace for pace in PACES if pace >= rate * apart), PACES[-1])
+    interval = next((one for one in INTERVALS if one >= rate * APART), INTERVALS[-1])
     found: list[Tick] = []
     day = ""
-    for piece in axis:
-        first = math.ceil(piece.since / pace)
-        for number in range(first, min(math.floor(piece.until / pace), first + 200) + 1):
-            x = place(number * pace, [piece])
-            if found and x - found[-1].x < 0.7 * apart:
+    for segment in axis:
+        first = math.ceil(segment.since / interval)
+        for number in range(first, min(math.floor(segment.until / interval), first + 200) + 1):
+            at = number * interval
+            x = position(at, [segment])
+            if found and x - found[-1].x < 0.7 * APART:
                 continue
-            label, of = _label(number * pace, pace), _day(number * pace)
-            found.append(Tick(x, label, of if of != day and pace < DAY else ""))
-            day = of
+            new_day = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+            found.append(Tick(x, _label(at, interval), new_day if new_day != day and interval < DAY else ""))
+            day = new_day
     return tuple(found)
 
 
-def _label(at: float, pace: float) -> str:
+def _label(at: float, interval: float) -> str:
     moment = datetime.fromtimestamp(at, UTC)
-    if pace >= DAY:
-        return moment.strftime("%b %d") if pace < 180 * DAY else moment.strftime("%Y-%m-%d")
-    if pace >= MINUTE:
+    if interval >= DAY:
+        return moment.strftime("%b %d") if interval < 180 * DAY else moment.strftime("%Y-%m-%d")
+    if interval >= MINUTE:
         return moment.strftime("%H:%M")
-    if pace >= 1:
+    if interval >= 1:
         return moment.strftime("%H:%M:%S")
-    return moment.strftime("%H:%M:%S.%f")[: 10 if pace >= 0.1 else 12]
+    return moment.strftime("%H:%M:%S.%f")[: 10 if interval >= 0.1 else 12]
 
 
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
-
-
-def rounds(low: int, high: int, most: int = 6) -> tuple[int, ...]:
-    """Round whole numbers from at or below `low` to at or above `high`."""
-    span = max(1, high - low)
-    raw = span / most
+def round_numbers(low: int, high: int) -> tuple[int, ...]:
+    """About six round integers, from at or below `low` to at or above `high`."""
+    raw = max(1, high - low) / 6
     power = 10 ** max(0, math.floor(math.log10(raw))) if raw >= 1 else 1
-    pace = next((power * n for n in (1, 2, 5, 10) if power * n >= raw), power * 10)
-    first, last = low // pace, -(-high // pace)
-    return tuple(pace * n for n in range(first, max(last, first + 1) + 1))
+    interval = next((power * n for n in (1, 2, 5, 10) if power * n >= raw), power * 10)
+    first, last = low // interval, -(-high // interval)
+    return tuple(interval * n for n in range(first, max(last, first + 1) + 1))
 
 
-def short(number: int) -> str:
+def short_number(number: int) -> str:
     """As a label: 1,200; 45k; 1.2M."""
     for power, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if abs(number) >= 10 * power or (abs(number) >= power and power > 1000):

@@ -1,47 +1,41 @@
-"""What became of a run, as plain values: `events.jsonl` and `steps.jsonl`, read and put in order.
+"""The history of a run as plain values, from `events.jsonl` and `steps.jsonl`.
 
 Times are seconds since the epoch.  Within one ftrun they follow its monotonic clock, so that a step of the wall clock
 moves nothing; from one ftrun to the next, which may be of another boot, they follow the wall clock, and never go back.
 """
 
-import errno
-import json
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ftrun.core.accounting.totals import Figures, figures
-from ftrun.views import liveness, state
-from ftrun.views import lost_time as losses
+from ftrun.views import liveness, lost_time, rundir, state
 from ftrun.views.attempts import SAMPLES_MOST, AttemptHistory, Checkpoint, Mark, thinned
-from ftrun.views.lost_time import Life, StepSample, Stretch
-from ftrun.views.record_tail import Record
-from ftrun.views.rundir import NoRunDir
-from ftrun.views.validated import number, whole
+from ftrun.views.lost_time import AttemptSpan, LostInterval, StepSample
+from ftrun.views.record_files import GrowingFile, Record, parsed
+from ftrun.views.state import integer, number
 
-RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; of more records nobody could make out a thing
+RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; a picture of more records would be unreadable
 STEPS_MOST: Final = 16 << 20
 CHECKPOINTS_MOST: Final = 5_000
-LINE_MOST: Final = 1 << 20
 
 
 class History(NamedTuple):
-    """`runs`: from when to when an ftrun was at work in this run dir.  `lost`: where its lost time is drawn; no two of
-    them overlap.  `figures`: how much that was, by the account of `state.json`; None where there is none to read, so
-    that the stretches have to tell.  `saved`: how many checkpoints there were, of which `checkpoints` are some.
-    `open`: an ftrun is at work.  `problems`: what could not be read."""
+    """`runs`: from when to when an ftrun worked in this run dir.  `lost`: where its lost time is drawn; no two of the
+    intervals overlap.  `figures`: how much that was, by the account in `state.json`; None where there is none, so that
+    the intervals are summed up.  `saved`: how many checkpoints there were; `checkpoints` has some of them.  `open`: an
+    ftrun is working.  `problems`: what could not be read."""
 
     run_dir: str
     command: tuple[str, ...] = ()
     runs: tuple[tuple[float, float], ...] = ()
-    attempts: tuple[Life, ...] = ()
+    attempts: tuple[AttemptSpan, ...] = ()
     samples: tuple[StepSample, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     saved: int = 0
     marks: tuple[Mark, ...] = ()
-    lost: tuple[Stretch, ...] = ()
+    lost: tuple[LostInterval, ...] = ()
     open: bool = False
     verdict: str | None = None
     exit_code: int | None = None
@@ -51,189 +45,169 @@ class History(NamedTuple):
 
     @property
     def wall(self) -> float:
-        """Seconds in which an ftrun was at work here."""
-        return self.spanned if self.figures is None else self.figures.wall
+        """Seconds in which an ftrun worked here."""
+        return self.drawn_wall if self.figures is None else self.figures.wall
 
     @property
-    def spanned(self) -> float:
+    def drawn_wall(self) -> float:
         """The same, as it is drawn."""
         return sum(until - since for since, until in self.runs)
 
     @property
     def totals(self) -> dict[str, float]:
-        """Lost seconds by why, in the order in which they are always told; only what there is."""
-        found = self.drawn if self.figures is None else self.figures.lost
-        return {why: found[why] for why in losses.WHYS if found.get(why, 0.0) > 0}
+        """Lost seconds by reason, in a fixed order, without zeros."""
+        found = self.drawn_totals if self.figures is None else self.figures.lost
+        return {why: found[why] for why in lost_time.REASONS if found.get(why, 0.0) > 0}
 
     @property
-    def drawn(self) -> dict[str, float]:
-        """Seconds of the stretches, by why."""
-        found = {why: sum(s.until - s.since for s in self.lost if s.why == why) for why in losses.WHYS}
-        return {why: seconds for why, seconds in found.items() if seconds > 0}
+    def drawn_totals(self) -> dict[str, float]:
+        """Seconds of the intervals, by reason."""
+        return {why: sum(s.until - s.since for s in self.lost if s.why == why) for why in lost_time.REASONS}
 
     @property
-    def worth(self) -> dict[str, float]:
-        """The same, of what is worth a word."""
+    def shown_totals(self) -> dict[str, float]:
+        """The totals that are large enough to be shown."""
         return {why: seconds for why, seconds in self.totals.items() if seconds >= max(0.05, self.wall / 10_000)}
 
     @property
     def goodput(self) -> float | None:
-        """Time that is not lost, of all: 0 to 1; None where nobody knows yet."""
+        """The share of time that is not lost: 0 to 1; None: not yet known."""
         if self.figures is not None:
             return self.figures.goodput
         return max(0.0, 1 - sum(self.totals.values()) / self.wall) if self.wall > 0 else None
 
 
-class Known(NamedTuple):
-    """What `state.json` tells: whether an ftrun `lives`; of its last attempt the last step, and when it was last seen
-    (CLOCK_MONOTONIC); and where the time went."""
+class KnownState(NamedTuple):
+    """What `state.json` says: whether an ftrun is `alive`; the number of its last attempt, its last step, and when it
+    was last seen (CLOCK_MONOTONIC); and where the time went."""
 
-    lives: bool = True
+    alive: bool = True
     attempt: int = 0
     step: int | None = None
     seen: float | None = None
     figures: Figures | None = None
 
 
-UNKNOWN: Final = Known()
+UNKNOWN: Final = KnownState()
 
 
 def read(run_dir: str, now: float | None = None) -> History:
-    """Of a running ftrun (up to `now`, of `time.time`; None: just now), or of one that is gone.  Lines that are torn or
-    are no records are passed over.  NoRunDir where there are none at all."""
+    """Of a running ftrun (up to `now`, of `time.time`; None: the present), or of one that is gone.  Lines that are torn
+    or no records are skipped.  NoRunDir if there are no records."""
     wall = time.time()
     now = wall if now is None else now
-    known = _known(run_dir, time.monotonic() + now - wall)  # first: an end that comes now is on record then
-    records, problems = _lines(f"{run_dir}/events.jsonl", RECORDS_MOST)
+    known = _known_state(run_dir, time.monotonic() + now - wall)  # first: a later end is then in the records
+    rundir.check(run_dir)
+    problems: list[str] = []
     try:
-        steps, cut = _lines(f"{run_dir}/steps.jsonl", STEPS_MOST)
-        problems += cut
-    except NoRunDir:
-        steps = iter(())  # nothing stepped
-    found = fold(run_dir, records, steps, now, known)
-    return found._replace(problems=tuple(problems))
+        records = _read(f"{run_dir}/events.jsonl", RECORDS_MOST, problems)
+        steps = _read(f"{run_dir}/steps.jsonl", STEPS_MOST, problems)
+        return fold(run_dir, records, steps, now, known)._replace(problems=tuple(problems))
+    except OSError as error:
+        raise rundir.NoRunDir(f"{error.filename or run_dir}: {error.strerror}") from None
 
 
-def _known(run_dir: str, now: float) -> Known:
+def _known_state(run_dir: str, now: float) -> KnownState:
     """`now`: CLOCK_MONOTONIC."""
     found = state.load(run_dir)
     run = found.part("run")
-    lives = liveness.is_running(run_dir, run)
+    alive = liveness.is_running(run_dir, run)
     if found.ledger is None:
-        return Known(lives)
+        return KnownState(alive)
     account = found.ledger.account
-    spent = figures(account, now if lives and liveness.same_boot(run) else None)
-    kept = spent if spent.wall > 0 else None
-    return Known(lives, found.ledger.start_cnt, found.ledger.last_step, account.at, kept)
+    spent = figures(account, now if alive and liveness.same_boot(run) else None)
+    return KnownState(
+        alive, found.ledger.start_cnt, found.ledger.last_step, account.at, spent if spent.wall > 0 else None
+    )
 
 
-def _lines(path: str, most: int) -> tuple[Iterator[Record], list[str]]:
+def _read(path: str, most: int, problems: list[str]) -> Iterator[Record]:
+    """The records in the last `most` bytes; none if there is no such file."""
     try:
-        stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-        found = os.fstat(stream.fileno())
-        if not stat.S_ISREG(found.st_mode):  # it may have no end
-            raise OSError(errno.EINVAL, "it is no file")
-        size = found.st_size
-        if size > most:
-            stream.seek(size - most)
-    except OSError as error:
-        raise NoRunDir(f"{path}: {error.strerror}") from None
-    shown = f"only the last {most >> 20} MiB of {path} are shown"
-    return _parsed(stream, path), [shown] if size > most else []
-
-
-def _parsed(stream: Any, path: str) -> Iterator[Record]:
-    with stream:
-        while True:
-            try:
-                line = stream.readline(LINE_MOST)
-            except OSError as error:
-                raise NoRunDir(f"{path}: {error.strerror}") from None
-            if not line:
-                return
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict):
-                yield record
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        return iter(())
+    if size > most:
+        problems.append(f"only the last {most >> 20} MiB of {path} are shown")
+    lines = GrowingFile(path, max(0, size - most)).lines()
+    return (found for line in lines if (found := parsed(line)) is not None)
 
 
 def fold(
-    run_dir: str, records: Iterable[Record], steps: Iterable[Record], now: float, known: Known = UNKNOWN
+    run_dir: str, records: Iterable[Record], steps: Iterable[Record], now: float, known: KnownState = UNKNOWN
 ) -> History:
     """Pure."""
-    seen = [step for record in steps if (step := _seen(record)) is not None]
-    told = AttemptHistory(
-        {step.attempt: step.at for step in seen}, {} if known.seen is None else {known.attempt: known.seen}
+    stepped = [step for record in steps if (step := _sample(record)) is not None]
+    found = AttemptHistory(
+        {step.attempt: step.at for step in stepped}, {} if known.seen is None else {known.attempt: known.seen}
     )
     for record in records:
-        told.hear(record)
-    told.close(now, known.lives)
-    lives = tuple(told.lives)
-    samples = _joined(told.samples, _placed(seen, lives))
-    samples = (*samples, *_last(samples, lives, known))
-    lives = losses.with_steps(lives, samples)
+        found.add(record)
+    found.finish(now, known.alive)
+    attempts = tuple(found.attempts)
+    samples = _joined(found.samples, _on_wall_clock(stepped, attempts))
+    samples = (*samples, *_last_step(samples, attempts, known))
+    attempts = lost_time.with_steps(attempts, samples)
     return History(
         run_dir=run_dir,
-        command=told.command,
-        runs=tuple(told.runs),
-        attempts=lives,
+        command=found.command,
+        runs=tuple(found.runs),
+        attempts=attempts,
         samples=samples,
-        checkpoints=tuple(thinned(told.checkpoints, CHECKPOINTS_MOST)),
-        saved=sum(checkpoint.step is not None for checkpoint in told.checkpoints),
-        marks=tuple(told.marks),
-        lost=losses.stretches(lives, samples, told.paused),
-        open=told.open,
-        verdict=told.verdict,
-        exit_code=told.exit_code,
-        why=told.why,
+        checkpoints=tuple(thinned(found.checkpoints, CHECKPOINTS_MOST)),
+        saved=sum(checkpoint.step is not None for checkpoint in found.checkpoints),
+        marks=tuple(found.marks),
+        lost=lost_time.lost_intervals(attempts, samples, found.paused),
+        open=found.open,
+        verdict=found.verdict,
+        exit_code=found.exit_code,
+        why=found.why,
         figures=known.figures,
     )
 
 
-def _seen(step: Record) -> StepSample | None:
+def _sample(step: Record) -> StepSample | None:
     """By its monotonic clock."""
-    mono, low, high = number(step.get("mono")), whole(step.get("low")), whole(step.get("high"))
+    mono, low, high = number(step.get("mono")), integer(step.get("low")), integer(step.get("high"))
     if mono is None or low is None or high is None:
         return None
-    return StepSample(mono, whole(step.get("attempt")) or 0, low, high)
+    return StepSample(mono, integer(step.get("attempt")) or 0, low, high)
 
 
-def _placed(steps: Iterable[StepSample], lives: tuple[Life, ...]) -> tuple[StepSample, ...]:
-    """Samples on the attempts that they are of: those know how their monotonic clock maps."""
-    by_number: dict[int, list[Life]] = {}
-    for life in lives:
-        by_number.setdefault(life.number, []).append(life)
+def _on_wall_clock(steps: Iterable[StepSample], attempts: Sequence[AttemptSpan]) -> tuple[StepSample, ...]:
+    """The samples of these attempts, by the wall clock: each attempt has the offset of its monotonic clock."""
+    by_number: dict[int, list[AttemptSpan]] = {}
+    for attempt in attempts:
+        by_number.setdefault(attempt.number, []).append(attempt)
     found: list[StepSample] = []
     for step in steps:
-        for life in reversed(by_number.get(step.attempt, [])):
-            at = step.at + life.offset
-            if life.since - 1 <= at <= life.until + 1:
-                found.append(step._replace(at=min(max(at, life.since), life.until)))
+        for attempt in reversed(by_number.get(step.attempt, [])):
+            at = step.at + attempt.offset
+            if attempt.since - 1 <= at <= attempt.until + 1:
+                found.append(step._replace(at=min(max(at, attempt.since), attempt.until)))
                 break
     found.sort()
     return tuple(thinned(found, SAMPLES_MOST))
 
 
-def _joined(told: list[StepSample], placed: tuple[StepSample, ...]) -> tuple[StepSample, ...]:
-    """The samples, with what records tell of an attempt before its first and after its last one: records know one step
-    where samples know those of all ranks."""
+def _joined(recorded: list[StepSample], sampled: tuple[StepSample, ...]) -> tuple[StepSample, ...]:
+    """The samples, and the steps in records before the first and after the last sample of an attempt: a record has the
+    step of one rank, a sample those of all ranks."""
     ends: dict[int, tuple[StepSample, StepSample]] = {}
-    for sample in placed:
+    for sample in sampled:
         ends[sample.attempt] = (ends.get(sample.attempt, (sample,))[0], sample)
-    beyond = [s for s in told if s.attempt not in ends or s < ends[s.attempt][0] or s > ends[s.attempt][1]]
-    return tuple(sorted((*placed, *thinned(beyond, SAMPLES_MOST))))
+    beyond = [s for s in recorded if s.attempt not in ends or s < ends[s.attempt][0] or s > ends[s.attempt][1]]
+    return tuple(sorted((*sampled, *thinned(beyond, SAMPLES_MOST))))
 
 
-def _last(samples: Sequence[StepSample], lives: Sequence[Life], known: Known) -> list[StepSample]:
-    """The last step of the last attempt, which comes after its last sample.  One that never stepped has none: what is
-    known is of the one before."""
+def _last_step(samples: Sequence[StepSample], attempts: Sequence[AttemptSpan], known: KnownState) -> list[StepSample]:
+    """The last step of the last attempt, if it came after its last sample.  An attempt without samples has none: the
+    known step is of an attempt before."""
     last = samples[-1] if samples else None
-    if known.step is None or last is None or not lives or not last.attempt == known.attempt == lives[-1].number:
+    if known.step is None or last is None or not attempts or not last.attempt == known.attempt == attempts[-1].number:
         return []
-    life = lives[-1]
-    at = life.worked_until if known.seen is None else min(life.worked_until, known.seen + life.offset)
-    if known.step <= last.high or at < max(last.at, life.since):
+    attempt = attempts[-1]
+    at = attempt.worked_until if known.seen is None else min(attempt.worked_until, known.seen + attempt.offset)
+    if known.step <= last.high or at < max(last.at, attempt.since):
         return []
-    return [StepSample(at, life.number, known.step, known.step)]
+    return [StepSample(at, attempt.number, known.step, known.step)]

@@ -1,4 +1,4 @@
-"""The timeline as a page of its own: one file, no script, nothing from elsewhere, light or dark."""
+"""The timeline as a page: one file without scripts and external resources, in light and dark colours."""
 
 from html import escape
 from typing import Final
@@ -7,10 +7,10 @@ from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import printable
 from ftrun.views import svg, timeline
 from ftrun.views.history import History
-from ftrun.views.lost_time import Life
+from ftrun.views.lost_time import AttemptSpan
 from ftrun.views.shapes import PALETTE
 
-ROWS: Final = 500  # of the table; the last ones
+ROWS: Final = 500  # attempts in the table; the last ones
 HEADS: Final = ("Start", "Why", "Began (UTC)", "Lasted", "Steps", "Ended by", "What happened")
 
 
@@ -34,9 +34,10 @@ def _style() -> str:
 
 
 def render(history: History) -> str:
-    """Foreign text in it is escaped."""
+    """Text from elsewhere is escaped."""
     title = escape(printable(f"ftrun: {' '.join(history.command) or history.run_dir}"))
     picture = svg.render(timeline.draw(history), alone=False)
+    problems = "".join(f"<p>{escape(printable(problem))}</p>" for problem in history.problems)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -44,21 +45,16 @@ def render(history: History) -> str:
         f"<title>{title}</title><style>{_style()}{svg.STYLE}</style></head>\n<body><main>"
         f'<h1>Timeline of a run</h1><p class="muted">{escape(printable(timeline.describe(history)))}</p>\n'
         f'<div class="wide" tabindex="0" role="region" aria-label="Timeline">{picture}</div>\n'
-        f"{_problems(history)}{_lost(history)}{_attempts(history)}</main></body></html>\n"
+        f"{problems}{_lost(history)}{_attempts(history)}</main></body></html>\n"
     )
 
 
-def _problems(history: History) -> str:
-    return "".join(f"<p>{escape(printable(problem))}</p>" for problem in history.problems)
-
-
 def _lost(history: History) -> str:
-    """Where the time went."""
     if not history.wall:
         return ""
     totals = history.totals
     rows = [("kept", max(0.0, history.wall - sum(totals.values())), "work that was kept")]
-    rows += [(why, value, timeline.MEANINGS[why]) for why, value in history.worth.items()]
+    rows += [(why, value, timeline.MEANINGS[why]) for why, value in history.shown_totals.items()]
     body = "".join(
         f'<tr><th scope="row">{why}</th><td class="n">{seconds(value)}</td>'
         f'<td class="n">{value / history.wall:.1%}</td><td>{meaning}</td></tr>'
@@ -75,8 +71,8 @@ def _attempts(history: History) -> str:
     shown = history.attempts[-ROWS:]
     heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
     left = len(history.attempts) - len(shown)
-    note = f'<p class="muted">The first {left} are left out.</p>' if left else ""
-    rows = "".join(_row(history, life) for life in shown)
+    note = f'<p class="muted">The first {left} are not shown.</p>' if left else ""
+    rows = "".join(_row(history, attempt) for attempt in shown)
     return (
         '<section aria-labelledby="starts"><h2 id="starts">Starts</h2>'
         f'{note}<div class="wide" tabindex="0" role="region" aria-label="Starts"><table><thead><tr>{heads}</tr></thead>'
@@ -84,23 +80,23 @@ def _attempts(history: History) -> str:
     )
 
 
-def _row(history: History, life: Life) -> str:
-    last = life is history.attempts[-1]
-    end, why = life.cause or "", life.why
-    if life.under_way:
-        end = f"{end}, not yet followed" if end else "under way"
-    elif life.cut_off:
+def _row(history: History, attempt: AttemptSpan) -> str:
+    last = attempt is history.attempts[-1]
+    end, why = attempt.cause or "", attempt.why
+    if attempt.under_way:
+        end = f"{end}, no new start yet" if end else "running"
+    elif attempt.cut_off:
         end = end or "cut off"
     elif not end:
-        end = "success" if life.kept else (history.verdict or "") if last else ""
+        end = "success" if attempt.kept else (history.verdict or "") if last else ""
         why = history.why or "" if last else ""
     cells = [
-        timeline.reason(life) or "first",
-        timeline.stamp(life.since),
-        seconds(life.until - life.since),
-        "" if life.first_step is None else f"{life.first_step} to {life.last_step}",
+        timeline.reason(attempt) or "first",
+        timeline.stamp(attempt.since),
+        seconds(attempt.until - attempt.since),
+        "" if attempt.first_step is None else f"{attempt.first_step} to {attempt.last_step}",
         end,
         why,
     ]
     shown = "".join(f"<td>{escape(printable(cell))}</td>" for cell in cells)
-    return f'<tr><th scope="row">{life.number}</th>{shown}</tr>'
+    return f'<tr><th scope="row">{attempt.number}</th>{shown}</tr>'

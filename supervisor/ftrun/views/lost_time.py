@@ -1,20 +1,20 @@
-"""Where in the picture of a run its lost time is drawn: stretches, from what the records tell.
+"""Where in the picture of a run its lost time is drawn: intervals, from the records.
 
-How much was lost is not asked here: that is in the account of `state.json`, which `core/accounting/goodput.py` keeps.
-
-What the records do not tell is taken from the instants that they do: the tree is dead at the last of its records.
+How much time was lost is read from `state.json` (`core/accounting`), which knows more than the records.  The records
+do not say when the tree was dead: it is taken to be dead at the last record of its end.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from ftrun.core.accounting.totals import LostTime
 
-WHYS: Final = LostTime._fields
+REASONS: Final = LostTime._fields
 
 
-class Stretch(NamedTuple):
+class LostInterval(NamedTuple):
     since: float
     until: float
     why: str
@@ -29,13 +29,13 @@ class StepSample(NamedTuple):
     high: int
 
 
-class Life(NamedTuple):
-    """One attempt, from when it was to be executed until the next one was, or the end.
+class AttemptSpan(NamedTuple):
+    """One attempt, from its start until the next start or the end.
 
-    `cause`: hang, fault, failure or stop (from outside), if it ended of one.  `silent`: since when the one that hung
-    was.  `verdict`: when it was decided, or the command ended by itself; `rested`: the last record of its tree's end.
-    `offset`: from its monotonic clock to the wall clock.  `under_way`: it runs; `stopped`: by who asked for it, or
-    `cut_off`: its ftrun was killed, and no other one followed.
+    `cause`: hang, fault, failure or stop (from outside), if one of them ended it.  `silent`: since when the rank that
+    hung was silent.  `verdict`: when the end was decided, or the command ended by itself; `rested`: the last record of
+    the end of its tree.  `offset`: from its monotonic clock to the wall clock.  `under_way`: it is running; `stopped`:
+    it was stopped by request; `cut_off`: its ftrun was killed, and no other one followed.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Life(NamedTuple):
     silent: float | None = None
     verdict: float | None = None
     rested: float | None = None
-    rests: tuple[tuple[float, str], ...] = ()  # from when on it was healing or waiting, after that
+    rests: tuple[tuple[float, str], ...] = ()  # since when it was healing or waiting after that
     killed: int | None = None
     cause: str | None = None
     why: str = ""
@@ -68,71 +68,68 @@ class Life(NamedTuple):
 
     @property
     def undecided(self) -> bool:
-        """What of its work is kept shows only when another one follows."""
+        """How much of its work is kept is known only when another attempt follows."""
         return self.under_way or self.stopped or self.cut_off
 
 
-def with_steps(lives: Sequence[Life], samples: Sequence[StepSample]) -> tuple[Life, ...]:
-    """The same, with their first and last steps."""
+def with_steps(attempts: Sequence[AttemptSpan], samples: Sequence[StepSample]) -> tuple[AttemptSpan, ...]:
+    """The attempts with their first and last steps."""
     return tuple(
-        life._replace(first_step=of[0].low, last_step=max(s.high for s in of))
-        if (of := _within(samples, life))
-        else life
-        for life in lives
+        attempt._replace(first_step=own[0].low, last_step=max(s.high for s in own))
+        if (own := _of_attempt(samples, attempt))
+        else attempt
+        for attempt in attempts
     )
 
 
-def _within(samples: Sequence[StepSample], life: Life) -> Sequence[StepSample]:
-    first = bisect_left(samples, life.since, key=lambda s: s.at)
-    last = bisect_right(samples, life.until, first, key=lambda s: s.at)
-    return [sample for sample in samples[first:last] if sample.attempt == life.number]
+def _of_attempt(samples: Sequence[StepSample], attempt: AttemptSpan) -> Sequence[StepSample]:
+    first = bisect_left(samples, attempt.since, key=lambda s: s.at)
+    last = bisect_right(samples, attempt.until, first, key=lambda s: s.at)
+    return [sample for sample in samples[first:last] if sample.attempt == attempt.number]
 
 
-def stretches(lives: Sequence[Life], samples: Sequence[StepSample], paused: Sequence[Stretch]) -> tuple[Stretch, ...]:
-    """What was lost, in order, without overlaps; under `paused` nothing else counts."""
-    found: list[Stretch] = []
-    saves = any(life.saved is not None for life in lives)
-    for index, life in enumerate(lives):
-        following = lives[index + 1] if index + 1 < len(lives) else None
-        found += _startup(life)
-        found += _redone(life, following, saves, samples)
-        if life.silent is not None and life.verdict is not None:
-            found.append(Stretch(max(life.since, life.silent), life.verdict, "hang"))
-        found += _between(life, following)
-    counted = [piece for stretch in _apart(found) for piece in _without(stretch, paused)]
-    return tuple(_apart([*counted, *paused]))
+def lost_intervals(
+    attempts: Sequence[AttemptSpan], samples: Sequence[StepSample], paused: Sequence[LostInterval]
+) -> tuple[LostInterval, ...]:
+    """In order, without overlaps; within a pause only the pause counts."""
+    found: list[LostInterval] = []
+    saves = any(attempt.saved is not None for attempt in attempts)
+    for attempt, following in zip_longest(attempts, attempts[1:]):
+        if attempt.first_beat is not None:  # a command that sends no heartbeats has no startup
+            found.append(LostInterval(attempt.since, min(attempt.first_beat, attempt.worked_until), "startup"))
+        found += _redone(attempt, following, saves, samples)
+        if attempt.silent is not None and attempt.verdict is not None:
+            found.append(LostInterval(max(attempt.since, attempt.silent), attempt.verdict, "hang"))
+        found += _until_next_start(attempt, following)
+    counted = [part for interval in _disjoint(found) for part in _outside(interval, paused)]
+    return tuple(_disjoint([*counted, *paused]))
 
 
-def _apart(found: Iterable[Stretch]) -> list[Stretch]:
-    """In order; where two would overlap, as records in a strange order may have it, the first one counts."""
-    apart: list[Stretch] = []
-    for stretch in sorted(found):
-        since = max(stretch.since, apart[-1].until if apart else stretch.since)
-        if stretch.until > since:
-            apart.append(stretch._replace(since=since))
-    return apart
+def _disjoint(found: Iterable[LostInterval]) -> list[LostInterval]:
+    """In order; where two overlap, as in records of an unusual order, the first one counts."""
+    disjoint: list[LostInterval] = []
+    for interval in sorted(found):
+        since = max(interval.since, disjoint[-1].until if disjoint else interval.since)
+        if interval.until > since:
+            disjoint.append(interval._replace(since=since))
+    return disjoint
 
 
-def _startup(life: Life) -> list[Stretch]:
-    """A command that never beats has none."""
-    if life.first_beat is not None:
-        return [Stretch(life.since, min(life.first_beat, life.worked_until), "startup")]
-    return []
-
-
-def _redone(life: Life, following: Life | None, saves: bool, samples: Sequence[StepSample]) -> list[Stretch]:
-    """The work after what was kept, where a restart, or an end in trouble, threw it away."""
-    if life.kept or life.undecided:
+def _redone(
+    attempt: AttemptSpan, following: AttemptSpan | None, saves: bool, samples: Sequence[StepSample]
+) -> list[LostInterval]:
+    """The work after what was kept, if a restart or an unsuccessful end lost it."""
+    if attempt.kept or attempt.undecided:
         return []
-    begun, until = life.first_beat or life.since, life.worked_until
-    since = begun
+    since = began = attempt.first_beat or attempt.since
+    until = attempt.worked_until
     if saves:
-        since = life.saved or begun
-    elif life.again and following is not None and (next_steps := _within(samples, following)):
-        since = _reached(_within(samples, life), next_steps[0].high, until)  # as in the account: the furthest rank
-    elif life.again and following is not None and following.undecided and life.first_step is not None:
-        return []  # how far it goes back shows when it steps
-    return [Stretch(max(begun, since), until, "redone")] if until > max(begun, since) else []
+        since = attempt.saved or began
+    elif attempt.again and following is not None and (next_steps := _of_attempt(samples, following)):
+        since = _reached(_of_attempt(samples, attempt), next_steps[0].high, until)  # as in the account: the first rank
+    elif attempt.again and following is not None and following.undecided and attempt.first_step is not None:
+        return []  # unknown until the next attempt steps
+    return [LostInterval(max(began, since), until, "redone")] if until > max(began, since) else []
 
 
 def _reached(samples: Sequence[StepSample], step: int, otherwise: float) -> float:
@@ -147,25 +144,25 @@ def _reached(samples: Sequence[StepSample], step: int, otherwise: float) -> floa
     return otherwise
 
 
-def _between(life: Life, following: Life | None) -> list[Stretch]:
-    """From the verdict to the next start: the tree is ended, devices are healed, a start is waited for."""
-    if life.verdict is None:
+def _until_next_start(attempt: AttemptSpan, following: AttemptSpan | None) -> list[LostInterval]:
+    """From the verdict on: the tree is ended, devices are healed, the next start is awaited."""
+    if attempt.verdict is None:
         return []
-    ends = [(life.verdict, "stopping"), *life.rests]
-    backoff = life.cause == "failure" and (following is None or following.reason == "failure")
-    if backoff and not life.rests and (life.again or life.undecided):
-        ends.append((max(life.verdict, life.rested or life.verdict), "waiting"))
-    untils = [*(since for since, _ in ends[1:]), life.until]
-    return [Stretch(since, min(until, life.until), why) for (since, why), until in zip(ends, untils, strict=True)]
+    begins = [(attempt.verdict, "stopping"), *attempt.rests]
+    backoff = attempt.cause == "failure" and (following is None or following.reason == "failure")
+    if backoff and not attempt.rests and (attempt.again or attempt.undecided):
+        begins.append((max(attempt.verdict, attempt.rested or attempt.verdict), "waiting"))
+    ends = [*(since for since, _ in begins[1:]), attempt.until]
+    return [LostInterval(since, min(end, attempt.until), why) for (since, why), end in zip(begins, ends, strict=True)]
 
 
-def _without(stretch: Stretch, paused: Iterable[Stretch]) -> list[Stretch]:
-    """What is left of it outside of the pauses."""
-    left, since = [], stretch.since
+def _outside(interval: LostInterval, paused: Iterable[LostInterval]) -> list[LostInterval]:
+    """What is left of the interval outside of the pauses."""
+    left, since = [], interval.since
     for pause in paused:
-        if pause.until <= since or pause.since >= stretch.until:
+        if pause.until <= since or pause.since >= interval.until:
             continue
         if pause.since > since:
-            left.append(stretch._replace(since=since, until=pause.since))
+            left.append(interval._replace(since=since, until=pause.since))
         since = pause.until
-    return [*left, stretch._replace(since=since)] if since < stretch.until else left
+    return [*left, interval._replace(since=since)] if since < interval.until else left

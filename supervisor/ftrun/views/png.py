@@ -7,25 +7,24 @@ from typing import Final
 from PIL import Image, ImageDraw, ImageFont
 
 from ftrun.core.text.sentences import printable
-from ftrun.views.shapes import PALETTE, Line, Picture, Polyline, Rect, Shape, Text
-from ftrun.views.svg import SPACING
+from ftrun.views.shapes import HATCH_SPACING, PALETTE, Line, Picture, Polyline, Rect, Shape, Text
 
-SCALE: Final = 2  # for screens of many pixels
+SCALE: Final = 2  # pixels per CSS pixel
 FACES: Final = {False: "DejaVuSans.ttf", True: "DejaVuSans-Bold.ttf"}
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 def render(picture: Picture) -> bytes:
-    """At twice its size."""
+    """SCALE times its size."""
     size = (round(picture.width * SCALE), round(picture.height * SCALE))
     image = Image.new("RGB", size, PALETTE["ground"][0])
     painter = _Painter(image)
     for shape in picture.shapes:
         painter.paint(shape)
-    kept = BytesIO()
-    image.save(kept, "PNG", optimize=True)
-    return kept.getvalue()
+    content = BytesIO()
+    image.save(content, "PNG", optimize=True)
+    return content.getvalue()
 
 
 class _Painter:
@@ -49,11 +48,11 @@ class _Painter:
                     self._draw.line(points, outline, width, "curve")
             case Text():
                 font, anchor = self._font(shape.size, shape.bold), {"start": "ls", "middle": "ms", "end": "rs"}
-                text, place = printable(shape.text), (shape.x * SCALE, shape.y * SCALE)
+                text, at = printable(shape.text), (shape.x * SCALE, shape.y * SCALE)
                 try:
-                    self._draw.text(place, text, _colour(shape.fill, 1), font, anchor[shape.anchor])
-                except (UnicodeError, ValueError):  # a font without outlines knows Latin-1 only, and no anchors
-                    self._draw.text(place, text.encode("ascii", "replace").decode(), _colour(shape.fill, 1), font)
+                    self._draw.text(at, text, _colour(shape.fill, 1), font, anchor[shape.anchor])
+                except (UnicodeError, ValueError):  # a bitmap font has Latin-1 only, and no anchors
+                    self._draw.text(at, text.encode("ascii", "replace").decode(), _colour(shape.fill, 1), font)
 
     def _rect(self, shape: Rect) -> None:
         left, top = round(shape.x * SCALE), round(shape.y * SCALE)
@@ -64,9 +63,9 @@ class _Painter:
             return
         tile = Image.new("RGBA", (right - left, bottom - top))
         lines, width, height = ImageDraw.Draw(tile), *tile.size
-        # As SVG turns the pattern: lines through the origin of the picture, `SPACING` apart.
+        # As in the SVG pattern: lines through the origin of the picture, HATCH_SPACING apart.
         dx, dy = -sin(radians(shape.hatch)), cos(radians(shape.hatch))
-        apart, reach = SPACING * SCALE, width + height + abs(left) + abs(top)
+        apart, reach = HATCH_SPACING * SCALE, width + height + abs(left) + abs(top)
         corners = [(left + x) * dy - (top + y) * dx for x in (0, width) for y in (0, height)]
         for number in range(int(min(corners) // apart) - 1, int(max(corners) // apart) + 2):
             x, y = number * apart * dy - left, -number * apart * dx - top

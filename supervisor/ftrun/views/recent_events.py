@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import hang_rules
-from ftrun.views import record_tail, validated
-from ftrun.views.record_tail import Record
+from ftrun.views import record_files, state
+from ftrun.views.record_files import Record
 from ftrun.views.snapshot import Incident
 
 INCIDENT_EVENTS: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
@@ -45,7 +45,7 @@ def phase(recent: list[Record]) -> str:
 def reason(recent: list[Record]) -> str:
     """The reason of the last start among these records; empty if there is none."""
     found = next((record for record in reversed(recent) if record["event"] in ("started", "restart")), {})
-    return validated.text(found.get("reason")) or ""
+    return state.string(found.get("reason")) or ""
 
 
 def restarts(recent: list[Record]) -> dict[str, int]:
@@ -62,11 +62,11 @@ def last_incident(run_dir: str, recent: list[Record], further: bool) -> Incident
     """The last one; `further`: search also records of long ago, as there was an earlier attempt."""
     found = _incident(reversed(recent))
     if found is None and further:
-        found = _incident(record_tail.search_back(f"{run_dir}/events.jsonl", INCIDENT_EVENTS))
+        found = _incident(record_files.search_back(f"{run_dir}/events.jsonl", INCIDENT_EVENTS))
     if found is None:
         return None
     cause = {"exited": "failure", "escalated": str(found.get("cause"))}.get(found["event"]) or str(found["event"])
-    number = validated.whole(found.get("attempt")) or 0
+    number = state.integer(found.get("attempt")) or 0
     report = f"{run_dir}/reports/attempt-{number}/report.md"
     return Incident(
         str(found.get("time") or ""), number, cause, _why(found), report if os.path.exists(report) else None

@@ -14,11 +14,11 @@ from ftrun.core.machine.values import CAUSES, TOUCH, Ledger, Rank
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
-from ftrun.views import beatfile, live_verdict, liveness, recent_events, record_tail, state, steps, validated
+from ftrun.views import beatfile, live_verdict, liveness, recent_events, record_files, state, steps
 from ftrun.views.beatfile import BeatFileContent
 from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.next_action import next_action
-from ftrun.views.record_tail import Record
+from ftrun.views.record_files import Record
 from ftrun.views.rundir import check
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 from ftrun.views.state import State
@@ -31,7 +31,7 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     """`now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  It takes a few milliseconds, and the reads are bounded."""
     check(run_dir)
     now = time.monotonic() if now is None else now
-    recent, found = record_tail.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
+    recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
     problems = [problem for problem in (found.problem, _stale(run_dir)) if problem is not None]
     try:
         return _snapshot(run_dir, now, recent, found, problems)
@@ -59,21 +59,21 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
     newest: Record = recent[-1] if recent else {}
     clock = now
     if not alive or not liveness.same_boot(run):  # that clock is not ours: show it as of its last record
-        now = max(validated.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
+        now = max(state.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
     if not alive:
         phase = "cut off" if ended is None else "done"
     shown = Snapshot(
         run_dir=run_dir,
         alive=alive,
         phase=phase,
-        attempt=ledger.start_cnt or validated.whole(newest.get("attempt")) or 0,
+        attempt=ledger.start_cnt or state.integer(newest.get("attempt")) or 0,
         reason=recent_events.reason(recent) if found.ledger is None else ledger.reason,
-        command=validated.texts(run.get("command") or began.get("command")) or (),
-        version=run.get("version") or validated.text(began.get("version")) or "",
+        command=state.strings(run.get("command") or began.get("command")) or (),
+        version=run.get("version") or state.string(began.get("version")) or "",
         pid=found.rest.get("pid"),
-        part=run.get("part") or validated.text(began.get("phase")) or "",
+        part=run.get("part") or state.string(began.get("phase")) or "",
         schedule_cnt=None if found.ledger is None else ledger.schedule_cnt,
-        began=run.get("began") or validated.text(began.get("time")),
+        began=run.get("began") or state.string(began.get("time")),
         restarts=recent_events.restarts(recent),
         step=ledger.last_step,
         best_step=ledger.best_step,
@@ -83,13 +83,13 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         devices=_devices(run_dir, now),
         trouble=recent_events.last_incident(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
     )
-    if alive and (since := validated.number(status.get("since"))) is not None:
+    if alive and (since := state.number(status.get("since"))) is not None:
         shown = shown._replace(since=max(0.0, now - since))
     if found.ledger is not None:
         shown = _budgets(_accounted(shown, ledger, run, now), ledger, run)
     if ended is not None:
-        verdict, why = (validated.text(ended.get(name)) for name in ("verdict", "why"))
-        shown = shown._replace(verdict=verdict, exit_code=validated.whole(ended.get("exit_code")), why=why)
+        verdict, why = (state.string(ended.get(name)) for name in ("verdict", "why"))
+        shown = shown._replace(verdict=verdict, exit_code=state.integer(ended.get("exit_code")), why=why)
     if status.get("attempt") is not None:
         shown = _attempt(shown, now, clock, found, problems)
     else:
@@ -212,15 +212,15 @@ def _checkpoint_age(recent: list[Record]) -> float | None:
 def _devices(run_dir: str, now: float) -> tuple[DeviceNow, ...]:
     try:
         found = json.loads(procfs.read(f"{run_dir}/devices.json", state.LIMIT) or b"{}")
-        age = max(0.0, now - (validated.number(found.get("mono")) or now))
+        age = max(0.0, now - (state.number(found.get("mono")) or now))
         return tuple(_device(one)._replace(age=age) for one in found.get("devices", ()))
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return ()
 
 
 def _device(one: dict[str, Any]) -> DeviceNow:
-    used, total = (validated.whole(one.get(name)) for name in ("memory_used", "memory_total"))
-    util, power = (validated.number(one.get(name)) for name in ("util", "power"))
-    health, recovery = (validated.text(one.get(name)) for name in ("health", "recovery"))
-    found = DeviceNow(str(one["id"]), validated.text(one.get("name")) or "", util, used, total, power)
-    return found._replace(index=validated.whole(one.get("index")), health=health, recovery=recovery)
+    used, total = (state.integer(one.get(name)) for name in ("memory_used", "memory_total"))
+    util, power = (state.number(one.get(name)) for name in ("util", "power"))
+    health, recovery = (state.string(one.get(name)) for name in ("health", "recovery"))
+    found = DeviceNow(str(one["id"]), state.string(one.get("name")) or "", util, used, total, power)
+    return found._replace(index=state.integer(one.get("index")), health=health, recovery=recovery)

@@ -1,10 +1,10 @@
-"""What pictures are made of.  Lengths are CSS pixels, the origin is the upper left; colours are names of `PALETTE`."""
+"""The shapes of a picture.  Lengths are CSS pixels, the origin is the upper left; colours are names of `PALETTE`."""
 
 from typing import Final, NamedTuple
 
 
 class Rect(NamedTuple):
-    """`hatch`: the angle of the lines across it, in degrees; None: plain.  `title` is shown when one points at it."""
+    """`hatch`: the angle of its hatch lines in degrees; None: plain.  `title` is shown when one points at it."""
 
     x: float
     y: float
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Polyline(NamedTuple):
-    """With a `fill` it is closed."""
+    """A polygon if it has a `fill`."""
 
     points: tuple[tuple[float, float], ...]
     stroke: str = ""
@@ -55,7 +55,7 @@ Shape = Rect | Line | Polyline | Text
 
 
 class Picture(NamedTuple):
-    """`title` and `description` say in words what it shows."""
+    """`title` and `description` are for readers who do not see it."""
 
     width: float
     height: float
@@ -64,8 +64,8 @@ class Picture(NamedTuple):
     shapes: tuple[Shape, ...]
 
 
-# The colours of what was lost are those of Okabe and Ito, which stay apart for all kinds of colour blindness; each has
-# a hatch of its own as well.  For light and dark surroundings.
+# For light and dark pages.  The colours of lost time are those of Okabe and Ito, which differ for all kinds of colour
+# blindness; each has a hatch of its own as well.
 PALETTE: Final[dict[str, tuple[str, str]]] = {
     "ground": ("#ffffff", "#16181c"),
     "text": ("#1f2328", "#e8eaed"),
@@ -78,7 +78,7 @@ PALETTE: Final[dict[str, tuple[str, str]]] = {
     "saved": ("#007a59", "#3ecfa4"),
     "startup": ("#56b4e9", "#56b4e9"),
     "hang": ("#d55e00", "#e8752a"),
-    "hang-word": ("#ae4a00", "#f58a45"),
+    "hang-text": ("#ae4a00", "#f58a45"),
     "redone": ("#e69f00", "#e69f00"),
     "stopping": ("#cc79a7", "#cc79a7"),
     "healing": ("#0072b2", "#3d9bd6"),
@@ -90,6 +90,7 @@ PALETTE: Final[dict[str, tuple[str, str]]] = {
     "bad": ("#b3261e", "#ff8a80"),
     "good": ("#007a59", "#3ecfa4"),
 }
+HATCH_SPACING: Final = 6.0  # px between the lines of a hatch
 HATCHES: Final[dict[str, int | None]] = {
     "kept": None,
     "startup": 90,
@@ -102,16 +103,16 @@ HATCHES: Final[dict[str, int | None]] = {
 }
 
 
-def wide(text: str, size: float, bold: bool = False) -> float:
-    """About how wide it will be: whoever draws it may have another font, so rather too much."""
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """An estimate, rather too large: the font of the reader is not known."""
     units = sum(1.0 if ord(c) > 0x2E7F else 0.36 if c in " .,:;'|!()[]ijlt" else 0.62 for c in text)
     return units * size * (1.08 if bold else 1.0)
 
 
 def fitted(text: str, size: float, room: float, bold: bool = False) -> str:
-    """Cut to the room that there is."""
-    if wide(text, size, bold) <= room:
+    """The text, cut to a width of `room`."""
+    if text_width(text, size, bold) <= room:
         return text
-    while text and wide(text + "…", size, bold) > room:
+    while text and text_width(text + "…", size, bold) > room:
         text = text[: -max(1, len(text) // 16)]
     return f"{text.rstrip()}…" if text else ""

@@ -1,4 +1,4 @@
-"""Reads `state.json`."""
+"""Reads `state.json`, and checks values from files that may be damaged."""
 
 from typing import Any, Final, NamedTuple
 
@@ -6,9 +6,10 @@ from ftrun.core.machine.values import Ledger
 from ftrun.host import procfs
 from ftrun.messages.codec import Malformed
 from ftrun.messages.state import load_state
-from ftrun.views import validated
 
 LIMIT: Final = 4 << 20  # bytes
+LARGEST: Final = 1e15  # of any number that is shown
+Kind = Any  # a function that returns None for another kind of value; a dict of kinds by name; a list of one kind
 
 
 class State(NamedTuple):
@@ -34,6 +35,91 @@ def load(run_dir: str) -> State:
         ledger, rest = load_state(content)
     except Malformed as error:
         return State(problem=f"{path}: {error}: only the records are shown")
-    if (name := validated.misfit(rest, validated.STATE)) is not None:
+    if (name := malformed(rest, STATE)) is not None:
         return State(ledger, problem=f"{path}: {name} is malformed: only the records are shown")
     return State(ledger, rest)
+
+
+# --- values of unknown origin: each as the kind that is expected, or None ---------------------------------------------
+
+
+def number(found: object) -> float | None:
+    if isinstance(found, int | float) and not isinstance(found, bool) and abs(found) <= LARGEST:
+        return float(found)
+    return None
+
+
+def integer(found: object) -> int | None:
+    return found if type(found) is int and abs(found) <= LARGEST else None
+
+
+def string(found: object) -> str | None:
+    return found if isinstance(found, str) else None
+
+
+def strings(found: object) -> tuple[str, ...] | None:
+    return tuple(found) if isinstance(found, list) and all(isinstance(one, str) for one in found) else None
+
+
+def boolean(found: object) -> bool | None:
+    return found if isinstance(found, bool) else None
+
+
+class Optional:
+    """This kind, or null."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+
+def malformed(found: object, kind: Kind, name: str = "") -> str | None:
+    """The dotted name of the first value that is not of its kind, if any.  Missing and unknown names are accepted."""
+    if isinstance(kind, Optional):
+        return None if found is None else malformed(found, kind.kind, name)
+    if isinstance(kind, dict):
+        if not isinstance(found, dict):
+            return name
+        inner = (malformed(found[key], of, f"{name}.{key}".lstrip(".")) for key, of in kind.items() if key in found)
+        return next((one for one in inner if one is not None), None)
+    if isinstance(kind, list):
+        fits = isinstance(found, list) and all(malformed(one, kind[0]) is None for one in found)
+    else:
+        fits = kind(found) is not None
+    return None if fits else name
+
+
+LIMITS: Final = {name: Optional(number) for name in ("hang", "start", "section", "idle", "automatic")} | dict.fromkeys(
+    ("start_given", "auto", "idle_given", "automatic_learned"), boolean
+)
+ATTEMPT: Final = {
+    **dict.fromkeys(("number", "pid", "patience"), integer),
+    **dict.fromkeys(("spawned_at", "idle_raised", "start_raised"), number),
+    **{name: Optional(number) for name in ("stopped_at", "idle_since", "first_beat")},
+    **{name: [[number]] for name in ("aways", "raised")},
+    **dict.fromkeys(("moved", "accelerator"), boolean),
+}
+STATE: Final = {
+    "beat_dir": Optional(string),
+    "pid": Optional(integer),
+    "pid_start": Optional(integer),
+    "ended": boolean,
+    "run": {
+        **dict.fromkeys(("version", "boot", "began", "part"), string),
+        **{name: Optional(integer) for name in ("pid", "pid_start", "max_restarts")},
+        **dict.fromkeys(("command", "restart_on"), strings),
+        "mono": number,
+        "limits": LIMITS,
+        "sources": {f"{rule}-timeout": string for rule in ("hang", "start", "idle")},
+    },
+    "now": {
+        "phase": string,
+        "stage": Optional(string),
+        "deadline": Optional(number),
+        "held": Optional(string),
+        "want": {"want": string},
+        "paused": Optional({"since": number, "until": Optional(number)}),
+        "finding": Optional({"rank": Optional(integer)}),
+        "group": Optional({"what": string, "why": string}),
+        "attempt": Optional(ATTEMPT),
+    },
+}

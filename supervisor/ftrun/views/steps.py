@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ftrun.core.machine.values import Rank
-from ftrun.views import record_tail
+from ftrun.views import record_files
 
 LIMIT: Final = 16 << 10  # bytes at the end of the file
 WINDOW: Final = 60.0  # s over which the time per step is measured, if there are samples for so long
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 def samples(run_dir: str, attempt: int) -> list[Sample]:
     """The last samples of this attempt, oldest first; none if no rank reports steps."""
     found = []
-    for line in record_tail.lines(f"{run_dir}/steps.jsonl", LIMIT):
+    for line in record_files.last_lines(f"{run_dir}/steps.jsonl", LIMIT):
         try:
             one = json.loads(line)
             if one["attempt"] == attempt:

@@ -1,13 +1,13 @@
-"""Shapes as SVG: in light colours by its attributes alone, in those of the reader's scheme with `STYLE`."""
+"""Shapes as SVG: by their attributes in light colours, with `STYLE` in the colour scheme of the reader."""
 
 from html import escape
 from typing import Final
 
 from ftrun.core.text.sentences import printable
-from ftrun.views.shapes import PALETTE, Line, Picture, Polyline, Rect, Shape, Text
+from ftrun.views.shapes import HATCH_SPACING, PALETTE, Line, Picture, Polyline, Rect, Shape, Text
 
 FONT: Final = "system-ui, 'DejaVu Sans', 'Noto Sans', sans-serif"
-SPACING: Final = 6.0  # px between the lines of a hatch
+Attributes = dict[str, str | float]
 
 
 def _scheme(index: int) -> str:
@@ -22,96 +22,82 @@ STYLE: Final = f"{_scheme(0)}@media (prefers-color-scheme:dark){{{_scheme(1)}}}"
 
 
 def render(picture: Picture, alone: bool = True, prefix: str = "ft") -> str:
-    """`alone`: a document of its own, with its style and its ground.  Otherwise to be put into a page that has `STYLE`;
-    `prefix` is for the ids in it, where a page has several.  Foreign text is escaped."""
-    width, height = _n(picture.width), _n(picture.height)
-    name, words = f"{prefix}-title", f"{prefix}-desc"
-    head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-        f' role="img" aria-labelledby="{name} {words}" font-family="{escape(FONT)}">',
-        f'<title id="{name}">{_text(picture.title)}</title><desc id="{words}">{_text(picture.description)}</desc>',
-    ]
+    """`alone`: a document of its own, with its style and background.  Otherwise it is for a page that has `STYLE`;
+    `prefix` is for the ids in it, where a page has several.  Text from elsewhere is escaped."""
+    shapes = [_shape(shape, prefix) for shape in picture.shapes]
     if alone:
-        head.append(f"<style>{STYLE}</style>")
-    head += _hatches(picture, prefix)
-    ground = [_shape(Rect(0, 0, picture.width, picture.height, "ground"), prefix)] if alone else []
-    return "\n".join([*head, *ground, *(_shape(shape, prefix) for shape in picture.shapes), "</svg>\n"])
+        background = Rect(0, 0, picture.width, picture.height, "ground")
+        shapes = [f"<style>{STYLE}</style>", _shape(background, prefix), *shapes]
+    size = f"{picture.width:g} {picture.height:g}"
+    head: Attributes = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {size}"}
+    head |= {"width": picture.width, "height": picture.height, "role": "img", "font-family": FONT}
+    head |= {"aria-labelledby": f"{prefix}-title {prefix}-desc"}
+    title = _element("title", {"id": f"{prefix}-title"}, _text(picture.title))
+    description = _element("desc", {"id": f"{prefix}-desc"}, _text(picture.description))
+    return _element("svg", head, "\n".join(["", title + description, *_hatches(picture, prefix), *shapes, ""])) + "\n"
 
 
 def _hatches(picture: Picture, prefix: str) -> list[str]:
+    line: Attributes = {"class": "ft-hatch", "x1": 0.0, "y1": 0.0, "x2": 0.0, "y2": HATCH_SPACING}
+    line |= {"stroke": PALETTE["ground"][0], "stroke-width": 2.4, "stroke-opacity": "0.75"}
+    tile: Attributes = {"width": HATCH_SPACING, "height": HATCH_SPACING, "patternUnits": "userSpaceOnUse"}
     angles = {shape.hatch for shape in picture.shapes if isinstance(shape, Rect) and shape.hatch is not None}
-    return [
-        f'<defs><pattern id="{prefix}-hatch-{angle}" width="{SPACING:g}" height="{SPACING:g}"'
-        f' patternUnits="userSpaceOnUse" patternTransform="rotate({angle})"><line class="ft-hatch" x1="0" y1="0"'
-        f' x2="0" y2="{SPACING:g}" stroke="{PALETTE["ground"][0]}" stroke-width="2.4" stroke-opacity="0.75"/>'
-        "</pattern></defs>"
-        for angle in sorted(angles)
-    ]
+    patterns = []
+    for angle in sorted(angles):
+        turned = tile | {"id": f"{prefix}-hatch-{angle}", "patternTransform": f"rotate({angle})"}
+        patterns.append(_element("defs", {}, _element("pattern", turned, _element("line", line))))
+    return patterns
 
 
 def _shape(shape: Shape, prefix: str) -> str:
     match shape:
         case Rect():
-            where = f'x="{_n(shape.x)}" y="{_n(shape.y)}" width="{_n(shape.width)}" height="{_n(shape.height)}"'
-            plain = f"<rect {where} {_fill(shape.fill)}{_opacity(shape.opacity)}"
+            box: Attributes = {"x": shape.x, "y": shape.y, "width": shape.width, "height": shape.height}
+            plain = box | _paint(shape.fill, opacity=shape.opacity)
             if shape.hatch is None:
-                return _titled("rect", plain, shape.title)
-            over = _titled("rect", f'<rect {where} fill="url(#{prefix}-hatch-{shape.hatch})"', shape.title)
-            return f"{plain}/>{over}"
+                return _element("rect", plain, title=shape.title)
+            hatch = box | {"fill": f"url(#{prefix}-hatch-{shape.hatch})"}
+            return _element("rect", plain) + _element("rect", hatch, title=shape.title)
         case Line():
-            where = f'x1="{_n(shape.x1)}" y1="{_n(shape.y1)}" x2="{_n(shape.x2)}" y2="{_n(shape.y2)}"'
-            dashes = ' stroke-dasharray="4 3"' if shape.dashed else ""
-            return f"<line {where} {_stroke(shape.stroke, shape.width)}{dashes}{_opacity(shape.opacity)}/>"
+            ends: Attributes = {"x1": shape.x1, "y1": shape.y1, "x2": shape.x2, "y2": shape.y2}
+            dashes: Attributes = {"stroke-dasharray": "4 3"} if shape.dashed else {}
+            return _element("line", ends | _paint("", shape.stroke, shape.width, shape.opacity) | dashes)
         case Polyline():
-            points = " ".join(f"{_n(x)},{_n(y)}" for x, y in shape.points)
-            kind = "polygon" if shape.fill else "polyline"
-            style = " ".join(
-                filter(
-                    None,
-                    (
-                        _classes(shape.fill, shape.stroke),
-                        f'fill="{PALETTE[shape.fill][0]}"' if shape.fill else 'fill="none"',
-                        f'stroke="{PALETTE[shape.stroke][0]}" stroke-width="{shape.width:g}"' if shape.stroke else "",
-                        'stroke-linejoin="round"',
-                    ),
-                )
-            )
-            return _titled(kind, f'<{kind} points="{points}" {style}{_opacity(shape.opacity)}', shape.title)
+            points = " ".join(f"{_number(x)},{_number(y)}" for x, y in shape.points)
+            outline: Attributes = {"points": points, "fill": "none", "stroke-linejoin": "round"}
+            outline |= _paint(shape.fill, shape.stroke, shape.width, shape.opacity)
+            return _element("polygon" if shape.fill else "polyline", outline, title=shape.title)
         case Text():
-            anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
-            bold = ' font-weight="600"' if shape.bold else ""
-            title = f"<title>{_text(shape.title)}</title>" if shape.title else ""
-            return (
-                f'<text x="{_n(shape.x)}" y="{_n(shape.y)}" font-size="{shape.size:g}" {_fill(shape.fill)}'
-                f"{anchor}{bold}>{_text(shape.text)}{title}</text>"
-            )
+            place: Attributes = {"x": shape.x, "y": shape.y, "font-size": f"{shape.size:g}"}
+            place |= _paint(shape.fill)
+            if shape.anchor != "start":
+                place["text-anchor"] = shape.anchor
+            if shape.bold:
+                place["font-weight"] = "600"
+            return _element("text", place, _text(shape.text), shape.title)
 
 
-def _titled(kind: str, opened: str, title: str) -> str:
-    return f"{opened}><title>{_text(title)}</title></{kind}>" if title else f"{opened}/>"
+def _paint(fill: str, stroke: str = "", width: float = 1.0, opacity: float = 1.0) -> Attributes:
+    """Colours by class, for `STYLE`, and by attribute, for where there is no style."""
+    found: Attributes = {"class": " ".join([f"ft-{fill}"] * bool(fill) + [f"ft-line-{stroke}"] * bool(stroke))}
+    found |= {"fill": PALETTE[fill][0]} if fill else {}
+    found |= {"stroke": PALETTE[stroke][0], "stroke-width": f"{width:g}"} if stroke else {}
+    return found | ({"opacity": f"{opacity:g}"} if opacity < 1 else {})
 
 
-def _fill(name: str) -> str:
-    return f'class="ft-{name}" fill="{PALETTE[name][0]}"'
+def _element(tag: str, attributes: Attributes, content: str = "", title: str = "") -> str:
+    """`content` is SVG; `title` is text, shown when one points at the element."""
+    opened = tag + "".join(
+        f' {name}="{escape(value) if isinstance(value, str) else _number(value)}"' for name, value in attributes.items()
+    )
+    inner = content + (f"<title>{_text(title)}</title>" if title else "")
+    return f"<{opened}>{inner}</{tag}>" if inner else f"<{opened}/>"
 
 
-def _stroke(name: str, width: float) -> str:
-    return f'class="ft-line-{name}" stroke="{PALETTE[name][0]}" stroke-width="{width:g}"'
-
-
-def _classes(fill: str, stroke: str) -> str:
-    names = ([f"ft-{fill}"] if fill else []) + ([f"ft-line-{stroke}"] if stroke else [])
-    return f'class="{" ".join(names)}"' if names else ""
-
-
-def _opacity(value: float) -> str:
-    return "" if value >= 1 else f' opacity="{value:g}"'
-
-
-def _n(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
 def _text(text: str) -> str:
-    """XML has no way to write most control characters."""
+    """XML cannot contain most control characters."""
     return escape(printable(text))

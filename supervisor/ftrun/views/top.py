@@ -12,7 +12,7 @@ from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import printable
 from ftrun.views import summary
-from ftrun.views.record_tail import Record
+from ftrun.views.record_files import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")

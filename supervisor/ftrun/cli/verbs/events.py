@@ -1,18 +1,21 @@
 """`ftctl events`."""
 
 import json
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 import click
 
 from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.core.text import sentences
-from ftrun.views import rundir
-from ftrun.views.record_stream import RecordStream
-from ftrun.views.record_tail import Record
+from ftrun.views import liveness, record_files, rundir, state
+from ftrun.views.record_files import Record
 
-_SHOWN = ("schema", "time", "mono", "event", "attempt")
+PAUSE: Final = 0.2  # s between two reads of a growing file
+_COMMON: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
 
 
 @click.command(help="Print the records, oldest first.  With -f until the run has ended or ftrun is gone.")
@@ -21,30 +24,58 @@ _SHOWN = ("schema", "time", "mono", "event", "attempt")
 @click.option("-n", "last", type=click.IntRange(min=0), metavar="N", help="Only the last N, and those that follow.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records.")
 def command(run_dir: str | None, as_json: bool, last: int | None, follow: bool) -> None:
-    shown = _json if as_json else _text
+    shown = json.dumps if as_json else _text
     stream = RecordStream(rundir.find(run_dir))
-    ended = False
-    before: Iterable[Record] = stream.more() if last is None else stream.newest(last)
-
-    def so_far() -> Iterator[str]:
-        nonlocal ended
-        for record in before:
-            ended = {"ended": True, "started": False}.get(record["event"], ended)
-            yield shown(record)
-
-    printing.show(so_far())
+    printing.show(map(shown, stream.more() if last is None else stream.newest(last)))
     try:
-        for record in stream.follow() if follow and not ended else ():
+        for record in stream.follow() if follow else ():
             printing.show([shown(record)])
     except KeyboardInterrupt:
         pass  # the usual way to end -f
 
 
-def _json(record: Record) -> str:
-    return json.dumps(record)
+class RecordStream:
+    """The records of this run dir, also while they are written.  NoRunDir if there are none.
+
+    A line that is torn, too long or no record is skipped; an incomplete one at the end is read once it is complete.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        rundir.check(run_dir)
+        self._run_dir, self._file = run_dir, record_files.GrowingFile(f"{run_dir}/events.jsonl")
+        self._ended = False
+
+    def newest(self, count: int) -> Iterator[Record]:
+        """The last `count`; `more` continues after them."""
+        self._file.seek_end()
+        lines = record_files.backwards(self._file.path, self._file.at, end=self._file.at)
+        found = (one for line in lines if (one := record_files.record(line)) is not None)
+        return map(self._noted, list(islice(found, count))[::-1])
+
+    def more(self) -> Iterator[Record]:
+        """The records that were added since the last call, oldest first."""
+        try:
+            for line in self._file.lines():
+                if (found := record_files.record(line)) is not None:
+                    yield self._noted(found)
+        except OSError as error:
+            raise rundir.NoRunDir(f"{self._file.path}: {error.strerror}") from None
+
+    def follow(self) -> Iterator[Record]:
+        """New records as they come, until the run has ended or ftrun is gone."""
+        alive = True
+        while alive and not self._ended:
+            alive = liveness.is_running(self._run_dir, state.load(self._run_dir).part("run"))
+            yield from self.more()
+            if alive and not self._ended:
+                time.sleep(PAUSE)
+
+    def _noted(self, record: Record) -> Record:
+        self._ended = {"ended": True, "started": False}.get(record["event"], self._ended)
+        return record
 
 
 def _text(record: Record) -> str:
-    fields = ((name, value) for name, value in record.items() if name not in _SHOWN)
+    fields = ((name, value) for name, value in record.items() if name not in _COMMON)
     text = sentences.record(f"{record['event']:<10}", fields)
     return sentences.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {text}")

@@ -36,7 +36,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
         raise click.UsageError(f"--output {path}: the name must end in one of {', '.join(KINDS)}")
     history = read(rundir.find(run_dir))
     if as_json:
-        click.echo(json.dumps(plain(history)))
+        click.echo(json.dumps(document(history)))
         return
     for problem in history.problems:
         click.echo(f"ftctl: {printable(problem)}", err=True)
@@ -67,16 +67,16 @@ def rendered(history: History, kind: str) -> bytes:
     return png.render(picture)
 
 
-def plain(history: History) -> dict[str, object]:
+def document(history: History) -> dict[str, object]:
     """The output of `--json`."""
     lists = ("attempts", "samples", "checkpoints", "marks", "lost")
-    document = history._asdict() | {name: [one._asdict() for one in getattr(history, name)] for name in lists}
-    del document["figures"]  # replaced by the three values below
-    return {"schema": 1, **document, "wall": history.wall, "totals": history.totals, "goodput": history.goodput}
+    fields = history._asdict() | {name: [one._asdict() for one in getattr(history, name)] for name in lists}
+    del fields["figures"]  # replaced by the three values below
+    return {"schema": 1, **fields, "wall": history.wall, "totals": history.totals, "goodput": history.goodput}
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Replace the file as a whole, or raise OSError; a special file such as /dev/stdout is written to directly."""
+    """Replace the file atomically, or raise OSError; a special file such as /dev/stdout is written directly."""
     target = os.path.realpath(path)
     try:
         if not stat.S_ISREG(os.stat(target).st_mode):

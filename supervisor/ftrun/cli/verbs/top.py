@@ -15,7 +15,7 @@ from rich.text import Text
 from ftrun.cli import printing, terminal
 from ftrun.cli.common import AS_JSON, RUN_DIR
 from ftrun.config.parsers import duration
-from ftrun.views import record_tail, rundir, steps, summary, top
+from ftrun.views import record_files, rundir, steps, summary, top
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
 
@@ -60,7 +60,7 @@ class WatchedRun:
         self._given = given
         self._dir = rundir.find(given)
         self.shown = read_snapshot(self._dir)
-        self.records = record_tail.last(f"{self._dir}/events.jsonl", SEEDED)
+        self.records = record_files.last(f"{self._dir}/events.jsonl", SEEDED)
 
     def update(self) -> None:
         try:
@@ -70,7 +70,7 @@ class WatchedRun:
         except rundir.NoRunDir as error:
             self.shown = self.shown._replace(alive=False, problems=(str(error),))
             return
-        self.records = record_tail.last(f"{self._dir}/events.jsonl", SEEDED)
+        self.records = record_files.last(f"{self._dir}/events.jsonl", SEEDED)
 
     @property
     def paces(self) -> list[float]:

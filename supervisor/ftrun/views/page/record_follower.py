@@ -5,12 +5,11 @@ import json
 import os
 import zlib
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from ftrun.views.record_tail import record as parsed
+from ftrun.views.record_files import GrowingFile, Record, record
 
 BACK: Final = 256 << 10  # bytes that are read at the start
-CHUNK: Final = 1 << 20  # bytes at a time
 LONGEST: Final = 16 << 10  # bytes of a record that is passed on in full
 HELD: Final = 256  # records
 
@@ -60,41 +59,31 @@ class Follower:
 
     def __init__(self) -> None:
         self._records = Records()
-        self._skipping = False  # the rest of a line whose beginning was skipped
+        self._file = GrowingFile("")
 
     def read(self, path: str) -> Records:
         """With the new records, of 1 MiB at most.  OSError: the file cannot be read."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size = os.fstat(fd).st_size
-            file = zlib.crc32(os.pread(fd, 256, 0).partition(b"\n")[0])
-            if file != self._records.at.file or size < self._records.at.end:
-                start = max(0, size - BACK)
-                self._records, self._skipping = Records(StreamPosition(file, start), start), start > 0
-            content = os.pread(fd, CHUNK, self._records.at.end)
+            size, head = os.fstat(fd).st_size, os.pread(fd, 256, 0)
         finally:
             os.close(fd)
-        if content:
-            self._records = self._append(content)
-        return self._records
-
-    def _append(self, content: bytes) -> Records:
-        (file, end), floor, before = self._records
-        held = deque(before)
-        *lines, rest = content.split(b"\n")
-        for line in lines:
-            end += len(line) + 1
-            if not self._skipping and (found := parsed(line)) is not None:
+        file = zlib.crc32(head.partition(b"\n")[0])
+        if file != self._records.at.file or size < self._records.at.end:
+            start = max(0, size - BACK)
+            self._records, self._file = Records(StreamPosition(file, start), start), GrowingFile(path, start)
+        self._file.path = path
+        held, floor = deque(self._records.held), self._records.floor
+        for end, line in self._file.block():
+            if (found := record(line)) is not None:
                 held.append(HeldRecord(StreamPosition(file, end), _short(found, len(line))))
-            self._skipping = False
         while len(held) > HELD:
             floor = held.popleft().position.end
-        if len(rest) == CHUNK:
-            end, self._skipping = end + len(rest), True
-        return Records(StreamPosition(file, end), floor, tuple(held))
+        self._records = Records(StreamPosition(file, self._file.at), floor, tuple(held))
+        return self._records
 
 
-def _short(record: dict[str, Any], size: int) -> str:
+def _short(record: Record, size: int) -> str:
     if size > LONGEST:
         kept = ("schema", "time", "mono", "event", "attempt")
         record = {name: record[name] for name in kept if name in record and len(str(record[name])) < 100}

@@ -1,4 +1,4 @@
-"""The newest records of a file that may be large, torn or still growing."""
+"""The lines of `events.jsonl` and `steps.jsonl`: files that may be large, damaged or still growing."""
 
 import json
 import os
@@ -6,30 +6,36 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 TAIL: Final = 256 << 10  # bytes
-LINE: Final = 1 << 20  # bytes of one record
+LINE: Final = 1 << 20  # bytes of one record, and of one read
 SEARCHED: Final = 64 << 20  # bytes that are searched for older records
 PROGRESS: Final = b'"event": "progress"'
 Record = dict[str, Any]
 
 
-def record(line: bytes) -> Record | None:
-    """None for a torn line, and for one that is no record."""
+def parsed(line: bytes) -> Record | None:
+    """The JSON object of this line; None if it is torn, or something else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+    return found if isinstance(found, dict) else None
+
+
+def record(line: bytes) -> Record | None:
+    """None for a torn line, and for one that is no record."""
+    found = parsed(line)
+    return found if found is not None and isinstance(found.get("event"), str) else None
 
 
 def last(path: str, limit: int = TAIL) -> list[Record]:
     """The records in the last `limit` bytes of this file, oldest first; none if it cannot be read."""
-    return [found for line in lines(path, limit) if (found := record(line)) is not None]
+    return [found for line in last_lines(path, limit) if (found := record(line)) is not None]
 
 
-def last_condensed(path: str, limit: int = TAIL) -> list[Record]:
+def last_condensed(path: str) -> list[Record]:
     """The same with only two `progress` records, which may be most of them: the newest, and the newest checkpoint."""
     found, missing = [], [PROGRESS, b'"by": "checkpoint"']
-    for line in backwards(path, limit):
+    for line in backwards(path, TAIL):
         if PROGRESS in line:
             marks = [mark for mark in missing if mark in line]
             if not marks:
@@ -40,7 +46,7 @@ def last_condensed(path: str, limit: int = TAIL) -> list[Record]:
     return found[::-1]
 
 
-def lines(path: str, limit: int) -> list[bytes]:
+def last_lines(path: str, limit: int) -> list[bytes]:
     """The complete lines in the last `limit` bytes, oldest first; none if the file cannot be read."""
     return list(backwards(path, limit))[::-1]
 
@@ -78,3 +84,45 @@ def backwards(path: str, limit: int, marks: Sequence[bytes] = (b"",), end: int |
         return
     finally:
         os.close(fd)
+
+
+class GrowingFile:
+    """The complete lines of a file from the byte `at` on, which may be within a line.  An incomplete line at the end is
+    read once it is complete; a line of more than LINE bytes is skipped.  The methods raise OSError."""
+
+    def __init__(self, path: str, at: int = 0) -> None:
+        self.path, self.at = path, at
+        self._skipping = at > 0  # the rest of a line that began before `at`
+
+    def block(self) -> list[tuple[int, bytes]]:
+        """The next lines, LINE bytes at most, each with the offset of its end."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            size = os.fstat(fd).st_size  # 0 for what is not a file, and may have no end
+            self.at = min(self.at, size)  # it may have been truncated
+            content = os.pread(fd, min(LINE, size - self.at), self.at)
+        finally:
+            os.close(fd)
+        *lines, rest = content.split(b"\n")
+        found = []
+        for line in lines:
+            self.at += len(line) + 1
+            if not self._skipping:
+                found.append((self.at, line))
+            self._skipping = False
+        if len(rest) == LINE:
+            self.at, self._skipping = self.at + LINE, True
+        return found
+
+    def lines(self) -> Iterator[bytes]:
+        """All lines up to the present end of the file."""
+        before = -1
+        while before != self.at:
+            before = self.at
+            yield from (line for _, line in self.block())
+
+    def seek_end(self) -> None:
+        """Go to the end of the last complete line."""
+        with open(self.path, "rb") as file:
+            file.seek(start := max(0, os.fstat(file.fileno()).st_size - LINE))
+            self.at, self._skipping = start + file.read(LINE).rfind(b"\n") + 1, False
