@@ -18,7 +18,7 @@ from support.runs import DEADLINE, FTRUN, Mode, alive, wait_for
 
 BYTES = bytes(range(256)) * 4096
 
-# What a program can see of how it was started.
+# Prints how it was started.
 PROBE = """
 import json, os, resource, sys
 from pathlib import Path
@@ -45,7 +45,7 @@ AUTO_BEAT = re.compile(rb"=/[a-z/]*/ftrun-beats-[0-9a-f-]*/python:?")
 
 
 def probe(start: Starter, mode: Mode, *words: str | bytes, **how: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the probe sees bare, and under ftrun."""
+    """What the probe reports without ftrun, and with it."""
     command = (*PYTHON, "-c", PROBE, *words)
     environment = how.setdefault("environment", start.environment())
     plain = subprocess.run(
@@ -64,27 +64,25 @@ def probe(start: Starter, mode: Mode, *words: str | bytes, **how: Any) -> tuple[
 
 
 def without_ours(environ: list[str]) -> list[str]:
-    """The rest; PYTHONPATH without the folder of the automatic beats, which comes first in it."""
+    """The entries that ftrun does not set; PYTHONPATH without the folder of the automatic heartbeats."""
     kept = [bytes.fromhex(entry) for entry in environ if not bytes.fromhex(entry).startswith(OURS)]
     paths = [AUTO_BEAT.sub(b"=", entry) for entry in kept]
     return [entry.hex() for entry in paths if entry != b"PYTHONPATH="]
 
 
-@pytest.mark.parametrize("given", [None, "/a:/b", ":/a:", ""])
-def test_the_automatic_beats_come_first_on_pythonpath_or_not_at_all(
-    start: Starter, mode: Mode, given: str | None
-) -> None:
+@pytest.mark.parametrize("given", [None, "/a:/b", ":/a:"])
+def test_automatic_heartbeats_come_first_on_pythonpath_or_not_at_all(start: Starter, given: str | None) -> None:
     environment = start.environment() | ({} if given is None else {"PYTHONPATH": given})
     show = "import os; print(os.environ.get('PYTHONPATH', '').replace(os.environ['FTRUN_BEAT_DIR'], 'BEATS'))"
     for options, expected in (
         ((), f"BEATS/python:{given}" if given else "BEATS/python"),
         (("--no-auto-beat",), given or ""),
     ):
-        code, out, _ = start(*PYTHON, "-c", show, mode=mode, options=options, environment=environment).finish()
+        code, out, _ = start(*PYTHON, "-c", show, options=options, environment=environment).finish()
         assert (code, out.decode().strip()) == (0, expected)
 
 
-def test_input_and_output_byte_for_byte(start: Starter, mode: Mode) -> None:
+def test_input_and_output_are_unchanged(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", "tee /proc/self/fd/2", mode=mode, options=("--quiet",), stdin=subprocess.PIPE)
     code, out, err = run.finish(BYTES)
     assert code == 0
@@ -92,8 +90,7 @@ def test_input_and_output_byte_for_byte(start: Starter, mode: Mode) -> None:
     assert err == BYTES
 
 
-def test_files_are_the_very_same(start: Starter, mode: Mode, tmp_path: Path) -> None:
-    """Inherited, not copied through a pipe: offsets are shared."""
+def test_files_are_inherited_and_share_their_offsets(start: Starter, mode: Mode, tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as given, (tmp_path / "out").open("wb") as out:
         given.write(b"one\ntwo\nthree\n")
         given.seek(4)
@@ -104,7 +101,7 @@ def test_files_are_the_very_same(start: Starter, mode: Mode, tmp_path: Path) -> 
     assert (tmp_path / "out").read_bytes() == b"two\ntwo\n"
 
 
-def test_everything_else_is_the_same(start: Starter, mode: Mode, tmp_path: Path) -> None:
+def test_the_process_is_the_same_as_without_ftrun(start: Starter, mode: Mode, tmp_path: Path) -> None:
     def before() -> None:
         os.umask(0o037)
         os.nice(3)
@@ -116,69 +113,9 @@ def test_everything_else_is_the_same(start: Starter, mode: Mode, tmp_path: Path)
         Path("/proc/self/oom_score_adj").write_text("77")
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    plain, found = probe(start, mode, before=before)
-    plain["session leader"] = found["session leader"]
-    assert without_ours(found.pop("environ")) == plain.pop("environ")
-    assert found == plain
-    assert found["cwd"] == str(tmp_path)
-    assert found["fds"] == [0, 1, 2]
-
-
-def test_descriptors_inherited_on_purpose(start: Starter, mode: Mode) -> None:
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
-        plain, found = probe(start, mode, pass_fds=(reader,))
-    finally:
-        os.close(reader)
-        os.close(writer)
-    assert found["fds"] == plain["fds"] == [0, 1, 2, reader]
-
-
-def test_descriptors_after_a_restart(start: Starter, mode: Mode) -> None:
-    """Nothing accumulates, and what was inherited is still there."""
-    script = "ls /proc/self/fd | wc -l; exit 1"
-    options = ["--restart-on", "failure", "--backoff", "1ms"]
-    code, out, _ = start("sh", "-c", script, mode=mode, options=options).finish()
-    assert code == 93
-    assert out.split() == [b"4"] * 4
-
-
-def test_environment(start: Starter, mode: Mode) -> None:
-    odd = {
-        b"EMPTY": b"",
-        b"BYTES": bytes(range(1, 256)),
-        b"LINES": b"a\nb\n",
-        b"EQUALS": b"=a=b=",
-        b"with space": b"x",
-        b"\xff\xfe": b"\xfd",
-        b"PYTHONPATH": b"/nowhere",
-        b"PYTHONDONTWRITEBYTECODE": b"1",
-    }
-    given = {os.fsencode(k): os.fsencode(v) for k, v in start.environment().items()} | odd
-    plain, found = probe(start, mode, environment=given)
-    assert without_ours(found["environ"]) == plain["environ"]
-
-
-@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C"}, {"LC_CTYPE": "C"}, {"LANG": "C"}, {"LC_ALL": "en_US.UTF-8"}])
-def test_environment_under_a_plain_locale(start: Starter, mode: Mode, locale: dict[str, str]) -> None:
-    """Python sets LC_CTYPE for itself in the C locale (PEP 538): that must not reach the command."""
-    plain = {k: v for k, v in start.environment().items() if not k.startswith(("LC_", "LANG"))} | locale
-    code, out, _ = start("env", "-0", mode=mode, environment=plain).finish()
-    assert code == 0
-    found = without_ours([entry.hex() for entry in out.split(b"\0") if entry])
-    assert sorted(found) == sorted(f"{k}={v}".encode().hex() for k, v in plain.items())
-
-
-def test_the_variables_that_ftrun_sets(start: Starter, mode: Mode) -> None:
-    run = start("env", "-0", mode=mode)
-    _, out, _ = run.finish()
-    told = dict(entry.split(b"=", 1) for entry in out.split(b"\0") if entry)
-    assert told[b"MA_PROC_START_CNT"] == told[b"MA_SCHEDULE_CNT"] == b"1"
-    assert told[b"FTRUN_RESTART_REASON"] == b"first"
-    assert told[b"FTRUN_RUN_DIR"] == os.fsencode(run.run_dir)
-
-
-def test_unusual_arguments(start: Starter, mode: Mode) -> None:
+    odd = {b"EMPTY": b"", b"BYTES": bytes(range(1, 256)), b"LINES": b"a\nb\n", b"EQUALS": b"=a=b=", b"a b": b"x"}
+    odd |= {b"\xff\xfe": b"\xfd", b"PYTHONPATH": b"/nowhere", b"PYTHONDONTWRITEBYTECODE": b"1"}
+    environment = {os.fsencode(k): os.fsencode(v) for k, v in start.environment().items()} | odd
     words = [
         b"",
         b" ",
@@ -193,14 +130,46 @@ def test_unusual_arguments(start: Starter, mode: Mode) -> None:
         b"'\"$x`",
         b"\x01",
     ]
-    plain, found = probe(start, mode, *words)
-    assert found["argv"] == plain["argv"] == [word.hex() for word in words]
+    words += [b"x" * 100_000] * 10
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        plain, found = probe(start, mode, *words, before=before, environment=environment, pass_fds=(reader,))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    plain["session leader"] = found["session leader"]
+    assert without_ours(found.pop("environ")) == plain.pop("environ")
+    assert found == plain
+    assert found["argv"] == [word.hex() for word in words]
+    assert found["cwd"] == str(tmp_path)
+    assert found["fds"] == [0, 1, 2, reader]
 
 
-def test_a_long_command_line(start: Starter, mode: Mode) -> None:
-    words = [b"x" * 100_000] * 10
-    plain, found = probe(start, mode, *words)
-    assert found["argv"] == plain["argv"]
+def test_descriptors_after_a_restart_are_those_given(start: Starter, mode: Mode) -> None:
+    script = "ls /proc/self/fd | wc -l; exit 1"
+    options = ["--restart-on", "failure", "--backoff", "1ms"]
+    code, out, _ = start("sh", "-c", script, mode=mode, options=options).finish()
+    assert code == 93
+    assert out.split() == [b"4"] * 4
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C"}, {"LC_CTYPE": "C"}, {"LANG": "C"}, {"LC_ALL": "en_US.UTF-8"}])
+def test_the_lc_ctype_of_python_does_not_reach_the_command(start: Starter, locale: dict[str, str]) -> None:
+    """Python sets it for itself in the C locale (PEP 538)."""
+    plain = {k: v for k, v in start.environment().items() if not k.startswith(("LC_", "LANG"))} | locale
+    code, out, _ = start("env", "-0", environment=plain).finish()
+    assert code == 0
+    found = without_ours([entry.hex() for entry in out.split(b"\0") if entry])
+    assert sorted(found) == sorted(f"{k}={v}".encode().hex() for k, v in plain.items())
+
+
+def test_ftrun_sets_its_variables(start: Starter) -> None:
+    run = start("env", "-0")
+    _, out, _ = run.finish()
+    found = dict(entry.split(b"=", 1) for entry in out.split(b"\0") if entry)
+    assert found[b"MA_PROC_START_CNT"] == found[b"MA_SCHEDULE_CNT"] == b"1"
+    assert found[b"FTRUN_RESTART_REASON"] == b"first"
+    assert found[b"FTRUN_RUN_DIR"] == os.fsencode(run.run_dir)
 
 
 def test_the_command_dies_with_ftrun(start: Starter, mode: Mode) -> None:
@@ -214,8 +183,7 @@ def test_the_command_dies_with_ftrun(start: Starter, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("trap", ["", "trap '' PIPE;"])
-def test_sigpipe_that_a_shell_ignores_stays_ignored(tmp_path: Path, trap: str) -> None:
-    """For the command; a helper or ftrun itself would have it either way."""
+def test_sigpipe_that_a_shell_ignores_stays_ignored_for_the_command(tmp_path: Path, trap: str) -> None:
     found = subprocess.run(
         ["sh", "-c", f"{trap} {' '.join(FTRUN)} --run-dir {tmp_path}/run -- grep SigIgn /proc/self/status; exit $?"],
         capture_output=True,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from support.containers import Run, Starter
-from support.runs import FTHANG, Mode, alive, need_pid1, number_in, state_of, status, wait_for
+from support.containers import PYTHON, Run, Starter
+from support.runs import Mode, alive, need_pid1, number_in, state_of, status, wait_for
 
 pytestmark = pytest.mark.pid1
 PID1: Mode = "pid1"
-HANG = ["--hang-timeout", "500ms", "--grace", "200ms"]
+HANG = ["--hang-timeout", "2s", "--grace", "200ms"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _needs_pid1() -> None:
 
 
 class Visitor:
-    """What `docker exec` runs in the container of `run`."""
+    """A process that `docker exec` starts in the container of `run`."""
 
     def __init__(self, start: Starter, run: Run, script: str, folder: Path) -> None:
         environment = start.environment({"VISITOR": "1"})
@@ -33,7 +33,7 @@ class Visitor:
         self.run = run
 
     def pid(self, name: str) -> int:
-        """The process that wrote its pid into this file, as seen from here."""
+        """The pid in this namespace of the process that wrote its pid into this file."""
         return self.outside(number_in(self.folder / name))
 
     def outside(self, pid: int) -> int:
@@ -64,12 +64,14 @@ while ! [ -e $1/leave ]; do sleep 0.05; done
 WHO = ("shell", "child", "adopted", "daemon")
 
 
-@pytest.fixture
-def container(start: Starter) -> Run:
-    """A command that leaves a daemon behind and hangs once, after a while."""
-    script = 'setsid sleep 601 & exec "$@"'
-    command = ["sh", "-c", script, "sh", *FTHANG, "sleep", "--after", "20", "--step-time", "50ms", "--steps", "200"]
-    return start(*command, mode=PID1, options=HANG)
+# Gives heartbeats, but hangs in the first attempt as soon as the file exists.
+HANGER = """
+import os, sys, time
+while os.environ["MA_PROC_START_CNT"] != "1" or not os.path.exists(sys.argv[1]):
+    os.utime(os.environ["FTRUN_BEAT_DIR"] + "/touch")
+    time.sleep(0.02)
+time.sleep(600)
+"""
 
 
 def tree(run: Run) -> list[int]:
@@ -85,14 +87,23 @@ def tree(run: Run) -> list[int]:
     return found
 
 
-def test_a_shell_from_outside_outlives_a_restart(start: Starter, container: Run, tmp_path: Path) -> None:
-    run = container
-    run.until("spawned")
+@pytest.mark.parametrize("has_ended", [False, True], ids=["shell runs", "shell has ended"])
+def test_processes_from_outside_outlive_a_restart(start: Starter, tmp_path: Path, has_ended: bool) -> None:
+    """The command leaves a daemon behind as well, which the restart ends."""
+    command = ["sh", "-c", 'setsid sleep 601 & exec "$@"', "sh", *PYTHON, "-c", HANGER, str(tmp_path / "hang")]
+    run = start(*command, mode=PID1, options=HANG)
+    run.until("first_beat")
     visitor = Visitor(start, run, SCRIPT, tmp_path)
     pids = {who: visitor.pid(who) for who in WHO}
     assert status(pids["adopted"])["PPid"] == str(run.pid)
     before = tree(run)
     assert len(before) >= 2
+    if has_ended:
+        (tmp_path / "leave").touch()
+        visitor.process.wait(30)
+        wait_for(lambda: not alive(pids["shell"]), "the end of the shell")
+        del pids["shell"]
+    (tmp_path / "hang").touch()
     run.until("spawned", 2)
     for who, pid in pids.items():
         assert alive(pid), f"{who} was ended by the restart"
@@ -100,27 +111,9 @@ def test_a_shell_from_outside_outlives_a_restart(start: Starter, container: Run,
     assert all(not alive(pid) for pid in before)
     run.kill(15)
     assert run.wait() == 143
-    # The end of PID 1 is the end of the container, and of everybody in it.
+    # The end of PID 1 is the end of the container, and of all processes in it.
     wait_for(lambda: all(not alive(pid) for pid in pids.values()), "the end of all")
     visitor.process.wait(30)
-
-
-def test_a_shell_from_outside_that_has_ended(start: Starter, container: Run, tmp_path: Path) -> None:
-    """What an operator started and left running in the background is still not ours to end."""
-    run = container
-    run.until("spawned")
-    visitor = Visitor(start, run, SCRIPT, tmp_path)
-    pids = {who: visitor.pid(who) for who in WHO}
-    (tmp_path / "leave").touch()
-    visitor.process.wait(30)
-    assert not alive(pids.pop("shell"))
-    run.until("spawned", 2)
-    for who, pid in pids.items():
-        assert alive(pid), f"{who} was ended by the restart"
-        assert state_of(pid) != "T", f"{who} was left stopped"
-    run.kill(15)
-    assert run.wait() == 143
-    wait_for(lambda: all(not alive(pid) for pid in pids.values()), "the end of all")
 
 
 def test_the_end_does_not_wait_for_a_shell_from_outside(start: Starter, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_every_helper_continues_after_sigstop(chatty: "subprocess.Popen[bytes]",
 
 
 def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
-    """Whichever process passes on the output is stopped again and again: it gets slow and nothing else."""
+    """The process that passes on the output is stopped again and again: the output is slow, and complete."""
     ftrun = wait_for(lambda: (children(chatty.pid) or [0])[0], "ftrun") if mode == "pid1" else chatty.pid
     wait_for(lambda: "output" in helpers(ftrun), "the helper", 60)
     assert chatty.stdout is not None

@@ -19,7 +19,7 @@ from ftrun.host.console import Console
 console = Console(*eval(sys.argv[1]))
 console.attempt = 2
 for words in sys.argv[2:]:
-    console.say(*eval(words))
+    console.print(*eval(words))
 """
 EVIL = "\x1b]0;title\x07\x1b[2J\r\nfake\x00\x9b\x85\u2028\u202e\udc80 ü"
 
@@ -139,7 +139,7 @@ def test_json_has_no_colours_on_a_terminal() -> None:
 
 def test_a_record_has_its_fields() -> None:
     fields = (("rank", 3), ("age", 41.23456789), ("none", None), ("why", "no I/O\n"), ("command", ["a", "b c"]))
-    code = SPEAK.replace("console.say(*eval(words))", "console.record(*eval(words))")
+    code = SPEAK.replace("console.print(*eval(words))", "console.record(*eval(words))")
     record = ("2026-01-02T03:04:05.678Z", "hang", fields)
     text = spoken((2, False), record, code=code)
     assert text == b'[ftrun] 2026-01-02T03:04:05.678Z hang rank=3 age=41.2346 why="no I/O\\n" command="a b c"\n'

@@ -101,7 +101,7 @@ def remove(path: str) -> None:
     if not os.path.basename(path).startswith(PREFIX):
         return
     try:
-        fd = _open_folder(path)
+        fd = open_folder(path)
     except OSError:
         return
     try:
@@ -145,7 +145,7 @@ def remove_stale(beside: str) -> None:
 def _remove_if_stale(path: str, deadline: float) -> None:
     """Raises OSError if the folder must stay or was removed only in part.  The lock file is removed last, so that a
     later call can continue."""
-    folder = _open_folder(path)
+    folder = open_folder(path)
     lock_fd = -1
     try:
         if os.fstat(folder).st_uid != os.geteuid():
@@ -191,7 +191,8 @@ def _in_use(folder: int) -> bool:
     return False
 
 
-def _open_folder(path: str, within: int | None = None) -> int:
+def open_folder(path: str, within: int | None = None) -> int:
+    """Open the folder itself, not the target of a link that replaced it.  Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
 
 
@@ -225,7 +226,7 @@ def _empty(folder: int, deadline: float, keep: str = "", depth: int = DEPTH) -> 
 def _remove_folder(within: int, name: str, deadline: float, depth: int) -> None:
     """Raises OSError if something is left."""
     if depth > 0:
-        folder = _open_folder(name, within)
+        folder = open_folder(name, within)
         try:
             _empty(folder, deadline, depth=depth - 1)
         finally:

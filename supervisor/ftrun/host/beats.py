@@ -100,8 +100,8 @@ class Beats:
         else:  # this number is already being polled
             os.dup2(bell, self.bell, inheritable=False)
             os.close(bell)
-        os.close(os.open(f"{self.path}/{at.TOUCH}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        os.close(os.open(f"{self.path}/{at.REQUEST}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        for name in (at.TOUCH, at.REQUEST):
+            os.close(os.open(f"{self.path}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.chmod(f"{self.path}/{at.REQUEST}", 0o444)
         make_import_folder(f"{self.path}/{at.PYTHON}")
         os.chmod(self.path, FOLDER_MODE)  # independent of the umask
@@ -352,7 +352,7 @@ class Beats:
 
 
 def _allocate(fd: int) -> None:
-    """Allocate the whole file, so that no store to it can find the memory file system full.  Raises OSError."""
+    """Allocate the complete file, so that no store to it can find the memory file system full.  Raises OSError."""
     try:
         os.posix_fallocate(fd, 0, at.FILE_BYTES)
     except OSError as error:

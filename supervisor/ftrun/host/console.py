@@ -5,14 +5,13 @@ import os
 import select
 import stat
 import sys
-import time
 from collections.abc import Iterable
 from typing import Final, Literal
 
 from ftrun.config.option_table import Settings
 from ftrun.core.text import sentences
+from ftrun.host import clock
 from ftrun.host.signals import writing
-from ftrun.messages import records
 
 Severity = Literal["debug", "info", "warning", "error"]
 LIMIT: Final = 4096  # bytes of a line that a pipe takes as a whole or not at all (PIPE_BUF)
@@ -54,7 +53,7 @@ class Console:
             pass  # it cannot be opened again (another user's terminal): then only the poll below prevents blocking
         self._colours = not as_json and _shows_colours()
 
-    def say(self, text: str, level: int = 1, severity: Severity = "warning") -> None:
+    def print(self, text: str, level: int = 1, severity: Severity = "warning") -> None:
         """Write a line.  `severity`: `warning` for a problem, `error` for a verdict or a failure of ftrun, `info`
         otherwise."""
         if level <= self.level:
@@ -66,7 +65,8 @@ class Console:
             return
         if self._json:
             present = {name: value for name, value in fields if value is not None}
-            self._write(self._object("debug", sentences.record(event, present.items()), stamp, event, present))
+            message = sentences.record(event, present.items())
+            self._write(self._object("debug", message, time=stamp, event=event, fields=present))
         else:
             self._write(self._line("debug", f"{stamp} {sentences.record(event, fields)}"))
 
@@ -77,32 +77,23 @@ class Console:
             shown = shown[: TEXT_LIMIT - 3].decode("utf-8", "ignore").encode() + b"..."
         return f"{_new_line()}{start}[ftrun]{between} ".encode() + shown + f"{end}\n".encode()
 
-    def _object(
-        self,
-        severity: Severity,
-        text: str,
-        stamp: str | None = None,
-        event: str | None = None,
-        fields: dict[str, object] | None = None,
-    ) -> bytes:
+    def _object(self, severity: Severity, text: str, **more: object) -> bytes:
         """Return the JSON line.  If it is too long, the fields are left out and the message is shortened."""
-        now = time.time_ns()
         line: dict[str, object] = {
-            "time": stamp or records.timestamp(now, time.gmtime(now // 1_000_000_000)),
+            "time": clock.timestamp(),
             "level": severity,
             "source": "ftrun",
             "attempt": self.attempt,
             "message": sentences.printable(text),
-        }
-        if event is not None:
-            line |= {"event": event, "fields": fields}
+        } | more
         content = _dumped(line)
         if len(content) > LIMIT:
-            content = _dumped({name: value for name, value in line.items() if name != "fields"})
+            line.pop("fields", None)
+            content = _dumped(line)
         while len(content) > LIMIT:
             message = str(line["message"])
             line["message"] = sentences.short(message, len(message) // 2)
-            content = _dumped({name: value for name, value in line.items() if name != "fields"})
+            content = _dumped(line)
         return content
 
     def _write(self, line: bytes) -> None:
@@ -116,8 +107,8 @@ class Console:
             pass
 
 
-def of(settings: Settings) -> Console:
-    """Return the console for these options."""
+def create(settings: Settings) -> Console:
+    """Return the console that these options ask for."""
     level = 0 if settings["quiet"].value else 2 if settings["verbose"].value else 1
     return Console(level, settings["log-format"].value == "json")
 

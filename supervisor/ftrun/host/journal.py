@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from ftrun.core.machine.values import Ledger
-from ftrun.host import safe_files
+from ftrun.host import clock, safe_files
 from ftrun.host.signals import writing
 from ftrun.messages import records, state
 
@@ -73,8 +73,7 @@ class Journal:
     def record(self, event: str, attempt: int, fields: tuple[tuple[str, object], ...], durable: bool) -> str:
         """Append one record at the next `flush`; `durable`: it is on disk when this returns.  Returns its time
         stamp."""
-        now = time.time_ns()
-        stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
+        stamp = clock.timestamp()
         self._pending.append(records.line(stamp, time.monotonic(), event, attempt, fields))
         if durable:
             self.flush()
@@ -112,9 +111,7 @@ class Journal:
 
     def log(self, text: str) -> None:
         """Write a line for the user, with the time, to `run.log`."""
-        now = time.time_ns()
-        stamp = records.timestamp(now, time.gmtime(now // 1_000_000_000))
-        self._write(self._log, f"{stamp} {text}\n".encode("utf-8", "backslashreplace"))
+        self._write(self._log, f"{clock.timestamp()} {text}\n".encode("utf-8", "backslashreplace"))
 
     def _write(self, fd: int, content: bytes) -> bool:
         """Return whether the file ends with a whole line: all of it was written, or nothing."""

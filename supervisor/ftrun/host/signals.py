@@ -2,31 +2,17 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, NamedTuple
 
 from ftrun.host import early_signals, procfs
 
 # A crash of ftrun itself must not be hidden (as in tini); the last two cannot be caught.
-NEVER_CAUGHT: Final = frozenset(
-    {
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGABRT,
-        signal.SIGTRAP,
-        signal.SIGSYS,
-        signal.SIGKILL,
-        signal.SIGSTOP,
-    }
-)
+NEVER_CAUGHT: Final = early_signals.FAULTS | {signal.SIGKILL, signal.SIGSTOP}
 CAUGHT: Final = tuple(sorted(int(s) for s in signal.valid_signals() if s not in NEVER_CAUGHT))
 STOP: Final = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)})
 JOB_CONTROL: Final = frozenset({int(signal.SIGTSTP), int(signal.SIGTTIN), int(signal.SIGTTOU)})
-# Raised by writes of ftrun: they must not be forwarded to the command.
-_WRITING: Final = (signal.SIGPIPE, signal.SIGTTOU, signal.SIGXFSZ)
 
 
 class Inherited(NamedTuple):
@@ -110,14 +96,20 @@ def restore(inherited: Inherited) -> None:
 
 
 @contextmanager
-def writing() -> Iterator[None]:
-    """During a write of ftrun itself: the write may hit a broken pipe or a file size limit, or be a background write to
-    a terminal; the resulting signal is dropped."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WRITING)
+def blocked(*numbers: int, dropped: Sequence[int] = ()) -> Iterator[None]:
+    """Block these signals; those of `dropped` that arrive meanwhile are discarded."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        for number in dropped:
             if number in signal.sigpending() and number not in before:
                 signal.sigtimedwait((number,), 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def writing() -> AbstractContextManager[None]:
+    """For a write of ftrun itself, which may hit a broken pipe or a file size limit, or be a background write to a
+    terminal: the resulting signal must not be forwarded to the command."""
+    raised = signal.SIGPIPE, signal.SIGXFSZ
+    return blocked(signal.SIGTTOU, *raised, dropped=raised)

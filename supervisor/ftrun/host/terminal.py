@@ -12,7 +12,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ftrun.host import procfs
+from ftrun.host import procfs, signals
 
 FROM_BACKGROUND = (signal.SIGTTIN, signal.SIGTTOU)  # sent to a background process that uses the terminal
 
@@ -58,7 +58,7 @@ class JobControl:
             return
         self._may_give = not self._shared
         try:
-            with _device() as fd, _without_sigttou():
+            with _device() as fd, signals.blocked(signal.SIGTTOU):
                 _foreground(fd, os.getpgrp())
                 if modes:
                     # TCSANOW: waiting for the output to drain could take forever.
@@ -113,7 +113,7 @@ class JobControl:
         self.take_back(modes=False)
         self._may_give = False
         if had_foreground:  # the key reached only the command: the rest of the pipeline must stop as well
-            with _not_for_us(signal.SIGTSTP):
+            with signals.blocked(signal.SIGTSTP, dropped=(signal.SIGTSTP,)):  # ftrun itself is in the group
                 os.killpg(os.getpgrp(), signal.SIGTSTP)
         _stop()
         # ftrun was continued: in the foreground (`fg`) or not (`bg`).
@@ -194,29 +194,9 @@ def _device() -> Iterator[int]:
 
 
 def _foreground(fd: int, group: int) -> None:
-    with _without_sigttou():
+    """A change from the background raises SIGTTOU; while that is blocked, the change succeeds."""
+    with signals.blocked(signal.SIGTTOU):
         try:
             os.tcsetpgrp(fd, group)
         except OSError:
             pass  # the terminal hung up, or the group has ended
-
-
-@contextmanager
-def _without_sigttou() -> Iterator[None]:
-    """A change from the background raises SIGTTOU; while that is blocked, the change succeeds."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _not_for_us(number: int) -> Iterator[None]:
-    """Discard this signal for ftrun: it is sent to the whole group, but meant for the other members."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
-    try:
-        yield
-    finally:
-        signal.sigtimedwait((number,), 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

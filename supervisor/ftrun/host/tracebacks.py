@@ -12,7 +12,7 @@ from typing import Final
 
 from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback
 from ftrun.core.rules.first_death import Death
-from ftrun.host import safe_files
+from ftrun.host import beat_folders, safe_files
 from ftrun_hooks import _last as at
 
 NS: Final = 1e9
@@ -26,35 +26,22 @@ NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 def read(beat_dir: str, since: float) -> list[Traceback]:
     """Return the tracebacks from `since` (s, CLOCK_MONOTONIC) on; of many, the first and the last.  Incomplete and
     malformed files are skipped."""
-    tracebacks: list[Traceback] = []
-    for folder in _opened(beat_dir):
-        matched = ((NAME.fullmatch(name), name) for name in _names(folder))
-        names = sorted(name for match, name in matched if match and int(match[1]) >= since * NS)
+    try:
+        folder = beat_folders.open_folder(beat_dir)
+    except OSError:
+        return []
+    try:
+        with os.scandir(folder) as entries:
+            matched = ((NAME.fullmatch(entry.name), entry.name) for entry in islice(entries, ENTRIES))
+            names = sorted(name for match, name in matched if match and int(match[1]) >= since * NS)
         if len(names) > FILES:
             names = names[: FILES // 2] + names[-FILES // 2 :]
         parsed = (_parse(safe_files.read_foreign(name, at.SIZE + 1, folder)) for name in names)
-        tracebacks += [one for one in parsed if one is not None]
-    return tracebacks
-
-
-def _opened(path: str) -> Iterator[int]:
-    """Open the folder itself, not the target of a link that replaced it."""
-    try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _names(folder: int) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in islice(entries, ENTRIES)]
+        return [traceback for traceback in parsed if traceback is not None]
     except OSError:
         return []
+    finally:
+        os.close(folder)
 
 
 def _parse(content: bytes) -> Traceback | None:

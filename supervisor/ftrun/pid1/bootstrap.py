@@ -25,7 +25,7 @@ from ftrun.host import (
     tree,
     work_dir,
 )
-from ftrun.host.console import Console, of
+from ftrun.host.console import Console, create
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.messages import records
 from ftrun.platforms.base import number
@@ -49,7 +49,7 @@ class SetupError(Exception):
 
 
 class Setup(NamedTuple):
-    place: work_dir.WorkDir
+    run_dir: work_dir.WorkDir
     journal: Journal
     beats: beats.Beats
     console: Console
@@ -135,7 +135,7 @@ class Setup(NamedTuple):
             "isolate": end.code == exit_codes.NODE_FAULT.code and end.node in (None, node_name(self.settings)),
             "last_step": ledger.last_step,
             "last_checkpoint": ledger.last_checkpoint,
-            "run_dir": self.place.given,
+            "run_dir": self.run_dir.given,
             "message": end.message,
         }
         write_message(self.termination_log, records.message(fields))
@@ -144,16 +144,16 @@ class Setup(NamedTuple):
         """Log and print the last line of a run, if there is anything to report."""
         spent = figures(ledger.account, time.monotonic())
         outcome = spent.wall, spent.restarts, summary(spent), phase, logged
-        line = sentences.last_lines(end, ledger, self.place.given, *outcome)
+        line = sentences.last_lines(end, ledger, self.run_dir.given, *outcome)
         if line is not None:
             self.journal.log(sentences.printable(line))
-            self.console.say(line, severity="error" if self.verdict(end, ledger) else "info")
+            self.console.print(line, severity="error" if self.verdict(end, ledger) else "info")
 
 
 def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Starts | None = None) -> Setup:
     """Raises SetupError if a requirement is not met.  Processes that an earlier, killed ftrun left running on this run
     dir are ended first.  `starts`: the count of an earlier phase."""
-    console = of(settings)
+    console = create(settings)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
         where, journal, copied = work_dir.open_run_dir(*_run_dir(settings), caught)
@@ -162,11 +162,11 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
         raise SetupError(exit_codes.USAGE.code if given else exit_codes.INTERNAL.code, why) from None
     if copied is not None:
         journal.log(copied)
-        console.say(copied, severity="info")
+        console.print(copied, severity="info")
     if (denied := reaper.waitid_problem()) is not None:
         raise SetupError(exit_codes.INTERNAL.code, denied)
     if os.getpid() != 1 and not spawn.become_subreaper():
-        console.say(
+        console.print(
             "the kernel does not let ftrun adopt the orphans of its command (PR_SET_CHILD_SUBREAPER), so daemons may "
             "survive a restart; make ftrun PID 1 of the container"
         )

@@ -4,6 +4,7 @@ import time
 
 from ftrun.core.machine import effects as do
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.policy import Policy
 from ftrun.host import reaper, tree_killer
 from ftrun.host.console import Console
 from ftrun.host.journal import Journal
@@ -11,9 +12,9 @@ from ftrun.host.tree import Tree
 
 
 def give_up(
-    problem: BaseException, journal: Journal, console: Console, tree: Tree, grace: float, kill: float, attempt: int
+    problem: BaseException, journal: Journal, console: Console, tree: Tree, policy: Policy, attempt: int
 ) -> do.Exit:
-    """Send SIGTERM to the tree, and SIGKILL after `grace` s, for at most `kill` s; record the error and the end."""
+    """Send SIGTERM to the tree, and SIGKILL after the grace, until the kill timeout; record the error and the end."""
     try:
         import traceback  # needed for an internal error only
 
@@ -23,10 +24,10 @@ def give_up(
     journal.log(text)
     journal.record("problem", attempt, (("traceback", text),), True)
     why = f"ftrun itself failed ({problem!r})"
-    console.say(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
-    deadline = time.monotonic() + grace
+    console.print(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
+    deadline = time.monotonic() + policy.grace
     tree.terminate()
-    while time.monotonic() < deadline + kill:
+    while time.monotonic() < deadline + policy.kill_timeout:
         reaper.reap()
         members = tree.members()
         if (not members and tree.is_empty()) or (members and tree.beyond_reach(members)):

@@ -39,7 +39,7 @@ class Launcher:
             )
         except (OSError, ValueError) as error:  # no more processes or memory; a NUL in an argument
             why = f"cannot start a process: {error}"
-            setup.console.say(why)
+            setup.console.print(why)
             return ev.SpawnFailed(time.monotonic(), exit_codes.INTERNAL.code, why)
         setup.tree.command, self.report = child
         self._poll.register(child.report, select.POLLIN)
@@ -59,7 +59,7 @@ class Launcher:
         if not content:
             return ev.CommandSpawned(now, self._setup.tree.command or 0)
         code, why = spawn.explain_exec_failure(self._command[0], int(content))
-        self._setup.console.say(why, level=0, severity="error")
+        self._setup.console.print(why, level=0, severity="error")
         return ev.SpawnFailed(now, code, why)
 
 

@@ -75,7 +75,7 @@ class PhaseContext(NamedTuple):
 
 
 class Supervisor:
-    """The imperative shell around `decide`: it turns what the kernel says into events, and effects into calls."""
+    """The imperative shell around `decide`: it turns what the kernel reports into events, and effects into calls."""
 
     def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, phase: PhaseContext) -> None:
         self._command, self._phase, self._last, group = command, phase.name, phase.last, phase.group
@@ -90,7 +90,7 @@ class Supervisor:
         self._poll.register(self._signals.fd, select.POLLIN)
         self._poll.register(self._beats.bell, select.POLLIN)
         self._output_pipes = OutputPipes((1, 2) if settings["log-dir"].value else ())
-        helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.place, self._beats.path)
+        helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
         context = Context(settings, self._policy, helpers, self._tree, *paths, self._output_pipes, group)
         self._clients = Clients(context)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
@@ -101,7 +101,7 @@ class Supervisor:
         self._printed_problem: str | None = None
         self._just_executed = False  # the command has just executed
         self._exit_cause = ExitCause(self._beats.path, self._clients)
-        run = settings, self._policy, command, self._console, setup.place.given
+        run = settings, self._policy, command, self._console, setup.run_dir.given
         self._state_file = StateFile(self._journal, self._tree, self._beats.path, *run)
 
     def run(self) -> int:
@@ -111,7 +111,7 @@ class Supervisor:
         self._decide()
         for what in self._annotations.problems:
             self._persist("problem", (("annotations", self._annotations.path), ("what", what)), False)
-            self._console.say(f"{self._annotations.path}: {what}")
+            self._console.print(f"{self._annotations.path}: {what}")
         while True:
             self._decide()
             if self._exit is not None:
@@ -157,10 +157,9 @@ class Supervisor:
             after_exec(self._beats.path)
             self._just_executed = False
         deadline, phase = self._job.phase.deadline, self._job.phase
-        others = [
-            self._clients.deadline if self._launcher.report is None else None
-        ]  # the start of the command comes first
-        others += [self._exit_cause.deadline, self._state_file.due, self._beats.access.due]
+        others = [self._exit_cause.deadline, self._state_file.due, self._beats.access.due]
+        if self._launcher.report is None:  # the start of the command comes first
+            others.append(self._clients.deadline)
         if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
             others.append(self._tree_killer.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
@@ -196,17 +195,16 @@ class Supervisor:
         for event in self._clients.receive(ready, now):
             if isinstance(event, ev.TreeSampled):
                 self._read_beats(now)  # the sample must not be compared with outdated heartbeats
-            self._queue.append(self._with_ranks(event))
+            if isinstance(event, ev.EvidenceCollected):
+                event = event._replace(ranks=self._beats.read(event.now))
+            self._queue.append(event)
         if self._launcher.report is None:
             self._clients.supervise(now)
         for record, fields, text in self._clients.drain_records():
             self._persist(record, fields, False)
             if text is not None:
                 self._journal.flush()
-                self._console.say(text)
-
-    def _with_ranks(self, event: ev.Event) -> ev.Event:
-        return event._replace(ranks=self._beats.read(event.now)) if isinstance(event, ev.EvidenceCollected) else event
+                self._console.print(text)
 
     def _read_beats(self, now: float) -> None:
         ranks = self._beats.read(now)
@@ -215,7 +213,7 @@ class Supervisor:
             what = self._beats.problems.pop()
             self._persist("problem", (("what", what),), False)
             if what == self._beats.access.problem:
-                self._console.say(what)
+                self._console.print(what)
 
     def _launched(self, now: float) -> None:
         outcome = self._launcher.outcome(now)
@@ -242,12 +240,10 @@ class Supervisor:
                 self._tree.command = None
                 self._control.take_back()
                 self._read_beats(now)  # its last heartbeats count
-                by_itself = change.how == os.CLD_EXITED
-                exited = (
-                    ev.CommandExited(now, code=change.status)
-                    if by_itself
-                    else ev.CommandExited(now, signal=change.status)
-                )
+                if change.how == os.CLD_EXITED:
+                    exited = ev.CommandExited(now, code=change.status)
+                else:
+                    exited = ev.CommandExited(now, signal=change.status)
                 if change.status and isinstance(self._job.phase, Launching | Starting | Running | Suspect):
                     self._exit_cause.begin(exited, change.pid)
                 else:
@@ -281,13 +277,13 @@ class Supervisor:
             case do.LogLine(text):
                 self._logged = True
                 self._journal.log(sentences.printable(text))
-                self._console.say(text)
+                self._console.print(text)
             case do.Spawn():
                 self._spawn()
             case do.Forward(number):
                 if (problem := self._tree.forward(number, self._control)) is not None:
                     self._persist("problem", (("what", problem),), False)
-                    self._console.say(problem, severity="warning")
+                    self._console.print(problem, severity="warning")
             case do.Investigate(finding):
                 phase = self._job.phase
                 if isinstance(phase, SUPERVISED):
@@ -299,7 +295,7 @@ class Supervisor:
             case do.Inspect():
                 self._queue.extend(self._tree_killer.inspect())
             case do.Release():
-                self._release()
+                self._queue.extend(self._clients.release(sorted(self._tree_killer.dead), time.monotonic()))
             case do.Heal(fault):
                 self._queue.extend(self._clients.heal(fault, time.monotonic()))
             case do.Answer():
@@ -327,7 +323,7 @@ class Supervisor:
         self._console.record(stamp, event, fields)
         if self._journal.problem not in (None, self._printed_problem):
             self._printed_problem = self._journal.problem
-            self._console.say(str(self._printed_problem))
+            self._console.print(str(self._printed_problem))
 
     def _spawn(self) -> None:
         self._beats.reset()
@@ -336,9 +332,6 @@ class Supervisor:
         self._clients.on_spawning(self._job.ledger.start_cnt)
         if (failed := self._launcher.start(self._job.ledger)) is not None:
             self._queue.append(failed)
-
-    def _release(self) -> None:
-        self._queue.extend(self._clients.release(sorted(self._tree_killer.dead), time.monotonic()))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -368,9 +361,8 @@ class Supervisor:
 
     def abandon(self, problem: BaseException) -> int:
         """Handle an internal error of ftrun: exit code 125."""
-        grace, attempt = self._policy.grace, self._job.ledger.start_cnt
-        kill = self._policy.kill_timeout
-        self._exit = give_up(problem, self._journal, self._console, self._tree, grace, kill, attempt)
+        attempt = self._job.ledger.start_cnt
+        self._exit = give_up(problem, self._journal, self._console, self._tree, self._policy, attempt)
         self._setup.write_termination_message(self._exit, self._job.ledger)
         self._job = done_with(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
         try:
@@ -390,4 +382,4 @@ class Supervisor:
         if self._exit is not None:  # after the last output of the command
             self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._logged)
         if (left := self._clients.close()) is not None:
-            self._console.say(left)
+            self._console.print(left)

@@ -16,7 +16,7 @@ from ftrun.config.group_config import Group
 from ftrun.config.option_table import Phase, Settings, Value
 from ftrun.core.rules import exit_codes
 from ftrun.host import procfs, safe_files, work_dir
-from ftrun.host.console import Console, of
+from ftrun.host.console import Console, create
 from ftrun.host.journal import RunDirError
 from ftrun.host.signals import Signals
 from ftrun.host.start_count import Starts
@@ -40,26 +40,28 @@ def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) ->
     """The exit code of the first phase that does not succeed, or else 0."""
     try:
         caught = Signals()
-        note = Note(_folder(phases[0][1]), [phase.name for phase, _ in phases], of(phases[0][1]), caught)
+        names, console = [phase.name for phase, _ in phases], create(phases[0][1])
+        progress = ProgressFile(_folder(phases[0][1]), names, console, caught)
     except (OSError, RunDirError) as error:
-        _say(f"ftrun: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"ftrun: {error}")
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        os.write(2, f"ftrun: {text}\n".encode("utf-8", "backslashreplace"))
         given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
         return exit_codes.USAGE.code if given else exit_codes.INTERNAL.code
     starts = Starts(schedule_cnt(phases[0][1]), job_name(phases[0][1]))  # shared by all phases in this pod
     for index, (phase, settings) in enumerate(phases):
-        if note.stages[index].succeeded:
+        if progress.stages[index].succeeded:
             continue
-        run_dir = note.begin(index)
+        run_dir = progress.begin(index)
         own = settings | {"run-dir": Value(run_dir, run_dir, "phase")}
         code = supervise(phase.command, own, caught, PhaseContext(phase.name, index == len(phases) - 1, group, starts))
         if code != 0:
             return code
-        note.succeeded(index)
-    note.end()
+        progress.succeeded(index)
+    progress.end()
     return 0
 
 
-class Note:
+class ProgressFile:
     """The file with the progress of the phases.  A failed write stops no phase.  OSError or RunDirError if the file
     cannot be read."""
 
@@ -73,7 +75,7 @@ class Note:
             why = (
                 f"{self._kept.unread}; the phases continue from the copy on this node, and the file is kept as {aside}"
             )
-            self._console.say(f"{folder}/{self._file} cannot be used: {why}")
+            self._console.print(f"{folder}/{self._file} cannot be used: {why}")
         self.stages = self._read(names)
 
     def begin(self, index: int) -> str:
@@ -112,7 +114,7 @@ class Note:
             return stages
         if content is not None:
             aside = self._kept.set_aside("other")
-            self._console.say(
+            self._console.print(
                 f"{self._folder}/{self._file} is of other phases; it is kept as {aside}, and all phases run again"
             )
         return [Stage(name) for name in names]
@@ -141,7 +143,7 @@ class Note:
             self._warn(str(error))
 
     def _warn(self, why: str) -> None:
-        self._console.say(f"{self._folder}/{self._file}: {why}; the next container may repeat a phase")
+        self._console.print(f"{self._folder}/{self._file}: {why}; the next container may repeat a phase")
 
 
 def _folder(settings: Settings) -> str:
@@ -152,7 +154,3 @@ def _folder(settings: Settings) -> str:
 def _name(run_dir: object) -> str:
     """The name, if it is that of a run dir in the folder; else empty."""
     return run_dir if isinstance(run_dir, str) and re.fullmatch(r"\d{8}_\d{6}_restartable", run_dir, re.ASCII) else ""
-
-
-def _say(text: str) -> None:
-    os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))

@@ -11,11 +11,11 @@ from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.states import Done, Job
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction
-from ftrun.host import leftovers, procfs
+from ftrun.host import clock, leftovers, procfs
 from ftrun.host.console import Console
 from ftrun.host.journal import Journal
 from ftrun.host.tree import Tree
-from ftrun.messages import records, state
+from ftrun.messages import state
 
 PAUSE: Final = 0.2  # s between two saves for figures alone
 TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
@@ -57,7 +57,7 @@ class StateFile:
         self._notices = notices(job, self._policy, self._notices.given, self._run_dir, now)
         for line in self._notices.lines:
             self._journal.log(line)
-            self._console.say(line, severity="info")
+            self._console.print(line, severity="info")
         self._journal.flush()
         if job is self._saved and self._save_due is None:
             return
@@ -106,13 +106,13 @@ def _shape(job: Job) -> tuple[object, ...]:
 
 def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str, Any]:
     """Facts that do not change while this ftrun runs."""
-    me, now = procfs.stat(os.getpid()), time.time_ns()
+    me = procfs.stat(os.getpid())
     return {
         "version": __version__,
         "pid": os.getpid(),
         "pid_start": me.start if me else None,
         "boot": procfs.boot_id(),
-        "began": records.timestamp(now, time.gmtime(now // 1_000_000_000)),
+        "began": clock.timestamp(),
         "mono": time.monotonic(),
         "command": redaction.redact_command(command),
         "part": policy.phase,

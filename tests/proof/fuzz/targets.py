@@ -111,7 +111,7 @@ def phase_note(content: bytes) -> None:
     where = folder("phases")
     (where / "phases.json").write_bytes(content)
     nobody: Any = None
-    stages = phases.Note(str(where), ["a", "b"], Console(0), nobody).stages
+    stages = phases.ProgressFile(str(where), ["a", "b"], Console(0), nobody).stages
     assert [stage.name for stage in stages] == ["a", "b"]
     for path in where.iterdir():
         path.unlink()
