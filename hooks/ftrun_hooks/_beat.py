@@ -8,21 +8,9 @@ import sys
 from _thread import get_ident
 from time import monotonic_ns
 
+from . import layout as at
 from ._slot import own_slot
-from .layout import (
-    ALIVE_AT,
-    CHECKPOINT,
-    CHECKPOINT_AT,
-    CHECKPOINT_STEP,
-    CREDIT,
-    DONE,
-    FAIL,
-    FATAL,
-    FLAGS,
-    MOVED_AT,
-    SHORT,
-    STEP,
-)
+from .layout import ALIVE_AT, CREDIT, MOVED_AT, SHORT, STEP  # for speed
 
 TOO_HIGH = (1 << 63) - 1
 
@@ -69,13 +57,13 @@ def checkpoint(step: object, path: object = None) -> None:
         if words is None:
             return
         beat(step)
-        own_slot.write_text(CHECKPOINT, None if path is None else os.fsdecode(path))  # type: ignore[arg-type]
+        own_slot.write_text(at.CHECKPOINT, None if path is None else os.fsdecode(path))  # type: ignore[arg-type]
         after = _after(step)
         now = monotonic_ns()
-        if after > words[CHECKPOINT_STEP]:
+        if after > words[at.CHECKPOINT_STEP]:
             own_slot.moved_at = words[MOVED_AT] = now
-        words[CHECKPOINT_STEP] = after
-        words[CHECKPOINT_AT] = now
+        words[at.CHECKPOINT_STEP] = after
+        words[at.CHECKPOINT_AT] = now
         own_slot.ring()
     except Exception:
         pass
@@ -83,7 +71,7 @@ def checkpoint(step: object, path: object = None) -> None:
 
 def done() -> None:
     """This rank ends on purpose: no heartbeats of it are expected any more.  Called automatically at a clean exit."""
-    _flag(DONE)
+    _flag(at.DONE)
 
 
 def fail(why: object, recoverable: bool = False) -> None:
@@ -92,8 +80,8 @@ def fail(why: object, recoverable: bool = False) -> None:
         return
     try:
         if own_slot.claim() is not None:
-            own_slot.write_text(FAIL, str(why))
-            _flag(FATAL)
+            own_slot.write_text(at.FAIL, str(why))
+            _flag(at.FATAL)
     except Exception:
         pass
 
@@ -104,7 +92,7 @@ def _flag(flag: int) -> None:
         if words is None:
             return
         with own_slot.lock:
-            words[FLAGS] |= flag
+            words[at.FLAGS] |= flag
         own_slot.ring()
     except Exception:
         pass

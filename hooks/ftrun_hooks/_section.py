@@ -1,4 +1,4 @@
-"""Named stretches of a run that have a deadline of their own."""
+"""Sections: named parts of a run that have a timeout of their own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from time import monotonic_ns
 from typing import Any, Callable, TypeVar, cast
 
 from . import layout as at
-from ._duration import nanoseconds
 from ._slot import own_slot
 
+UNITS = (("ms", 10**6), ("s", 10**9), ("m", 60 * 10**9), ("h", 3600 * 10**9), ("d", 86400 * 10**9))
+LONGEST = 1 << 61  # added to any time of the clock it still fits into 64 bits, with two flags
 Function = TypeVar("Function", bound=Callable[..., Any])
 NAMES = 64  # automatic sections that are timed
 Entry = struct.Struct(f"=QQ{at.NAME_BYTES}s")
@@ -69,6 +70,42 @@ def section(name: str, timeout: float | str | None = None) -> Section:
     Without a timeout the supervisor's own applies.  ValueError if the timeout is not a duration.
     """
     return Section(name, timeout)
+
+
+class Stage:
+    """At most one section at a time.  Trainers have events for most beginnings and ends, but not for all, so entering a
+    section leaves the one before.
+
+    ValueError if a timeout is not a duration.
+    """
+
+    def __init__(self, eval_timeout: float | str | None, save_timeout: float | str | None) -> None:
+        self.timeouts = {True: save_timeout, False: eval_timeout}
+        for timeout in self.timeouts.values():
+            if timeout is not None:
+                nanoseconds(timeout)
+        self.name: str | None = None
+        self._open: Section | None = None
+
+    def timeout(self, name: str) -> float | str | None:
+        return self.timeouts[name == "checkpoint"]
+
+    def enter(self, name: str) -> None:
+        """Enter the section `name`.  A repeated call, with each batch, restarts a section without a timeout of its own:
+        an evaluation may take hours, but a single batch may not."""
+        timeout = self.timeout(name)
+        if name == self.name and timeout is not None:
+            return
+        fresh = section(name, timeout)
+        fresh.__enter__()
+        self.leave()  # only now, so that there is no moment without a section
+        self.name, self._open = name, fresh
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave the section, if any; with an `error`, because of it."""
+        left, self.name, self._open = self._open, None, None
+        if left is not None:
+            left.__exit__(type(error) if error else None, error, None)
 
 
 class Automatic:
@@ -175,6 +212,32 @@ def _fitting(name: object) -> bytes:
         return str(name).encode("utf-8", "replace")[: at.NAME_BYTES].decode("utf-8", "ignore").encode()
     except Exception:
         return b"?"
+
+
+def nanoseconds(duration: object) -> int:
+    """`duration` (seconds, or a text with a unit) as 1 to LONGEST nanoseconds; ValueError for anything else."""
+    if isinstance(duration, str):
+        value, scale = _split(duration.strip())
+    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        value, scale = duration, 10**9
+    else:
+        raise _bad(duration)
+    if not 0 < value < float("inf"):
+        raise _bad(duration)
+    # A float beyond LONGEST may not fit an int of any useful size: compare before converting.
+    return LONGEST if value >= LONGEST / scale else max(1, int(value * scale))
+
+
+def _split(text: str) -> tuple[float, int]:
+    for unit, scale in UNITS:
+        number = text[: -len(unit)]
+        if text.endswith(unit) and number.isascii() and number.replace(".", "", 1).isdigit():
+            return float(number), scale
+    raise _bad(text)
+
+
+def _bad(duration: object) -> ValueError:
+    return ValueError(f"not a duration: {duration!r} (a number of seconds, or like '500ms', '90s', '10m', '1h', '1d')")
 
 
 _table = Table()

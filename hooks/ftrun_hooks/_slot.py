@@ -10,6 +10,7 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from . import layout as at
+from ._last import _parents, _remove, _stat
 from ._silences import Silences, awake
 
 FIRST_PAUSE, LONGEST_PAUSE = 5_000_000, 10_000_000_000  # ns between tries to get access to the file
@@ -24,27 +25,6 @@ class Slot:
     the mapped words, which are slower to read.  `long` has the long silences (duration, end) of the current batch; the
     batch is processed when `left` has counted down to 0.
     """
-
-    __slots__ = (
-        "again",
-        "claiming",
-        "credit",
-        "digester",
-        "folder",
-        "header",
-        "left",
-        "lock",
-        "long",
-        "main",
-        "mark",
-        "moved_at",
-        "mover",
-        "pause",
-        "rank",
-        "settled",
-        "step",
-        "words",
-    )
 
     def __init__(self) -> None:
         main = threading.main_thread().ident
@@ -189,8 +169,8 @@ def _take(slot: memoryview, rank: int, flags: int, ranked: bool) -> int:
     slot[at.FLAGS] = flags
     slot[at.UNRANKED] = not ranked
     if not ranked:
-        for level, pid in enumerate(_parents(os.getpid())):
-            slot[at.PARENTS + level] = pid
+        for level, pid in enumerate(_parents()[: at.PARENTS_KEPT]):
+            slot[at.PARENTS + level] = pid if pid > 1 else 0
     slot[at.CLAIMED_AT] = now = monotonic_ns()
     slot[at.MAGIC_WORD] = at.MAGIC
     return now
@@ -205,20 +185,11 @@ def _held_by_another(slot: memoryview) -> bool:
 
 def _start_ticks(pid: int) -> int | None:
     """When the process began (proc(5), field 22); None for one that ended, a zombie included."""
-    fields = _stat(pid)
     try:
+        fields = _stat(pid)
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         return None
-
-
-def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/<pid>/stat from the state on (field 3); none for a process that is not there."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
 
 
 def _locked(file: int, start: int) -> bool:
@@ -239,25 +210,6 @@ def _rank(default: int | None) -> tuple[int, int, bool]:
     if text:
         return default or 0, at.NO_RANK, True
     return default or 0, 0, default is not None
-
-
-def _parents(pid: int) -> list[int]:
-    """The pids of the processes that this one descends from, the nearest first, at most PARENTS_KEPT."""
-    found: list[int] = []
-    while len(found) < at.PARENTS_KEPT:
-        fields = _stat(pid)
-        pid = int(fields[1]) if len(fields) > 1 else 0
-        if pid <= 1:
-            break
-        found.append(pid)
-    return found
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 own_slot = Slot()

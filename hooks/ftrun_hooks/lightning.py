@@ -13,9 +13,8 @@ from importlib import import_module
 from typing import Any, Callable
 
 from ._beat import beat, checkpoint
-from ._section import section
+from ._section import Stage, section
 from ._slot import own_slot
-from ._stage import Stage
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

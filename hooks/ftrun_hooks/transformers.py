@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ._beat import beat, checkpoint
-from ._stage import Stage
+from ._section import Stage
 
 
 class FtrunCallback(TrainerCallback):  # type: ignore[misc]

@@ -26,6 +26,7 @@ class Looking:
         self.now, self.listing_takes = 1000.0, 0.0
         self.listed: list[str] = []
         self.looked: list[str] = []
+        self.problems: dict[str, None] = {}
         self.inodes: dict[str, int] = {}  # made up, as some file systems do
         clock = SimpleNamespace(monotonic=lambda: self.now)
         patch.setattr(folders, "time", clock)
@@ -63,7 +64,7 @@ class Looking:
     def start(self, *globs: str, notify: Inotify | None = None) -> None:
         parsed = Globs([parse(glob, "") for glob in globs])
         self.matches = Matches(parsed)
-        self.folders = Folders(parsed, self.matches, notify)
+        self.folders = Folders(parsed, self.matches, notify, lambda what: self.problems.setdefault(what))
         assert self.go_on(3) == []
         self.listed.clear()
         self.looked.clear()
@@ -158,7 +159,7 @@ def test_a_disk_that_is_away_for_a_while_brings_nothing_new(
     looking.away = f"{tmp_path}/out"
     looking.folders.remounted()
     assert looking.go_on(60) == []
-    assert [what.split(": ")[1] for what in looking.folders.problems][:1] == [
+    assert [what.split(": ")[1] for what in looking.problems][:1] == [
         "Transport endpoint is not connected; checkpoints there are not detected"
     ]
     looking.away = "nothing"
@@ -206,7 +207,7 @@ def test_watches_are_left_to_others(looking: Looking, tmp_path: Path, monkeypatc
         (tmp_path / name).mkdir()
     notify = Inotify()
     looking.start(f"{tmp_path}/*/*.pt", notify=notify)
-    (problem,) = looking.folders.problems
+    (problem,) = looking.problems
     assert problem.endswith("the rest are listed")
     for name in ("a", "b"):
         put(tmp_path / name / f"{name}.pt")
@@ -225,7 +226,7 @@ def test_memory_is_bounded(looking: Looking, tmp_path: Path, monkeypatch: pytest
     for number in range(60):
         (tmp_path / f"{number}").mkdir()
     looking.start(f"{tmp_path}/*/x", f"{tmp_path}/*.pt")
-    (problem,) = looking.folders.problems
+    (problem,) = looking.problems
     assert problem.startswith("the globs lead through more than 20 folders")
     for number in range(10):
         (tmp_path / f"{number}.pt").touch()
@@ -233,8 +234,8 @@ def test_memory_is_bounded(looking: Looking, tmp_path: Path, monkeypatch: pytest
     for number in range(60):
         (tmp_path / f"{number}.pt").touch()
     looking.go_on(5)
-    assert looking.folders.problems[1] == "more than 50 matches: new ones are detected by inotify alone"
-    assert len(looking.folders.problems) == 2
+    assert list(looking.problems)[1] == "more than 50 matches: new ones are detected by inotify alone"
+    assert len(looking.problems) == 2
 
 
 def test_a_folder_of_very_many_files_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_an_unexpected_error_is_one_line(tmp_path: Path) -> None:
     gone.mkdir()
     prefix = ("sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh")
     with Watcher(gone, "*.pt", prefix=prefix, ready=False) as watcher:
-        assert "No such file" in watcher.problem("checkpoints are not seen")
+        assert "No such file" in watcher.problem("unexpected error")
         assert watcher.process.wait(DEADLINE) == 1
 
 

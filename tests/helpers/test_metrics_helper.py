@@ -14,7 +14,6 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from ftrun.helpers.metrics.exporter import write
 from support.helper_process import HelperProcess
 from support.runs import wait_for
 
@@ -172,20 +171,3 @@ def test_a_run_dir_that_vanished_is_down(run_dir: Path) -> None:
         address = helper.event("listening")["address"]
         assert samples(scrape(address)[0])["ftrun_up", ""] == 0
         assert helper.end() == 0
-
-
-def test_what_is_in_the_way_of_the_new_file_goes(tmp_path: Path) -> None:
-    path, aside = tmp_path / "train.prom", tmp_path / "aside"
-    aside.write_text("of somebody else")
-    (tmp_path / ".train.prom.new").symlink_to(aside)
-    write(str(path), b"ftrun_up 1\n")
-    assert path.read_text() == "ftrun_up 1\n"
-    assert aside.read_text() == "of somebody else"
-    assert sorted(os.listdir(tmp_path)) == ["aside", "train.prom"]
-
-
-def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "train.prom").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        write(str(tmp_path / "train.prom"), b"ftrun_up 1\n")
-    assert os.listdir(tmp_path) == ["train.prom"]

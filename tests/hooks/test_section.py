@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ftrun_hooks as ft
-from ftrun_hooks._duration import LONGEST, nanoseconds
+from ftrun_hooks._section import LONGEST, nanoseconds
 from support.beat_file import BeatDir
 
 SHOW = (

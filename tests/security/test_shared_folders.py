@@ -258,6 +258,18 @@ def test_what_ftrun_makes_is_for_its_user_alone(runs: Runs, shared: Path, umask:
     assert log == 0o644 & ~umask  # for the platform
 
 
+def test_a_file_is_replaced_atomically_and_not_through_a_link(shared: Path, precious: Path) -> None:
+    path = shared / "state"
+    (shared / "state.new").symlink_to(precious / "file")
+    safe_files.replace(str(path), b"new", 0o644)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o644)
+    assert (precious / "file").read_text() == "precious"
+    (shared / "folder").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        safe_files.replace(str(shared / "folder"), b"new")
+    assert not (shared / "folder.new").exists()
+
+
 def test_a_file_of_ours_is_read_only_if_it_is(shared: Path) -> None:
     folder = os.open(shared, os.O_RDONLY)
     try:

@@ -28,6 +28,25 @@ def create(name: str, mode: int = 0o600, folder: int | None = None) -> int:
         return os.open(name, flags, mode, dir_fd=folder)
 
 
+def replace(path: str, content: bytes, mode: int = 0o600, fresh: str = "") -> None:
+    """Replace a file atomically; the new content is on disk when this returns.  The umask is ignored.  A kill may
+    leave `fresh`, by default `<path>.new`.  Raises OSError; the file then has its old content."""
+    fresh = fresh or f"{path}.new"
+    fd = create(fresh)
+    try:
+        try:
+            os.fchmod(fd, mode)
+            while content:
+                content = content[os.write(fd, content) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(fresh, path)
+    except OSError:
+        os.unlink(fresh)
+        raise
+
+
 def open_append(name: str, folder: int | None = None) -> int:
     """Open a file for appending; create it if it does not exist.  Raises OSError, also if other users can have written
     it."""

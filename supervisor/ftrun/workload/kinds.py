@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ftrun.workload import failures, healthy
 from ftrun.workload.training import Setting
-from ftrun_hooks._duration import nanoseconds
+from ftrun_hooks._section import nanoseconds
 
 DURATION = "6s"  # more than a hang timeout of a few seconds
 Begin = Callable[[Setting], None]

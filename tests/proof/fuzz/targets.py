@@ -23,7 +23,7 @@ from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.output.tail import Tail
 from ftrun.helpers.platform import ranks, reset
 from ftrun.helpers.probe import ascend, npu_smi
-from ftrun.helpers.state_store import history, verdict
+from ftrun.helpers.state_store import contents
 from ftrun.host import mounts as mount_table
 from ftrun.host import oom, procfs, tracebacks
 from ftrun.host.console import Console
@@ -244,19 +244,18 @@ def beat_file(content: bytes) -> None:
 
 
 def history_json(content: bytes) -> None:
-    found, dropped = history.parse(content)
-    joined = history.merge(found, found.faults[:1], found.schedules[:1])
-    history.parse(history.dump(joined))
-    told = history.reply(joined, time.time(), "boot")
+    found, dropped = contents.parse(content)
+    joined = contents.merge(found, found.faults[:1], found.schedules[:1])
+    contents.parse(contents.dump(joined))
+    told = contents.reply(joined, time.time(), "boot")
     assert len(state_store.EVENTS.dump(told)) < helpers.LINE_LIMIT
     Quiet(platform.EVENTS).report_dropped("history.json", dropped)
 
 
 def verdict_json(content: bytes) -> None:
-    found = verdict.parse(content)
-    if found is not None:
-        verdict.holds(found, 1, 0.0)
-        verdict.dump(found)
+    found = contents.parse_verdict(content)
+    contents.holds(found, 1, 0.0)
+    contents.dump_verdict(found)
 
 
 TARGETS: Final = {
@@ -277,8 +276,8 @@ TARGETS: Final = {
     "state": Target(state_json, "state.json", (Malformed,)),
     "run-dir": Target(run_dir, "a run dir, in every view"),
     "beat-file": Target(beat_file, "the beat file, in the views"),
-    "history": Target(history_json, "history.json", (history.ForeignHistory, RecursionError)),
-    "verdict": Target(verdict_json, "verdict.json"),
+    "history": Target(history_json, "history.json", (contents.ForeignContent, RecursionError)),
+    "verdict": Target(verdict_json, "verdict.json", (contents.ForeignContent,)),
     "control": Target(messages.control_message, "orders and their answers"),
     "channel": Target(messages.channel, "frames of the control channel"),
     "peers": Target(messages.peer_message, "words of other nodes"),

@@ -13,15 +13,16 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from ftrun.helpers.checkpoint_watcher.folders import Folders
 from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
-from ftrun.helpers.lines import write
+from ftrun.helpers.lines import Lines, run
 from ftrun.host.inotify import Inotify
-from ftrun.messages.checkpoints import EVENTS, Event, Saved
-from ftrun.messages.helpers import Problem, Ready
+from ftrun.messages.checkpoints import EVENTS, Saved
+from ftrun.messages.helpers import Ready
 
 MODE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
 BATCH: Final = 0.1  # s: continuous events wake this helper, and PID 1, at most 10 times per second
@@ -29,23 +30,11 @@ AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones
 
 
 def main(argv: Sequence[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; this helper ends with PID 1
+    return run(partial(_run, argv), EVENTS)
+
+
+def _run(globs: Sequence[str], lines: Lines) -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # raised by a lease (disk.busy)
-    try:
-        _run(argv)
-    except (BrokenPipeError, ConnectionResetError):
-        return 0
-    except Exception as error:
-        try:
-            _send(Problem(f"checkpoints are not seen: {error!r}"))
-        except OSError:
-            pass
-        return 1
-    return 0
-
-
-def _run(globs: Sequence[str]) -> None:
-    os.set_blocking(1, True)
     parsed = Globs([parse(glob, "" if glob.startswith("/") else os.getcwd()) for glob in globs])
     notify = None
     if os.environ.get(MODE) != "list":
@@ -53,24 +42,23 @@ def _run(globs: Sequence[str]) -> None:
             notify = Inotify()
         except OSError as error:
             what = f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead"
-            _send(Problem(what))
-    mounts = _mounts()  # before the first look, so that no later change is missed
+            lines.problem(what)
+    mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # before the first look: no change is missed
     matches = Matches(parsed)
-    folders = Folders(parsed, matches, notify)
-    _send_news(matches, folders)
-    _send(Ready())
+    folders = Folders(parsed, matches, notify, lines.problem)
+    _send_saved(matches, lines)
+    lines.send(Ready())
 
     poll = select.poll()
     poll.register(0, select.POLLIN)
+    poll.register(mounts, select.POLLPRI)  # after each mount and unmount (proc(5))
     if notify is not None:
         poll.register(notify.fd, select.POLLIN)
-    if mounts is not None:
-        poll.register(mounts, select.POLLPRI)
     while True:
         ready = dict(poll.poll(_until(matches.due(), folders.due())))
         if 0 in ready and not os.read(0, 65536):
             return
-        if mounts is not None and mounts in ready:
+        if mounts in ready:
             poll.unregister(mounts)  # until the next round: mounts may be continuous
             folders.remounted()
         events = notify.read() if notify is not None and notify.fd in ready else []
@@ -80,19 +68,10 @@ def _run(globs: Sequence[str]) -> None:
         due = folders.due()
         if due is not None and due <= time.monotonic():
             folders.round()
-            if mounts is not None:
-                poll.register(mounts, select.POLLPRI)
-        _send_news(matches, folders)
+            poll.register(mounts, select.POLLPRI)
+        _send_saved(matches, lines)
         if events:
             time.sleep(BATCH)
-
-
-def _mounts() -> int | None:
-    """A descriptor with POLLPRI after each mount and unmount (proc(5))."""
-    try:
-        return os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 def _until(*times: float | None) -> float | None:
@@ -101,17 +80,10 @@ def _until(*times: float | None) -> float | None:
     return None if due is None else max(0.0, (due - time.monotonic()) * 1000 + 1)
 
 
-def _send_news(matches: Matches, folders: Folders) -> None:
-    for what in folders.problems:
-        _send(Problem(what))
+def _send_saved(matches: Matches, lines: Lines) -> None:
     for saved in matches.saved[-AT_ONCE:]:
-        _send(Saved(*saved))
-    folders.problems.clear()
+        lines.send(Saved(*saved))
     matches.saved.clear()
-
-
-def _send(message: Event) -> None:
-    write(EVENTS.dump(message))
 
 
 if __name__ == "__main__":

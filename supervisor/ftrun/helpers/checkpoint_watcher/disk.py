@@ -42,12 +42,7 @@ LOCAL: Final = frozenset(
         0x63677270,  # cgroup2
     }
 )
-GONE: Final = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-)  # errors that prove that there is no such entry
+GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # there is no such entry
 WALK: Final = 10_000  # entries of a folder that are read
 
 _AT_FDCWD: Final = -100

@@ -32,9 +32,7 @@ class Folder:
         self.identity = (-1, -1)  # device and inode
         self.local = True
         self.wd = -1
-        self.marks: dict[
-            int, int
-        ] = {}  # for each known match: hash of its name -> a number that changes when it is replaced
+        self.marks: dict[int, int] = {}  # hash of the name of each known match: its mark
         self.listed = 0  # number of marks from the last listing
         # Whether inode numbers in a listing are meaningless, so that marks use size and time.  None: unknown yet.
         self.exact: bool | None = None

@@ -7,6 +7,7 @@ take at most 5 % of the time, where inotify does not report everything (a networ
 import errno
 import os
 import time
+from collections.abc import Callable
 from typing import Final
 
 from ftrun.helpers.checkpoint_watcher import disk
@@ -19,7 +20,6 @@ from ftrun.host.inotify import Inotify
 
 FOLDERS: Final = 16_384  # folders that are followed
 WATCHES: Final = 4_096  # a user may be limited to 8,192, and the job needs some
-PROBLEMS: Final = 20
 
 ROUND: Final = 1.0  # s between two rounds of listing at least,
 DUTY: Final = 20  # and this multiple of the duration of the last round
@@ -32,12 +32,10 @@ USED: Final = inotify.OPEN | inotify.CLOSE_WRITE | inotify.CLOSE_NOWRITE
 
 
 class Folders:
-    """The caller empties `problems`; each is reported once.  Without `notify` every folder is listed."""
+    """Without `notify` every folder is listed.  `problem` receives lines for a person, also repeatedly the same."""
 
-    def __init__(self, globs: Globs, matches: Matches, notify: Inotify | None) -> None:
-        self._globs, self._matches, self._notify = globs, matches, notify
-        self.problems: list[str] = []
-        self._reported: set[str] = set()
+    def __init__(self, globs: Globs, matches: Matches, notify: Inotify | None, problem: Callable[[str], None]) -> None:
+        self._globs, self._matches, self._notify, self._problem = globs, matches, notify, problem
         self._marks = 0
         self._folders: dict[Folder, None] = {}  # parents first
         self._listed: dict[Folder, None] = {}  # those for which inotify is not enough
@@ -124,7 +122,7 @@ class Folders:
                 found = disk.stat(path, fresh=fresh)
         except OSError as error:
             if error.errno not in disk.GONE:  # its known state stays: a disk that answers again has no progress
-                self._report_error(path, error)
+                self._problem(_not_detected(path, error))
                 parent.unresolved[name] = Origin.PRESENT
             else:
                 self._leave(child)
@@ -204,10 +202,7 @@ class Folders:
             wd = -1
             if error.errno == errno.ENOSPC:
                 self._problem("no more inotify watches (fs.inotify.max_user_watches): folders are listed instead")
-            elif error.errno not in (
-                errno.EACCES,
-                *disk.GONE,
-            ):  # where it matters its listing fails too, and reports it
+            elif error.errno not in (errno.EACCES, *disk.GONE):  # otherwise its listing reports it, where it matters
                 self._problem(f"inotify on {folder.place!r}: {error.strerror}; it is listed instead")
         if wd != folder.wd:
             self._unwatch(folder)
@@ -240,9 +235,8 @@ class Folders:
     def _check(self, folder: Folder, everything: bool) -> None:
         self._enter(folder.parent, folder.name, Origin.CREATED)
         for name in list(folder.unresolved):
-            self._enter(
-                folder, name, Origin.PRESENT if everything else Origin.CREATED
-            )  # a link may lead to a new mount
+            # A link may lead to a new mount.
+            self._enter(folder, name, Origin.PRESENT if everything else Origin.CREATED)
         if folder not in self._folders or folder in self._pending:
             return
         if folder.parent is None:
@@ -267,7 +261,7 @@ class Folders:
             except OSError as error:
                 folder.unread = not folder.listed
                 if error.errno not in disk.GONE:
-                    self._report_error(folder.place, error)
+                    self._problem(_not_detected(folder.place, error))
         self._marks += len(folder.marks) - folder.listed
         folder.listed = len(folder.marks)
         ended = time.monotonic()
@@ -282,7 +276,7 @@ class Folders:
         try:
             look = disk.look(folder.at(name), fresh=not folder.local, walk=False)
         except OSError as error:
-            return self._report_error(folder.at(name), error)
+            return self._problem(_not_detected(folder.at(name), error))
         if look is not None and fits(step, look):
             self._found_match(folder, name, folder.mark(name, look), origin, folder.marks)
         else:
@@ -321,13 +315,9 @@ class Folders:
         else:
             self._matches.tell(folder, name, FileEvent.FOUND)
 
-    def _report_error(self, path: str, error: OSError) -> None:
-        self._problem(f"{path!r}: {error.strerror}; checkpoints there are not detected")
 
-    def _problem(self, what: str) -> None:
-        if what not in self._reported and len(self._reported) < PROBLEMS:
-            self._reported.add(what)
-            self.problems.append(what)
+def _not_detected(path: str, error: OSError) -> str:
+    return f"{path!r}: {error.strerror}; checkpoints there are not detected"
 
 
 def _mark(folder: Folder, entry: "os.DirEntry[str]") -> int:

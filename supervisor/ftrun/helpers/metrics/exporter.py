@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.readings import Reading, readings
+from ftrun.host import safe_files
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
@@ -37,8 +38,10 @@ class Exporter(Collector):
     def write(self, path: str, ended: bool) -> None:
         """Write a file for the textfile collector of node_exporter, with a label `run`, since that merges all files.
         `ended`: ftrun is about to exit, for which this waits, a second at most.  OSError."""
-        run = os.path.basename(path).removesuffix(".prom")
-        write(path, generate_latest(_registry(self._current(0.0, ended), ("run", run))))
+        path = os.path.abspath(path)
+        folder, name = os.path.split(path)
+        content = generate_latest(_registry(self._current(0.0, ended), ("run", name.removesuffix(".prom"))))
+        safe_files.replace(path, content, 0o644, fresh=f"{folder}/.{name}.new")
 
     def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[Reading]:
         with self._lock:
@@ -101,22 +104,3 @@ def _family(metric: catalogue.Metric, labels: tuple[str, ...], found: Iterable[t
     for values, value in found:
         family.add_metric(values, value)
     return family
-
-
-def write(path: str, content: bytes) -> None:
-    """Replace the file atomically, readable by all users.  OSError."""
-    folder, name = os.path.split(os.path.abspath(path))
-    temporary = f"{folder}/.{name}.new"
-    try:
-        os.unlink(temporary)  # left by an exporter that was killed; it may belong to another user
-    except FileNotFoundError:
-        pass
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as stream:
-            stream.write(content)
-            os.fchmod(fd, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -120,12 +120,7 @@ def load(folder: str) -> dict[str, Any]:
 
 
 def save(folder: str, note: dict[str, Any]) -> None:
-    temporary = f"{folder}/.{NOTE}.new"
-    with open(temporary, "w", encoding="ascii", opener=_open_without_links) as out:
-        out.write(json.dumps(note) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    os.rename(temporary, f"{folder}/{NOTE}")
+    safe_files.replace(f"{folder}/{NOTE}", json.dumps(note).encode() + b"\n", fresh=f"{folder}/.{NOTE}.new")
 
 
 def _open_without_links(path: str, flags: int) -> int:

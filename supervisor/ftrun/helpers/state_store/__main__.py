@@ -1,12 +1,12 @@
 """Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER`, started by PID 1.
 
-The folder may be get_verdict by several state stores, and may be on a network disk.  It contains `history.json`,
+The folder may be shared by several state stores, and may be on a network disk.  It contains `history.json`,
 `verdict.json` and `history.lock`.  The requests and replies are in messages/state_store.py.  A `History` is sent at the
 start and in reply to each `Keep`: faults of the last 2 days or of this boot, at most 256, and 64 schedules.  Each fault
 is stored once; a schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted
 stay true; all other fields take the new value).  Once a request is answered its data is on disk, unless a `problem`
 reports a write error: then it is in memory, and is written as soon as writing works again.  A file with foreign content
-is set aside as `NAME.corrupt-<n>`; entry that cannot be read is left alone.  When stdin ends, the store completes the
+is set aside as `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the
 pending requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: nobody
 waits for it.
 """
@@ -16,18 +16,17 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.state_store import history, verdict
-from ftrun.helpers.state_store.history import ForeignHistory, History
+from ftrun.helpers.state_store import contents
+from ftrun.helpers.state_store.contents import ForeignContent, History
 from ftrun.helpers.state_store.shared_folder import Folder
 from ftrun.host import procfs
 from ftrun.messages import state_store as messages
 
 HISTORY: Final = "history.json"
 VERDICT: Final = "verdict.json"
-LIMIT: Final = 8 << 20  # bytes; the store writes at most half of this
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,7 +54,7 @@ class StateStore:
             case messages.Keep(faults, schedule):
                 self._lines.send(self.keep(faults, schedule))
             case messages.StoreVerdict(job_verdict, since):
-                if verdict.validated(job_verdict._asdict()):
+                if contents.is_valid(job_verdict):
                     self._lines.send(messages.VerdictStored(self.set_verdict(job_verdict, since)))
                 else:
                     self._lines.problem(f"malformed request: the verdict is incomplete or invalid: {job_verdict}")
@@ -66,40 +65,40 @@ class StateStore:
 
     def keep(self, faults: Sequence[messages.Fault], schedule: messages.Schedule | None) -> messages.History:
         """Add these entries.  Returns the resulting history."""
-        valid_faults = [entry._asdict() for entry in faults if self._is_valid(entry._asdict(), history.FAULT)]
+        valid_faults = [entry._asdict() for entry in faults if self._is_valid(entry._asdict(), messages.Fault)]
         schedules = [] if schedule is None else [schedule._asdict()]
-        valid_schedules = [entry for entry in schedules if self._is_valid(entry, history.SCHEDULE)]
-        self._unsaved = history.merge(self._unsaved, valid_faults, valid_schedules)
+        valid_schedules = [entry for entry in schedules if self._is_valid(entry, messages.Schedule)]
+        self._unsaved = contents.merge(self._unsaved, valid_faults, valid_schedules)
         try:
             with self._folder.locked():
                 before = self._read_history()
                 self._history = self._with_unsaved()
-                content = history.dump(self._history)
+                content = contents.dump(self._history)
                 if content != before and (before is not None or self._history != History()):
                     self._folder.write(HISTORY, content)
             self._unsaved = History()
         except OSError as error:
             self._write_failed(HISTORY, error)
             self._history = self._with_unsaved()
-        return history.reply(self._history, time.time(), self._boot)
+        return contents.reply(self._history, time.time(), self._boot)
 
-    def _is_valid(self, entry: object, shape: history.Shape) -> bool:
-        if (reason := history.validation_error(entry, shape)) is not None:
+    def _is_valid(self, entry: object, kind: type[Any]) -> bool:
+        if (reason := contents.validation_error(entry, kind)) is not None:
             self._lines.problem(f"malformed request: {reason}")
         return reason is None
 
     def _with_unsaved(self) -> History:
-        return history.merge(self._history, self._unsaved.faults, self._unsaved.schedules)
+        return contents.merge(self._history, self._unsaved.faults, self._unsaved.schedules)
 
     def _read_history(self) -> bytes | None:
         """Read the file into memory.  If there is no file, the history in memory stays."""
         try:
-            content = self._folder.read(HISTORY, LIMIT)
+            content = self._folder.read(HISTORY, contents.LIMIT)
             if content is not None:
-                self._history, dropped = history.parse(content)
+                self._history, dropped = contents.parse(content)
                 self._lines.report_dropped(f"{self._folder.path}/{HISTORY}", dropped)
             return content
-        except (ForeignHistory, RecursionError) as reason:
+        except (ForeignContent, RecursionError) as reason:
             self._folder.set_aside(HISTORY, reason)
             return None
 
@@ -110,9 +109,9 @@ class StateStore:
         try:
             with self._folder.locked():
                 first = self._read_verdict(aside=True)
-                if first is not None and verdict.holds(first, job_verdict.schedule_cnt, since):
+                if first is not None and contents.holds(first, job_verdict.schedule_cnt, since):
                     return first
-                self._folder.write(VERDICT, verdict.dump(job_verdict))
+                self._folder.write(VERDICT, contents.dump_verdict(job_verdict))
         except OSError as error:
             self._write_failed(VERDICT, error)
         return job_verdict
@@ -123,18 +122,13 @@ class StateStore:
         except OSError as error:
             self._lines.problem(f"{self._folder.path}/{VERDICT} cannot be read ({error.strerror})")
             return None
-        return found if found is not None and verdict.holds(found, schedule_cnt, since) else None
+        return found if found is not None and contents.holds(found, schedule_cnt, since) else None
 
     def _read_verdict(self, aside: bool) -> messages.Verdict | None:
         try:
-            content = self._folder.read(VERDICT, verdict.LIMIT)
-            if content is None:
-                return None
-            found = verdict.parse(content)
-            if found is None:
-                raise ForeignHistory("it is not a complete verdict")
-            return found
-        except ForeignHistory as reason:
+            content = self._folder.read(VERDICT, contents.VERDICT_LIMIT)
+            return None if content is None else contents.parse_verdict(content)
+        except ForeignContent as reason:
             if aside:
                 self._folder.set_aside(VERDICT, reason)
             return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ftrun.helpers.state_store.history import ForeignHistory
+from ftrun.helpers.state_store.contents import ForeignContent
 from ftrun.host import safe_files
 
 LOCK: Final = "history.lock"
@@ -59,41 +59,25 @@ class Folder:
         self._problem(f"{self.path}/{LOCK}: {why}; ftrun continues without a lock")
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """None if the file does not exist.  `ForeignHistory` for anything but a file of at most `limit` bytes."""
+        """None if the file does not exist.  `ForeignContent` for anything but a file of at most `limit` bytes."""
         try:
             fd = self._open(name, os.O_RDONLY)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None
             if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
-                raise ForeignHistory("it is not a regular file") from None
+                raise ForeignContent("it is not a regular file") from None
             raise
         try:
             return safe_files.read_regular(fd, limit)
         except ValueError as error:
-            raise ForeignHistory(str(error)) from None
+            raise ForeignContent(str(error)) from None
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the file atomically; the new content is on disk when this returns."""
         # With the lock the name is used by one process, and reused, so that a kill leaves at most one file behind.
         fresh = f"{name}.new" if self._has_lock else f"{name}.new-{os.urandom(6).hex()}"
-        try:
-            os.unlink(f"{self.path}/{fresh}")
-        except FileNotFoundError:
-            pass
-        fd = self._open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            try:
-                rest = content
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(f"{self.path}/{fresh}", f"{self.path}/{name}")
-        except OSError:
-            os.unlink(f"{self.path}/{fresh}")
-            raise
+        safe_files.replace(f"{self.path}/{name}", content, 0o644, fresh=f"{self.path}/{fresh}")
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -107,5 +91,4 @@ class Folder:
         self._problem(f"{self.path}/{name} was not written by ftrun ({why}); kept as {free}, and a new one is begun")
 
     def _open(self, name: str, flags: int) -> int:
-        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-        return os.open(f"{self.path}/{name}", flags, 0o644)
+        return os.open(f"{self.path}/{name}", flags | safe_files.OPEN_FLAGS, 0o644)

@@ -1,14 +1,19 @@
-"""The history across schedules, as values: device faults and schedules, in the order of arrival."""
+"""The files of the state dir, as values: `history.json` (device faults and schedules, in the order of arrival) and
+`verdict.json` (the verdict that all tasks of a job share)."""
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ftrun.messages import state_store as messages
-from ftrun.messages.codec import EXACT, Malformed, Value
+from ftrun.messages.codec import EXACT, Malformed, Value, parse_object
+from ftrun.messages.state_store import Verdict
 
-SCHEMA: Final = 1
+SCHEMA: Final = 1  # of both files
+LIMIT: Final = 8 << 20  # bytes of the history; at most half of it is written
+VERDICT_LIMIT: Final = 65536  # bytes
 ENTRY: Final = 2048  # bytes of one entry, as JSON
 EXTRA: Final = 65536  # bytes of unknown fields
 FAULTS: Final = 1024  # faults that are stored, of which at most
@@ -20,8 +25,8 @@ LINE: Final = 60_000  # bytes of a reply, of the 64 KiB that PID 1 accepts; sche
 Entry = dict[str, Any]
 
 
-class ForeignHistory(Exception):
-    """The file has not been written by a state store; the text is one line with the reason."""
+class ForeignContent(Exception):
+    """A file was not written by a state store; the text is one line with the reason."""
 
 
 class History(NamedTuple):
@@ -32,79 +37,53 @@ class History(NamedTuple):
     extra: Mapping[str, Any] = {}
 
 
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= messages.LATEST
-
-
-def _integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _optional_integer(value: object) -> bool:
-    return value is None or _integer(value)
-
-
-def _boolean(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-Shape = Mapping[str, Callable[[object], bool]]
-FAULT: Final[Shape] = {
-    **dict.fromkeys(("node", "device", "code", "severity", "boot"), _text),
-    **dict.fromkeys(("wall", "mono"), _number),
-}
-SCHEDULE: Final[Shape] = {
-    **dict.fromkeys(("key", "node"), _text),
-    "count": _integer,
-    "wall": _number,
-    **dict.fromkeys(("best_step", "best_checkpoint"), _optional_integer),
-    **dict.fromkeys(("progressed", "faulted"), _boolean),
-}
-
-
-def validation_error(entry: object, shape: Shape) -> str | None:
-    """The reason why an entry does not have this shape, or None."""
+def validation_error(entry: object, kind: type[Value]) -> str | None:
+    """The reason why an entry is not of this kind, or None.  Only the fields that every version has are checked."""
     if not isinstance(entry, dict):
         return "it is not an object"
-    for name, right in shape.items():
-        if name not in entry or not right(entry[name]):
-            return f"{name!r} is {'invalid' if name in entry else 'missing'}"
+    try:
+        EXACT.value(kind, _fields(entry, kind, kind._field_defaults))  # type: ignore[attr-defined]
+    except Malformed as error:
+        return str(error)
+    if any(abs(entry[name]) > messages.LATEST for name in ("wall", "mono") if name in entry):
+        return "its time is invalid"
     return "it is too large" if len(json.dumps(entry)) > ENTRY else None
 
 
+def _fields(entry: Entry, kind: type[Value], without: Iterable[str] = ()) -> Entry:
+    """The fields that this version knows."""
+    return {name: entry[name] for name in kind._fields if name in entry and name not in without}  # type: ignore[attr-defined]
+
+
 def parse(content: bytes) -> tuple[History, list[str]]:
-    """The history in the file, and why entries were dropped.  `ForeignHistory` if it has another format."""
+    """The history in the file, and why entries were dropped.  `ForeignContent` if it has another format."""
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        raise ForeignHistory("it is not JSON") from None
-    if not isinstance(found, dict) or not _integer(found.get("schema")) or found["schema"] != SCHEMA:
-        raise ForeignHistory(f"its schema is not {SCHEMA}")
+        found = parse_object(content, LIMIT)
+    except Malformed as error:
+        raise ForeignContent(f"it is {error}") from None
+    if type(found.get("schema")) is not int or found["schema"] != SCHEMA:
+        raise ForeignContent(f"its schema is not {SCHEMA}")
     extra = {name: value for name, value in found.items() if name not in ("schema", "faults", "schedules")}
     dropped: list[str] = []
     if len(json.dumps(extra)) > EXTRA:
         extra, dropped = {}, ["the unknown fields: they are too large"]
-    faults = _valid_entries(found, "faults", FAULT, dropped)
-    schedules = _valid_entries(found, "schedules", SCHEDULE, dropped)
+    faults = _valid_entries(found, "faults", messages.Fault, dropped)
+    schedules = _valid_entries(found, "schedules", messages.Schedule, dropped)
     return History(faults, schedules, extra), dropped
 
 
-def _valid_entries(found: Mapping[str, Any], name: str, shape: Shape, dropped: list[str]) -> tuple[Entry, ...]:
+def _valid_entries(found: Mapping[str, Any], name: str, kind: type[Value], dropped: list[str]) -> tuple[Entry, ...]:
     entries = found.get(name)
     if not isinstance(entries, list):
-        raise ForeignHistory(f"{name!r} is not a list")
-    why = [validation_error(entry, shape) for entry in entries]
+        raise ForeignContent(f"{name!r} is not a list")
+    why = [validation_error(entry, kind) for entry in entries]
     dropped += [f"{name}[{number}]: {reason}" for number, reason in enumerate(why) if reason is not None]
     return tuple(entry for entry, reason in zip(entries, why, strict=True) if reason is None)
 
 
 def dump(history: History) -> bytes:
-    whole = {"schema": SCHEMA, "faults": history.faults, "schedules": history.schedules, **history.extra}
-    return json.dumps(whole).encode("ascii") + b"\n"
+    content = {"schema": SCHEMA, "faults": history.faults, "schedules": history.schedules, **history.extra}
+    return json.dumps(content).encode("ascii") + b"\n"
 
 
 def merge(base: History, faults: Iterable[Entry], schedules: Iterable[Entry]) -> History:
@@ -156,7 +135,7 @@ def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tu
     kept: list[Value] = []
     for entry in reversed(entries):
         try:
-            one = EXACT.value(kind, {name: entry[name] for name in kind._fields if name in entry})  # type: ignore[attr-defined]
+            one = EXACT.value(kind, _fields(entry, kind))
         except Malformed:
             continue  # an entry of another version of ftrun
         if (left := room - len(EXACT.dump(one)) - 2) < 0:
@@ -164,3 +143,37 @@ def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tu
         room = left
         kept.append(one)
     return tuple(reversed(kept)), room
+
+
+def parse_verdict(content: bytes) -> Verdict:
+    """The verdict with its known fields.  `ForeignContent` if it is incomplete or invalid."""
+    try:
+        verdict = EXACT.value(Verdict, {"device": None} | _fields(parse_object(content, VERDICT_LIMIT), Verdict))
+    except Malformed:
+        verdict = None
+    if verdict is None or not is_valid(verdict):
+        raise ForeignContent("it is not a complete verdict")
+    return verdict
+
+
+def is_valid(verdict: Verdict) -> bool:
+    return verdict.schema == SCHEMA and _seconds(verdict.time) is not None
+
+
+def holds(verdict: Verdict, schedule_cnt: int, since: float) -> bool:
+    """Whether it belongs to that schedule; a verdict from before `since` (s since the epoch) is of an earlier job."""
+    time = _seconds(verdict.time)
+    return time is not None and verdict.schedule_cnt == schedule_cnt and time >= since
+
+
+def dump_verdict(verdict: Verdict) -> bytes:
+    return EXACT.dump(verdict).encode("ascii") + b"\n"
+
+
+def _seconds(text: str) -> float | None:
+    """Seconds since the epoch of an ISO-8601 time with a time zone, else None."""
+    try:
+        found = datetime.fromisoformat(text)
+        return None if found.tzinfo is None else found.timestamp()
+    except (ValueError, OverflowError):
+        return None
