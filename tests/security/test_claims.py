@@ -90,7 +90,7 @@ CLAIMS: Final = {
         "security/test_injection.py::test_ftctl_shows_it",
         "security/test_injection.py::test_a_page_of_the_timeline_holds_no_markup_of_others",
         "security/test_injection.py::test_a_label_of_prometheus_is_what_it_was",
-        "views/test_page_browser.py::test_foreign_text_is_text",
+        "views/test_page_browser.py::test_text_from_elsewhere_is_never_markup",
     ),
     "are replaced by `***`": (
         "security/test_masking.py::test_a_secret_is_told_by_its_name",
@@ -111,11 +111,11 @@ CLAIMS: Final = {
         "helpers/test_messenger_group.py::test_strangers_cannot_keep_members_out",
     ),
     "The web page listens on loopback by default": (
-        "views/test_page_served.py::test_other_machines_only_if_that_is_meant",
+        "views/test_page_served.py::test_a_remote_address_needs_an_option",
     ),
     "changes nothing, and answers only to its own host names": (
-        "views/test_page.py::test_it_steers_nothing",
-        "views/test_page.py::test_a_name_that_was_made_to_lead_here_reads_nothing",
+        "views/test_page.py::test_only_reading_methods_are_permitted",
+        "views/test_page.py::test_only_permitted_host_names_are_answered",
     ),
     "allow only `GET`": ("helpers/test_metrics_server.py::test_only_a_get_gets_the_metrics",),
 }

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ftrun.views.page.app import Page
-from ftrun.views.page.server import server
+from ftrun.cli.verbs.serve import listening_socket
+from ftrun.views.page.app import Page, Server
 from ftrun.views.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
 from support.runs import HOUSE
 
@@ -103,8 +103,8 @@ def ftctl_serve(run_dir: Path, *words: str, port: int = 0) -> Iterator[tuple[sub
 @contextmanager
 def serving(page: Page) -> Iterator[Served]:
     """From this process, in a thread."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    made = server(page.application(), page.feed)
+    listening = listening_socket(socket.AF_INET, "127.0.0.1", 0)
+    made = Server(page.application(), page.feed)
     thread = threading.Thread(target=made.run, args=([listening],))
     thread.start()
     try:

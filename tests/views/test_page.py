@@ -1,4 +1,4 @@
-"""What the page answers: only reading, only to those who were meant, and never with more than it should show."""
+"""The answers of the page: read-only, for permitted hosts only, and without anything that a browser could execute."""
 
 import json
 import os
@@ -16,13 +16,13 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ft
 
 from starlette.testclient import TestClient
 
+from ftrun.views import steps
 from ftrun.views.history import History
 from ftrun.views.page import app, feed, timeline_cache
 from ftrun.views.page.app import FILES, Page
 from ftrun.views.page.middleware import Middleware
-from ftrun.views.page.payload import SHOWN
 from ftrun.views.rundir import NoRunDir, find
-from ftrun.views.snapshot import Snapshot
+from ftrun.views.snapshot import RankNow, Snapshot
 from support.pages import empty, snapshot
 
 ROUTES = ("/", *(f"/{name}" for name in FILES if name != "index.html"), "/snapshot.json", "/timeline.svg", "/healthz")
@@ -39,12 +39,12 @@ def client(run_dir: Path) -> Iterator[TestClient]:
         yield client
 
 
-def made_up(monkeypatch: pytest.MonkeyPatch, shown: Snapshot) -> None:
+def show(monkeypatch: pytest.MonkeyPatch, shown: Snapshot) -> None:
     monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: shown)
 
 
 @pytest.mark.parametrize("path", [*ROUTES, "/report/1", "/nothing"])
-def test_every_answer_keeps_a_browser_to_itself(client: TestClient, path: str) -> None:
+def test_every_response_restricts_the_browser(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == (404 if path in ("/report/1", "/nothing") else 200)
     policy = answer.headers["content-security-policy"]
@@ -59,85 +59,82 @@ def test_every_answer_keeps_a_browser_to_itself(client: TestClient, path: str) -
     assert client.head(path).status_code == answer.status_code
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("path", [*ROUTES, "/events", "/report/1", "/nothing"])
-def test_it_steers_nothing(client: TestClient, method: str, path: str) -> None:
-    answer = client.request(method, path)
-    assert answer.status_code == 405
-    assert answer.headers["allow"] == "GET, HEAD"
+def test_only_reading_methods_are_permitted(client: TestClient, path: str) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        answer = client.request(method, path)
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "GET, HEAD"
 
 
-@pytest.mark.parametrize("host", ["localhost", "LocalHost:9", "localhost.", "127.0.0.1:8642", "127.1.2.3", "[::1]:80"])
-def test_this_machine_may_read(client: TestClient, host: str) -> None:
-    assert client.get("/healthz", headers={"host": host}).text == "ok\n"
-
-
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "0.0.0.0", "[::2]", "", "["],
-)
-@pytest.mark.parametrize("path", ["/", "/snapshot.json", "/events", "/nothing"])
-def test_a_name_that_was_made_to_lead_here_reads_nothing(client: TestClient, host: str, path: str) -> None:
-    assert client.get(path, headers={"host": host}).status_code == 421
-
-
-def test_a_host_that_was_given_may_read_too(run_dir: Path) -> None:
-    guarded = Page(lambda: str(run_dir)).application(frozenset({"node-1", "10.0.0.1"}))
-    anywhere = Page(lambda: str(run_dir)).application(any_address=True)
-    for application, right, wrong in ((guarded, "Node-1:80", "10.0.0.2"), (anywhere, "10.0.0.2", "node-1")):
-        client = TestClient(application, base_url="http://localhost")
-        assert client.get("/healthz", headers={"host": right}).status_code == 200
-        assert client.get("/healthz", headers={"host": wrong}).status_code == 421
+def test_only_permitted_host_names_are_answered(client: TestClient, run_dir: Path) -> None:
+    for host in ("localhost", "LocalHost:9", "localhost.", "127.0.0.1:8642", "127.1.2.3", "[::1]:80"):
+        assert client.get("/healthz", headers={"host": host}).text == "ok\n", host
+    foreign = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "0.0.0.0", "[::2]")
+    for host in (*foreign, "", "["):
+        for path in ("/", "/snapshot.json", "/events", "/nothing"):
+            assert client.get(path, headers={"host": host}).status_code == 421, (host, path)
+    named = Page(lambda: str(run_dir)).application(frozenset({"node-1", "10.0.0.1"}))
+    any_address = Page(lambda: str(run_dir)).application(any_address=True)
+    for application, right, wrong in ((named, "Node-1:80", "10.0.0.2"), (any_address, "10.0.0.2", "node-1")):
+        other = TestClient(application, base_url="http://localhost")
+        assert other.get("/healthz", headers={"host": right}).status_code == 200
+        assert other.get("/healthz", headers={"host": wrong}).status_code == 421
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_pages_of_others_take_no_stream(client: TestClient, site: str) -> None:
+def test_other_sites_may_only_link_to_the_page(client: TestClient, site: str) -> None:
     other = {"sec-fetch-site": site, "sec-fetch-mode": "cors"}
     assert client.get("/snapshot.json", headers=other).status_code == 403
     assert client.get("/", headers=other | {"sec-fetch-mode": "navigate"}).status_code == 200
 
 
-def test_the_snapshot_has_all_ranks_the_stalest_first(
+def test_the_snapshot_has_all_ranks_and_a_stream_the_first(
     client: TestClient, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = snapshot(run_dir, 1024)
-    made_up(monkeypatch, shown)
-    found = client.get("/snapshot.json").json()
+    show(monkeypatch, snapshot(run_dir, 1024, command=("\udcff", "\0", "</script>")))
+    found: dict[str, Any] = client.get("/snapshot.json").json()
     assert set(Snapshot._fields) <= set(found)
-    assert [rank["rank"] for rank in found["ranks"][:1]] == [3]
+    assert found["ranks"][0]["rank"] == 3
     assert sorted(rank["rank"] for rank in found["ranks"]) == list(range(1024))
     assert found["states"] == {"moving": 1024}
     assert found["trouble"]["cause"] == "hang"
+    assert found["command"] == ["\\udcff", "\0", "</script>"]
+    view = Page(lambda: str(run_dir)).feed._read()
+    assert not isinstance(view, str)
+    brief = json.loads(view.text)
+    assert (len(brief["ranks"]), brief["ranks"][0]["rank"]) == (feed.SHOWN, 3)
+    assert len(view.text) < 40_000
 
 
-def test_a_stream_is_sent_few_ranks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up(monkeypatch, snapshot(run_dir, 1024))
-    found = Page(lambda: str(run_dir)).feed._read()
-    assert not isinstance(found, str)
-    brief = json.loads(found.text)
-    assert len(brief["ranks"]) == SHOWN
-    assert brief["ranks"][0]["rank"] == 3
-    assert len(found.text) < 40_000
-
-
-def test_the_verdict_says_what_is_to_be_done(
-    client: TestClient, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made_up(monkeypatch, snapshot(run_dir, alive=False, phase="done", verdict="hang-limit", exit_code=195))
-    found = client.get("/snapshot.json").json()
+def test_the_verdict_says_what_the_scheduler_should_do(tmp_path: Path) -> None:
+    found = feed.payload(snapshot(tmp_path, alive=False, phase="done", verdict="hang-limit", exit_code=195), [])
     assert (found["outer"], found["exit_code"]) == ("reschedule the job", 195)
 
 
-def test_foreign_bytes_and_figures_are_still_json(
-    client: TestClient, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made_up(monkeypatch, snapshot(run_dir, command=("\udcff", "\0", "</script>"), goodput=float("nan")))
-    found: dict[str, Any] = client.get("/snapshot.json").json()
-    assert found["command"] == ["\udcff", "\0", "</script>"]
-    assert found["goodput"] is None
+def test_ranks_near_their_limit_come_first(tmp_path: Path) -> None:
+    ranks = (
+        RankNow(0, 1, "done"),
+        RankNow(1, 1, "moving", age=3.0, limit=30.0),
+        RankNow(2, 1, "section", age=90.0, limit=600.0),
+        RankNow(3, 1, "moving"),
+        RankNow(4, 1, "gone"),
+        RankNow(5, 1, "moving", age=29.0, limit=30.0),
+    )
+    found = feed.payload(snapshot(tmp_path, ranks=ranks), [])
+    assert [rank["rank"] for rank in found["ranks"]] == [5, 2, 1, 4, 3, 0]
+    assert found["states"] == {"done": 1, "moving": 3, "section": 1, "gone": 1}
 
 
-def test_a_report_is_text(client: TestClient, run_dir: Path) -> None:
+def test_paces_are_those_of_this_attempt(run_dir: Path) -> None:
+    seen = [(1, 0.0, 5), (2, 10.0, 3), (2, 11.0, 5), (2, 12.0, 5), (2, 14.0, 6), (2, 14.0, 7), (2, float("inf"), 9)]
+    lines = [json.dumps({"mono": mono, "attempt": attempt, "low": 0, "high": high}) for attempt, mono, high in seen]
+    (run_dir / "steps.jsonl").write_text("\n".join([*lines, "torn"]))
+    assert steps.paces(str(run_dir), 2) == [(11.0, 0.5), (14.0, 2.0)]
+    assert steps.paces(str(run_dir), 3) == []
+
+
+def test_a_report_is_escaped_text(client: TestClient, run_dir: Path) -> None:
     folder = run_dir / "reports" / "attempt-2"
     folder.mkdir(parents=True)
     (folder / "report.md").write_bytes(b"**Rank 0** <script>alert(1)</script> \x1b[31m {number} \xff")
@@ -149,21 +146,19 @@ def test_a_report_is_text(client: TestClient, run_dir: Path) -> None:
     assert "<script>" not in answer.text
 
 
-def test_what_is_no_report_is_not_shown(client: TestClient, run_dir: Path, tmp_path: Path) -> None:
+def test_only_regular_files_of_reports_are_shown(client: TestClient, run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 5):
         (run_dir / "reports" / f"attempt-{number}").mkdir(parents=True)
     (run_dir / "reports/attempt-1/report.md").symlink_to(tmp_path / "secret")
     os.mkfifo(run_dir / "reports/attempt-2/report.md")
-    assert client.get("/report/1").status_code == 404
-    (run_dir / "reports" / "attempt-5").mkdir()
-    (run_dir / "reports" / "attempt-5" / "report.md").touch()
+    (run_dir / "reports/attempt-5/report.md").touch()
     assert client.get("/report/5").status_code == 200
-    for other in ("2", "3", "4", "9" * 300, "9" * 5000, "-1", "1/../../secret", "x", "05", "5%0a", "٥", "0"):
+    for other in ("1", "2", "3", "4", "9" * 300, "9" * 5000, "-1", "1/../../secret", "x", "05", "5%0a", "٥", "0"):
         assert client.get(f"/report/{other}").status_code == 404, other
 
 
-def test_the_picture_is_for_the_page_or_alone(client: TestClient) -> None:
+def test_the_picture_is_inline_or_a_document(client: TestClient) -> None:
     alone, inline = client.get("/timeline.svg"), client.get("/timeline.svg?inline&width=700")
     assert alone.headers["content-type"] == inline.headers["content-type"] == "image/svg+xml"
     assert "<style>" in alone.text
@@ -174,7 +169,7 @@ def test_the_picture_is_for_the_page_or_alone(client: TestClient) -> None:
         assert client.get(f"/timeline.svg?width={width}").status_code == 200
 
 
-def test_records_are_read_for_the_picture_only_when_they_are_new(
+def test_the_picture_is_drawn_again_only_for_new_records(
     client: TestClient, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
@@ -194,7 +189,7 @@ def test_records_are_read_for_the_picture_only_when_they_are_new(
             assert len(reads) == number
 
 
-def test_a_run_dir_that_vanished_is_said(client: TestClient, run_dir: Path) -> None:
+def test_a_missing_run_dir_is_reported(client: TestClient, run_dir: Path) -> None:
     (run_dir / "events.jsonl").unlink()
     for path, status in {"/snapshot.json": 503, "/timeline.svg": 404}.items():
         answer = client.get(path)
@@ -204,42 +199,33 @@ def test_a_run_dir_that_vanished_is_said(client: TestClient, run_dir: Path) -> N
     assert client.get("/").status_code == 200
 
 
-def test_whatever_goes_wrong_is_one_line(
+def test_an_internal_error_is_one_short_line(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*_: object) -> None:
-        raise ValueError("never seen")
+    def fail(*_: object) -> None:
+        raise ValueError("never seen" + "\u202e" * 5000)
 
-    monkeypatch.setattr(feed, "read_snapshot", fails)
+    monkeypatch.setattr(feed, "read_snapshot", fail)
     assert "never seen" in client.get("/snapshot.json").text
-    monkeypatch.setattr(timeline_cache.TimelineCache, "picture", fails)
+    monkeypatch.setattr(timeline_cache.TimelineCache, "picture", fail)
     assert client.get("/timeline.svg").status_code == 500
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_that_line_is_short_whatever_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def fails(*_: object) -> None:
-        raise ValueError("\u202e" * 5000)
-
-    client = TestClient(Middleware(fails), base_url="http://localhost")
-    assert client.get("/" + "x" * 5000).status_code == 500
+    assert TestClient(Middleware(fail), base_url="http://localhost").get("/" + "x" * 5000).status_code == 500  # type: ignore[arg-type]
     line = capsys.readouterr().err
     assert len(line) < 400
     assert line.removesuffix("\n").isprintable()
 
 
-def test_a_disk_that_does_not_answer_holds_up_nobody_else(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_does_not_answer_blocks_only_its_readers(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
 
-    def waits() -> str:
+    def wait() -> str:
         answers.wait(60)
         raise NoRunDir("gone")
 
     monkeypatch.setattr(feed, "PATIENCE", 0.05)
     monkeypatch.setattr(app, "PATIENCE", 0.05)
-    with TestClient(Page(waits).application(), base_url="http://localhost") as client:
+    with TestClient(Page(wait).application(), base_url="http://localhost") as client:
         try:
             for _ in range(app.THREADS + 2):
                 assert client.get("/report/1").status_code == 503
@@ -252,7 +238,7 @@ def test_a_disk_that_does_not_answer_holds_up_nobody_else(run_dir: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_nothing_is_asked_of_another_host_and_nothing_is_inline(name: str) -> None:
+def test_the_files_have_no_foreign_address_and_no_inline_code(name: str) -> None:
     text = (files("ftrun.views.page") / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
     assert "//" not in re.sub(r"(?m)(^|[ ;{])// .*$", "", text), "an address"
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|javascript:", text)

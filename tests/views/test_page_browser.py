@@ -1,4 +1,4 @@
-"""The page in a real browser, before a real run: live, for everybody, and on its own."""
+"""The page in a real browser: live, accessible, and without resources from elsewhere."""
 
 import os
 from collections.abc import Iterator
@@ -11,11 +11,12 @@ pytest.importorskip("starlette", reason="starlette is not installed: pip install
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ftrun[page]'")
 
 from ftrun.views.page import app, feed
-from ftrun.views.page.payload import SHOWN
+from ftrun.views.page.feed import SHOWN
 from support import browser
 from support.pages import empty, ftctl_serve, ranks, serving, snapshot
 from support.runs import FTHANG, Runs, wait_for
 from support.runs import runs as runs
+from support.scripted import Script
 
 pytestmark = pytest.mark.skipif(bool(browser.MISSING), reason=f"not here: {', '.join(browser.MISSING)}")
 HOSTILE = '<img src="x" onerror="alert(1)"><script>alert(2)</script>&amp;\x1b[31m\u202e'
@@ -39,7 +40,7 @@ def chromium(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def page(chromium: browser.Page) -> Iterator[browser.Page]:
-    """At the end of each test: nothing was complained of, and nobody else was asked for anything."""
+    """After each test there was no error in the console and no request to another host."""
     yield chromium
     assert chromium.complaints() == []
     assert chromium.hosts() == {"127.0.0.1"}
@@ -50,8 +51,8 @@ def shows(page: browser.Page, selector: str, text: str) -> None:
 
 
 @pytest.fixture
-def made_up(page: browser.Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A run of 1,024 ranks and 8 devices, of which nothing is real; its address."""
+def invented(page: browser.Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a page with an invented run of 1,024 ranks and 8 devices."""
     run_dir = empty(tmp_path / "run")
     found = ranks(1024, silent=3)
     found = (found[0]._replace(section=HOSTILE), *found[1:])
@@ -67,7 +68,7 @@ def made_up(page: browser.Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         page.leave()
 
 
-def test_a_hang_is_seen_as_it_happens(page: browser.Page, runs: Runs) -> None:
+def test_a_hang_is_shown_as_it_happens(page: browser.Page, runs: Runs) -> None:
     empty(runs.run_dir)
     with ftctl_serve(runs.run_dir) as (_, served):
         page.open(served.url)
@@ -84,8 +85,7 @@ def test_a_hang_is_seen_as_it_happens(page: browser.Page, runs: Runs) -> None:
         assert "Running, attempt 2" in phases
         assert "fthang sleep" in page.text("#command")
         assert page.driver.title == "ended 0 · step 80 – ftrun"
-        told = [row.split() for row in page.text("#record-rows").splitlines()]
-        assert {"suspect", "hang", "restart", "ended"} <= {word for row in told for word in row}
+        assert {"suspect", "hang", "restart", "ended"} <= set(page.text("#record-rows").split())
         shows(page, "#timeline", "Ended with 0")
         assert "2 after hang" in page.text("#timeline")
         assert page.count("#timeline svg title") > 3
@@ -99,10 +99,11 @@ def test_a_hang_is_seen_as_it_happens(page: browser.Page, runs: Runs) -> None:
         page.leave()
 
 
-def test_the_verdict_and_what_is_to_be_done_stay(page: browser.Page, runs: Runs) -> None:
-    words = ("sleep", "--times", "9", "--after", "3", "--steps", "80")
-    assert runs.run("--hang-timeout", "1s", "--max-restarts", "0", *FTHANG, *words).wait() == 195
-    with ftctl_serve(runs.run_dir) as (_, served):
+def test_the_verdict_stays_with_the_action_of_the_scheduler(page: browser.Page, tmp_path: Path) -> None:
+    script = Script().starts().after(20).saves(20).after(5).hangs(25)
+    script.says("ended", verdict="hang-limit", exit_code=195, why="rank 3 stopped at step 25")
+    run_dir = script.written(tmp_path / "run")
+    with serving(app.Page(lambda: run_dir)) as served:
         page.open(served.url)
         shows(page, "#phase", "Ended with 195: hang-limit")
         assert "The outer scheduler should: reschedule the job." in page.text("#verdict")
@@ -115,7 +116,7 @@ def test_the_verdict_and_what_is_to_be_done_stay(page: browser.Page, runs: Runs)
         page.leave()
 
 
-def test_it_comes_back_by_itself(chromium: browser.Page, tmp_path: Path) -> None:
+def test_the_page_reconnects_by_itself(chromium: browser.Page, tmp_path: Path) -> None:
     page, run_dir = chromium, empty(tmp_path / "run")
     with ftctl_serve(run_dir) as (_, served):
         page.open(served.url)
@@ -132,8 +133,8 @@ def test_it_comes_back_by_itself(chromium: browser.Page, tmp_path: Path) -> None
     assert page.hosts() == {"127.0.0.1"}
 
 
-def test_many_ranks_are_few_rows_until_all_are_wanted(page: browser.Page, made_up: str) -> None:
-    page.open(made_up)
+def test_of_many_ranks_64_are_shown_until_all_are_requested(page: browser.Page, invented: str) -> None:
+    page.open(invented)
     shows(page, "#ranks-text", "1024 in total")
     assert page.count("#rank-rows tr") == SHOWN
     assert page.text("#rank-rows tr").split()[0] == "3"
@@ -147,8 +148,8 @@ def test_many_ranks_are_few_rows_until_all_are_wanted(page: browser.Page, made_u
     assert page.count("#rank-rows tr") == SHOWN
 
 
-def test_foreign_text_is_text(page: browser.Page, made_up: str) -> None:
-    page.open(made_up)
+def test_text_from_elsewhere_is_never_markup(page: browser.Page, invented: str) -> None:
+    page.open(invented)
     shows(page, "#command", '<img src="x" onerror="alert(1)">')
     page.all("#all")[0].click()
     shows(page, "#all", "Show fewer")
@@ -157,13 +158,13 @@ def test_foreign_text_is_text(page: browser.Page, made_up: str) -> None:
     assert not {"\x1b", "\u202e"} & set(page.text("body"))
     assert page.count("img") == 0
     assert page.count("script") == 1
-    page.driver.get(f"{made_up}report/1")
+    page.driver.get(f"{invented}report/1")
     assert '<img src="x" onerror="alert(1)"><script>' in page.text("pre")
     assert page.count("img, script") == 0
 
 
-def test_everybody_can_read_it(page: browser.Page, made_up: str) -> None:
-    page.open(made_up)
+def test_the_page_is_accessible(page: browser.Page, invented: str) -> None:
+    page.open(invented)
     shows(page, "#timeline", "ftrun")
     for scheme in ("light", "dark"):
         page.scheme(scheme)
@@ -184,8 +185,8 @@ def test_everybody_can_read_it(page: browser.Page, made_up: str) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 640])
-def test_it_fits_a_small_screen_and_a_large_type(page: browser.Page, made_up: str, width: int) -> None:
-    page.open(made_up)
+def test_the_page_fits_a_small_screen(page: browser.Page, invented: str, width: int) -> None:
+    page.open(invented)
     page.resize(width)
     shows(page, "#ranks-text", "1024 in total")
     shows(page, "#timeline", "ftrun")
@@ -196,23 +197,23 @@ def test_it_fits_a_small_screen_and_a_large_type(page: browser.Page, made_up: st
     page.shot(f"ranks-{width}")
 
 
-def test_the_keyboard_reaches_all_of_it_in_order(page: browser.Page, made_up: str) -> None:
+def test_the_keyboard_reaches_every_control_in_order(page: browser.Page, invented: str) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    page.open(made_up)
+    page.open(invented)
     shows(page, "#ranks-text", "1024 in total")
     page.run("window.order = [...document.querySelectorAll('a[href], button, [tabindex=\"0\"]')]")
-    wanted = page.run("return order.map((e, i) => e.checkVisibility() ? i : -1).filter((i) => i >= 0)")
+    expected = page.run("return order.map((e, i) => e.checkVisibility() ? i : -1).filter((i) => i >= 0)")
     reached: list[Any] = []
-    for _ in wanted:
+    for _ in expected:
         ActionChains(page.driver).send_keys(Keys.TAB).perform()
         reached.append(page.run("return order.indexOf(document.activeElement)"))
         outline = page.run(
             "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, s.outlineWidth]"
         )
         assert outline == ["solid", "3px"]
-    assert reached == wanted
+    assert reached == expected
     assert page.run("return order[0].className") == "skip"
     page.run("document.getElementById('all').focus()")
     ActionChains(page.driver).send_keys(Keys.ENTER).perform()

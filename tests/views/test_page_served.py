@@ -1,14 +1,14 @@
-"""`ftctl serve` as it is used: streams that go on where they were cut, that are bounded, and that hold up no Ctrl-C."""
+"""`ftctl serve` as a program: its event streams continue after an interruption, are bounded, and end with Ctrl-C."""
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'ftrun[page]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ftrun[page]'")
 
+from ftrun.cli.verbs import serve
 from ftrun.views.page import app, event_stream, feed
 from ftrun.views.page.app import Page
 from ftrun.views.snapshot import Snapshot
@@ -34,7 +35,7 @@ def page(tmp_path: Path) -> Page:
     return Page(lambda: str(run_dir))
 
 
-def test_a_run_is_followed_to_its_end_and_a_cut_stream_goes_on(runs: Runs) -> None:
+def test_an_interrupted_stream_continues_in_another_server(runs: Runs) -> None:
     os.mkfifo(runs.folder / "go")
     run = runs.start("sh", "-c", "read line < go; exit 3")
     run.until("spawned")
@@ -48,19 +49,19 @@ def test_a_run_is_followed_to_its_end_and_a_cut_stream_goes_on(runs: Runs) -> No
         assert served.get("/", host="evil.example")[0] == 421
     (runs.folder / "go").write_text("now\n")
     assert run.wait() == 3
-    with ftctl_serve(run.run_dir) as (_, served):  # another server, for whom the id still means the same
+    with ftctl_serve(run.run_dir) as (_, served):
         for options in ({"Last_Event_ID": before[-1].id}, {"path": f"/events?after={before[-1].id}"}):
             one = served.stream(**options)
             after = one.until(is_record("ended"))
             assert "fresh" not in [event.name for event in after]
-            told = [event.data["event"] for event in (*before, *after) if event.name == "record"]
-            assert told == run.order
+            records = [event.data["event"] for event in (*before, *after) if event.name == "record"]
+            assert records == run.order
             (shown,) = [event.data for event in after if event.name == "snapshot"]
             assert (shown["alive"], shown["phase"], shown["exit_code"]) == (False, "done", 3)
             one.close()
 
 
-def test_one_that_is_told_nothing_new_hears_that_it_is_still_told(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_news_sends_heartbeats(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: snapshot(Path(run_dir)))
     monkeypatch.setattr(event_stream, "BEAT", 0.2)
     with serving(page) as served:
@@ -69,7 +70,7 @@ def test_one_that_is_told_nothing_new_hears_that_it_is_still_told(page: Page, mo
         one.close()
 
 
-def test_a_run_dir_that_vanishes_is_said_and_one_that_comes_back_is_shown(tmp_path: Path) -> None:
+def test_a_run_dir_that_vanishes_and_comes_back_is_shown(tmp_path: Path) -> None:
     run_dir = empty(tmp_path / "run")
     with ftctl_serve(run_dir) as (_, served):
         one = served.stream()
@@ -83,27 +84,27 @@ def test_a_run_dir_that_vanishes_is_said_and_one_that_comes_back_is_shown(tmp_pa
 
 
 def test_all_streams_share_one_reader(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
+    reads = []
 
-    def look(run_dir: str) -> Snapshot:
-        looks.append(threading.get_ident())
-        return snapshot(Path(run_dir), step=len(looks))
+    def read(run_dir: str) -> Snapshot:
+        reads.append(run_dir)
+        return snapshot(Path(run_dir), step=len(reads))
 
-    monkeypatch.setattr(feed, "read_snapshot", look)
+    monkeypatch.setattr(feed, "read_snapshot", read)
     monkeypatch.setattr(feed, "PERIOD", 0.2)
     with serving(page) as served:
         streams = [served.stream() for _ in range(8)]
         begun = time.monotonic()
         for one in streams:
             one.until(lambda event: event.name == "snapshot" and event.data["step"] >= 4)
-        assert len(looks) <= (time.monotonic() - begun) / feed.PERIOD + 3
+        assert len(reads) <= (time.monotonic() - begun) / feed.PERIOD + 3
         for one in streams:
             one.close()
-        wait_for(lambda: page._streams == 0, "the streams to be gone", 60)
-        wait_for(lambda: page.feed._task is None or page.feed._task.done(), "the reader to rest", 60)
+        wait_for(lambda: page.feed.clients == 0, "the streams to be gone", 60)
+        wait_for(lambda: page.feed._task is None or page.feed._task.done(), "the reader to stop", 60)
 
 
-def test_there_are_not_more_streams_than_it_can_bear(page: Page) -> None:
+def test_the_number_of_streams_is_bounded(page: Page) -> None:
     with serving(page) as served:
         streams = [served.stream() for _ in range(app.STREAMS)]
         assert {one.status for one in streams} == {200}
@@ -122,21 +123,21 @@ def test_there_are_not_more_streams_than_it_can_bear(page: Page) -> None:
 
 
 def test_a_client_that_does_not_read_is_dropped(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter(range(1_000_000))
+    numbers = itertools.count()
 
-    def look(run_dir: str) -> Snapshot:
-        return snapshot(Path(run_dir), why="x" * 4_000_000, step=next(looks))
+    def read(run_dir: str) -> Snapshot:
+        return snapshot(Path(run_dir), why="x" * 4_000_000, step=next(numbers))
 
-    monkeypatch.setattr(feed, "read_snapshot", look)
+    monkeypatch.setattr(feed, "read_snapshot", read)
     monkeypatch.setattr(feed, "PERIOD", 0.05)
-    monkeypatch.setattr(event_stream, "SLOW", 0.5)
-    with serving(page) as served, socket.create_connection(("127.0.0.1", served.port)) as deaf:
-        deaf.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        wait_for(lambda: page._streams == 1, "the stream", 60)
-        wait_for(lambda: page._streams == 0, "it to be dropped", 60)
+    monkeypatch.setattr(serve, "UNREAD", 500)
+    with serving(page) as served, socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_for(lambda: page.feed.clients == 1, "the stream", 60)
+        wait_for(lambda: page.feed.clients == 0, "it to be dropped", 60)
 
 
-def test_half_requests_hold_up_nobody(page: Page) -> None:
+def test_half_requests_block_no_other_client(page: Page) -> None:
     with serving(page) as served, contextlib.ExitStack() as clients:
         for _ in range(100):
             client = clients.enter_context(socket.create_connection(("127.0.0.1", served.port)))
@@ -144,13 +145,13 @@ def test_half_requests_hold_up_nobody(page: Page) -> None:
         assert served.get("/healthz") == (200, "ok\n")
 
 
-def test_head_is_no_stream(page: Page) -> None:
+def test_head_ends_without_a_stream(page: Page) -> None:
     with serving(page) as served:
         assert served.get("/events", "HEAD") == (200, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_it_at_once_with_open_streams(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_server_with_open_streams(tmp_path: Path, number: int) -> None:
     with ftctl_serve(empty(tmp_path / "run")) as (process, served):
         streams = [served.stream() for _ in range(3)]
         for one in streams:
@@ -167,6 +168,19 @@ def test_ctrl_c_ends_it_at_once_with_open_streams(tmp_path: Path, number: int) -
             one.close()
 
 
+def test_a_remote_address_needs_an_option(tmp_path: Path) -> None:
+    with ftctl_serve(empty(tmp_path / "run"), "--host", "0.0.0.0", "--allow-remote") as (process, served):
+        assert served.get("/healthz", host="10.1.2.3:80")[0] == 200
+        assert served.get("/healthz", host=socket.gethostname())[0] == 200
+        assert served.get("/healthz", host="evil.example")[0] == 421
+        process.send_signal(signal.SIGINT)
+        assert "without a password" in process.communicate(timeout=60)[1]
+    for host in ("0.0.0.0", "::", ""):
+        message = refused("--run-dir", str(tmp_path / "run"), "--host", host, code=2)
+        assert "no password" in message
+        assert "--allow-remote" in message
+
+
 def refused(*words: str, code: int) -> str:
     done = subprocess.run([*FTCTL, "serve", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
@@ -175,43 +189,18 @@ def refused(*words: str, code: int) -> str:
     return done.stderr
 
 
-@pytest.fixture
-def taken() -> Iterator[int]:
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    run_dir = str(empty(tmp_path / "run"))
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-def test_a_port_in_use_is_one_line(tmp_path: Path, taken: int) -> None:
-    said = refused("--run-dir", str(empty(tmp_path / "run")), "--port", str(taken), code=1)
-    assert f"127.0.0.1 port {taken}: Address already in use" in said
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
-def test_other_machines_only_if_that_is_meant(tmp_path: Path, host: str) -> None:
-    said = refused("--run-dir", str(empty(tmp_path / "run")), "--host", host, code=2)
-    assert "no password" in said
-    assert "--allow-remote" in said
-
-
-def test_other_machines_if_that_is_meant(tmp_path: Path) -> None:
-    with ftctl_serve(empty(tmp_path / "run"), "--host", "0.0.0.0", "--allow-remote") as (process, served):
-        assert served.get("/healthz", host="10.1.2.3:80")[0] == 200
-        assert served.get("/healthz", host=socket.gethostname())[0] == 200
-        assert served.get("/healthz", host="evil.example")[0] == 421
-        process.send_signal(signal.SIGINT)
-        assert "without a password" in process.communicate(timeout=60)[1]
-
-
-@pytest.mark.parametrize("words", [("--host", "no.such.host.invalid"), ("--port", "99999"), ("--port", "x")])
-def test_what_cannot_be_listened_on_is_usage(tmp_path: Path, words: tuple[str, ...]) -> None:
-    refused("--run-dir", str(empty(tmp_path / "run")), *words, code=2)
-
-
-def test_nothing_to_show_is_one_line(tmp_path: Path) -> None:
+        port = server.getsockname()[1]
+        message = refused("--run-dir", run_dir, "--port", str(port), code=1)
+    assert f"127.0.0.1 port {port}: Address already in use" in message
+    for words in (("--host", "no.such.host.invalid"), ("--port", "99999")):
+        refused("--run-dir", run_dir, *words, code=2)
     assert str(tmp_path) in refused("--run-dir", str(tmp_path), "--port", "0", code=1)
 
 
-def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.modules['starlette'] = None; sys.argv = ['ftctl', 'serve']; "
     code += f"runpy.run_path({FTCTL[1]!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -6,9 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
-from ftrun.views.lost_time import AttemptSpan, LostInterval, StepSample
+from ftrun.views.lost_time import AttemptSpan, LostInterval
 from ftrun.views.record_files import Record
 from ftrun.views.state import integer, number, string
+from ftrun.views.steps import StepSample
 
 SAMPLES_MOST: Final = 10_000
 LATEST: Final = 2.5e11  # s; no calendar goes beyond it

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from ftrun.core.accounting.totals import Figures, figures
 from ftrun.views import liveness, lost_time, rundir, state
 from ftrun.views.attempts import SAMPLES_MOST, AttemptHistory, Checkpoint, Mark, thinned
-from ftrun.views.lost_time import AttemptSpan, LostInterval, StepSample
+from ftrun.views.lost_time import AttemptSpan, LostInterval
 from ftrun.views.record_files import GrowingFile, Record, parsed
-from ftrun.views.state import integer, number
+from ftrun.views.steps import StepSample, sample
 
 RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; a picture of more records would be unreadable
 STEPS_MOST: Final = 16 << 20
@@ -137,7 +137,7 @@ def fold(
     run_dir: str, records: Iterable[Record], steps: Iterable[Record], now: float, known: KnownState = UNKNOWN
 ) -> History:
     """Pure."""
-    stepped = [step for record in steps if (step := _sample(record)) is not None]
+    stepped = [step for record in steps if (step := sample(record)) is not None]
     found = AttemptHistory(
         {step.attempt: step.at for step in stepped}, {} if known.seen is None else {known.attempt: known.seen}
     )
@@ -166,14 +166,6 @@ def fold(
     )
 
 
-def _sample(step: Record) -> StepSample | None:
-    """By its monotonic clock."""
-    mono, low, high = number(step.get("mono")), integer(step.get("low")), integer(step.get("high"))
-    if mono is None or low is None or high is None:
-        return None
-    return StepSample(mono, integer(step.get("attempt")) or 0, low, high)
-
-
 def _on_wall_clock(steps: Iterable[StepSample], attempts: Sequence[AttemptSpan]) -> tuple[StepSample, ...]:
     """The samples of these attempts, by the wall clock: each attempt has the offset of its monotonic clock."""
     by_number: dict[int, list[AttemptSpan]] = {}
@@ -194,8 +186,8 @@ def _joined(recorded: list[StepSample], sampled: tuple[StepSample, ...]) -> tupl
     """The samples, and the steps in records before the first and after the last sample of an attempt: a record has the
     step of one rank, a sample those of all ranks."""
     ends: dict[int, tuple[StepSample, StepSample]] = {}
-    for sample in sampled:
-        ends[sample.attempt] = (ends.get(sample.attempt, (sample,))[0], sample)
+    for one in sampled:
+        ends[one.attempt] = (ends.get(one.attempt, (one,))[0], one)
     beyond = [s for s in recorded if s.attempt not in ends or s < ends[s.attempt][0] or s > ends[s.attempt][1]]
     return tuple(sorted((*sampled, *thinned(beyond, SAMPLES_MOST))))
 

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from ftrun.core.accounting.totals import LostTime
+from ftrun.views.steps import StepSample
 
 REASONS: Final = LostTime._fields
 
@@ -18,15 +19,6 @@ class LostInterval(NamedTuple):
     since: float
     until: float
     why: str
-
-
-class StepSample(NamedTuple):
-    """`low` and `high`: of the ranks that step."""
-
-    at: float
-    attempt: int
-    low: int
-    high: int
 
 
 class AttemptSpan(NamedTuple):

@@ -12,8 +12,9 @@ from ftrun.core.text.durations import seconds
 from ftrun.views.attempts import Mark
 from ftrun.views.axis import Segment, position, round_numbers, segments, short_number, ticks
 from ftrun.views.history import History
-from ftrun.views.lost_time import REASONS, AttemptSpan, StepSample
+from ftrun.views.lost_time import REASONS, AttemptSpan
 from ftrun.views.shapes import HATCHES, Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
+from ftrun.views.steps import StepSample
 
 WIDTH: Final = 1200.0
 LEFT, RIGHT = 76.0, 24.0  # margins

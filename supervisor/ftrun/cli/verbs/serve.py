@@ -25,7 +25,7 @@ UNREAD = 30_000  # ms until the kernel closes the connection of a client that do
 @click.option("--allow-remote", is_flag=True, help="Permit an address other than loopback, without a password.")
 def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> None:
     try:
-        from ftrun.views.page import app, server
+        from ftrun.views.page import app
     except ImportError as error:
         raise missing_package("starlette and uvicorn", "page", "serve")(error) from None
     found = rundir.find(run_dir)
@@ -36,7 +36,7 @@ def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> No
             f"--host {host} can be reached from other machines, and there is no password; add --allow-remote "
             "if that is intended"
         )
-    listening = _listening(family, address, port)
+    listening = listening_socket(family, address, port)
     port = listening.getsockname()[1]
     anywhere = ipaddress.ip_address(address).is_unspecified
     hosts = {host.lower().rstrip("."), address} | ({socket.gethostname().lower()} if anywhere else set())
@@ -46,7 +46,7 @@ def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> No
         print(f"http://{shown}:{port}/", flush=True)
     note = "; reachable from other machines without a password" if remote else ""
     print(f"ftctl: serving {found}, read-only{note}; Ctrl-C stops it", file=sys.stderr, flush=True)
-    server.server(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
+    app.Server(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
 
 
 def _address(host: str) -> tuple[socket.AddressFamily, str]:
@@ -58,7 +58,7 @@ def _address(host: str) -> tuple[socket.AddressFamily, str]:
     return family, str(where[0])
 
 
-def _listening(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+def listening_socket(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

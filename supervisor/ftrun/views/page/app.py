@@ -1,22 +1,24 @@
-"""The page as an ASGI application.  It only reads the run dir."""
+"""The page as an ASGI application, which only reads the run dir, and the server for it."""
 
 import errno
 import html
 import json
 import os
 import re
+import socket
 import stat
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Final
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from ftrun.views.page.event_stream import EventStream
+from ftrun.views.page.event_stream import event_stream
 from ftrun.views.page.feed import Feed
 from ftrun.views.page.middleware import Middleware
 from ftrun.views.page.record_follower import StreamPosition
@@ -26,6 +28,8 @@ from ftrun.views.rundir import NoRunDir
 from ftrun.views.svg import STYLE
 
 STREAMS: Final = 32
+CONNECTIONS: Final = 512  # uvicorn answers those above this number with 503; below the usual limit of 1,024 open files
+GOODBYE: Final = 1  # s for responses in progress at the end
 PICTURE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 }
@@ -59,7 +63,6 @@ class Page:
 
     def __init__(self, find: Callable[[], str]) -> None:
         self._threads = WorkerThreads(THREADS)
-        self._streams = 0
         self.feed = Feed(find, self._threads)
         self._timeline_cache = TimelineCache(find, self._threads)
         self._find = find
@@ -86,20 +89,15 @@ class Page:
             return _unavailable(f"{view.why}")
         return Response(json.dumps(view.snapshot), media_type="application/json")
 
-    async def _events(self, request: Request) -> ASGIApp:
-        if self._streams >= STREAMS:
+    async def _events(self, request: Request) -> Response:
+        if self.feed.clients >= STREAMS:
             return _unavailable(f"{STREAMS} pages are open already")
         after = StreamPosition.of(request.headers.get("last-event-id") or request.query_params.get("after", ""))
-        stream = EventStream(self.feed, after, request.query_params.get("ranks") == "all")
-
-        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            self._streams += 1
-            try:
-                await stream(scope, receive, send)
-            finally:
-                self._streams -= 1
-
-        return counted
+        kind, headers = "text/event-stream", {"x-accel-buffering": "no"}
+        if request.method == "HEAD":
+            return Response(media_type=kind, headers=headers)
+        events = event_stream(self.feed, after, request.query_params.get("ranks") == "all")
+        return StreamingResponse(events, media_type=kind, headers=headers)
 
     async def _timeline(self, request: Request) -> Response:
         """Query: `width` in px; `inline`: the picture is put into the page."""
@@ -124,6 +122,35 @@ class Page:
         except (NoRunDir, OSError):
             return _plain(f"no report of attempt {number}", 404)
         return HTMLResponse(REPORT.format(number=number, text=html.escape(text)))
+
+
+class Server(uvicorn.Server):
+    """Without logs, with bounded connections.  `run([socket])` serves until a signal, which then has its default
+    effect: KeyboardInterrupt for Ctrl-C."""
+
+    def __init__(self, application: ASGIApp, feed: Feed) -> None:
+        self._feed = feed
+        super().__init__(
+            uvicorn.Config(
+                application,
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=CONNECTIONS,
+                timeout_graceful_shutdown=GOODBYE,
+            )
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Event streams do not end by themselves."""
+        self._feed.close()
+        await super().shutdown(sockets)
 
 
 def _text(path: str) -> str:

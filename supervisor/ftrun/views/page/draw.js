@@ -71,9 +71,9 @@ export function draw(now) {
 function phase(now) {
   const ended = now.phase === "done";
   const good = now.exit_code === 0;
-  const [sign, look, words] = ended ? [good ? "✔" : "✖", good ? "good" : "bad", ""] : PHASES[now.phase] ?? ["●", "quiet", ""];
+  const [sign, look, meaning] = ended ? [good ? "✔" : "✖", good ? "good" : "bad", ""] : PHASES[now.phase] ?? ["●", "quiet", ""];
   const attempt = `attempt ${now.attempt}`;
-  const line = ended ? `Ended with ${now.exit_code}: ${now.verdict ?? "no verdict"}` : `${now.phase}, ${attempt}: ${words}`;
+  const line = ended ? `Ended with ${now.exit_code}: ${now.verdict ?? "no verdict"}` : `${now.phase}, ${attempt}: ${meaning}`;
   set(at("phase"), `${sign} ${line[0].toUpperCase()}${line.slice(1)}`);
   at("phase").className = `phase ${look}`;
   const outer = now.outer ? ` The outer scheduler should: ${now.outer}.` : "";
@@ -130,8 +130,8 @@ function pace(paces) {
   const [from, until] = [paces[0][0], paces.at(-1)[0]];
   const high = most * 1.1 || 1;
   const points = paces.map(([when, value]) => `${(600 * (when - from)) / (until - from || 1)},${80 - (76 * value) / high}`);
-  const words = `${exact(last)} per step now; between ${exact(least)} and ${exact(most)} over the last ${seconds(until - from)}`;
-  set(at("pace-text"), words);
+  const text = `${exact(last)} per step now; between ${exact(least)} and ${exact(most)} over the last ${seconds(until - from)}`;
+  set(at("pace-text"), text);
   let svg = at("spark").firstElementChild;
   if (!svg) {
     svg = document.createElementNS(SVG, "svg");
@@ -141,7 +141,7 @@ function pace(paces) {
     svg.append(base, document.createElementNS(SVG, "polyline"));
     at("spark").append(svg);
   }
-  svg.setAttribute("aria-label", `Step time: ${words}`);
+  svg.setAttribute("aria-label", `Step time: ${text}`);
   svg.lastElementChild.setAttribute("points", points.join(" "));
 }
 
@@ -167,7 +167,7 @@ function ranks(now) {
 function devices(found) {
   at("devices").hidden = !found.length;
   rows(at("device-rows"), found, "tr", (row, one) => cells(row, [
-    ["", one.id, "th"], ["", one.name], ["number", one.util === null ? "" : `${one.util} %`],
+    ["", one.id, "th"], ["", one.name], ["number", one.util === null ? "" : `${Math.round(one.util)} %`],
     ["number", one.memory_used === null ? "" : `${gibibytes(one.memory_used)} of ${gibibytes(one.memory_total)} GiB`],
     ["number", one.power === null ? "" : `${Math.round(one.power)} W`], ["number", `${seconds(one.age)} ago`],
   ]));
@@ -176,7 +176,7 @@ function devices(found) {
 function limits(found) {
   at("limits").hidden = !found.length;
   rows(at("limit-rows"), found, "tr", (row, one) => cells(row, [
-    ["", one.name, "th"], ["number", one.seconds === null ? "off" : seconds(one.seconds)], ["words", one.source],
+    ["", one.name, "th"], ["number", one.seconds === null ? "off" : seconds(one.seconds)], ["text", one.source],
   ]));
 }
 
@@ -197,9 +197,9 @@ const KNOWN = new Set(["schema", "time", "mono", "event", "attempt"]);
 export function recordRow(record) {
   const row = document.createElement("tr");
   row.role = "row";
-  const words = Object.entries(record).filter(([name, value]) => !KNOWN.has(name) && value !== null);
-  const text = words.map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ");
-  cells(row, [["when", stamp(record.time)], ["number", `${record.attempt ?? ""}`], ["", `${record.event}`, "th"], ["words", text]]);
+  const fields = Object.entries(record).filter(([name, value]) => !KNOWN.has(name) && value !== null);
+  const text = fields.map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ");
+  cells(row, [["when", stamp(record.time)], ["number", `${record.attempt ?? ""}`], ["", `${record.event}`, "th"], ["text", text]]);
   for (const cell of row.children) cell.role = cell.localName === "th" ? "rowheader" : "cell"; // a narrow page does not lay it out as a table
   return row;
 }

@@ -1,19 +1,25 @@
 """The one reader of the run dir, for all clients of the page: one read per second while there are any."""
 
 import asyncio
+import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ftrun.views.page.payload import brief, payload
+from ftrun.core.rules import exit_codes
 from ftrun.views.page.record_follower import Follower, Records
 from ftrun.views.page.threads import Busy, WorkerThreads
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
+from ftrun.views.snapshot import RankNow, Snapshot
 from ftrun.views.steps import paces
+from ftrun.views.summary import document
 
 PERIOD: Final = 1.0  # s
+SHOWN: Final = 64  # ranks, unless all are requested
+STATES: Final = ("gone", "starting", "section", "moving", "done")
 PATIENCE: Final = 5.0  # s after which a disk that does not answer is reported
 
 
@@ -37,7 +43,7 @@ class Feed:
         self.closed = False
         self._find, self._threads = find, threads
         self._follower = Follower()
-        self._clients = 0
+        self.clients = 0
         self._last_read = float("-inf")
         self._reading: asyncio.Future[View | str] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -51,27 +57,26 @@ class Feed:
             raise Busy("the disk does not answer")
         return self.view
 
-    async def next(self, within: float, disconnected: "asyncio.Task[None]") -> None:
-        """Wait until there is a new view, `within` seconds have passed, or the client has disconnected."""
-        news = asyncio.create_task(self._news.wait())
-        await asyncio.wait([news, disconnected], timeout=within, return_when=asyncio.FIRST_COMPLETED)
-        news.cancel()
+    async def next(self, within: float) -> None:
+        """Wait until there is a new view, or `within` seconds have passed."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), within)
 
     def enter(self) -> None:
         """A client has connected: the run dir is read regularly until the last one has left."""
-        self._clients += 1
+        self.clients += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
 
     def leave(self) -> None:
-        self._clients -= 1
+        self.clients -= 1
 
     def close(self) -> None:
         self.closed = True
         self._notify()
 
     async def _watch(self) -> None:
-        while self._clients and not self.closed:
+        while self.clients and not self.closed:
             begun = time.monotonic()
             await self._refresh()
             await asyncio.sleep(max(0.05, begun + PERIOD - time.monotonic()))
@@ -118,11 +123,34 @@ class Feed:
             run_dir = self._find()
             shown = read_snapshot(run_dir)
             records = self._follower.read(f"{run_dir}/events.jsonl")
-            document = payload(shown, paces(shown.run_dir, shown.attempt))
-            return View(self.view.number, run_dir, records, document, json.dumps(brief(document)))
+            found = payload(shown, paces(shown.run_dir, shown.attempt))
+            return View(self.view.number, run_dir, records, found, json.dumps(brief(found)))
         except NoRunDir as error:
             return str(error)
         except OSError as error:
             return f"{error.filename or run_dir}: {error.strerror}"
         except Exception as error:
             return f"{run_dir} cannot be read: {error!r}"
+
+
+def payload(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]:
+    """The snapshot as JSON values, with all ranks, the stalest first, and what the page shows beside it; `outer`: what
+    the outer scheduler should do after the verdict."""
+    verdict = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
+    return document(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order)))) | {
+        "meaning": verdict.meaning if verdict else None,
+        "outer": verdict.outer if verdict else None,
+        "states": dict(Counter(rank.state for rank in shown.ranks)),
+        "paces": paces,
+    }
+
+
+def brief(found: dict[str, Any]) -> dict[str, Any]:
+    """With only the first ranks; `states` counts all of them."""
+    return found | {"ranks": found["ranks"][:SHOWN]}
+
+
+def _order(rank: RankNow) -> tuple[float, int, int]:
+    """The rank nearest to its limit first; then those without a limit, by state."""
+    used = 0.0 if rank.age is None or not rank.limit else rank.age / rank.limit
+    return -used, STATES.index(rank.state), rank.rank
