@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.cli.doctor import devices, disk, memory, process, versions
+from ftrun.cli.doctor import devices, disk, system
 from ftrun.cli.doctor.finding import Finding
 from ftrun.helpers.checkpoint_watcher import disk as watched
 from ftrun.helpers.evidence import stacks
@@ -58,14 +58,20 @@ NO_USER_CHANGE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has capabilities to give up")
-def test_the_capability_to_signal_another_user(tmp_path: Path) -> None:
+def test_capability_to_signal_another_user(runs: Runs) -> None:
     """Only a command that can change its user needs it."""
-    alone = str(tmp_path)  # without the run dir of another ftrun, whose capabilities it would report
-    assert findings(doctor("--json", TMPDIR=alone))["signals"]["state"] == "ok"
-    missing = findings(doctor("--json", prefix=ALL_BUT_KILL, TMPDIR=alone))["signals"]
+    run = runs.run("true")
+    assert run.wait() == 0, run.log()
+
+    def signals(*prefix: str) -> dict[str, Any]:
+        # Of a run that is over: without a run dir the check would report another ftrun that runs on this machine.
+        return findings(doctor("--json", "--run-dir", str(run.run_dir), prefix=prefix))["signals"]
+
+    assert signals()["state"] == "ok"
+    missing = signals(*ALL_BUT_KILL)
     assert missing["state"] == "warning"
     assert "--cap-add KILL" in missing["remedy"]
-    assert findings(doctor("--json", prefix=NO_USER_CHANGE, TMPDIR=alone))["signals"]["state"] == "ok"
+    assert signals(*NO_USER_CHANGE)["state"] == "ok"
 
 
 def _lives(beat_folder: str) -> bool:
@@ -109,12 +115,12 @@ def test_a_wrong_run_dir_is_told_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0 or stacks.program() is None, reason="needs py-spy, and the right to use it")
 def test_py_spy_reads_a_real_process() -> None:
-    assert only(process.tracing()).found == "it can read the stack of a test process"
+    assert only(system.tracing()).found == "it can read the stack of a test process"
 
 
 def test_without_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "program", lambda: None)
-    assert only(process.tracing())[:3] == ("py-spy", "missing", "not installed")
+    assert only(system.tracing())[:3] == ("py-spy", "missing", "not installed")
 
 
 def test_a_py_spy_that_is_not_permitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -122,7 +128,7 @@ def test_a_py_spy_that_is_not_permitted(monkeypatch: pytest.MonkeyPatch, tmp_pat
     spy.write_text("#!/bin/sh\necho 'Error: Permission Denied' >&2\nexit 1\n")
     spy.chmod(0o755)
     monkeypatch.setattr(stacks, "program", lambda: str(spy))
-    found = only(process.tracing())
+    found = only(system.tracing())
     assert found.state == "warning"
     assert "SYS_PTRACE" in found.remedy
 
@@ -139,7 +145,7 @@ def test_a_memory_file_system_of_each_size(size: str, state: str) -> None:
 
 def test_no_memory_file_system_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "memory_folders", list)
-    found = only(memory.shared())
+    found = only(system.shared())
     assert found.state == "missing"
     assert "no memory file system is mounted" in found.found
 
@@ -246,18 +252,18 @@ def test_a_group_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(oom, "files", lambda *texts: iter([f"{tmp_path}/memory.events"]))
     monkeypatch.setattr(oom, "oom_kills", lambda: 2)
-    group, pids = memory.groups()
+    group, pids = system.groups()
     assert group.found == "version 2, memory limit 1.0 GiB, 0 MiB used, 2 OOM kills so far"
     assert (group.state, pids.state, pids.found) == ("warning", "warning", "at most 100")
     monkeypatch.setattr(oom, "files", lambda *texts: iter(()))
-    assert only(memory.groups()).found == "not visible"
+    assert only(system.groups()).found == "not visible"
 
 
 def test_another_version_of_ftrun_and_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, _ = versions.versions("9.9.9")
+    known, _ = system.versions("9.9.9")
     assert (known.state, known.remedy) == ("warning", "use ftctl 9.9.9")
-    monkeypatch.setattr(versions, "PACKAGES", {"no-such-package": ("a verb", "pip install it")})
-    _, packages = versions.versions("")
+    monkeypatch.setattr(system, "PACKAGES", {"no-such-package": ("a verb", "pip install it")})
+    _, packages = system.versions("")
     assert packages[1:] == ("missing", "not installed: no-such-package", "without: a verb", "pip install it")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.cli.doctor import memory
+from ftrun.cli.doctor import system
 from ftrun.host import oom
 from support.runs import DEADLINE, FTRUN, Runs
 from support.runs import runs as runs
@@ -72,10 +72,10 @@ CAPABLE = [[], ["setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sy
 def test_doctor_knows_a_group_that_is_killed_together(tmp_path: Path, prefix: list[str]) -> None:
     """No machine here has a memory controller of version 2 with that setting: its file is made by hand."""
     (tmp_path / "memory.oom.group").write_text("0\n")
-    assert list(memory.grouped(str(tmp_path))) == []
+    assert list(system.oom_group(str(tmp_path))) == []
     (tmp_path / "memory.oom.group").write_text("1\n")
     state = "ok" if oom.can_be_exempted() and not prefix else "warning"
-    code = "from ftrun.cli.doctor import memory; f, = memory.grouped({!r}); print(f.state, f.remedy)"
+    code = "from ftrun.cli.doctor import system; f, = system.oom_group({!r}); print(f.state, f.remedy)"
     code += "; print(open('/proc/self/oom_score_adj').read())"
     words = [*prefix, sys.executable, "-c", code.format(str(tmp_path))]
     said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=DEADLINE).stdout

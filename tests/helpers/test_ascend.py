@@ -490,7 +490,7 @@ def test_a_chip_that_vanishes_from_its_card_leaves_the_other(fake: Fake, opened:
     assert first == Device(
         "ascend", "0-0", 0, "Ascend910", health=ascend.LOST, visible="0", answers=False, broken=True, examined=False
     )
-    assert vendor.problems == ["npu-smi says nothing of chip 0-0"]
+    assert vendor.problems == ["npu-smi prints nothing about chip 0-0"]
     assert (second.util, second.power, second.health) == (33, 200.5, "ok")
 
 

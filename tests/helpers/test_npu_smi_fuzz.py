@@ -82,7 +82,7 @@ def test_any_text_is_read(text: str) -> None:
         assert reading.memory_used is None or reading.memory_used <= (reading.memory_total or 0)
         assert all(process.pid >= 0 for process in npu_smi.processes(lines) or ())
         health = npu_smi.health(lines)
-        assert health.word is None or health.word.lower() not in npu_smi.NO_VALUE
+        assert health.text is None or health.text.lower() not in npu_smi.NO_VALUE
         for codes in (health.codes, npu_smi.events(lines)):
             assert all(code == code.upper() and int(code, 16) >= 0 for code in codes or ())
         assert all(count is None or count >= 0 for count in npu_smi.ecc(lines))

@@ -1,4 +1,4 @@
-"""NVIDIA devices, by the real pynvml on a fake driver library."""
+"""NVIDIA devices, read by the real pynvml from a fake driver library."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.helpers.probe.nvidia import Nvidia
 from support.device.nvml import (
     BUSY,
     GIB,
@@ -19,9 +20,9 @@ from support.device.nvml import (
     FakeNvml,
     uuid,
 )
-from support.device.prober import Line, Prober
+from support.device.prober import SELDOM, Prober
+from support.helper_process import Line
 
-SOON = "import ftrun.helpers.probe.nvidia as n; n.AGAIN = n.LONGEST_AGAIN = 0.02; n.TRAFFIC = 0.0"
 Start = Callable[..., Prober]
 
 
@@ -32,17 +33,17 @@ def fake(tmp_path: Path) -> FakeNvml:
 
 @pytest.fixture
 def start(fake: FakeNvml) -> Iterator[Start]:
-    """What ends the probe is an assertion that fails."""
+    """Starts probes, which have to run until the end of the test."""
     started: list[Prober] = []
 
     def call(fake: FakeNvml = fake, **environment: str) -> Prober:
-        started.append(Prober(fake.environment() | environment, before=SOON))
+        started.append(Prober(fake.environment() | environment))
         return started[-1]
 
     yield call
     for probe in started:
         with probe:
-            assert probe.process.stdin is None or probe.end() == 0
+            assert probe.end() == 0
 
 
 def ids(devices: list[Line]) -> list[str]:
@@ -54,8 +55,9 @@ def health(devices: list[Line]) -> list[str]:
 
 
 def test_every_value(fake: FakeNvml, start: Start) -> None:
+    fake.set(0, **SPINNING)
     fake.set(1, **BUSY, pids=[8, 7], rows_corrected=2, rows_uncorrected=1, ecc_errors=5, memory_used=3 * GIB)
-    idle, busy = start().devices()
+    spinning, busy = start().devices()
     assert busy == {
         "vendor": "nvidia",
         "id": uuid(1),
@@ -78,42 +80,30 @@ def test_every_value(fake: FakeNvml, start: Start) -> None:
         "broken": False,
         "examined": True,
     }
-    assert (idle["util"], idle["power"], idle["traffic"]) == (IDLE["util"], IDLE["power"], 0)
+    values = [spinning[key] for key in ("util", "power", "memory_util", "traffic")]
+    assert values == [100, 118, 0, 0]  # a collective that waits is busy at low power
 
 
-def test_a_collective_that_waits_is_busy_at_low_power(fake: FakeNvml, start: Start) -> None:
-    fake.set(0, **SPINNING)
-    device = start().devices()[0]
-    assert (device["util"], device["power"], device["memory_util"], device["traffic"]) == (100, 118, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("action", "word"), [(0, "none"), (1, "reset"), (2, "reboot"), (3, "drain"), (4, "drain_reset"), (9, "9")]
-)
-def test_what_would_cure_it(fake: FakeNvml, start: Start, action: int, word: str) -> None:
+@pytest.mark.parametrize(("action", "name"), [(0, "none"), (3, "drain"), (4, "drain_reset"), (9, "9")])
+def test_recovery_action(fake: FakeNvml, start: Start, action: int, name: str) -> None:
     fake.set(0, **{RECOVERY: action})
-    assert start().devices()[0]["recovery"] == word
+    assert start().devices()[0]["recovery"] == name
 
 
-def test_what_is_not_supported_is_not_said(fake: FakeNvml, start: Start) -> None:
+def test_unsupported_value_is_none(fake: FakeNvml, start: Start) -> None:
     nothing: dict[str, Any] = dict.fromkeys(
         ("power", "util", "clock", "sent", "rows_corrected", "memory_total", RECOVERY)
     )
-    fake.set(0, **nothing)
-    fake.set(0, **{"error:nvmlDeviceGetTotalEccErrors": NO_PERMISSION})
-    device = start().devices()[0]
+    fake.set(0, **nothing, **{"error:nvmlDeviceGetTotalEccErrors": NO_PERMISSION})
+    fake.set(1, **{"error:nvmlDeviceGetPcieThroughput": UNKNOWN})
+    device, other = start().devices()
     left = {key for key, value in device.items() if value is not None}
     assert left == {"vendor", "id", "index", "name", "pids", "health", "visible", "answers", "broken", "examined"}
     assert device["health"] == "ok"
+    assert (other["traffic"], other["util"], other["health"]) == (None, 0, "ok")
 
 
-def test_one_answer_that_is_unknown_says_nothing_of_the_device(fake: FakeNvml, start: Start) -> None:
-    fake.set(0, **{"error:nvmlDeviceGetPcieThroughput": UNKNOWN})
-    device = start().devices()[0]
-    assert (device["traffic"], device["util"], device["health"]) == (None, 0, "ok")
-
-
-def test_no_answer_at_all_does(fake: FakeNvml, start: Start) -> None:
+def test_device_without_any_answer_does_not_answer(fake: FakeNvml, start: Start) -> None:
     probe = start()
     probe.devices(lambda devices: health(devices) == ["ok", "ok"])
     fake.set(0, **{"error:*": UNKNOWN})
@@ -124,9 +114,9 @@ def test_no_answer_at_all_does(fake: FakeNvml, start: Start) -> None:
     probe.devices(lambda devices: health(devices) == ["ok", "ok"])
 
 
-def test_traffic_is_not_measured_in_every_look(fake: FakeNvml) -> None:
+def test_traffic_is_not_measured_in_every_sample(fake: FakeNvml) -> None:
     fake.set(0, **BUSY)
-    with Prober(fake.environment(), period=3600) as probe:
+    with Prober(fake.environment(), period=SELDOM, before="") as probe:
         probe.devices()
         fake.set(0, **IDLE)
         probe.ask(ask="look")
@@ -134,39 +124,34 @@ def test_traffic_is_not_measured_in_every_look(fake: FakeNvml) -> None:
         assert (device["util"], device["traffic"]) == (0, 430_000_000)
 
 
-def test_a_lost_gpu_is_told_and_comes_back(fake: FakeNvml, start: Start) -> None:
+def test_lost_gpu_comes_back_and_xids_of_others_are_reported_meanwhile(fake: FakeNvml, start: Start) -> None:
     probe = start()
     probe.devices()
     fake.set(1, lost=True)
     devices = probe.devices(lambda devices: health(devices) == ["ok", "GPU is lost"])
     assert ids(devices) == [uuid(0), uuid(1)]
+    while not any(line["code"] == "31" for line in probe.named("fault")):
+        fake.xid(0, 31)  # again and again: NVML is restarted all the time here, which loses Xids
+        probe.devices()
+    assert next(line["device"] for line in probe.named("fault") if line["code"] == "31") == uuid(0)
     fake.set(1, lost=False)
     devices = probe.devices(lambda devices: health(devices) == ["ok", "ok"])
     assert ids(devices) == [uuid(0), uuid(1)]
 
 
-def test_xids_of_the_others_are_seen_while_one_is_lost(fake: FakeNvml, start: Start) -> None:
-    probe = start()
-    probe.devices()
+def test_gpu_that_is_lost_from_the_start_has_a_number_until_its_uuid_is_known(fake: FakeNvml, start: Start) -> None:
     fake.set(1, lost=True)
-    probe.devices(lambda devices: health(devices) == ["ok", "GPU is lost"])
-    for _ in range(100):  # here NVML is started anew all the time, and what comes meanwhile is lost
-        fake.xid(0, 31)
-        probe.devices()
-        if any(line.get("code") == "31" for line in probe.lines):
-            break
-    assert next(line["device"] for line in probe.lines if line.get("code") == "31") == uuid(0)
-
-
-def test_one_that_is_lost_from_the_start_has_a_number_until_it_has_a_name(fake: FakeNvml, start: Start) -> None:
-    fake.set(1, lost=True)
-    probe = start()
-    assert ids(probe.devices()) == [uuid(0), "gpu1"]
+    probe, numbered = start(), start(CUDA_VISIBLE_DEVICES="1,0")
+    devices = probe.devices()
+    assert [(device["id"], device["visible"]) for device in devices] == [(uuid(0), uuid(0)), ("gpu1", None)]
+    assert {device["visible"] for device in numbered.devices()} == {"1", "0"}  # in any order: NVML may be restarted
     fake.set(1, lost=False)
     assert ids(probe.devices(lambda devices: health(devices) == ["ok", "ok"])) == [uuid(0), uuid(1)]
+    devices = numbered.devices(lambda devices: health(devices) == ["ok", "ok"])
+    assert {(device["id"], device["visible"]) for device in devices} == {(uuid(1), "1"), (uuid(0), "0")}
 
 
-def test_one_that_vanishes_is_told_whatever_the_others_are_numbered(fake: FakeNvml, start: Start) -> None:
+def test_gpu_that_vanishes_is_identified_by_its_uuid(fake: FakeNvml, start: Start) -> None:
     probe = start(CUDA_VISIBLE_DEVICES="1")
     assert ids(probe.devices()) == [uuid(1)]
     fake.set("-", devices=1)
@@ -178,7 +163,7 @@ def test_one_that_vanishes_is_told_whatever_the_others_are_numbered(fake: FakeNv
     assert [(device["id"], device["index"]) for device in devices] == [(uuid(1), 0)]
 
 
-def test_a_driver_that_was_loaded_anew(fake: FakeNvml, start: Start) -> None:
+def test_driver_that_was_reloaded(fake: FakeNvml, start: Start) -> None:
     probe = start()
     probe.devices()
     fake.set("-", **{"error:nvmlInitWithFlags": LOST})
@@ -190,7 +175,7 @@ def test_a_driver_that_was_loaded_anew(fake: FakeNvml, start: Start) -> None:
     assert probe.event("fault")["device"] == uuid(1)
 
 
-def test_a_driver_that_does_not_match_its_library(fake: FakeNvml, start: Start) -> None:
+def test_driver_that_does_not_match_its_library(fake: FakeNvml, start: Start) -> None:
     fake.set("-", **{"error:nvmlInitWithFlags": MISMATCH})
     probe = start()
     assert probe.event("ready")["vendors"] == ["nvidia"]
@@ -203,110 +188,78 @@ def test_a_driver_that_does_not_match_its_library(fake: FakeNvml, start: Start) 
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"CUDA_VISIBLE_DEVICES": "1"}, [uuid(1)]),
-        ({"CUDA_VISIBLE_DEVICES": "1,0"}, [uuid(1), uuid(0)]),
-        ({"CUDA_VISIBLE_DEVICES": uuid(1)[:6]}, [uuid(1)]),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, [uuid(0), uuid(1)]),  # so it is in containers whose GPUs came by CDI
+        ({}, {uuid(0): uuid(0), uuid(1): uuid(1)}),  # CUDA may number them differently
+        ({"CUDA_VISIBLE_DEVICES": "1, 0"}, {uuid(1): "1", uuid(0): "0"}),
+        ({"CUDA_VISIBLE_DEVICES": uuid(1)[:6]}, {uuid(1): uuid(1)[:6]}),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, {uuid(0): uuid(0), uuid(1): uuid(1)}),  # in containers with CDI
     ],
 )
-def test_only_what_the_job_may_use(start: Start, environment: dict[str, str], expected: list[str]) -> None:
-    assert ids(start(**environment).devices()) == expected
+def test_job_uses_the_visible_devices(start: Start, environment: dict[str, str], expected: dict[str, str]) -> None:
+    devices = start(**environment).devices()
+    assert [(device["id"], device["visible"]) for device in devices] == [*expected.items()]
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, [uuid(0), uuid(1)]),  # CUDA may count otherwise
-        ({"CUDA_VISIBLE_DEVICES": "1, 0"}, ["1", "0"]),
-        ({"CUDA_VISIBLE_DEVICES": uuid(1)[:6]}, [uuid(1)[:6]]),
-    ],
-)
-def test_each_device_says_what_names_it(start: Start, environment: dict[str, str], expected: list[str]) -> None:
-    assert [device["visible"] for device in start(**environment).devices()] == expected
-
-
-def test_an_entry_that_names_several_devices_names_none(fake: FakeNvml, start: Start) -> None:
-    first, second = fake.divide(0, 2)
-    assert [device["visible"] for device in start(CUDA_VISIBLE_DEVICES="0,1").devices()] == [first, second, "1"]
-    assert [device["visible"] for device in start(CUDA_VISIBLE_DEVICES=second).devices()] == [second]
-
-
-def test_one_that_was_never_seen_has_a_name_only_in_the_setting(fake: FakeNvml, start: Start) -> None:
-    fake.set(1, lost=True)
-    assert [device["visible"] for device in start().devices()] == [uuid(0), None]
-    probe = start(CUDA_VISIBLE_DEVICES="1,0")
-    assert {device["visible"] for device in probe.devices()} == {"1", "0"}  # in any order: NVML may have begun anew
-    fake.set(1, lost=False)
-    devices = probe.devices(lambda devices: health(devices) == ["ok", "ok"])
-    assert {(device["id"], device["visible"]) for device in devices} == {(uuid(1), "1"), (uuid(0), "0")}
-
-
-@pytest.mark.parametrize("setting", ["", "-1", "7"])
-def test_a_job_that_may_use_none(fake: FakeNvml, setting: str) -> None:
+@pytest.mark.parametrize("setting", ["", "7"])
+def test_job_without_visible_devices(fake: FakeNvml, setting: str) -> None:
     with Prober(fake.environment() | {"CUDA_VISIBLE_DEVICES": setting}) as probe:
         assert probe.event("absent")["why"] == f"no NVIDIA device is visible (CUDA_VISIBLE_DEVICES={setting})"
-        assert probe.process.wait(20) == 0
+        assert probe.ended() == 0
 
 
-def test_devices_that_are_not_permitted_are_not_counted(fake: FakeNvml, start: Start) -> None:
+def test_device_without_permission_is_not_counted(fake: FakeNvml, start: Start) -> None:
     fake.set(0, **{"error:nvmlDeviceGetHandleByIndex_v2": NO_PERMISSION})
     device = start(CUDA_VISIBLE_DEVICES="0").devices()[0]
     assert (device["id"], device["index"]) == (uuid(1), 1)
 
 
-def test_numbers_of_different_gpus_may_mean_others(fake: FakeNvml, start: Start) -> None:
+def test_numbers_of_different_gpus_are_a_problem(fake: FakeNvml, start: Start) -> None:
     fake.set(1, name="NVIDIA T400")
     assert "PCI_BUS_ID" in start(CUDA_VISIBLE_DEVICES="0").event("problem")["what"]
     for environment in ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}, {}):
         probe = start(**environment)
         probe.devices()
-        probe.devices()
-        assert not any(line["event"] == "problem" for line in probe.lines)
+        assert probe.problems == []
 
 
-def test_an_xid_is_told_at_once_and_once(fake: FakeNvml) -> None:
-    fake.xid(0, 45)  # before we were there
-    with Prober(fake.environment(), period=3600) as probe:
+def test_xid_of_a_visible_gpu_is_reported_once(fake: FakeNvml) -> None:
+    fake.xid(0, 45)  # before the probe
+    with Prober(fake.environment() | {"CUDA_VISIBLE_DEVICES": "1"}, period=SELDOM) as probe:
         probe.devices()
+        fake.xid(0, 79)
         fake.xid(1, 79)
-        told = {"device": uuid(1), "index": 1, "code": "79", "text": "Xid 79", "gone": False, "old": False}
-        assert probe.event("fault") == {"event": "fault"} | told | {"severity": "critical", "why": "fell off the bus"}
-        fake.xid(0, 31)
+        expected = {"device": uuid(1), "index": 1, "code": "79", "text": "Xid 79", "gone": False, "old": False}
+        expected |= {"event": "fault", "severity": "critical", "why": "fell off the bus"}
+        assert probe.event("fault") == expected
+        fake.xid(1, 31)
         assert probe.event("fault")["code"] == "31"
+        assert len(probe.named("fault")) == 2
 
 
-def test_an_xid_of_a_gpu_that_is_not_ours_is_not_told(fake: FakeNvml, start: Start) -> None:
-    probe = start(CUDA_VISIBLE_DEVICES="0")
-    probe.devices()
-    fake.xid(1, 79)
-    fake.xid(0, 31)
-    assert probe.event("fault")["code"] == "31"
-
-
-def test_mig_devices_count_by_themselves(fake: FakeNvml, start: Start) -> None:
+def test_mig_devices_are_devices(fake: FakeNvml, start: Start) -> None:
     first, second = fake.divide(0, 2)
     fake.set("0.1", pids=[7], memory_used=2 * GIB)
     fake.set(0, **{RECOVERY: 1}, ecc_errors=3)
-    one, two, whole = start().devices()
-    assert [one["id"], two["id"], whole["id"]] == [first, second, uuid(1)]
+    one, two, gpu = start(CUDA_VISIBLE_DEVICES="0,1").devices()
+    assert [one["id"], two["id"], gpu["id"]] == [first, second, uuid(1)]
+    assert [one["visible"], two["visible"], gpu["visible"]] == [first, second, "1"]  # 0 names two devices
     assert (two["name"], two["index"]) == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0)
     assert (two["memory_used"], two["memory_total"], two["pids"]) == (2 * GIB, 10 * GIB, [7])
     assert (two["util"], two["power"], two["health"]) == (None, None, "ok")
     assert (one["recovery"], one["ecc_errors"]) == ("reset", 3)
 
 
-def test_an_xid_of_a_mig_device_is_told_of_that_one(fake: FakeNvml, start: Start) -> None:
+def test_xid_of_a_mig_device_is_reported_for_that_device(fake: FakeNvml, start: Start) -> None:
     _, second = fake.divide(0, 2)
     probe = start(CUDA_VISIBLE_DEVICES=second)
-    assert ids(probe.devices()) == [second]
+    assert [(device["id"], device["visible"]) for device in probe.devices()] == [(second, second)]
     fake.xid(0, 31, instance=1)
-    fake.xid(0, 43, instance=2)
-    assert (probe.event("fault")["code"], probe.lines[-1]["device"]) == ("43", second)
-    fake.xid(0, 79)
-    assert (probe.event("fault")["code"], probe.lines[-1]["device"]) == ("79", second)
+    for code, instance in ((43, {"instance": 2}), (79, {})):
+        fake.xid(0, code, **instance)
+        fault = probe.event("fault")
+        assert (fault["code"], fault["device"]) == (str(code), second)
 
 
-def test_a_mig_device_that_is_destroyed_is_told(fake: FakeNvml, start: Start) -> None:
+def test_mig_device_that_is_destroyed(fake: FakeNvml, start: Start) -> None:
     first, second = fake.divide(0, 2)
     probe = start(CUDA_VISIBLE_DEVICES=f"{first},{second}")
     probe.devices()
@@ -316,10 +269,25 @@ def test_a_mig_device_that_is_destroyed_is_told(fake: FakeNvml, start: Start) ->
     assert ids(devices) == [first, second]
 
 
-def test_an_old_driver(tmp_path: Path, start: Start) -> None:
+def test_old_driver_without_xids_is_one_problem(tmp_path: Path, start: Start) -> None:
     old = FakeNvml(tmp_path, old=True)
     old.set(0, **BUSY, pids=[7])
     probe = start(old)
     assert probe.event("problem")["what"] == "Xids cannot be read: Function Not Found"
     device = probe.devices()[0]
     assert (device["util"], device["pids"], device["remapped_rows"], device["health"]) == (97, [7], None, "ok")
+
+
+def test_problem_that_repeats_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed before: the list grew with every turn."""
+    pynvml = pytest.importorskip("pynvml")
+
+    def fail(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", fail)
+    vendor = Nvidia(pynvml, {})
+    vendor._events = object()
+    for _ in range(3):
+        vendor.faults()
+    assert vendor.problems == ["Xids cannot be read: Function Not Found"]

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.platform.ranks import local_ranks
-from ftrun.helpers.platform.reset import parse
+from ftrun.helpers.platform.reset import local_ranks, parse
 from ftrun.messages.codec import EXACT
 from ftrun.messages.platform import Platform
 from support.helper_process import HelperProcess, Line

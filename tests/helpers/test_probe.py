@@ -1,4 +1,4 @@
-"""The probe as PID 1 sees it: lines out, requests in."""
+"""The probe as PID 1 uses it: its messages on fake devices, and its answers to requests."""
 
 import os
 import signal
@@ -8,210 +8,423 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.device.nvml import GIB, NO_PERMISSION, NOT_LOADED, UNKNOWN, FakeNvml, uuid
-from support.device.prober import Prober
+from support.device.npu_smi import FakeNpuSmi
+from support.device.nvml import GIB, NO_PERMISSION, NOT_LOADED, RECOVERY, UNKNOWN, FakeNvml, uuid
+from support.device.prober import LONG, SELDOM, Prober
+from support.runs import wait_for
 
 BEFORE = {uuid(0): 600 << 20}
+RESET, REBOOT, DRAIN_RESET = 1, 2, 4
+HEARTBEAT = ("80E38008", "LPM")
+INPUT = ("80C98002", "input")
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeNvml:
-    return FakeNvml(tmp_path)
+    return FakeNvml(tmp_path, devices=2)
 
 
 @pytest.fixture
 def probe(fake: FakeNvml) -> Iterator[Prober]:
+    """It samples all the time."""
     with Prober(fake.environment()) as probe:
-        probe.event("ready")
+        probe.devices()
+        yield probe
+
+
+@pytest.fixture
+def quiet(fake: FakeNvml) -> Iterator[Prober]:
+    """It samples on request only."""
+    with Prober(fake.environment(), period=SELDOM) as probe:
+        probe.devices()
+        yield probe
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> FakeNpuSmi:
+    return FakeNpuSmi(tmp_path / "tool", "A3")
+
+
+@pytest.fixture
+def chips(tool: FakeNpuSmi) -> Iterator[Prober]:
+    with Prober(tool.environment(), kind="ascend", period=SELDOM) as probe:
+        probe.devices()
         yield probe
 
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """One that lives."""
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
 
 
-def test_it_says_what_it_probes_and_then_how_it_is(fake: FakeNvml) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def fault(probe: Prober) -> tuple[Any, ...]:
+    """The next fault, in short."""
+    line = probe.event("fault")
+    return line["index"], line["code"], line["severity"], line["gone"], line["old"]
+
+
+# --- its begin and its end --------------------------------------------------------------------------------------------
+
+
+def test_probe_reports_its_vendors_and_samples_every_period_in_one_thread(fake: FakeNvml) -> None:
     with Prober(fake.environment(), kind="auto") as probe:
         before = time.monotonic()
         assert probe.event("ready") == {"event": "ready", "vendors": ["nvidia"]}
         line = probe.event("devices")
-        assert [device["id"] for device in line["devices"]] == [uuid(0)]
+        assert [device["id"] for device in line["devices"]] == [uuid(0), uuid(1)]
         assert before < line["mono"] < time.monotonic()
-
-
-def test_nothing_to_probe(tmp_path: Path) -> None:
-    with Prober({"CUDA_VISIBLE_DEVICES": "", "PATH": str(tmp_path)}, kind="auto") as probe:
-        line = probe.event("absent")
-        assert "NVIDIA" in line["why"]
-        assert "npu-smi" in line["why"]
-        assert probe.process.wait(20) == 0
-
-
-@pytest.mark.parametrize(("code", "why"), [(NOT_LOADED, "Driver Not Loaded"), (NO_PERMISSION, "Insufficient Perm")])
-def test_a_library_without_a_driver_is_nothing_to_probe(fake: FakeNvml, code: int, why: str) -> None:
-    fake.set("-", **{"error:nvmlInitWithFlags": code})
-    with Prober(fake.environment()) as probe:
-        assert why in probe.event("absent")["why"]
-        assert probe.process.wait(20) == 0
-
-
-def test_it_looks_every_period(probe: Prober) -> None:
-    times = [probe.event("devices")["mono"] for _ in range(6)]
-    assert all(after - before >= 0.049 for before, after in pairwise(times))
-
-
-def test_it_looks_at_once_when_asked(fake: FakeNvml) -> None:
-    with Prober(fake.environment(), period=3600) as probe:
-        probe.devices()
-        fake.set(0, util=33)
-        probe.ask(ask="look")
-        assert probe.devices()[0]["util"] == 33
-
-
-def test_it_ends_with_its_stdin(fake: FakeNvml) -> None:
-    with Prober(fake.environment(), period=3600) as probe:
-        probe.devices()
+        probe.process.send_signal(signal.SIGINT)  # Ctrl-C is for the command
+        times = [probe.event("devices")["mono"] for _ in range(6)]
+        assert all(later - earlier >= 0.049 for earlier, later in pairwise(times))
+        assert len(os.listdir(f"/proc/{probe.process.pid}/task")) == 1
         assert probe.end() == 0
 
 
-def test_it_ends_when_nobody_reads(probe: Prober) -> None:
+def test_probe_without_devices_reports_why_and_ends(tmp_path: Path) -> None:
+    with Prober({"CUDA_VISIBLE_DEVICES": "", "PATH": str(tmp_path)}, kind="auto") as probe:
+        why = probe.event("absent")["why"]
+        assert "NVIDIA" in why
+        assert "npu-smi" in why
+        assert probe.ended() == 0
+
+
+@pytest.mark.parametrize(("code", "why"), [(NOT_LOADED, "Driver Not Loaded"), (NO_PERMISSION, "Insufficient Perm")])
+def test_library_without_a_driver_is_no_device(fake: FakeNvml, code: int, why: str) -> None:
+    fake.set("-", **{"error:nvmlInitWithFlags": code})
+    with Prober(fake.environment()) as probe:
+        assert why in probe.event("absent")["why"]
+        assert probe.ended() == 0
+
+
+def test_unknown_kind_is_a_problem() -> None:
+    with Prober({}, kind="abacus") as probe:
+        assert "abacus" in probe.event("problem")["what"]
+        assert probe.ended() == 1
+
+
+def test_probe_ends_when_nobody_reads(probe: Prober) -> None:
     assert probe.process.stdout is not None
     probe.process.stdout.close()
-    assert probe.process.wait(20) == 0
+    probe.process.stdout = None
+    assert probe.process.wait(LONG) == 0
 
 
-def test_ctrl_c_is_not_for_it(probe: Prober) -> None:
-    probe.process.send_signal(signal.SIGINT)
-    probe.devices()
-    probe.devices()
-
-
-def test_a_driver_that_does_not_answer_silences_it(probe: Prober, fake: FakeNvml) -> None:
-    before = probe.event("devices")["mono"]
-    fake.later(0.6, "-", blocks=None)
+def test_driver_that_blocks_silences_the_probe(probe: Prober, fake: FakeNvml) -> None:
     fake.set("-", blocks="nvmlDeviceGetMemoryInfo")
-    last = before
-    while not fake.blocked or probe.event("devices")["mono"] - last < 0.3:
-        last = probe.lines[-1]["mono"]
-    assert probe.lines[-1]["mono"] - last > 0.3
+    wait_for(lambda: fake.blocked, "a call blocks")
+    since = time.monotonic()
+    fake.later(0.5, "-", blocks=None)
+    assert probe.event("devices", lambda line: line["mono"] > since)["mono"] > since + 0.5
 
 
-def test_a_bad_request_is_told_once_and_changes_nothing(probe: Prober) -> None:
-    assert probe.process.stdin is not None
-    bad = [b"nonsense", b"[]", b'{"ask": "tea"}', b'{"ask": "free", "pids": 1, "used": {}, "timeout": 1}', b"nonsense"]
-    probe.process.stdin.write(b"\n".join(bad) + b"\n")
-    probe.ask(ask="free", pids=[], used={}, timeout=9)
-    assert probe.event("freed")["ok"]
-    problems = [line["what"] for line in probe.lines if line["event"] == "problem"]
-    assert len(problems) == 4
-    assert all("request" in what for what in problems)
+def test_malformed_request_is_one_problem_and_changes_nothing(probe: Prober) -> None:
+    for line in (b"nonsense", b"[]", b'{"ask": "tea"}', b'{"ask": "free", "pids": 1, "used": {}, "timeout": 1}') * 2:
+        probe.write(line + b"\n")
+    for more in ({"device": "a", "code": "1"}, {"timeout": "x"}):
+        probe.ask(ask="clear", **more)
+    assert probe.free()["ok"]
+    assert len(probe.problems) == 6
+    assert all("malformed request" in what for what in probe.problems)
 
 
-def test_free_at_once(fake: FakeNvml) -> None:
-    with Prober(fake.environment(), period=3600) as probe:
-        probe.ask(ask="free", pids=[1, 2], used=BEFORE, timeout=60)
-        assert probe.event("freed") == {"event": "freed", "ok": True, "held": [], "silent": [], "well": []}
-        probe.ask(ask="look")
-        probe.devices()
-        probe.ask(ask="look")
-        probe.devices()
-        assert sum(line["event"] == "freed" for line in probe.lines) == 1
+# --- free -------------------------------------------------------------------------------------------------------------
 
 
-def test_free_once_the_process_has_ended(probe: Prober, fake: FakeNvml, process: subprocess.Popen[bytes]) -> None:
+def test_free_devices_are_reported_once(quiet: Prober) -> None:
+    answer = {"event": "freed", "ok": True, "held": [], "silent": [], "well": []}
+    assert quiet.free(pids=[1, 2], used=BEFORE) == answer
+    for _ in range(2):
+        quiet.ask(ask="look")
+        quiet.devices()
+    assert len(quiet.named("freed")) == 1
+
+
+def test_device_is_free_after_its_process_has_ended(
+    probe: Prober, fake: FakeNvml, process: subprocess.Popen[bytes]
+) -> None:
     fake.set(0, holders={process.pid: 20 * GIB})
-    probe.ask(ask="free", pids=[process.pid], used=BEFORE, timeout=60)
+    probe.ask(ask="free", pids=[process.pid], used=BEFORE, timeout=LONG)
     probe.devices(lambda devices: devices[0]["pids"] == [process.pid])
     probe.devices()
-    assert not any(line["event"] == "freed" for line in probe.lines)
-    process.kill()
-    process.wait()
+    assert not probe.named("freed")
+    kill(process)
     assert probe.event("freed")["ok"]
 
 
-def test_free_once_memory_has_come_back(probe: Prober, fake: FakeNvml) -> None:
+def test_device_is_free_after_its_memory_was_released(probe: Prober, fake: FakeNvml) -> None:
     fake.set(0, memory_used=20 * GIB)
     fake.later(0.5, 0, memory_used=700 << 20)
     since = time.monotonic()
-    probe.ask(ask="free", pids=[], used=BEFORE, timeout=60)
-    assert probe.event("freed")["ok"]
+    assert probe.free(used=BEFORE)["ok"]
     assert time.monotonic() - since > 0.4
 
 
-def test_not_free_in_time(probe: Prober, fake: FakeNvml) -> None:
+def test_device_that_is_held_is_reported_at_the_timeout(probe: Prober, fake: FakeNvml) -> None:
     fake.set(0, pids=[4_000_000], memory_used=20 * GIB)
     since = time.monotonic()
-    probe.ask(ask="free", pids=[4_000_000], used=BEFORE, timeout=0.4)
     held = [{"device": uuid(0), "pids": [4_000_000], "memory_used": 20 * GIB, "health": "ok"}]
-    assert probe.event("freed") == {"event": "freed", "ok": False, "held": held, "silent": [], "well": []}
+    expected = {"event": "freed", "ok": False, "held": held, "silent": [], "well": []}
+    assert probe.free(0.4, pids=[4_000_000], used=BEFORE) == expected
     assert time.monotonic() - since > 0.35
 
 
-def test_a_dead_process_that_was_seen_holds_it_unasked(
+def test_dead_process_that_was_on_a_device_holds_it_without_being_named(
     probe: Prober, fake: FakeNvml, process: subprocess.Popen[bytes]
 ) -> None:
     fake.set(0, pids=[process.pid])
     probe.devices(lambda devices: devices[0]["pids"] == [process.pid])
-    process.kill()
-    process.wait()
-    probe.ask(ask="free", pids=[], used=BEFORE, timeout=0)
-    assert probe.event("freed")["held"][0]["pids"] == [process.pid]
+    kill(process)
+    assert probe.free(0, used=BEFORE)["held"][0]["pids"] == [process.pid]
     fake.set(0, pids=[])
-    probe.ask(ask="free", pids=[], used=BEFORE, timeout=60)
-    assert probe.event("freed")["ok"]
+    assert probe.free(used=BEFORE)["ok"]
 
 
-def test_a_lost_device_is_not_free(probe: Prober, fake: FakeNvml) -> None:
+def test_lost_device_is_held_and_no_problem(probe: Prober, fake: FakeNvml) -> None:
     fake.set(0, lost=True)
-    probe.ask(ask="free", pids=[], used=BEFORE, timeout=0)
-    held = probe.event("freed")["held"]
-    assert held == [{"device": uuid(0), "pids": [], "memory_used": None, "health": "GPU is lost"}]
+    held: list[dict[str, object]] = [{"device": uuid(0), "pids": [], "memory_used": None, "health": "GPU is lost"}]
+    assert probe.free(0, used=BEFORE)["held"] == held
     probe.devices()
-    probe.devices()
-    assert not any(line["event"] == "problem" for line in probe.lines)
+    assert probe.problems == []
 
 
 @pytest.mark.parametrize("error", [UNKNOWN, NOT_LOADED])
-def test_a_driver_that_does_not_answer_is_no_device_that_is_held(probe: Prober, fake: FakeNvml, error: int) -> None:
-    probe.devices(lambda devices: devices[0]["health"] == "ok")
+def test_device_of_a_driver_that_does_not_answer_is_silent_but_not_held(
+    probe: Prober, fake: FakeNvml, error: int
+) -> None:
     fake.set("-", **{"error:*": error})
     fake.set(0, **{"error:*": error})
     probe.devices(lambda devices: devices[0]["health"] != "ok")
-    probe.ask(ask="free", pids=[], used=BEFORE, timeout=0)
-    answer = probe.event("freed")
+    answer = probe.free(0, used=BEFORE)
     assert (answer["ok"], answer["held"], [one["device"] for one in answer["silent"]]) == (True, [], [uuid(0)])
 
 
-def test_a_later_request_takes_the_place_of_one_that_waits(probe: Prober, fake: FakeNvml) -> None:
+def test_probe_continues_while_a_request_waits_and_a_later_request_replaces_it(probe: Prober, fake: FakeNvml) -> None:
     fake.set(0, memory_used=20 * GIB)
-    probe.ask(ask="free", pids=[], used=BEFORE, timeout=3600)
-    probe.devices()
-    probe.ask(ask="free", pids=[], used={uuid(0): 20 * GIB}, timeout=3600)
-    assert probe.event("freed")["ok"]
-
-
-def test_it_looks_on_while_it_waits_for_devices_to_be_free(probe: Prober, fake: FakeNvml) -> None:
-    fake.set(0, memory_used=20 * GIB)
-    probe.ask(ask="free", pids=[], used=BEFORE, timeout=3600)
+    probe.ask(ask="free", pids=[], used=BEFORE, timeout=SELDOM)
     fake.xid(0, 31)
     assert probe.event("fault")["code"] == "31"
     probe.devices(lambda devices: devices[0]["memory_used"] == 20 * GIB)
+    assert probe.free(SELDOM, used={uuid(0): 20 * GIB})["ok"]
     assert probe.end() == 0
 
 
-def test_an_unknown_kind_is_a_problem_of_ours() -> None:
-    with Prober({}, kind="abacus") as probe:
-        assert "abacus" in probe.event("problem")["what"]
-        assert probe.process.wait(20) == 1
+def healthy(probe: Prober, *removed: str) -> list[str]:
+    return list(probe.free(0, removed=removed)["well"])
 
 
-def test_it_keeps_to_one_thread(probe: Prober) -> None:
-    probe.devices()
-    assert len(os.listdir(f"/proc/{probe.process.pid}/task")) == 1
+def test_removed_gpu_is_healthy_if_it_answers_and_has_no_fault(quiet: Prober, fake: FakeNvml) -> None:
+    assert healthy(quiet, uuid(0)) == [uuid(0)]
+    assert healthy(quiet, uuid(0), uuid(1), "GPU-x") == [uuid(0), uuid(1)]
+    fake.set(0, **{RECOVERY: RESET})
+    fake.set(1, **{"error:*": UNKNOWN})
+    assert healthy(quiet, uuid(0), uuid(1)) == []
+    fake.set(0, **{RECOVERY: 0})
+    assert healthy(quiet, uuid(0), uuid(1)) == [uuid(0)]
+
+
+def test_removed_chip_is_healthy_only_by_its_present_answer(chips: Prober, tool: FakeNpuSmi) -> None:
+    assert healthy(chips, "0-0", "0-1") == ["0-0", "0-1"]
+    tool.set(codes=[INPUT])
+    assert healthy(chips, "0-0", "0-1") == ["0-1"]
+    tool.set(codes=[])
+    tool.say("info -t health -i 0 -c 1", "dcmi model initialized failed, because the device is used. ret is -8020\n", 1)
+    assert healthy(chips, "0-0", "0-1") == ["0-0"]
+
+
+# --- clear ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recovery", [0, None])
+def test_xid_is_over_if_the_driver_requests_no_action(quiet: Prober, fake: FakeNvml, recovery: int | None) -> None:
+    fake.set(0, **{RECOVERY: recovery})
+    fake.xid(0, 48)
+    quiet.event("fault")
+    assert quiet.clear(uuid(0), "48") == {"event": "cleared", "ok": True, "why": None}
+
+
+def test_fault_is_over_after_the_requested_action(quiet: Prober, fake: FakeNvml) -> None:
+    fake.set(0, **{RECOVERY: RESET})
+    since = time.monotonic()
+    fake.later(0.7, 0, **{RECOVERY: 0})
+    assert quiet.clear(uuid(0), "48")["ok"]
+    assert time.monotonic() - since > 0.6
+    actions = [line["gone"] for line in quiet.named("fault") if line["code"] == "recovery:reset"]
+    assert actions == [False, True]  # which was reported since the request, and is over
+
+
+@pytest.mark.parametrize(("action", "name", "code"), [(1, "reset", "recovery:reboot"), (9, "9", "48")])
+def test_fault_that_lasts_is_reported_at_the_timeout(
+    quiet: Prober, fake: FakeNvml, action: int, name: str, code: str
+) -> None:
+    fake.set(0, **{RECOVERY: action})
+    since = time.monotonic()
+    expected = {"event": "cleared", "ok": False, "why": f"the driver asks for: {name}"}
+    assert quiet.clear(uuid(0), code, 0.6) == expected
+    assert time.monotonic() - since >= 0.6
+    assert quiet.clear(uuid(1), "48")["ok"]
+
+
+def test_lost_device_is_cleared_when_it_is_back(quiet: Prober, fake: FakeNvml) -> None:
+    fake.set(0, lost=True)
+    assert quiet.clear(uuid(0), "79", 0) == {"event": "cleared", "ok": False, "why": "GPU is lost"}
+    fake.later(0.7, 0, lost=False)
+    assert quiet.clear(uuid(0), "lost")["ok"]
+    assert quiet.clear("GPU-x", "79", 0)["why"] == "not listed any more"
+    fake.set("-", devices=1)
+    fake.reload()
+    assert not quiet.clear(uuid(1), "79", 0.6)["ok"]
+
+
+def test_severe_fault_during_the_wait_prevents_the_clearing(quiet: Prober, fake: FakeNvml) -> None:
+    fake.set(0, **{RECOVERY: RESET})
+    quiet.ask(ask="clear", device=uuid(0), code="94", timeout=SELDOM)
+    quiet.ask(ask="free", pids=[], used={}, timeout=LONG)  # both at the same time
+    assert quiet.event("freed")["ok"]
+    fake.xid(0, 31)  # which is not severe
+    fake.xid(1, 79)  # which is of another device
+    quiet.event("fault", lambda line: line["code"] == "79")
+    fake.set(0, **{RECOVERY: 0})
+    assert quiet.event("cleared")["ok"]
+    fake.set(0, **{RECOVERY: RESET})
+    quiet.ask(ask="clear", device=uuid(0), code="94", timeout=5)
+    fake.xid(0, 95)
+    quiet.event("fault", lambda line: line["code"] == "95")
+    fake.set(0, **{RECOVERY: 0})
+    assert quiet.event("cleared")["why"] == "95 was reported since"
+
+
+def test_ascend_code_is_over_when_the_chip_does_not_report_it(chips: Prober, tool: FakeNpuSmi) -> None:
+    tool.set(codes=[HEARTBEAT, INPUT], health="Alarm")
+    assert chips.clear("0-0", "0x80e38008", 0)["why"] == "0x80e38008 is still reported"
+    assert chips.clear("0-1", HEARTBEAT[0], 0)["ok"]
+    chips.ask(ask="clear", device="0-0", code=HEARTBEAT[0], timeout=LONG)
+    tool.set(codes=[INPUT])
+    assert chips.event("cleared")["ok"]
+    tool.set(chip=1, lost=True)
+    assert chips.clear("0-1", HEARTBEAT[0], 0)["why"] == "not listed any more"
+    chips.ask(ask="clear", device="0-1", code=HEARTBEAT[0], timeout=LONG)
+    tool.set(chip=1, lost=False)
+    assert chips.event("cleared")["ok"]
+
+
+def test_slow_tool_is_run_once_a_second_at_most(chips: Prober, tool: FakeNpuSmi) -> None:
+    tool.set(codes=[HEARTBEAT])
+    before = tool.calls.count("info -t usages -i 0")
+    since = time.monotonic()
+    chips.ask(ask="free", pids=[], used={"9-9": 1}, timeout=2.5)
+    assert not chips.clear("0-0", HEARTBEAT[0], 2.5)["ok"]
+    spent = time.monotonic() - since
+    assert 2 <= tool.calls.count("info -t usages -i 0") - before <= spent + 2
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_recovery_action_is_a_fault_while_it_lasts(probe: Prober, fake: FakeNvml) -> None:
+    fake.set(1, **{RECOVERY: RESET})
+    assert probe.event("fault") == {
+        "event": "fault",
+        "device": uuid(1),
+        "index": 1,
+        "code": "recovery:reset",
+        "text": "GPU recovery action: reset",
+        "gone": False,
+        "old": False,
+        "severity": "major",
+        "why": "the driver asks for a reset of the GPU",
+    }
+    fake.set(1, **{RECOVERY: REBOOT})
+    assert fault(probe) == (1, "recovery:reboot", "critical", False, False)
+    assert fault(probe) == (1, "recovery:reset", "major", True, False)
+    fake.set(1, lost=True)
+    assert fault(probe) == (1, "lost", "critical", False, False)
+    probe.devices(lambda devices: devices[1]["health"] == "GPU is lost")
+    fake.set(1, lost=False)
+    assert fault(probe) == (1, "lost", "critical", True, False)  # the recovery action is as before
+    fake.set(1, **{RECOVERY: 0})
+    assert fault(probe) == (1, "recovery:reboot", "critical", True, False)
+    for _ in range(4):
+        probe.devices()
+    assert len(probe.named("fault")) == 6
+
+
+def test_recovery_action_that_was_requested_before_is_old(fake: FakeNvml) -> None:
+    fake.set(0, **{RECOVERY: DRAIN_RESET})
+    with Prober(fake.environment()) as probe:
+        assert fault(probe) == (0, "recovery:drain_reset", "major", False, True)
+        fake.set(0, **{RECOVERY: 0})
+        assert fault(probe) == (0, "recovery:drain_reset", "major", True, False)
+        fake.set(0, **{RECOVERY: DRAIN_RESET})
+        assert fault(probe) == (0, "recovery:drain_reset", "major", False, False)
+
+
+def test_xid_causes_a_sample_of_the_recovery_action(quiet: Prober, fake: FakeNvml) -> None:
+    fake.set(1, **{RECOVERY: RESET})
+    fake.xid(1, 154)
+    assert fault(quiet) == (1, "154", "warning", False, False)
+    assert fault(quiet) == (1, "recovery:reset", "major", False, False)
+    assert len(quiet.named("devices")) == 1
+
+
+def test_ascend_codes_are_reported_with_their_severity(tool: FakeNpuSmi) -> None:
+    tool.set(chip=1, codes=[HEARTBEAT], health="Alarm")
+    with Prober(tool.environment(), kind="ascend") as probe:
+        assert fault(probe) == (1, HEARTBEAT[0], "major", False, True)
+        tool.set(codes=[INPUT, ("FFFF0000", "what")], health="Alarm")
+        assert fault(probe) == (0, INPUT[0], "minor+user", False, False)
+        line = probe.event("fault")
+        assert (line["code"], line["severity"], line["why"]) == ("FFFF0000", "unknown", "not in the table")
+        tool.set(codes=[])
+        assert fault(probe) == (0, INPUT[0], "minor+user", True, False)
+        assert [device["visible"] for device in probe.devices()] == ["0", "1"]
+
+
+# --- the fault table of a site ----------------------------------------------------------------------------------------
+
+
+def severity(probe: Prober, fake: FakeNvml, code: int) -> tuple[str, str]:
+    fake.xid(0, code)
+    line = probe.event("fault", lambda line: line["code"] == str(code))
+    return line["severity"], line["why"]
+
+
+def test_table_of_a_site_replaces_entries(fake: FakeNvml, tmp_path: Path) -> None:
+    table = tmp_path / "site.txt"
+    table.write_text("# ours\n094 critical we sort these out\n0031 ignore\n999 minor new\n31 ignore\n")
+    with Prober(fake.environment(), table=table) as probe:
+        probe.devices()
+        assert severity(probe, fake, 94) == ("critical", "we sort these out")
+        assert severity(probe, fake, 31) == ("warning", f"as {table} says")
+        assert severity(probe, fake, 999) == ("minor", "new")
+        assert severity(probe, fake, 13)[0] == "user"
+        assert probe.problems == []
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "endless", "no text", "no table", "long"])
+def test_malformed_table_of_a_site_is_a_problem_and_is_not_used(kind: str, fake: FakeNvml, tmp_path: Path) -> None:
+    table = tmp_path / "site.txt"
+    if kind == "folder":
+        table.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(table)
+    elif kind == "endless":
+        table.symlink_to("/dev/zero")
+    elif kind != "missing":
+        table.write_bytes({"no text": b"\xff\xfe", "no table": b"79 ignore\n79 quite", "long": b"#" * (2 << 20)}[kind])
+    with Prober(fake.environment(), table=table) as probe:
+        what = probe.event("problem")["what"]
+        assert str(table) in what
+        assert kind != "no table" or "line 2: 'quite' is not one of" in what
+        probe.devices()
+        assert severity(probe, fake, 79)[0] == "critical"

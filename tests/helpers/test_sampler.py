@@ -1,25 +1,21 @@
-"""What the sampler makes of a real tree: what is work, what is not, whoever comes and goes."""
+"""The activity of a real process tree: what counts as work, while processes start and end."""
 
-import json
 import os
-import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ftrun.helpers.sampler.counters import NOTHING, Count, counts, done
+from ftrun.helpers.sampler.counters import NOTHING, Count, activity, counts
 from ftrun.host import procfs
+from support.helper_process import HelperProcess
 from support.runs import HOUSE, permitted, state_of, wait_for
 
-WORK = 1 << 22  # bytes that a busy one reads at once
-DEADLINE = 60.0
-Sample = dict[str, Any]
-# A command that does what is written to it, a line at a time, and answers each with a line.
+WORK = 1 << 22  # bytes that a busy process reads at once
+# A command that evaluates each line of its stdin, and prints the result.
 COMMAND = """
 import os, subprocess, sys, threading, time
 zeros, children = open("/dev/zero", "rb", buffering=0), []
@@ -75,51 +71,50 @@ def command() -> Iterator[Command]:
     made.end()
 
 
-class Twice:
-    """What was done from one look to the next."""
+class Activity:
+    """Seconds of CPU and bytes since the last call."""
 
     def __init__(self, command: Command) -> None:
         self._command, self._before = command, counts(command.tree())
 
     def __call__(self) -> tuple[float, int]:
-        after = counts(self._command.tree())
-        work, self._before = done(self._before, after), after
-        return work.cpu, work.io
+        before, self._before = self._before, counts(self._command.tree())
+        return activity(before, self._before)
 
 
-def test_work_is_seen_and_quiet_is_quiet(command: Command) -> None:
-    look = Twice(command)
+def test_work_is_measured_and_an_idle_tree_has_none(command: Command) -> None:
+    since = Activity(command)
     command.do(f"read({WORK})")
-    assert WORK <= look()[1] < 2 * WORK
+    assert WORK <= since()[1] < 2 * WORK
     command.do("burn(0.3)")
-    cpu, io = look()
+    cpu, io = since()
     assert 0.25 < cpu < 0.6
     assert io < 16_384
-    assert look() == (0.0, 0)
+    assert since() == (0.0, 0)
 
 
-def test_what_a_child_did_long_ago_is_no_work_when_it_dies(command: Command) -> None:
+def test_earlier_work_of_a_child_does_not_count_when_it_ends(command: Command) -> None:
     pid = command.do(f"child(lambda: read({WORK}), lambda: burn(0.3), lambda: time.sleep(3600))")
-    wait_for(lambda: state_of(int(pid)) == "S" and Twice(command)()[0] == 0.0, "it did its work")
-    look = Twice(command)
+    wait_for(lambda: state_of(int(pid)) == "S" and Activity(command)()[0] == 0.0, "it did its work")
+    since = Activity(command)
     command.do(f"os.kill({pid}, 9)")
     wait_for(lambda: state_of(int(pid)) == "Z", "its end")
-    assert look()[1] < 16_384, "a zombie"
+    assert since()[1] < 16_384, "a zombie"
     command.do(f"os.waitpid({pid}, 0)")
-    cpu, io = look()
+    cpu, io = since()
     assert io < 16_384, "and when it is waited for"
     assert cpu < 0.05
 
 
-def test_a_dead_child_does_not_hide_the_work_of_others(command: Command) -> None:
+def test_ended_child_does_not_hide_the_work_of_others(command: Command) -> None:
     pid = command.do(f"child(lambda: read({4 * WORK}), lambda: time.sleep(3600))")
     other = command.do(f"child(lambda: time.sleep(1), lambda: read({WORK}), lambda: time.sleep(3600))")
     wait_for(lambda: io_of(int(pid)) >= 4 * WORK, "it did its work")
     command.do("__import__('signal').signal(17, 1)")  # SIGCHLD is ignored: nobody inherits
-    look = Twice(command)
+    since = Activity(command)
     command.do(f"os.kill({pid}, 9)")
     wait_for(lambda: not state_of(int(pid)) and io_of(int(other)) >= WORK, "its end, and the work of the other")
-    assert look()[1] >= WORK / 2
+    assert since()[1] >= WORK / 2
 
 
 def io_of(pid: int) -> int:
@@ -127,186 +122,144 @@ def io_of(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines[:2])
 
 
-def test_children_that_live_less_than_a_period_are_seen(command: Command) -> None:
-    """A shell loop: all its work is done by processes that no look ever meets."""
-    look = Twice(command)
+def test_work_of_children_that_end_within_a_period_is_measured(command: Command) -> None:
+    """As of a shell loop, all of whose work is done by processes that no sample contains."""
+    since = Activity(command)
     command.do(f"[os.waitpid(child(lambda: read({WORK}), lambda: burn(0.1)), 0) for _ in range(3)]")
-    cpu, io = look()
+    cpu, io = since()
     assert cpu >= 0.25
     assert io >= 3 * WORK
     command.do("subprocess.run(['true'])")  # a watchdog that runs a tool
-    cpu, io = look()
+    cpu, io = since()
     assert cpu < 0.05 * 60
     assert io < 16_384 * 60
-    assert look() == (0.0, 0)
+    assert since() == (0.0, 0)
 
 
-def test_what_a_grandchild_did_is_counted_once(command: Command) -> None:
-    look = Twice(command)
+def test_work_of_a_grandchild_counts_once(command: Command) -> None:
+    since = Activity(command)
     command.do(f"os.waitpid(child(lambda: os.waitpid(child(lambda: read({WORK})), 0)), 0)")
-    assert WORK <= look()[1] < 2 * WORK
+    assert WORK <= since()[1] < 2 * WORK
 
 
-def test_keep_alive_noise_stays_far_below_work(command: Command) -> None:
+def test_polling_stays_far_below_work(command: Command) -> None:
     command.do(
         "child(lambda: [(os.write(os.open('/dev/null', 1), b'still waiting'), time.sleep(0.02)) for _ in range(9999)])"
     )
-    look, began = Twice(command), time.monotonic()
+    since, began = Activity(command), time.monotonic()
     wait_for(lambda: time.monotonic() > began + 1.0, "a second")
-    cpu, io = look()
+    cpu, io = since()
     assert 0 < io < 16_384
     assert cpu < 0.05
 
 
-def test_threads_are_counted_by_what_they_read_and_not_by_their_cpu(command: Command) -> None:
+def test_threads_count_by_what_they_read_and_not_by_their_cpu(command: Command) -> None:
     """Pollers and watchdogs burn; a data loader's thread reads.  Those that ended count as well."""
     command.do("[threading.Thread(target=time.sleep, args=(3600,), daemon=True).start() for _ in range(200)]")
-    look = Twice(command)
+    since = Activity(command)
     code = f"lambda: (burn(0.3), read({WORK}))"
     command.do(f"[(t.start(), t.join()) for t in [threading.Thread(target={code}) for _ in range(2)]]")
-    cpu, io = look()
+    cpu, io = since()
     assert cpu < 0.15, "not the main thread"
     assert io >= 2 * WORK
 
 
-def test_a_process_that_we_may_not_read_is_no_trouble() -> None:
-    """Its io is not for us: nothing is known of that, nor of what its parent inherits from it."""
+def test_process_without_permission_to_read_its_io_counts_by_its_cpu() -> None:
+    """Nothing is known of its I/O, nor of what its parent inherits."""
     hidden = Count(1.0, 1.0, 0.0, None, 0)
     parent = Count(0.0, 0.0, 0.0, 100, 0)
     before, after = {(1, 1): parent, (2, 2): hidden}, {(1, 1): parent, (2, 2): hidden._replace(main=3.0, all=9.0)}
-    assert done(before, after) == (2.0, 0, 2)
-    assert done(before, {(1, 1): parent}) == (0.0, 0, 1)
-    assert done({}, {(3, 3): NOTHING._replace(io=None)}).io == 0
+    assert activity(before, after) == (2.0, 0)
+    assert activity(before, {(1, 1): parent}) == (0.0, 0)
+    assert activity({}, {(3, 3): NOTHING._replace(io=None)}) == (0.0, 0)
 
 
-def test_a_stranger_is_counted_by_his_cpu(command: Command) -> None:
+def test_io_of_another_user_cannot_be_read(command: Command) -> None:
     if os.getuid() != 0 or not permitted("setpriv", "--reuid", "65534", "--clear-groups", "true"):
         pytest.skip("needs root")
     words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     code = f"import sys; sys.path.insert(0, {str(HOUSE / 'supervisor')!r})\n"
     code += "from ftrun.host import procfs\nfrom ftrun.helpers.sampler.counters import counts\n"
     code += f"print(*counts([procfs.stat({command.process.pid})]).values())"
-    told = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
-    assert "io=None" in told.stdout, told.stderr
+    done = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
+    assert "io=None" in done.stdout, done.stderr
 
 
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
-class Sampler:
-    def __init__(self, period: float) -> None:
-        environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ftrun.helpers.sampler", str(period)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env=environment,
-        )
-        self._rest = b""
-
-    def tell(self, line: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
+class Sampler(HelperProcess):
+    def __init__(self, period: float = 0.1) -> None:
+        super().__init__("sampler", str(period))
 
     def tree(self, root: int, *spared: int) -> None:
-        self.tell({"ask": "tree", "root": root, "spared": spared})
-
-    def until(self, condition: Callable[[Sample], object], event: str = "sample") -> Sample:
-        until = time.monotonic() + DEADLINE
-        assert self.process.stdout is not None
-        while True:
-            *lines, self._rest = self._rest.split(b"\n")
-            for number, line in enumerate(lines):
-                if (sample := json.loads(line))["event"] == event and condition(sample):
-                    self._rest = b"\n".join([*lines[number + 1 :], self._rest])
-                    return dict(sample)
-            assert select.select([self.process.stdout], [], [], until - time.monotonic())[0], "no such sample"
-            content = os.read(self.process.stdout.fileno(), 65536)
-            assert content, "it ended"
-            self._rest += content
-
-    def end(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        code = self.process.wait(DEADLINE)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        self.ask(ask="tree", root=root, spared=spared)
 
 
 @pytest.fixture
 def sampler() -> Iterator[Sampler]:
-    made = Sampler(0.1)
-    yield made
-    assert made.end() == 0
+    with Sampler() as sampler:
+        yield sampler
+        assert sampler.end() == 0
 
 
-def test_samples_are_rates_of_the_tree_that_was_named(sampler: Sampler, command: Command) -> None:
+def test_samples_are_rates_of_the_tree_without_the_spared_processes(sampler: Sampler, command: Command) -> None:
+    for line in (b"", b"{", b"[]", b"\xff\xfe", b'{"root": "x", "spared": []}', b'{"root": 5}', b"[" * 2000):
+        sampler.write(line + b"\n")  # which is malformed, and changes nothing
     sampler.tree(command.process.pid)
-    quiet = sampler.until(lambda s: True)
-    assert (quiet["root"], quiet["processes"], quiet["cpu"], quiet["io"]) == (command.process.pid, 1, 0.0, 0.0)
-    assert quiet["seconds"] >= 0.1
-    command.do(f"child(lambda: [(read({WORK}), time.sleep(0.01)) for _ in range(9999)])")
-    sampler.until(lambda s: s["processes"] == 2 and s["io"] > WORK)
+    first = sampler.event("sample")
+    assert (first["root"], first["processes"], first["cpu"], first["io"]) == (command.process.pid, 1, 0.0, 0.0)
+    assert first["seconds"] >= 0.1
+    pid = int(command.do(f"child(lambda: [(read({WORK}), time.sleep(0.01)) for _ in range(9999)])"))
+    sampler.event("sample", lambda sample: sample["processes"] == 2 and sample["io"] > WORK)
+    sampler.tree(command.process.pid, pid)
+    sampler.event("sample", lambda sample: sample["processes"] == 1)
+    assert sampler.problems
 
 
-def test_a_new_root_begins_anew(sampler: Sampler, command: Command) -> None:
+def test_new_root_starts_a_new_period(sampler: Sampler, command: Command) -> None:
     sampler.tree(command.process.pid)
-    sampler.until(lambda s: True)
+    sampler.event("sample")
     other = Command()
     other.do(f"read({8 * WORK})")
     sampler.tree(other.process.pid)
-    first = sampler.until(lambda s: s["root"] == other.process.pid)
-    assert first["io"] < 16_384, "what it did before is not of this period"
+    first = sampler.event("sample", lambda sample: sample["root"] == other.process.pid)
+    assert first["io"] < 16_384, "earlier work is not of this period"
     other.end()
-    gone = sampler.until(lambda s: s["processes"] == 0)
-    assert (gone["cpu"], gone["io"]) == (0.0, 0.0)
+    last = sampler.event("sample", lambda sample: sample["processes"] == 0)
+    assert (last["cpu"], last["io"]) == (0.0, 0.0)
 
 
-def test_the_same_root_named_again_and_again_is_sampled_all_the_same(sampler: Sampler, command: Command) -> None:
-    """Each helper that is started is told to it, and one may come again more often than a period is long."""
-    until, named = time.monotonic() + DEADLINE, 0
-    assert sampler.process.stdout is not None
-    while not select.select([sampler.process.stdout], [], [], 0.02)[0]:
+def test_root_that_is_named_more_often_than_once_a_period_is_sampled(sampler: Sampler, command: Command) -> None:
+    """Each helper that is started is named to the sampler, and one may be restarted again and again."""
+    named = 0
+
+    def sampled() -> bool:
+        nonlocal named
         sampler.tree(command.process.pid, named := named + 1)
-        assert time.monotonic() < until, "no sample"
-    assert sampler.until(lambda s: True)["root"] == command.process.pid
+        sampler.read(0.02)
+        return any(line["event"] == "sample" for line in sampler.lines)
+
+    wait_for(sampled, "a sample")
 
 
-def test_a_new_tree_is_answered_at_once(command: Command) -> None:
-    """Where no attempt is as long as a period it is not silent: PID 1 would take it for stuck."""
-    slow = Sampler(2 * DEADLINE)
-    for root in (command.process.pid, os.getpid()):
-        slow.tree(root)
-        assert slow.until(lambda s: True, "begun")["root"] == root
-    assert slow.end() == 0
+def test_new_tree_is_confirmed_at_once(command: Command) -> None:
+    """Where no attempt is as long as a period, the sampler is not silent: PID 1 would regard it as stuck."""
+    with Sampler(3600) as sampler:
+        for root in (command.process.pid, os.getpid()):
+            sampler.tree(root)
+            assert sampler.event("begun")["root"] == root
 
 
-def test_garbage_is_passed_over(sampler: Sampler, command: Command) -> None:
-    for line in (b"", b"{", b"[]", b"\xff\xfe", b'{"root": "x", "spared": []}', b'{"root": 5}', b"[" * 2000):
-        sampler.tell(line)
-    sampler.tree(command.process.pid)
-    assert sampler.until(lambda s: True)["root"] == command.process.pid
-
-
-def test_the_spared_are_no_part_of_it(sampler: Sampler, command: Command) -> None:
-    pid = int(command.do(f"child(lambda: [(read({WORK}), time.sleep(0.01)) for _ in range(9999)])"))
-    sampler.tree(command.process.pid, pid)
-    assert sampler.until(lambda s: True)["processes"] == 1
-    sampler.tree(command.process.pid)
-    sampler.until(lambda s: s["processes"] == 2)
-
-
-def test_it_sleeps_while_nothing_is_named(sampler: Sampler) -> None:
+def test_sampler_sleeps_while_no_tree_is_named(sampler: Sampler) -> None:
     def switches() -> int:
         text = Path(f"/proc/{sampler.process.pid}/status").read_text()
         return int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
 
-    slept: list[int] = []
+    counted: list[int] = []
 
     def sleeps() -> bool:
-        slept.append(switches())
-        return len(slept) > 50 and len(set(slept[-50:])) == 1
+        counted.append(switches())
+        return len(counted) > 50 and len(set(counted[-50:])) == 1
 
     wait_for(sleeps, "it sleeps on")

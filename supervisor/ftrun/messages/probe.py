@@ -34,10 +34,6 @@ class Device(NamedTuple):
     broken: bool = False  # the driver reports it as lost, or as needing a reset
     examined: bool = True  # `health` and all faults were queried and sent in this sample
 
-    @property
-    def silent(self) -> bool:
-        return not self.answers
-
 
 class Health(NamedTuple):
     """The state of one device in the first, short check: fields of `Device`."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "supervisor")]
 
-from ftrun.helpers.sampler.__main__ import _processes  # noqa: E402
-from ftrun.helpers.sampler.counters import Count, Process, counts, done  # noqa: E402
+from ftrun.helpers.sampler.__main__ import processes  # noqa: E402
+from ftrun.helpers.sampler.counters import Count, Process, activity, counts  # noqa: E402
 from ftrun.messages.sampler import Tree  # noqa: E402
 from ftrun.pid1.clients.base import LONGEST_PERIOD  # noqa: E402
 
@@ -29,8 +29,8 @@ def main(number: int = 300, looks: int = 30) -> None:
         costs = []
         for _ in range(looks):
             began = time.process_time()
-            after = counts(_processes(Tree(root, ()), before))
-            work = done(before, after)
+            after = counts(processes(Tree(root, ()), before))
+            activity(before, after)
             costs.append(1e3 * (time.process_time() - began))
             before = after
             time.sleep(0.1)
@@ -40,7 +40,7 @@ def main(number: int = 300, looks: int = 30) -> None:
     low, middle, high = statistics.quantiles(costs, n=4)
     share = middle / 1e3 / LONGEST_PERIOD
     print(
-        f"{work.processes} processes, {looks} looks: "
+        f"{len(before)} processes, {looks} looks: "
         f"{middle:.1f} ms of CPU (quartiles {low:.1f} to {high:.1f}, worst {max(costs):.1f}); "
         f"each {LONGEST_PERIOD:.0f} s: {share:.3%} of a core ({ALLOWED:.1%} allowed)"
     )

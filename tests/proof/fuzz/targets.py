@@ -21,7 +21,7 @@ from ftrun.core.rules import crash_causes, fault_codes
 from ftrun.helpers.evidence import stacks
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.output.tail import Tail
-from ftrun.helpers.platform import ranks, reset
+from ftrun.helpers.platform import reset
 from ftrun.helpers.probe import ascend, npu_smi
 from ftrun.helpers.state_store import contents
 from ftrun.host import mounts as mount_table
@@ -87,7 +87,7 @@ def environment(content: bytes) -> None:
     pairs = (line.partition(b"=") for line in words.split(b"\n"))
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
     platforms.discover(Surroundings(found, text(host), text(hosts), "auto"))
-    ranks.local_ranks(found)
+    reset.local_ranks(found)
     with contextlib.suppress(option_table.ConfigError):
         option_table._environment(found)
 

@@ -1,105 +1,55 @@
 """A probe that was started as PID 1 starts it."""
 
-import json
 import os
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from ftrun.host.helpers import CODE
+from support.helper_process import HelperProcess, Line
 
-HOUSE: Final = Path(__file__).resolve().parents[3]
-DEADLINE: Final = 20.0  # s: only a broken one takes so long
-Line = dict[str, Any]
+# Restarts of NVML without a pause, and PCIe traffic measured in every sample.
+QUICK: Final = "import ftrun.helpers.probe.nvidia as n; n.AGAIN = n.LONGEST_AGAIN = 0.02; n.TRAFFIC = 0.0"
+SELDOM: Final = 3600.0  # s: the probe samples only on request and after faults
+LONG: Final = 60.0  # s that no request here takes
 
 
-class Prober:
-    """`before` is Python that runs first, as for shorter waits."""
+class Prober(HelperProcess):
+    """A probe that must write nothing to stderr."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
         kind: str = "nvidia",
         period: float = 0.05,
-        before: str = "",
+        before: str = QUICK,
         table: Path | None = None,
     ) -> None:
-        self.lines: list[Line] = []
-        self._rest = b""
-        ours = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
-        code = CODE.format(name="probe").replace("from ftrun", f"{before}\nfrom ftrun", 1)
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-c",
-                code,
-                f"{HOUSE}/supervisor",
-                kind,
-                str(period),
-                *([str(table)] if table else []),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ours | dict(environment),
-            bufsize=0,
-        )
-
-    def __enter__(self) -> Self:
-        return self
+        inherited = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+        self._log = os.memfd_create("log")
+        log = Path(f"/proc/self/fd/{self._log}")
+        arguments = (kind, str(period), *([str(table)] if table else []))
+        super().__init__("probe", *arguments, before=before, log=log, environment=inherited | dict(environment))
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        wrong: bytes = self.process.communicate()[1]
-        assert wrong == b"", wrong.decode(errors="replace")
-
-    def ask(self, **request: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-
-    def until(self, condition: Callable[[Line], object], what: str) -> Line:
-        """The first line from now on, or of those that were not read, that is so."""
-        until = time.monotonic() + DEADLINE
-        while True:
-            for line in self._read(until - time.monotonic(), what):
-                self.lines.append(line)
-                if condition(line):
-                    return line
-
-    def event(self, name: str) -> Line:
-        return self.until(lambda line: line["event"] == name, name)
+        super().__exit__()
+        errors = os.pread(self._log, 1 << 16, 0)
+        os.close(self._log)
+        assert errors == b"", errors.decode(errors="replace")
 
     def devices(self, condition: Callable[[list[Line]], object] = lambda _: True) -> list[Line]:
-        """The first look that is so."""
+        """The next sample that fulfils the condition."""
+        return list(self.event("devices", lambda line: condition(line["devices"]))["devices"])
 
-        def so(line: Line) -> object:
-            return line["event"] == "devices" and condition(line["devices"])
+    def named(self, name: str) -> list[Line]:
+        """All messages of this name so far."""
+        return [line for line in self.lines if line["event"] == name]
 
-        return list(self.until(so, "such devices")["devices"])
+    def free(self, timeout: float = LONG, **more: Any) -> Line:
+        """The answer to `free`."""
+        self.ask(ask="free", timeout=timeout, **{"pids": [], "used": {}} | more)
+        return self.event("freed")
 
-    def end(self) -> int:
-        """Its stdin ends; the exit code."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.stdin = None
-        return self.process.wait(DEADLINE)
-
-    def _read(self, timeout: float, what: str) -> list[Line]:
-        """One line, or none yet."""
-        whole, newline, rest = self._rest.partition(b"\n")
-        if newline:
-            self._rest = rest
-            return [json.loads(whole.decode("ascii"))]
-        assert self.process.stdout is not None
-        ready = select.select([self.process.stdout], [], [], max(timeout, 0))[0]
-        assert ready, f"not within {DEADLINE:.0f} s: {what}; {self.lines[-3:]}"
-        content = os.read(self.process.stdout.fileno(), 1 << 20)
-        assert content, f"it ended without {what}: {self.lines[-3:]}"
-        self._rest += content
-        return []
+    def clear(self, device: str, code: str, timeout: float = LONG) -> Line:
+        """The answer to `clear`."""
+        self.ask(ask="clear", device=device, code=code, timeout=timeout)
+        return self.event("cleared")

@@ -1,9 +1,8 @@
-"""What the accelerator drivers report.  Each is asked in a process of its own, as it may never answer."""
+"""Checks of the accelerator drivers.  Each is queried in a process of its own, because it may never answer."""
 
 import glob
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +14,12 @@ from ftrun.cli.doctor.finding import Finding
 from ftrun.core.text.sentences import several, short
 from ftrun.helpers.evidence import children
 from ftrun.helpers.evidence.children import ProgramResult
+from ftrun.helpers.probe.ascend import find_tool
 
 ANSWER: Final = 10.0  # s
 MEANS: Final = "ftrun uses it to detect hangs and faults, and to wait for free devices"
 BLIND: Final = "ftrun sees no devices: no idle rule for them, no device faults, no wait until they are free"
+NOTHING: Final = "there is nothing to check"
 NVML: Final = """import json
 try:
     import pynvml
@@ -39,9 +40,8 @@ def nvidia() -> Iterator[Finding]:
     nodes = glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/nvidiactl")
     if answer.killed:
         means = "the driver does not answer: only the probe helper would wait for it, and be restarted"
-        yield Finding(
-            "NVML", "warning", f"no answer in {ANSWER:.0f}s", means, "check dmesg for Xid errors; reset the device"
-        )
+        remedy = "check dmesg for Xid errors; reset the device"
+        yield Finding("NVML", "warning", f"no answer in {ANSWER:.0f}s", means, remedy)
         return
     try:
         reply = dict(json.loads(answer.output))
@@ -52,33 +52,32 @@ def nvidia() -> Iterator[Finding]:
         found = f"{several(len(reply['names']), 'device')} ({', '.join(names)}), driver {reply.get('driver')}"
         yield Finding("NVML", "ok", found, MEANS)
     elif "absent" in reply:
-        yield Finding(
-            "NVML", "missing", f"nvidia-ml-py is not installed ({reply['absent']})", BLIND, "pip install nvidia-ml-py"
-        )
+        found = f"nvidia-ml-py is not installed ({reply['absent']})"
+        yield Finding("NVML", "missing", found, BLIND, "pip install nvidia-ml-py")
     elif nodes:
         remedy = "nvidia-container-toolkit with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         yield Finding("NVML", "missing", f"{nodes[0]} exists, but NVML reports: {reply.get('problem')}", BLIND, remedy)
     else:
-        yield Finding("NVML", "ok", "no NVIDIA device here", "there is nothing to check")
+        yield Finding("NVML", "ok", "no NVIDIA device here", NOTHING)
 
 
 def ascend() -> Iterator[Finding]:
-    tool = shutil.which("npu-smi") or shutil.which("npu-smi", path="/usr/local/bin:/usr/local/sbin:/usr/sbin")
+    tool = find_tool(os.environ)
     nodes = glob.glob("/dev/davinci[0-9]*")
     if tool is None:
         if nodes:
             remedy = "mount /usr/local/bin/npu-smi and /usr/local/Ascend/driver into the container"
             yield Finding("npu-smi", "missing", f"{nodes[0]} exists, but npu-smi is missing", BLIND, remedy)
         else:
-            yield Finding("npu-smi", "ok", "no Ascend device here", "there is nothing to check")
+            yield Finding("npu-smi", "ok", "no Ascend device here", NOTHING)
         return
     answer = _run([os.path.abspath(tool), "info", "-l"])
-    first = next((line.strip() for line in answer.output.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    text = answer.output.decode("utf-8", "replace")
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if answer.killed:
-        yield Finding(
-            "npu-smi", "warning", f"no answer in {ANSWER:.0f}s", BLIND, "check the log of the driver; reset the chip"
-        )
-    elif "Total Count" in first or "NPU ID" in answer.output.decode("utf-8", "replace"):
+        remedy = "check the log of the driver; reset the chip"
+        yield Finding("npu-smi", "warning", f"no answer in {ANSWER:.0f}s", BLIND, remedy)
+    elif "Total Count" in first or "NPU ID" in text:
         yield Finding("npu-smi", "ok", short(" ".join(first.split())), MEANS)
     else:
         reply = first or answer.errors.decode("utf-8", "replace").strip() or "nothing"

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from ftrun.cli.doctor.finding import Finding
+from ftrun.cli.doctor.finding import Finding, warn_if
 from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.host import mounts, procfs, work_dir
 from ftrun.host.inotify import Inotify
@@ -52,23 +52,14 @@ def message() -> Iterator[Finding]:
     means = "the verdict is reported to Kubernetes as the termination message of the container"
     if os.path.exists(MESSAGE):
         able = os.access(MESSAGE, os.W_OK)
-        remedy = (
-            "" if able else "run as the user that owns it, or --termination-log elsewhere with terminationMessagePath"
-        )
-        yield Finding(
-            "termination",
-            "ok" if able else "warning",
-            f"{MESSAGE}, {'' if able else 'not '}writable",
-            means,
-            remedy,
-        )
+        remedy = "run as the user that owns it, or --termination-log elsewhere with terminationMessagePath"
+        yield warn_if(not able, "termination", f"{MESSAGE}, {'' if able else 'not '}writable", means, remedy)
     elif "KUBERNETES_SERVICE_HOST" in os.environ:
         remedy = f"set terminationMessagePath: {MESSAGE} in the container spec"
         yield Finding("termination", "missing", f"no {MESSAGE}", "the verdict is only in the run dir", remedy)
     else:
-        yield Finding(
-            "termination", "ok", "not running in Kubernetes", "the verdict is in the run dir and the exit code"
-        )
+        means = "the verdict is in the run dir and the exit code"
+        yield Finding("termination", "ok", "not running in Kubernetes", means)
 
 
 def inotify() -> Iterator[Finding]:
@@ -83,10 +74,10 @@ def inotify() -> Iterator[Finding]:
         remedy = "sysctl fs.inotify.max_user_instances=1024 on the node"
         yield Finding("inotify", "warning", f"{text}; none available: {error.strerror}", slower, remedy)
         return
-    if watches.isdigit() and int(watches) < WATCHES:
-        yield Finding("inotify", "warning", text, slower, "sysctl fs.inotify.max_user_watches=65536 on the node")
-    else:
-        yield Finding("inotify", "ok", text, means)
+    few = watches.isdigit() and int(watches) < WATCHES
+    yield warn_if(
+        few, "inotify", text, slower if few else means, "sysctl fs.inotify.max_user_watches=65536 on the node"
+    )
 
 
 def _kind(path: str) -> str:

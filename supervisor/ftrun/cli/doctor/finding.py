@@ -12,3 +12,8 @@ class Finding(NamedTuple):
     found: str
     meaning: str
     remedy: str = ""
+
+
+def warn_if(condition: bool, name: str, found: str, meaning: str, remedy: str) -> Finding:
+    """A warning with this remedy if the condition is true, else `ok`."""
+    return Finding(name, "warning", found, meaning, remedy) if condition else Finding(name, "ok", found, meaning)

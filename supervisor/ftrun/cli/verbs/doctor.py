@@ -10,7 +10,7 @@ import click
 from ftrun.accelerators.table import VENDORS
 from ftrun.cli import printing
 from ftrun.cli.common import AS_JSON, RUN_DIR
-from ftrun.cli.doctor import devices, disk, memory, process, versions
+from ftrun.cli.doctor import devices, disk, system
 from ftrun.cli.doctor.finding import Finding
 from ftrun.core.text.sentences import printable
 from ftrun.views import liveness, rundir, state
@@ -41,18 +41,18 @@ def _findings(path: str | None) -> Iterator[Finding]:
     running = liveness.is_local(run)
     run = run if running else {}
     checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
-        ("PID 1", partial(process.first, run)),
-        ("signals", partial(process.signalling, run)),
-        ("/proc", process.proc),
-        ("py-spy", process.tracing),
-        ("/dev/shm", memory.shared),
+        ("PID 1", partial(system.first, run)),
+        ("signals", partial(system.signalling, run)),
+        ("/proc", system.proc),
+        ("py-spy", system.tracing),
+        ("/dev/shm", system.shared),
         *(devices.CHECKS[vendor.name] for vendor in VENDORS),
-        ("cgroup", memory.groups),
-        ("limits", partial(process.limits, run, running)),
+        ("cgroup", system.groups),
+        ("limits", partial(system.limits, run, running)),
         ("run dir", partial(disk.folder, path)),
         ("termination", disk.message),
         ("inotify", disk.inotify),
-        ("versions", partial(versions.versions, str(run.get("version") or ""))),
+        ("versions", partial(system.versions, str(run.get("version") or ""))),
     )
     for name, check in checks:
         try:

@@ -3,7 +3,7 @@
 PATH is `reset.json` (reset.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
 (core/rules/fault_codes.py).  The messages are in messages/platform.py: `Platform` at first and after each change;
 `Ready` after the first read; `Problem`, each at most once.  There is one fault for each code of each rank of this
-container (ranks.py; of all ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`.
+container (reset.py; of all ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`.
 The status `fault` without a code gets the code "reset.json"; so do the other two if no rank of this container has a
 code.  For each of these the platform requires the training to end, whatever the severity.  At the start the state is
 clear; without a file it stays clear, which is reported after the same delay as for a file that vanishes.  A file that
@@ -19,15 +19,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from ftrun.accelerators.ascend import ASCEND
 from ftrun.core.rules import fault_codes
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.platform import reset
-from ftrun.helpers.platform.ranks import local_ranks
 from ftrun.helpers.probe import tables
 from ftrun.host import safe_files
-from ftrun.messages import platform as messages
 from ftrun.messages.helpers import Ready
-from ftrun.messages.platform import EVENTS
+from ftrun.messages.platform import EVENTS, Platform
 
 LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
@@ -38,24 +37,25 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    path, period, *site = argv
-    platform = Platform(path, _table(site, lines), lines)
-    platform.look()
+    path, period, site = (*argv, "")[:3]
+    reader = ResetFile(path, tables.load(ASCEND.name, site, lines.problem), lines)
+    reader.report()
     lines.send(Ready())
     while not lines.ended:
         lines.pause(float(period))
-        platform.look()
+        reader.report()
 
 
-class Platform:
+class ResetFile:
     def __init__(self, path: str, table: fault_codes.Table, lines: Lines) -> None:
         self._path, self._table, self._lines = path, table, lines
-        self._local_ranks = local_ranks(os.environ)
+        self._local_ranks = reset.local_ranks(os.environ)
         # The last message; None at the start, since that of an earlier process of this helper may be outdated.
-        self._sent: messages.Platform | None = None
+        self._sent: Platform | None = None
         self._unreadable_since: float | None = None  # since when the file is missing or invalid; None: it is valid
 
-    def look(self) -> None:
+    def report(self) -> None:
+        """Read the file, and send what has changed."""
         found, error = self._read()
         if found is None or error is not None:
             now = time.monotonic()
@@ -67,12 +67,12 @@ class Platform:
         if error is not None:
             self._lines.problem(f"{self._path} cannot be used ({error}); its earlier content remains in force")
             return
-        found = found or messages.Platform()
+        found = found or Platform()
         if found != self._sent:
             self._sent = found
             self._lines.send(found)
 
-    def _read(self) -> tuple[messages.Platform | None, Exception | None]:
+    def _read(self) -> tuple[Platform | None, Exception | None]:
         """The state in the file, None if there is no file; and the error, if the file cannot be used."""
         try:
             content = safe_files.read_bounded(self._path, LIMIT)
@@ -86,17 +86,6 @@ class Platform:
 
     def _severity(self, code: str) -> str:
         return fault_codes.look_up(self._table, code).severity
-
-
-def _table(paths: Sequence[str], lines: Lines) -> fault_codes.Table:
-    """The built-in table, extended and overridden by that of the site.  An invalid one is reported and ignored."""
-    table = tables.built_in("ascend")
-    for path in paths:
-        try:
-            table |= tables.site(path)
-        except (OSError, ValueError) as error:
-            lines.problem(f"{path}: {error}; its codes are ignored")
-    return table
 
 
 if __name__ == "__main__":

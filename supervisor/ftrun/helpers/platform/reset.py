@@ -1,4 +1,4 @@
-"""Parses `reset.json` into values.
+"""Parses `reset.json`, and the variables that name the ranks of this container, into values.
 
 MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
 RankList (RankId, LogicId, Status, Policy, InitialPolicy, ErrorCode, ErrorCodeHex), UpdateTime, RetryTime,
@@ -15,7 +15,7 @@ any field may be missing or null:
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ftrun.core.rules import fault_codes
@@ -28,6 +28,9 @@ UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on
 MAX_FAULTS: Final = 256  # in a message: a line is limited to 64 KiB
 CODE: Final = 64  # characters
 LARGEST: Final = 1 << 32  # number of a rank or chip
+NODES: Final = ("NODE_RANK", "GROUP_RANK", "MS_NODE_RANK", "VC_TASK_INDEX")
+SIZES: Final = ("LOCAL_WORLD_SIZE", "MS_LOCAL_WORKER", "MA_NUM_GPUS")
+MAX_RANKS: Final = 4096  # ranks of one container; a larger number is invalid
 
 
 def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str], str]) -> tuple[Platform, list[str]]:
@@ -105,3 +108,27 @@ def _rank(entry: object) -> tuple[int, int, str, list[str]]:
     code_texts = [code_text for text in texts for code_text in re.split(r"[\s,;\[\]\"']+", text)]
     codes = [fault_codes.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + code_texts if code]
     return rank, int(logic), status, list(dict.fromkeys(codes))
+
+
+def local_ranks(environment: Mapping[str, str]) -> frozenset[int] | None:
+    """The local ranks; None if the environment does not determine them.
+
+    RANK is the number of this process or of this pod: Ascend's operator sets it for the pod, and lists the devices of
+    the pod in LOCAL_RANK (`0,1,2,3`).  With several ranks in a container and no LOCAL_RANK its meaning is ambiguous.
+    """
+    rank, size = _first(environment, ("RANK",)), _first(environment, SIZES)
+    local = environment.get("LOCAL_RANK", "").strip()
+    if rank is not None and re.fullmatch(r"\d+", local, re.ASCII):
+        return frozenset({rank})
+    node = _first(environment, NODES)
+    if node is None and "," in local:
+        node = rank
+    if node is not None and size is not None and 0 < size <= MAX_RANKS:
+        return frozenset(range(node * size, (node + 1) * size))
+    return frozenset({rank}) if rank is not None and node is None and size in (None, 1) else None
+
+
+def _first(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
+    """The value of the first variable that is a number."""
+    values = (environment.get(name, "").strip() for name in names)
+    return next((int(value) for value in values if re.fullmatch(r"\d{1,9}", value, re.ASCII)), None)

@@ -3,7 +3,7 @@
 A card is queried sequentially, several cards at the same time (npu_smi_runs.py).  Each query is a process.  A card is
 therefore queried as a whole where the tool can (`-i` alone covers all its chips, the only way on a 950), and rarely for
 what cannot be missed: a code stays until its fault is over, and counts of corrected errors only explain.  If the tool
-is so slow that a look ends early, the next look begins with what has waited longest.
+is so slow that a sample ends early, the next sample begins with what has waited longest.
 
 A tool that fails proves nothing about a chip.  If it does not even list the chips it is run again, after longer pauses;
 output that cannot be parsed is a problem, which is reported once for each kind of query.
@@ -26,10 +26,10 @@ from ftrun.messages.probe import Device
 VENDOR: Final = "ascend"
 TOOL: Final = "npu-smi"
 # Where the driver's installer and its container runtime put it (hiascend.com: Ascend Docker Runtime, default mounts).
-USUAL: Final = "/usr/local/sbin:/usr/local/bin"
-PACE: Final = 1.0  # s: each look starts several processes a card
-HEALTH_EVERY: Final = 3  # looks
-ECC_EVERY: Final = 30  # looks
+USUAL: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin"
+PACE: Final = 1.0  # s: each sample starts several processes a card
+HEALTH_EVERY: Final = 3  # samples
+ECC_EVERY: Final = 30  # samples
 LOST: Final = "not listed any more"
 SILENT: Final = "no answer"  # it is listed, as far as is known, but there is no output for it
 MOST_IDS: Final = 1024  # in one range
@@ -42,7 +42,7 @@ MAP: Final = ("info", "-m")
 READINGS: Final = ("usages", "common", "power")
 FAULTS: Final = ("health", "current-fault-event")
 USE: Final = ("usages", "proc-mem")
-# The number of looks after which a type of information is queried again; due ones are first queried in this order.
+# The number of samples after which a type of information is queried again; due ones are first queried in this order.
 EVERY: Final = dict.fromkeys(FAULTS, HEALTH_EVERY) | {"usages": 1, "common": 1, "proc-mem": 1, "ecc": ECC_EVERY}
 URGENT: Final = {"": (), "faults": FAULTS, "use": USE, "both": USE + FAULTS}
 
@@ -50,7 +50,7 @@ URGENT: Final = {"": (), "faults": FAULTS, "use": USE, "both": USE + FAULTS}
 def open(environment: Mapping[str, str]) -> "Ascend":
     """The chips that a job with this environment may use.  Unavailable if there is no tool, or if the environment names
     none of the chips that the tool lists.  If the tool lists no chip, that may be temporary."""
-    tool = shutil.which(TOOL, path=environment.get("PATH", os.defpath)) or shutil.which(TOOL, path=USUAL)
+    tool = find_tool(environment)
     if tool is None:
         raise Unavailable(f"no {TOOL} on PATH")
     found = Ascend(ToolRunner(tool, environment), environment)
@@ -60,6 +60,10 @@ def open(environment: Mapping[str, str]) -> "Ascend":
         found.close()
         raise
     return found
+
+
+def find_tool(environment: Mapping[str, str]) -> str | None:
+    return shutil.which(TOOL, path=environment.get("PATH", os.defpath)) or shutil.which(TOOL, path=USUAL)
 
 
 def allowed(chips: Sequence[Chip], environment: Mapping[str, str]) -> list[Chip]:
@@ -105,8 +109,8 @@ class Ascend:
         self._single_chip_cards: set[int] = set()  # cards of one chip
         self._list_at = 0.0  # when the list of the chips is requested, while it is unknown
         self._pause = PAUSE
-        self._looks = 0
-        self._asked: dict[tuple[int, str], int] = {}  # the look in which a card was last queried for a kind
+        self._samples = 0
+        self._queried: dict[tuple[int, str], int] = {}  # the sample in which a card was last queried for a kind
         self._refused: set[tuple[str, str]] = set()  # by card and kind of information
         self._health: dict[Chip, str] = {}
         self._ecc: dict[Chip, npu_smi.Ecc] = {}
@@ -114,11 +118,11 @@ class Ascend:
         self._pids: dict[Chip, tuple[int, ...]] = {}
         self._news: list[DeviceFault] = []
         self._unparsed: dict[str, str] = {}  # output that could not be parsed, by the kind of query
-        self._silent: list[str] = []  # problems of the last look, one line each
+        self._silent: list[str] = []  # problems of the last sample, one line each
 
     @property
     def problems(self) -> list[str]:
-        """One line each: problems of the last look, and all output that could not be parsed."""
+        """One line each: problems of the last sample, and all output that could not be parsed."""
         return [*self._silent, *self._unparsed.values()]
 
     def find(self) -> None:
@@ -126,36 +130,32 @@ class Ascend:
         environment names none of them."""
         if self._chips or time.monotonic() < self._list_at:
             return
-        answer = self._runner.ask([[MAP]], LISTING).get(MAP)
+        answer = self._runner.query([[MAP]], LISTING).get(MAP)
         everything = npu_smi.mapping(answer.text if answer else "")
         if everything:
-            self._choose(everything)
+            self._chips = allowed(everything, self._environment)
+            if not self._chips:
+                self._list_at = math.inf
+                given = self._environment["ASCEND_RT_VISIBLE_DEVICES"]
+                raise Unavailable(f"ASCEND_RT_VISIBLE_DEVICES={given} names no chip of this node")
+            cards = [chip.card for chip in everything]
+            self._single_chip_cards = {card for card in cards if cards.count(card) == 1}
             return
         output = SILENT if answer is None else npu_smi.first_line(answer.text)[:SHOWN] or "it prints nothing"
         self._unparsed.setdefault(
-            MAP[-1], f"{TOOL} lists no chip ({output}); it is asked again, in ever longer intervals"
+            MAP[-1], f"{TOOL} lists no chip ({output}); it is queried again, in ever longer intervals"
         )
         self._list_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _choose(self, everything: Sequence[Chip]) -> None:
-        chips = allowed(everything, self._environment)
-        if not chips:
-            self._list_at = math.inf
-            given = self._environment["ASCEND_RT_VISIBLE_DEVICES"]
-            raise Unavailable(f"ASCEND_RT_VISIBLE_DEVICES={given} names no chip of this node")
-        shared = [chip.card for chip in everything]
-        self._chips = chips
-        self._single_chip_cards = {chip.card for chip in chips if shared.count(chip.card) == 1}
-
     def check(self) -> list[Device]:
-        return self._look(dict.fromkeys(self._cards(), FAULTS))
+        return self._sample(dict.fromkeys(self._cards(), FAULTS))
 
     def devices(self, urgent: str = "") -> list[Device]:
-        if self._looks % ECC_EVERY == 0:
+        if self._samples % ECC_EVERY == 0:
             self._refused.clear()  # a chip that was absent seems to support nothing
-        found = self._look({card: self._due(card, URGENT[urgent]) for card in self._cards()})
-        self._looks += 1
+        found = self._sample({card: self._due(card, URGENT[urgent]) for card in self._cards()})
+        self._samples += 1
         return found
 
     def _cards(self) -> list[int]:
@@ -165,30 +165,28 @@ class Ascend:
             self._unparsed[MAP[-1]] = str(reason)
         return list(dict.fromkeys(chip.card for chip in self._chips))
 
-    def _look(self, types: Mapping[int, Sequence[str]]) -> list[Device]:
-        questions = {card: self._questions(card, kinds) for card, kinds in types.items()}
-        answers = self._runner.ask([list(asked) for asked in questions.values()])
-        for card, asked in questions.items():
-            started = {
-                kind: all(w in self._runner.started for w in asked if asked[w] == kind) for kind in asked.values()
-            }
-            self._asked |= {(card, kind): self._looks for kind, was in started.items() if was}
+    def _sample(self, types: Mapping[int, Sequence[str]]) -> list[Device]:
+        queries = {card: self._queries(card, kinds) for card, kinds in types.items()}
+        answers = self._runner.query([list(kinds) for kinds in queries.values()])
+        for card, kinds in queries.items():
+            late = {kind for arguments, kind in kinds.items() if arguments not in self._runner.started}
+            self._queried |= {(card, kind): self._samples for kind in {*kinds.values()} - late}
         for arguments, answer in answers.items():
-            self._read(arguments, answer)
-        found = [self._device(chip, answers) for chip in self._chips]
-        silent = [chip for chip, device in zip(self._chips, found, strict=True) if device.silent]
+            self._check_answer(arguments, answer)
+        devices = {chip: self._device(chip, answers) for chip in self._chips}
+        silent = [chip for chip, device in devices.items() if not device.answers]
         answered = {card_of(arguments) for arguments in answers}
         self._silent = [
-            f"{TOOL} says nothing of chip {chip_id(chip)}"
+            f"{TOOL} prints nothing about chip {chip_id(chip)}"
             if str(chip.card) in answered
             else f"{TOOL} does not answer for card {chip.card} within {npu_smi_runs.TIMEOUT:.0f} s"
             for chip in silent
         ]
-        lost = self._lost(silent)
-        pairs = zip(self._chips, found, strict=True)
-        return [device._replace(health=LOST, broken=True) if chip in lost else device for chip, device in pairs]
+        for chip in self._lost(silent):
+            devices[chip] = devices[chip]._replace(health=LOST, broken=True)
+        return list(devices.values())
 
-    def _read(self, arguments: Arguments, answer: Answer) -> None:
+    def _check_answer(self, arguments: Arguments, answer: Answer) -> None:
         kind = arguments[2]
         if npu_smi.refused(answer.text):
             self._refused.add((card_of(arguments), kind))
@@ -199,9 +197,9 @@ class Ascend:
 
     def _lost(self, silent: Sequence[Chip]) -> set[Chip]:
         """The chips that the tool leaves out of its list; a tool that fails proves nothing."""
-        answer = self._runner.ask([[MAP]]).get(MAP) if silent else None
-        there = {chip[:2] for chip in npu_smi.mapping(answer.text)} if answer and answer.code == 0 else set()
-        return {chip for chip in silent if there and chip[:2] not in there}
+        answer = self._runner.query([[MAP]]).get(MAP) if silent else None
+        listed = {chip[:2] for chip in npu_smi.mapping(answer.text)} if answer and answer.code == 0 else set()
+        return {chip for chip in silent if listed and chip[:2] not in listed}
 
     def faults(self) -> list[DeviceFault]:
         """The changes since the last call.  The codes of a chip that does not answer are kept."""
@@ -215,16 +213,16 @@ class Ascend:
         self._runner.close()
 
     def _due(self, card: int, urgent: Collection[str]) -> list[str]:
-        """The types of information to query in this look, those that have waited longest first."""
+        """The types of information to query in this sample, those that have waited longest first."""
 
         def due(kind: str) -> int:
-            asked = self._asked.get((card, kind))
-            return 0 if asked is None else asked + EVERY[kind]
+            queried = self._queried.get((card, kind))
+            return 0 if queried is None else queried + EVERY[kind]
 
-        types = [kind for kind in EVERY if kind in urgent or due(kind) <= self._looks]
-        return sorted(types, key=lambda kind: (kind not in urgent, due(kind), self._asked.get((card, kind), -1)))
+        types = [kind for kind in EVERY if kind in urgent or due(kind) <= self._samples]
+        return sorted(types, key=lambda kind: (kind not in urgent, due(kind), self._queried.get((card, kind), -1)))
 
-    def _questions(self, card: int, types: Sequence[str]) -> dict[Arguments, str]:
+    def _queries(self, card: int, types: Sequence[str]) -> dict[Arguments, str]:
         """The arguments of each run of the tool, with the type of information that it reads."""
         found: dict[Arguments, str] = {}
         for kind in types:
@@ -244,29 +242,22 @@ class Ascend:
         events = npu_smi.events(self._lines("current-fault-event", chip, answers))
         ecc = npu_smi.ecc(self._lines("ecc", chip, answers))
         self._record_codes(chip, {"health": health.codes, "current-fault-event": events})
-        if health.word is not None:
-            self._health[chip] = health.word
+        if health.text is not None:
+            self._health[chip] = health.text
         if any(value is not None for value in ecc):
             self._ecc[chip] = ecc
+        device = Device(VENDOR, chip_id(chip), chip.logic, chip.name or VENDOR, visible=str(chip.logic))
         if not any(value is not None for value in (*reading, processes, *health, events, *ecc)):
             self._health.pop(chip, None)
-            name, word = chip.name or VENDOR, str(chip.logic)
-            return Device(
-                VENDOR, chip_id(chip), chip.logic, name, health=SILENT, visible=word, answers=False, examined=False
-            )
+            return device._replace(health=SILENT, answers=False, examined=False)
         errors, isolated = self._ecc.get(chip, npu_smi.Ecc())
-        return Device(
-            VENDOR,
-            chip_id(chip),
-            chip.logic,
-            chip.name or VENDOR,
+        return device._replace(
             **reading._asdict(),
             pids=self._visible(chip, processes),
             remapped_rows=isolated,
             ecc_errors=errors,
             health=self._health.get(chip),
-            visible=str(chip.logic),
-            examined=health.word is not None and (health.codes is not None or events is not None),
+            examined=health.text is not None and (health.codes is not None or events is not None),
         )
 
     def _visible(self, chip: Chip, processes: Sequence[npu_smi.Process] | None) -> tuple[int, ...]:

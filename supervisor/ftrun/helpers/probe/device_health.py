@@ -1,12 +1,57 @@
-"""Whether a fault is over and whether a device is healthy, before work is started on it again.  Pure."""
+"""Whether a device is free, whether it is healthy, and whether a fault is over, before work is started on it.  Pure."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ftrun.core.rules.fault_codes import Table, look_up, normal
-from ftrun.helpers.probe.lasting_states import LOST, RECOVERY
-from ftrun.messages.probe import Device
+from ftrun.helpers.probe.device import DeviceFault
+from ftrun.messages.probe import Device, Occupied
 
-SEVERE = ("major", "critical")
+# Memory growth that is ignored: contexts of the driver itself come and go.  A wrong "held" isolates a node.
+TOLERANCE: Final = 256 << 20  # bytes, or
+SHARE: Final = 0.02  # of the device's memory, whichever is more
+SEVERE: Final = ("major", "critical")
+UNLISTED: Final = "not listed any more"
+LOST: Final = "lost"  # the code of a device that the driver has lost
+RECOVERY: Final = "recovery:"  # with the driver's recovery action: the code of a device that needs that action
+NO_ACTION: Final = (None, "none")
+
+
+def devices_held(
+    devices: Sequence[Device],
+    pids: Collection[int],
+    used: Mapping[str, int],
+    device_pids: Collection[int],
+    alive: Callable[[int], bool],
+) -> tuple[list[Occupied], list[Occupied]]:
+    """The devices that an ended attempt still holds, and those that do not answer.
+
+    A device is held if these processes hold it, if its memory was not released, or if the driver reports that it is
+    broken.  A device that does not answer proves nothing: a broken tool does not make a broken node.
+
+    `pids`: the attempt's processes; `device_pids`: processes that were on a device while they were alive; `used`: the
+    bytes in use before the command first ran.  A device that is not in `used` is checked by its processes alone.
+    Memory is not checked while another living process is on the device, because that may use it.
+    """
+    held, silent = [], []
+    for device in devices:
+        holders = tuple(pid for pid in device.pids if pid in pids or (pid in device_pids and not alive(pid)))
+        shared = any(pid not in pids and alive(pid) for pid in device.pids)
+        known = device.id in used
+        occupied = Occupied(device.id, holders, device.memory_used, device.health)
+        if holders or (known and (device.broken or (not shared and _has_grown(device, used[device.id])))):
+            held.append(occupied)
+        elif known and device.memory_used is None:
+            silent.append(occupied)
+    listed = {device.id for device in devices}
+    unlisted = [Occupied(name, (), None, UNLISTED) for name in used if name not in listed]
+    if any(device.answers for device in devices):  # a driver that answers for others has left it out
+        return held + unlisted, silent
+    return held, silent + unlisted
+
+
+def _has_grown(device: Device, before: int) -> bool:
+    return (device.memory_used or 0) > before + max(TOLERANCE, SHARE * (device.memory_total or 0))
 
 
 def reason_not_cleared(
@@ -18,8 +63,8 @@ def reason_not_cleared(
     later one counts against the device.  The driver must not request a recovery action either.
     """
     if device is None:
-        return "not listed any more"
-    if device.silent:
+        return UNLISTED
+    if not device.answers:
         return str(device.health)
     reported = {normal(one) for one in present}
     if LOST in reported:
@@ -30,13 +75,63 @@ def reason_not_cleared(
     if severe:
         return f"{severe[0]} was reported since"
     recovery = device.recovery
-    if recovery not in (None, "none") and look_up(table, f"{RECOVERY}{recovery}").severity != "warning":
+    if recovery not in NO_ACTION and look_up(table, f"{RECOVERY}{recovery}").severity != "warning":
         return f"the driver asks for: {recovery}"
     return ""
 
 
 def is_healthy(device: Device, present: Collection[str]) -> bool:
-    """Whether this look found a healthy device without any fault; a state that was not read counts as unhealthy.
+    """Whether this sample shows a healthy device without any fault; a state that was not read counts as unhealthy.
     `present`: the codes in its last answer."""
     answered = device.answers and device.examined and device.health == "ok"
-    return answered and not present and device.recovery in (None, "none")
+    return answered and not present and device.recovery in NO_ACTION
+
+
+class StateTexts(NamedTuple):
+    """The driver's texts for a device that it has lost, and for one that must be reset before it answers."""
+
+    lost: str
+    reset: str
+
+
+class LastingStates:
+    """States that are faults for as long as they last, of all devices.  Those of a device that does not answer are
+    kept."""
+
+    def __init__(self, texts: StateTexts) -> None:
+        self._texts = texts
+        self._codes: dict[str, frozenset[str]] = {}
+        self._index: dict[str, int] = {}
+
+    def of(self, device: str) -> Collection[str]:
+        return self._codes.get(device, frozenset())
+
+    def update(self, devices: Sequence[Device]) -> list[DeviceFault]:
+        """The changes; states that were present in the first sample of a device are `old`."""
+        changes = []
+        self._index |= {device.id: device.index for device in devices}
+        now = {device.id: self._current(device) for device in devices}
+        for name, index in self._index.items():
+            before, after = self._codes.get(name), now.get(name) or frozenset()
+            for code in sorted(after - (before or frozenset())):
+                changes.append(DeviceFault(name, index, code, _text(code), old=before is None))
+            for code in sorted((before or frozenset()) - after):
+                changes.append(DeviceFault(name, index, code, _text(code), gone=True))
+        self._codes = {name: codes for name, codes in now.items() if codes is not None}
+        self._index = {name: self._index[name] for name in now}
+        return changes
+
+    def _current(self, device: Device) -> frozenset[str] | None:
+        """The current codes; None: unknown so far."""
+        before = self._codes.get(device.id)
+        if device.health == self._texts.lost:
+            return (before or frozenset()) | {LOST}
+        if device.health == self._texts.reset:
+            return (before or frozenset()) | {f"{RECOVERY}reset"}
+        if device.health != "ok":
+            return before
+        return frozenset() if device.recovery in NO_ACTION else frozenset({f"{RECOVERY}{device.recovery}"})
+
+
+def _text(code: str) -> str:
+    return "GPU is lost" if code == LOST else f"GPU recovery action: {code.removeprefix(RECOVERY)}"

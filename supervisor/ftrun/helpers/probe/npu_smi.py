@@ -1,4 +1,4 @@
-"""Parse the output of `npu-smi info`.  Pure.  Any text is accepted: a missing value is None or absent, never an error.
+"""Parses the output of `npu-smi info`.  Pure.  Any text is accepted: a missing value is None or absent, never an error.
 
 The formats are those of the tool's source (hicann/driver, src/custom/dev_prod/user/npucli/src: npu_card_info.c,
 npu_chip_info.c, npu_info_print.c) and of its outputs on 910A, 910B, A3 and 950 from 23.0 on.  Columns move between
@@ -21,11 +21,10 @@ ENGINES: Final = (
     *("aicube usage rate(%)", "npu utilization(%)"),
 )
 MEMORIES: Final = ("hbm", "ddr", "memory")  # the first kind with a capacity is used
-WHOLE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
-NUMBER: Final = re.compile(
-    r"[0-9]{1,15}(?:\.[0-9]{1,15})?|[0-9]{1,15},[0-9]{1,2}", re.ASCII
-)  # or with the comma of a locale
-WORD: Final = re.compile(r"[A-Za-z][A-Za-z ]{0,30}", re.ASCII)
+INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+# With a point, or with the comma of a locale.
+NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|[0-9]{1,15},[0-9]{1,2}", re.ASCII)
+TERM: Final = re.compile(r"[A-Za-z][A-Za-z ]{0,30}", re.ASCII)
 CODE: Final = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,8})", re.ASCII)  # printed with %04X
 PROCESS: Final = re.compile(r"([0-9]{1,10})\s*process name:(.*?)\s*process memory\(mb\):\s*([0-9]*)", re.I | re.ASCII)
 EVENT: Final = re.compile(r"event id=0x([0-9a-f]{1,8})\b[,\s]*(.*)", re.I | re.ASCII)
@@ -77,9 +76,9 @@ class Process(NamedTuple):
 
 
 class Health(NamedTuple):
-    """`word` is `ok` or the driver's own term; `codes`: the present codes with their texts."""
+    """`text` is `ok` or the driver's own term; `codes`: the present codes with their texts."""
 
-    word: str | None = None
+    text: str | None = None
     codes: dict[str, str] | None = None
 
 
@@ -103,12 +102,12 @@ def mapping(text: str) -> tuple[Chip, ...]:
         if len(row) < len(columns) or row.get("chip name", "").strip().lower() in NO_CHIP:
             continue
         by_card = "chip logic id" not in columns  # a 950: its NPU ID is the logic id
-        card, chip = whole(row.get("npu id")), whole(row.get(CHIP))
-        logic = card if by_card else whole(row.get("chip logic id"))
+        card, chip = integer(row.get("npu id")), integer(row.get(CHIP))
+        logic = card if by_card else integer(row.get("chip logic id"))
         if card is not None and chip is not None and logic is not None:
             name = row.get("chip name", "").strip()
             name = "" if name.lower() in NO_VALUE else name
-            found.setdefault((card, chip), Chip(card, chip, logic, whole(row.get("chip phy-id")), name, by_card))
+            found.setdefault((card, chip), Chip(card, chip, logic, integer(row.get("chip phy-id")), name, by_card))
     return tuple(found.values())
 
 
@@ -122,7 +121,7 @@ def blocks(text: str) -> dict[int | None, Lines]:
         if blank:
             continue
         lines = [_pair(line) for line in paragraph]
-        marks = [whole(value) if key == CHIP else None for key, value in lines if key in (CHIP, OTHER)]
+        marks = [integer(value) if key == CHIP else None for key, value in lines if key in (CHIP, OTHER)]
         if not marks:
             found.setdefault(None, []).extend(lines)
         elif len(marks) == 1 and marks[0] is not None:  # with two chips the owner of a line is unknown
@@ -137,8 +136,8 @@ def reading(lines: Lines) -> Reading:
     """
     values = _first(lines)
     engines = [rate for key in ENGINES if (rate := percent(values.get(key))) is not None]
-    memory = next((kind for kind in MEMORIES if whole(values.get(f"{kind} capacity(mb)"))), "hbm")
-    total, used = whole(values.get(f"{memory} capacity(mb)")), percent(values.get(f"{memory} usage rate(%)"))
+    memory = next((kind for kind in MEMORIES if integer(values.get(f"{kind} capacity(mb)"))), "hbm")
+    total, used = integer(values.get(f"{memory} capacity(mb)")), percent(values.get(f"{memory} usage rate(%)"))
     return Reading(
         util=max(engines, default=None),  # a job may use only one kind of them
         memory_util=percent(values.get(f"{memory} bandwidth usage rate(%)")),
@@ -152,7 +151,9 @@ def reading(lines: Lines) -> Reading:
 def processes(lines: Lines) -> tuple[Process, ...] | None:
     """The processes in the output of `proc-mem`.  None: it has no information."""
     matches = [PROCESS.match(value) for key, value in lines if key == "process id"]
-    found = [Process(int(m[1]), m[2].strip(), int(m[3]) * MIB if WHOLE.fullmatch(m[3]) else None) for m in matches if m]
+    found = [
+        Process(int(m[1]), m[2].strip(), int(m[3]) * MIB if INTEGER.fullmatch(m[3]) else None) for m in matches if m
+    ]
     if found:
         return tuple(found)
     return () if any(key.startswith("no process") for key, _ in lines) else None
@@ -161,18 +162,17 @@ def processes(lines: Lines) -> tuple[Process, ...] | None:
 def health(lines: Lines) -> Health:
     """The health in the output of `health`.  A card that is queried as a whole reports no codes, except a 950."""
     values = _first(lines)
-    word = values.get("health status", values.get("health", ""))
-    if not WORD.fullmatch(word) or word.lower() in NO_VALUE:
+    text = values.get("health status", values.get("health", ""))
+    if not TERM.fullmatch(text) or text.lower() in NO_VALUE:
         return Health(None, _codes(lines))
-    return Health("ok" if word.lower() == "ok" else word, _codes(lines))
+    return Health("ok" if text.lower() == "ok" else text, _codes(lines))
 
 
 def events(lines: Lines) -> dict[str, str] | None:
     """The codes with their details in the output of `current-fault-event` of a 950.  None: no information."""
-    count = whole(_first(lines).get("fault event count"))
-    found = {
-        m[1].upper(): m[2].strip() for text in _continued(lines, "fault event information") if (m := EVENT.match(text))
-    }
+    count = integer(_first(lines).get("fault event count"))
+    matches = map(EVENT.match, _continued(lines, "fault event information"))
+    found = {match[1].upper(): match[2].strip() for match in matches if match}
     return found if found or count == 0 else None
 
 
@@ -195,8 +195,8 @@ def is_unparsed(kind: str, text: str) -> bool:
     lines = [_pair(line) for line in text.splitlines()]
     if not any(key in name for name, _ in lines for key in KEYS[kind]):
         return True
-    word = next((value for name, value in lines if name in ("health status", "health")), "")
-    return kind == "health" and not WORD.fullmatch(word) and word.lower() not in NO_VALUE
+    health = next((value for name, value in lines if name in ("health status", "health")), "")
+    return kind == "health" and not TERM.fullmatch(health) and health.lower() not in NO_VALUE
 
 
 def first_line(text: str) -> str:
@@ -205,8 +205,8 @@ def first_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
 
 
-def whole(text: str | None) -> int | None:
-    return int(text) if text and WHOLE.fullmatch(text) else None
+def integer(text: str | None) -> int | None:
+    return int(text) if text and INTEGER.fullmatch(text) else None
 
 
 def number(text: str | None) -> float | None:
@@ -242,7 +242,7 @@ def _codes(lines: Lines) -> dict[str, str] | None:
     value = _first(lines).get("error code")
     if value is None:
         return None
-    matches = [CODE.fullmatch(word) for word in value.split()]
+    matches = [CODE.fullmatch(code) for code in value.split()]
     codes = [match[1].upper() for match in matches if match]
     if not codes:
         return {} if value.lower() == "na" else None
@@ -253,5 +253,5 @@ def _codes(lines: Lines) -> dict[str, str] | None:
 
 
 def _sum(values: dict[str, str], ending: str) -> int | None:
-    counts = [count for key, value in values.items() if key.endswith(ending) and (count := whole(value)) is not None]
+    counts = [count for key, value in values.items() if key.endswith(ending) and (count := integer(value)) is not None]
     return sum(counts) if counts else None

@@ -1,7 +1,7 @@
-"""Run `npu-smi`: several runs at the same time, each with a deadline.
+"""Runs `npu-smi`: several runs at the same time, each with a deadline.
 
-A tool that is blocked in the driver cannot be killed.  It is remembered, and its card is not queried again before it
-has ended, so a card never blocks more than one tool and does not delay the other cards.
+A tool that is blocked in the driver cannot be killed.  Its card is not queried again before it has ended, so a card
+never blocks more than one tool and does not delay the other cards.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from ftrun.host import spawn
 # Its libraries.  Only a script of the driver puts them on the path, and a boot command often runs that script later.
 LIBRARIES: Final = ":".join(f"/usr/local/Ascend/driver/lib64{folder}" for folder in ("", "/common", "/driver"))
 TIMEOUT: Final = 5.0  # s for an answer
-LOOK: Final = 10.0  # s after which no further run starts, for tools that answer slowly
+LOOK: Final = 10.0  # s after which a query starts no further run, for tools that answer slowly
 AT_ONCE: Final = 8  # cards: all cards of most nodes, so that a driver that blocks all of them costs one TIMEOUT
 ENDING: Final = 0.01  # s between checks whether a tool that has closed its output has ended
 CLOSING: Final = 0.5  # s for killed tools to end
@@ -51,7 +51,8 @@ class ToolRun:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
-            preexec_fn=_end_with_us,
+            # When the probe is killed, its tools must not stay behind and wait for the driver.
+            preexec_fn=lambda: spawn.prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL),
         )
 
     @property
@@ -74,22 +75,22 @@ class ToolRun:
 
 
 class ToolRunner:
-    """Runs the tool.  `started`: the questions of the last `ask` that the tool was started for, answered or not."""
+    """Runs the tool.  `started`: the runs of the last `query` that were started, whether answered or not."""
 
     def __init__(self, tool: str, environment: Mapping[str, str]) -> None:
         self._tool = tool
         # The libraries under the tool do not support that variable (CANN: environment variable reference).
         self._environment = {k: v for k, v in environment.items() if k != ASCEND.visible}
-        own = environment.get("LD_LIBRARY_PATH")
-        self._environment |= {"LC_ALL": "C", "LD_LIBRARY_PATH": f"{own}:{LIBRARIES}" if own else LIBRARIES}
+        libraries = ":".join(filter(None, (environment.get("LD_LIBRARY_PATH"), LIBRARIES)))
+        self._environment |= {"LC_ALL": "C", "LD_LIBRARY_PATH": libraries}
         self.started: set[Arguments] = set()
         self._held: dict[str, subprocess.Popen[bytes]] = {}  # killed but not ended, by the card that it queries, if any
 
-    def ask(self, queues: Iterable[Sequence[Arguments]], timeout: float | None = None) -> dict[Arguments, Answer]:
-        """What the tool said to each run, whatever its exit status; each queue in its order, several at once.
+    def query(self, queues: Iterable[Sequence[Arguments]], timeout: float | None = None) -> dict[Arguments, Answer]:
+        """The answer of each run, whatever its exit status; each queue in its order, several queues at the same time.
 
-        What takes longer than `timeout` (s; TIMEOUT where it is not given) has no answer, nor has what is behind it in
-        its queue.  It takes LOOK and that timeout at most.
+        A run that takes longer than `timeout` (s; by default TIMEOUT) has no answer, nor do those behind it in its
+        queue.  The call takes LOOK and that timeout at most.
         """
         timeout, self.started = TIMEOUT if timeout is None else timeout, set()
         last = time.monotonic() + LOOK
@@ -147,11 +148,6 @@ class ToolRunner:
         for process in self._held.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(until - time.monotonic(), 0.0))
-
-
-def _end_with_us() -> None:
-    """Runs in the new process: when the probe is killed, its tools must not stay behind and wait for the driver."""
-    spawn.prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def card_of(arguments: Arguments) -> str:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
-from ftrun.helpers.probe.device_release import UNLISTED
-from ftrun.helpers.probe.lasting_states import LastingStates, StateTexts
-from ftrun.helpers.probe.visible import Gpu, Mig, Unit, entries, numbered, units, visible
+from ftrun.helpers.probe.device_health import UNLISTED, LastingStates, StateTexts
+from ftrun.helpers.probe.visible import Gpu, Mig, Unit, has_positions, selected
 from ftrun.messages.probe import Device
 
 VENDOR: Final = "nvidia"
@@ -84,11 +83,10 @@ class Nvidia:
         self._found: dict[str, FoundDevice] = {}
         self._names: dict[int, tuple[str, str]] = {}  # UUID and name by index, for a GPU that is lost later
         self._entries: dict[str, str] = {}  # entries of the setting, by the first id of the device
-        words = StateTexts(
-            *(str(nvml.NVMLError(e)) for e in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED))
-        )
-        self._lasting_states = LastingStates(words)
-        self._broken = (*words, UNLISTED)
+        codes = nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
+        texts = StateTexts(*(str(nvml.NVMLError(code)) for code in codes))
+        self._lasting_states = LastingStates(texts)
+        self._broken = (*texts, UNLISTED)
         self._news: list[DeviceFault] = []
         self._traffic: dict[str, tuple[float, float | None]] = {}  # when it was measured
         self._events: Any = None
@@ -98,12 +96,12 @@ class Nvidia:
         self.problems: list[str] = []
 
     def check(self) -> Sequence[Device]:
-        return self._read_all(self._health)
+        return self._read_all(full=False)
 
     def devices(self, urgent: str = "") -> Sequence[Device]:
-        return self._read_all(self._look)
+        return self._read_all(full=True)
 
-    def _read_all(self, look: Callable[[FoundDevice], Device]) -> Sequence[Device]:
+    def _read_all(self, full: bool) -> Sequence[Device]:
         if self._restart_at is not None and time.monotonic() >= self._restart_at:
             self.close()
             try:
@@ -112,13 +110,13 @@ class Nvidia:
                 self.fail(error)
         if not self._found:
             return [Device(VENDOR, VENDOR, -1, "", health=self._failure, answers=False)] if self._failure else []
-        looks = [look(found) for found in self._found.values()]
-        self._news += self._lasting_states.update(looks)
-        if any(device.health != "ok" for device in looks):
+        devices = [self._sample(found, full) for found in self._found.values()]
+        self._news += self._lasting_states.update(devices)
+        if any(device.health != "ok" for device in devices):
             self._schedule_restart()
         else:
             self._pause = AGAIN
-        return looks
+        return devices
 
     def faults(self) -> Sequence[DeviceFault]:
         """New Xids, and the changes that were found in the devices.
@@ -132,7 +130,7 @@ class Nvidia:
             except self._nvml.NVMLError as error:
                 # One lost GPU makes every wait fail; after the next restart the event set does not contain it.
                 if error.value != self._nvml.NVML_ERROR_TIMEOUT and not _is_fatal(self._nvml, error):
-                    self.problems.append(f"Xids cannot be read: {error}")
+                    self._problem(f"Xids cannot be read: {error}")
                 break
             code = str(event.eventData)
             faults += [DeviceFault(found.id, found.number, code, f"Xid {code}") for found in self._devices_of(event)]
@@ -176,9 +174,8 @@ class Nvidia:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
             except nvml.NVMLError as error:
-                if (
-                    error.value != nvml.NVML_ERROR_NO_PERMISSION
-                ):  # not assigned to this job: CUDA does not count it either
+                # Without permission it is not assigned to this job: CUDA does not count it either.
+                if error.value != nvml.NVML_ERROR_NO_PERMISSION:
                     yield Gpu(index, uuid), FoundDevice(uuid or f"gpu{index}", index, name, failure=str(error)), {}
                 continue
             self._names[index] = uuid, name
@@ -196,8 +193,8 @@ class Nvidia:
         for index in range(number):
             try:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-                place = nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle)
-                yield Mig(nvml.nvmlDeviceGetUUID(handle), *place), handle
+                instances = nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle)
+                yield Mig(nvml.nvmlDeviceGetUUID(handle), *instances), handle
             except nvml.NVMLError:
                 continue  # there is none at this index
 
@@ -205,20 +202,17 @@ class Nvidia:
         """Choose this job's devices: those that are visible at first, and later the same, whatever their numbers."""
         gpus = [gpu for gpu, _, _ in listed]
         first = not self._found
-        if first:
-            chosen = visible(self.setting, gpus)
-            if numbered(self.setting) and self._by_speed and len({found.name for _, found, _ in listed}) > 1:
-                self.problems.append(
-                    "CUDA_VISIBLE_DEVICES has numbers and the GPUs differ: without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA "
-                    "may number them differently from NVML, so other devices may be watched than are used"
-                )
-        else:
-            chosen = units(gpus)
+        names = {found.name for _, found, _ in listed}
+        if first and has_positions(self.setting) and self._by_speed and len(names) > 1:
+            self._problem(
+                "CUDA_VISIBLE_DEVICES has numbers and the GPUs differ: without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA "
+                "may number them differently from NVML, so other devices may be watched than are used"
+            )
+        chosen = selected(self.setting if first else None, gpus)
         of = {gpu: (found, migs) for gpu, found, migs in listed}
         now = [self._unit(unit, *of[unit[0]]) for unit in chosen]
-        if first and self.setting is not None:
-            named = entries(self.setting, gpus)
-            self._entries = {found.id: named[unit] for found, unit in zip(now, chosen, strict=True)}
+        if first:
+            self._entries = {found.id: entry for found, entry in zip(now, chosen.values(), strict=True)}
         before, self._found = self._found, {}
         for found in now:
             if not before or found.id in before or f"gpu{found.number}" in before:
@@ -228,13 +222,13 @@ class Nvidia:
             if id not in self._found and not (id.startswith("gpu") and found.number in indices):
                 self._found[id] = found._replace(handle=None, gpu=None, failure=found.failure or UNLISTED)
 
-    def _unit(self, unit: Unit, whole: FoundDevice, migs: Mapping[Mig, Any]) -> FoundDevice:
+    def _unit(self, unit: Unit, gpu: FoundDevice, migs: Mapping[Mig, Any]) -> FoundDevice:
         mig = unit[1]
         if mig is None:
-            return whole
+            return gpu
         handle = migs[mig]
-        name = _DeviceCalls(self._nvml)(self._nvml.nvmlDeviceGetName, handle) or f"{whole.name} MIG"
-        return FoundDevice(mig.uuid, whole.number, name, handle, whole.gpu, mig.gpu_instance)
+        name = _DeviceCalls(self._nvml)(self._nvml.nvmlDeviceGetName, handle) or f"{gpu.name} MIG"
+        return FoundDevice(mig.uuid, gpu.number, name, handle, gpu.gpu, mig.gpu_instance)
 
     def _listen(self) -> None:
         """Register for Xids by GPU: NVML has no events for MIG devices."""
@@ -245,7 +239,11 @@ class Nvidia:
             for found in gpus.values():
                 nvml.nvmlDeviceRegisterEvents(found.gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
         except nvml.NVMLError as error:
-            self.problems.append(f"Xids cannot be read from all GPUs: {error}")
+            self._problem(f"Xids cannot be read from all GPUs: {error}")
+
+    def _problem(self, what: str) -> None:
+        if what not in self.problems:
+            self.problems.append(what)
 
     def _devices_of(self, event: Any) -> Iterator[FoundDevice]:
         for found in self._found.values():
@@ -253,55 +251,38 @@ class Nvidia:
             if same and (found.instance is None or event.gpuInstanceId in (ALL_INSTANCES, found.instance)):
                 yield found
 
-    def _health(self, found: FoundDevice) -> Device:
-        """The device with its health only."""
-        return self._basic_state(found, *self._calls(found))
-
-    def _look(self, found: FoundDevice) -> Device:
-        nvml, (ask, of_gpu) = self._nvml, self._calls(found)
-        device, handle = self._basic_state(found, ask, of_gpu), found.handle
-        if handle is None:
-            return device
-        rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        clock = ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-        rows = of_gpu(nvml.nvmlDeviceGetRemappedRows, found.gpu)
-        uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-        ecc = of_gpu(nvml.nvmlDeviceGetTotalEccErrors, found.gpu, uncorrected, nvml.NVML_VOLATILE_ECC)
-        device = device._replace(
-            util=rates and float(rates.gpu),
-            memory_util=rates and float(rates.memory),
-            power=None if power is None else power / 1000,
-            clock=None if clock is None else float(clock),
-            traffic=self._pcie_traffic(ask, found),
-            pids=_pids(ask, nvml, handle),
-            remapped_rows=rows and rows[0] + rows[1],
-            ecc_errors=ecc,
-        )
-        return self._with_health(device, ask, of_gpu)
-
-    def _calls(self, found: FoundDevice) -> "tuple[_DeviceCalls, _DeviceCalls]":
-        """The calls for the device, and those for its GPU."""
-        ask = _DeviceCalls(self._nvml)
-        return ask, ask if found.instance is None else _DeviceCalls(self._nvml)
-
-    def _basic_state(self, found: FoundDevice, ask: "_DeviceCalls", of_gpu: "_DeviceCalls") -> Device:
+    def _sample(self, found: FoundDevice, full: bool) -> Device:
+        """The state of a device; without `full` only its health and its memory."""
         nvml, device = self._nvml, Device(VENDOR, found.id, found.number, found.name, visible=self._visible(found))
         if found.handle is None:
             return device._replace(health=found.failure, answers=False, broken=found.failure in self._broken)
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, found.handle)
-        recovery = of_gpu(_field, nvml, found.gpu, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
+        query = _DeviceCalls(nvml)
+        query_gpu = query if found.instance is None else _DeviceCalls(nvml)
+        memory = query(nvml.nvmlDeviceGetMemoryInfo, found.handle)
+        recovery = query_gpu(_field, nvml, found.gpu, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
         device = device._replace(
             memory_used=memory and memory.used,
             memory_total=memory and memory.total,
             recovery=None if recovery is None else dict(enumerate(RECOVERY)).get(recovery, str(recovery)),
         )
-        return self._with_health(device, ask, of_gpu)
-
-    def _with_health(self, device: Device, ask: "_DeviceCalls", of_gpu: "_DeviceCalls") -> Device:
-        """The device with its health.  Unknown memory, as with unified memory, does not count as silence."""
-        health = ask.failure or of_gpu.fatal or "ok"
-        answers = health == "ok" or device.memory_used is not None
+        if full:
+            rates = query(nvml.nvmlDeviceGetUtilizationRates, found.handle)
+            power = query(nvml.nvmlDeviceGetPowerUsage, found.handle)
+            clock = query(nvml.nvmlDeviceGetClockInfo, found.handle, nvml.NVML_CLOCK_SM)
+            rows = query_gpu(nvml.nvmlDeviceGetRemappedRows, found.gpu)
+            errors = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            device = device._replace(
+                util=rates and float(rates.gpu),
+                memory_util=rates and float(rates.memory),
+                power=None if power is None else power / 1000,
+                clock=None if clock is None else float(clock),
+                traffic=self._pcie_traffic(query, found),
+                pids=_pids(query, nvml, found.handle),
+                remapped_rows=rows and rows[0] + rows[1],
+                ecc_errors=query_gpu(nvml.nvmlDeviceGetTotalEccErrors, found.gpu, *errors),
+            )
+        health = query.failure or query_gpu.fatal or "ok"
+        answers = health == "ok" or device.memory_used is not None  # unified memory is unknown, which is not silence
         return device._replace(health=health, answers=answers, broken=health in self._broken)
 
     def _visible(self, found: FoundDevice) -> str | None:
@@ -310,12 +291,12 @@ class Nvidia:
         entry = self._entries.get(found.id) or self._entries.get(unnamed)
         return entry or (None if found.id == unnamed else found.id)
 
-    def _pcie_traffic(self, ask: "_DeviceCalls", found: FoundDevice) -> float | None:
+    def _pcie_traffic(self, query: "_DeviceCalls", found: FoundDevice) -> float | None:
         at, traffic = self._traffic.get(found.id, (-TRAFFIC, None))
         if time.monotonic() - at >= TRAFFIC:
             nvml = self._nvml
             directions = nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES
-            kilobytes = [ask(nvml.nvmlDeviceGetPcieThroughput, found.handle, direction) for direction in directions]
+            kilobytes = [query(nvml.nvmlDeviceGetPcieThroughput, found.handle, direction) for direction in directions]
             traffic = None if None in kilobytes else 1000.0 * sum(kilobytes)
             self._traffic[found.id] = time.monotonic(), traffic
         return traffic
@@ -354,7 +335,7 @@ class _DeviceCalls:
 
 
 def _is_fatal(nvml: Any, error: Any) -> bool:
-    """Whether it says of the device or the driver that it is out of order, not of a question that it has no answer."""
+    """Whether the device or the driver fails, rather than one query that it does not support."""
     return error.value in (
         nvml.NVML_ERROR_UNINITIALIZED,
         nvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -370,7 +351,7 @@ def _library() -> Any:
     except OSError as error:
         raise Unavailable(f"no NVIDIA driver library: {error}") from None
     try:
-        with warnings.catch_warnings():  # beside nvidia-ml-py there may be its deprecated wrapper, which says so
+        with warnings.catch_warnings():  # beside nvidia-ml-py there may be its deprecated wrapper, which warns
             warnings.simplefilter("ignore", FutureWarning)
             import pynvml
     except ImportError as error:
@@ -378,11 +359,11 @@ def _library() -> Any:
     return pynvml
 
 
-def _pids(ask: _DeviceCalls, nvml: Any, handle: Any) -> tuple[int, ...]:
+def _pids(query: _DeviceCalls, nvml: Any, handle: Any) -> tuple[int, ...]:
     found: set[int] = set()
     for kind in ("Compute", "Graphics", "MPSCompute"):
         for version in ("v3", "v2"):  # drivers since 510 have 3
-            listed = ask(getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
+            listed = query(getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
             if listed is not None:
                 found.update(process.pid for process in listed)
                 break

@@ -32,18 +32,11 @@ class Gpu(NamedTuple):
 Unit = tuple[Gpu, Mig | None]
 
 
-def units(gpus: Sequence[Gpu]) -> list[Unit]:
-    """Every device that a process can use: a whole GPU or a MIG device."""
-    return [unit for gpu in gpus for unit in _units(gpu)]
-
-
-def visible(setting: str | None, gpus: Sequence[Gpu]) -> list[Unit]:
-    """The devices of `gpus`, in order, that this value of CUDA_VISIBLE_DEVICES (None: unset) selects."""
-    return units(gpus) if setting is None else list(entries(setting, gpus))
-
-
-def entries(setting: str, gpus: Sequence[Gpu]) -> dict[Unit, str]:
-    """The same devices, each with the entry that names it, or "" if that entry names others as well."""
+def selected(setting: str | None, gpus: Sequence[Gpu]) -> dict[Unit, str]:
+    """The devices of `gpus`, in order, that this value of CUDA_VISIBLE_DEVICES (None: unset) selects: GPUs that are not
+    partitioned, and MIG devices.  Each with the entry that names it, or "" if there is none that names it alone."""
+    if setting is None:
+        return {unit: "" for gpu in gpus for unit in _units(gpu)}
     found: dict[Unit, str] = {}
     for entry in map(str.strip, setting.split(",")):
         named = _named(entry, gpus)
@@ -55,8 +48,8 @@ def entries(setting: str, gpus: Sequence[Gpu]) -> dict[Unit, str]:
     return found
 
 
-def numbered(setting: str | None) -> bool:
-    """Whether the value has positions, so that the order of the devices matters."""
+def has_positions(setting: str | None) -> bool:
+    """Whether the order of the devices matters."""
     return setting is not None and re.match(r"\s*\+?\d", setting) is not None
 
 
@@ -73,13 +66,9 @@ def _named(entry: str, gpus: Sequence[Gpu]) -> list[Unit]:
         matching = [gpu for gpu in gpus if gpu.uuid.startswith(entry)] or [gpu for gpu in gpus if not gpu.uuid]
         return _units(matching[0]) if len(matching) == 1 else []
     if entry.startswith("MIG-"):
-        instances: list[Unit] = [(gpu, mig) for gpu in gpus for mig in gpu.migs]
+        migs = [(gpu, mig) for gpu in gpus for mig in gpu.migs]
         # Until driver 470 a MIG device was called MIG-<GPU-UUID>/<GPU instance>/<compute instance>; that still works.
-        exact = [unit for unit in instances if entry == _place(*unit)]
-        matching_migs = exact or [unit for unit in instances if unit[1] and unit[1].uuid.startswith(entry)]
-        return matching_migs if len(matching_migs) == 1 else []
+        exact = [(g, m) for g, m in migs if entry == f"MIG-{g.uuid}/{m.gpu_instance}/{m.compute_instance}"]
+        named: list[Unit] = [*(exact or [(gpu, mig) for gpu, mig in migs if mig.uuid.startswith(entry)])]
+        return named if len(named) == 1 else []
     return []
-
-
-def _place(gpu: Gpu, mig: Mig | None) -> str:
-    return f"MIG-{gpu.uuid}/{mig.gpu_instance}/{mig.compute_instance}" if mig else ""

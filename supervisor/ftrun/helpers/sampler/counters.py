@@ -1,9 +1,9 @@
 """Measures the activity of a process tree in a period: CPU time, bytes read and written, ended children.
 
 A process inherits the CPU time and I/O of a child when it waits for that child.  Of these figures only what the child
-did since the last sample is new; the rest has been counted, or is older.  So the work of a shell loop is seen even if
-its children live for less than a period, and a hung process that runs `nvidia-smi` once a minute counts for no more
-than that.
+did since the last sample is new; the rest has been counted, or is older.  So the work of a shell loop is measured even
+if its children end within a period, and a hung process that runs `nvidia-smi` once a minute counts for no more than
+that.
 """
 
 import os
@@ -29,14 +29,6 @@ class Count(NamedTuple):
     reaped: int
 
 
-class Done(NamedTuple):
-    """The activity of all processes in a period: seconds of CPU, bytes, and the number of processes."""
-
-    cpu: float
-    io: int
-    processes: int
-
-
 NOTHING: Final = Count(0.0, 0.0, 0.0, 0, 0)
 
 
@@ -56,8 +48,8 @@ def counts(processes: Iterable[Stat]) -> dict[Process, Count]:
     return {process: counted for process, counted in found.items() if counted is not None}
 
 
-def done(before: dict[Process, Count], after: dict[Process, Count]) -> Done:
-    """The activity between two samples.  All figures of a new process are new.
+def activity(before: dict[Process, Count], after: dict[Process, Count]) -> tuple[float, int]:
+    """The activity between two samples: seconds of CPU, and bytes.  All figures of a new process are new.
 
     The figures of a process that ended are now part of those of the process that waited for it.  If none waited, too
     much is subtracted from the inherited figures, but never from those of processes that waited for no child.
@@ -72,7 +64,7 @@ def done(before: dict[Process, Count], after: dict[Process, Count]) -> Done:
     own_io = sum(io for earlier, now, io in transfers if now.reaped == earlier.reaped)
     io = sum(io for _, _, io in transfers) - sum(earlier.io or 0 for earlier in ended)
     cpu = main + max(0.0, inherited - sum(earlier.all + earlier.children for earlier in ended))
-    return Done(cpu, max(0, own_io, io), len(after))
+    return cpu, max(0, own_io, io)
 
 
 def _fields(path: str) -> list[bytes]:
