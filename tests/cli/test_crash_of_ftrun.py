@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.test_totals_kept import ACCOUNTS
+from core.test_state_file_values import ACCOUNTS
 from ftrun.core.machine.values import LearnedTimeouts, Ledger
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.codec import Malformed

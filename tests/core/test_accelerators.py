@@ -18,7 +18,7 @@ def test_no_field_of_a_record_has_a_default() -> None:
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: str(vendor.name))
-def test_a_record_is_whole(vendor: Accelerator) -> None:
+def test_a_record_is_complete(vendor: Accelerator) -> None:
     assert all(vendor)
     assert vendor.name in PROBES
     assert not any(re.fullmatch(vendor.device_files, Path(file).name) for file in vendor.driver_files)
@@ -26,7 +26,7 @@ def test_a_record_is_whole(vendor: Accelerator) -> None:
     assert parse(Path(vendor.faults).read_text(encoding="utf-8"))
 
 
-def test_the_doctor_looks_at_every_vendor() -> None:
+def test_the_doctor_checks_every_vendor() -> None:
     assert set(devices.CHECKS) == set(BY_NAME)
 
 

@@ -27,7 +27,7 @@ def bound(silences: Sequence[float], stopped: int) -> float:
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_nothing_is_suspected_and_a_stop_is_found_within_the_bound(name: str) -> None:
+def test_recorded_trainings_are_never_suspected_and_stops_are_found(name: str) -> None:
     silences = recorded(name, USUAL[name])
     training = Training().start(silences)
     for place in (50, *PLACES):
@@ -60,7 +60,7 @@ def test_a_rare_silence_is_suspected_once(name: str) -> None:
     assert not training.named("hang")
 
 
-def test_a_rare_silence_in_which_nothing_works_is_a_hang_until_it_is_waited_for() -> None:
+def test_a_rare_silence_without_work_is_a_hang_at_first() -> None:
     """What neither computes nor reads nor writes for longer than the bound cannot be told from a hang.
 
     Such a stretch needs a section.  Without one, a job that waits idly for a minute in its 150th step is ended there,
@@ -76,7 +76,7 @@ def test_a_rare_silence_in_which_nothing_works_is_a_hang_until_it_is_waited_for(
     assert not Training().start(in_a_section).run().suspicions
 
 
-def test_a_limit_that_changed_by_a_tenth_or_less_is_no_news() -> None:
+def test_a_limit_that_changed_by_a_tenth_is_not_recorded() -> None:
     training = Training().start(recorded("one", steady(20.0))).run()
     assert len(training.named("learned")) == 1
     training = Training().start(recorded("three times as slow", USUAL["three times as slow"])).run()

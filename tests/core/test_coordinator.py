@@ -29,7 +29,7 @@ FENCE = SILENCE + WAIT + LATE + DRAIN
 
 
 class Group:
-    """Drives `decide`; members say what they are told to say, with a `seq` that rises."""
+    """Drives `decide`; members say what they are effect to say, with a `seq` that rises."""
 
     def __init__(self, size: int = 3, now: float = 0.0) -> None:
         self.coordinator: Coordinator = new_coordinator(now, size, WAIT, DRAIN)
@@ -42,7 +42,7 @@ class Group:
         self.effects += effects
         return effects
 
-    def says(self, rank: int, state: Any, epoch: int | None = None, life: str = "", **more: Any) -> Effects:
+    def reports(self, rank: int, state: Any, epoch: int | None = None, life: str = "", **more: Any) -> Effects:
         self.seq += 1
         pulses, life = more.pop("pulses", {}), life or f"life{rank}"
         if state not in ("ready", "left"):
@@ -54,9 +54,13 @@ class Group:
         )  # fmt: skip
         return self.event(Reported(self.now, report, pulses))
 
+    def ready(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.reports(rank, "ready")
+
     def all(self, state: Any, epoch: int | None = None, **more: Any) -> None:
         for rank in range(self.size):
-            self.says(rank, state, epoch, **more)
+            self.reports(rank, state, epoch, **more)
 
     def gone(
         self, rank: int, closed: bool = True, heard: float | None = None, life: str = "", shut: float | None = None
@@ -101,269 +105,253 @@ def running(size: int = 3) -> Group:
 def drained() -> Group:
     """All but rank 1, which fell, are ready again."""
     group = running()
-    group.says(1, "stopping", trouble=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
-    group.says(0, "ready")
-    group.says(2, "ready")
+    group.reports(1, "stopping", trouble=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
+    group.ready(0, 2)
     return group
 
 
-# --- all together ---------------------------------------------------------------------------------------------------
+# --- the start ------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_starts_before_all_are_ready() -> None:
     group = Group()
     assert (group.phase, group.did) == (Gathering, ("wait", 0, None))
-    assert group.says(0, "ready", 0) == group.says(1, "stopping", 0) == group.says(2, "ready", 0) == ()
-    effects = group.says(1, "ready", 0)
+    assert group.reports(0, "ready", 0) == group.reports(1, "stopping", 0) == group.reports(2, "ready", 0) == ()
+    effects = group.reports(1, "ready", 0)
     assert effects == (NodeNote("all 3 members start epoch 1"), ReportReceived(group.order))
     assert (group.phase, group.did) == (Steady, ("run", 1, "first"))
 
 
-def test_the_way_to_the_start_is_no_trouble_but_has_an_end() -> None:
+def test_an_ordered_start_has_a_deadline() -> None:
     group = Group()
     group.all("ready", 0)
-    assert group.says(0, "running", 1) == group.says(0, "running", 1) == ()
+    assert group.reports(0, "running", 1) == group.reports(0, "running", 1) == ()
     group.now = 5.0
     assert group.coordinator.deadline == WAIT
     group.due()
     assert group.end == (195, "members 1, 2 did not start within 10m")
 
 
-def test_who_runs_is_steady_without_a_deadline() -> None:
-    assert (running().phase, running().coordinator.deadline) == (Steady, None)
-
-
-def test_who_did_not_come_is_named() -> None:
+def test_a_member_that_never_joined_is_named() -> None:
     group = Group(30)
-    group.says(4, "ready", 0)
+    group.reports(4, "ready", 0)
     group.at(WAIT)
     assert group.end == (195, "members 0, 1, 2, 3, 5, 6, 7, 8, 9, 10 and 19 more did not join within 10m")
     group = Group(2)
-    group.says(0, "ready", 0)
+    group.reports(0, "ready", 0)
     group.at(WAIT)
     assert group.end == (195, "member 1 did not join within 10m")
 
 
-def test_who_came_and_is_not_ready_is_named() -> None:
+def test_a_member_that_is_not_ready_is_named() -> None:
     group = Group()
-    group.all("ready", 0)
-    group = Group()
-    group.says(0, "ready", 0)
-    group.says(1, "ready", 0)
-    group.says(2, "stopping", 0)
+    group.reports(0, "ready", 0)
+    group.reports(1, "ready", 0)
+    group.reports(2, "stopping", 0)
     group.at(WAIT)
     assert group.end == (195, "member 2 (node-2) was not ready within 10m")
     assert group.order.node == "node-2"
 
 
-def test_a_verdict_before_the_first_start_is_everybodys() -> None:
+def test_a_verdict_before_the_first_start_ends_all() -> None:
     group = Group()
-    group.says(0, "ending", 0, end=GroupEnd(126, "not-executable", "no"))
+    group.reports(0, "ending", 0, end=GroupEnd(126, "not-executable", "no"))
     assert group.end == (126, "no")
 
 
-# --- trouble --------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------------------------
 
 
 def test_a_hang_stops_all_at_once_and_starts_all_when_all_are_ready() -> None:
     group = running()
-    group.says(1, "stopping", trouble=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
+    group.reports(1, "stopping", trouble=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
     assert (group.phase, group.did) == (Draining, ("stop", 1, None))
     assert group.order.why == "member 1 (node-1): no step for 60s"
-    group.says(0, "stopping")
-    group.says(2, "stopping")
+    group.reports(0, "stopping")
+    group.reports(2, "stopping")
     assert group.did == ("stop", 1, "hang")
     assert (group.order.node, group.order.rank, group.order.step) == ("node-1", 9, 40)
     group.all("ready", trouble=NodeFailure("hang", "no step for 60s"), counts=(1, 0, 0))
     assert (group.phase, group.did, group.order.counts) == (Steady, ("run", 2, "hang"), (1, 0, 0))
 
 
-def test_ready_at_an_older_epoch_has_not_said_that_this_one_is_over() -> None:
+def test_a_member_ready_at_an_older_epoch_delays_the_next() -> None:
     """Its start may be on its way: it might run this epoch, unheard, while the others start the next."""
     group = Group()
     group.all("ready", 0)
-    group.says(0, "running", 1)
-    group.says(1, "running", 1)
-    group.says(0, "stopping", 1, trouble=NodeFailure("failure", "exit code 1"))
-    group.says(0, "ready", 1, trouble=NodeFailure("failure", "exit code 1"))
-    group.says(1, "ready", 1)
+    group.reports(0, "running", 1)
+    group.reports(1, "running", 1)
+    group.reports(0, "stopping", 1, trouble=NodeFailure("failure", "exit code 1"))
+    group.reports(0, "ready", 1, trouble=NodeFailure("failure", "exit code 1"))
+    group.reports(1, "ready", 1)
     assert group.did == ("stop", 1, None)
-    group.says(2, "ready", 1)
+    group.reports(2, "ready", 1)
     assert group.did == ("run", 2, "failure")
 
 
-def test_the_first_trouble_decides() -> None:
+def test_the_first_failure_decides() -> None:
     group = running()
-    group.says(0, "fallen")
-    group.says(2, "stopping", trouble=NodeFailure("fault", "Xid 79", 3.0), counts=(0, 1, 0))
-    group.says(1, "ready")
+    group.reports(0, "fallen")
+    group.reports(2, "stopping", trouble=NodeFailure("fault", "Xid 79", 3.0), counts=(0, 1, 0))
+    group.reports(1, "ready")
     assert group.order.cause is None
     group.now += 2
-    group.says(
+    group.reports(
         0, "ending", trouble=NodeFailure("failure", "exit code 1", 2.0), end=GroupEnd(93, "failure-limit", "again")
     )
     assert group.did == ("stop", 1, "fault")
     assert group.order.why == "member 2 (node-2): Xid 79"
 
 
-def test_a_verdict_waits_for_what_was_before_it() -> None:
+def test_a_verdict_waits_for_earlier_failures() -> None:
     group = running()
-    group.says(
+    group.reports(
         0, "ending", trouble=NodeFailure("failure", "exit code 1", 1.0), end=GroupEnd(1, "failed", "exit code 1")
     )
     assert group.did == ("stop", 1, None)
-    group.says(1, "stopping")
+    group.reports(1, "stopping")
     assert group.did == ("stop", 1, None)
-    group.says(2, "stopping")
+    group.reports(2, "stopping")
     assert (group.phase, group.end) == (Ended, (1, "exit code 1"))
     assert group.order.end is not None
     assert group.order.end.node == "node-0"
 
 
-def test_the_consequence_of_a_loss_is_no_verdict() -> None:
+def test_a_failure_that_follows_a_loss_is_no_verdict() -> None:
     group = running()
-    group.says(
+    group.reports(
         0, "ending", trouble=NodeFailure("failure", "exit code 1", 0.0), end=GroupEnd(1, "failed", "exit code 1")
     )
-    group.says(2, "ready")
+    group.reports(2, "ready")
     group.now += SILENCE
     group.gone(1, closed=False, heard=99.0)
     assert (group.phase, group.did) == (Draining, ("stop", 1, "peer"))
 
 
-def test_a_loss_is_remembered_when_the_member_is_back_before_the_rest_have_answered() -> None:
+def test_a_loss_stays_the_cause_when_the_member_is_back_early() -> None:
     group = running()
     group.gone(1)
     group.now += 1
-    group.says(1, "ready", 0, "new", boot="boot1")
-    group.says(1, "ready", 1, "new", boot="boot1")
-    group.says(
+    group.reports(1, "ready", 0, "new", boot="boot1")
+    group.reports(1, "ready", 1, "new", boot="boot1")
+    group.reports(
         0, "ending", trouble=NodeFailure("failure", "exit code 1", 0.0), end=GroupEnd(1, "failed", "exit code 1")
     )
-    group.says(2, "ready")
+    group.reports(2, "ready")
     assert group.did == ("stop", 1, "peer")
 
 
 @pytest.mark.parametrize("code", [196, 197, 125])
 @pytest.mark.parametrize("state", ["ending", "left"])
-def test_a_fault_of_the_node_is_nobodys_consequence(code: int, state: str) -> None:
+def test_a_fault_of_a_node_ends_all_at_once(code: int, state: str) -> None:
     group = drained()
-    group.says(2, state, end=GroupEnd(code, "v", "a device"))
+    group.reports(2, state, end=GroupEnd(code, "v", "a device"))
     assert (group.phase, group.end) == (Ended, (code, "a device"))
     assert group.order.end is not None
     assert group.order.end.node == "node-2"
 
 
-def test_who_runs_an_older_epoch_or_none_makes_all_start_again() -> None:
+def test_a_member_without_its_command_makes_all_restart() -> None:
     group = running()
-    group.says(2, "ready")
+    group.reports(2, "ready")
     assert group.did == ("stop", 1, None)
     assert group.order.why == "member 2 (node-2) does not run its command"
-    group.says(0, "ready")
-    group.says(1, "ready")
+    group.ready(0, 1)
     assert group.did == ("run", 2, "peer")
 
 
-def test_a_drain_that_does_not_end_ends_all() -> None:
+def test_draining_has_a_deadline() -> None:
     group = drained()
     group.due()
     assert group.end == (195, "member 1 (node-1) was not ready within 11m 15s")
 
 
-def test_who_is_asked_to_leave_disturbs_nobody_until_it_has_left() -> None:
+def test_a_leaving_member_changes_nothing_until_it_has_left() -> None:
     group = running()
-    assert group.says(1, "leaving") == ()
-    group.says(1, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
+    assert group.reports(1, "leaving") == ()
+    group.reports(1, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
     assert (group.phase, group.did) == (Draining, ("stop", 1, None))
 
 
 # --- counts and progress --------------------------------------------------------------------------------------------
 
 
-def test_progress_in_the_epoch_starts_the_counts_anew() -> None:
+def test_progress_resets_the_counts() -> None:
     group = running()
-    (told,) = group.says(2, "running", progressed=True)
-    assert isinstance(told, ReportReceived)
-    assert told.order.progressed
-    assert group.says(1, "running", progressed=True) == ()
-    group.says(1, "stopping", trouble=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
+    (effect,) = group.reports(2, "running", progressed=True)
+    assert isinstance(effect, ReportReceived)
+    assert effect.order.progressed
+    assert group.reports(1, "running", progressed=True) == ()
+    group.reports(1, "stopping", trouble=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
     group.all("ready", trouble=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
     assert (group.order.counts, group.order.progressed) == ((0, 1, 0), False)
     group.all("running")
     assert not group.order.progressed
 
 
-def test_an_order_or_a_loss_leaves_the_counts() -> None:
+def test_a_requested_restart_keeps_the_counts() -> None:
     group = drained()
-    group.says(1, "ready", trouble=NodeFailure("hang", "no step"), counts=(1, 0, 0))
+    group.reports(1, "ready", trouble=NodeFailure("hang", "no step"), counts=(1, 0, 0))
     group.all("running")
-    group.says(0, "stopping", trouble=NodeFailure("manual", "ftctl restart"), counts=(7, 7, 7))
+    group.reports(0, "stopping", trouble=NodeFailure("manual", "ftctl restart"), counts=(7, 7, 7))
     group.all("ready", trouble=NodeFailure("manual", "ftctl restart"))
     assert (group.did, group.order.counts) == (("run", 3, "manual"), (1, 0, 0))
 
 
-def test_still_is_said_when_all_are() -> None:
+def test_still_holds_when_all_members_are_still() -> None:
     group = running()
-    assert group.says(0, "running", still=True) == group.says(1, "running", still=True) == ()
-    group.says(2, "running", still=True)
+    assert group.reports(0, "running", still=True) == group.reports(1, "running", still=True) == ()
+    group.reports(2, "running", still=True)
     assert group.order.still
-    group.says(1, "running")
+    group.reports(1, "running")
     assert not group.order.still
 
 
-def test_a_pause_goes_to_all() -> None:
+def test_a_pause_goes_to_all_members() -> None:
     group = running()
-    group.says(1, "running", paused=float("inf"))
+    group.reports(1, "running", paused=float("inf"))
     assert (group.phase, group.order.paused) == (Steady, float("inf"))
-    assert group.says(0, "running") == ()
-    group.says(1, "running", paused=0.0)
+    assert group.reports(0, "running") == ()
+    group.reports(1, "running", paused=0.0)
     assert group.order.paused == 0.0
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_all_done_is_success_and_one_done_is_not() -> None:
+def test_success_needs_all_members() -> None:
     group = running()
-    assert group.says(0, "done", end=GroupEnd(0, "succeeded", "")) == group.says(1, "done") == ()
-    group.says(2, "done")
+    assert group.reports(0, "done", end=GroupEnd(0, "succeeded", "")) == group.reports(1, "done") == ()
+    group.reports(2, "done")
     assert (group.phase, group.end) == (Ended, (0, "all members have succeeded"))
     assert group.coordinator.deadline is None
 
 
-def test_who_is_done_starts_again_with_the_others() -> None:
+def test_a_member_that_is_done_restarts_with_the_others() -> None:
     group = running()
-    group.says(0, "done")
-    group.says(1, "stopping", trouble=NodeFailure("hang", "no step"))
-    group.says(1, "ready", trouble=NodeFailure("hang", "no step"))
-    group.says(2, "ready")
+    group.reports(0, "done")
+    group.reports(1, "stopping", trouble=NodeFailure("hang", "no step"))
+    group.reports(1, "ready", trouble=NodeFailure("hang", "no step"))
+    group.reports(2, "ready")
     assert group.did == ("stop", 1, "hang")
-    group.says(0, "ready")
+    group.reports(0, "ready")
     assert group.did == ("run", 2, "hang")
 
 
-def test_over_is_final() -> None:
+def test_the_end_is_final() -> None:
     group = running(2)
     group.all("done")
     order = group.order
-    assert group.says(1, "running", 9) == group.gone(1) == group.at(1e6) == group.says(1, "ready", 12, "new") == ()
+    assert (
+        group.reports(1, "running", 9) == group.gone(1) == group.at(1e6) == group.reports(1, "ready", 12, "new") == ()
+    )
     assert group.order is order
 
 
-def test_a_verdict_is_not_replaced_by_a_later_one() -> None:
-    group = running()
-    group.says(2, "left", end=GroupEnd(93, "failure-limit", "x"))
-    order = group.order
-    assert group.says(1, "ending", end=GroupEnd(197, "node-fault", "y")) == ()
-    assert group.says(1, "left", end=GroupEnd(195, "hang-limit", "z")) == ()
-    group.all("done")
-    assert group.order is order
-
-
-def test_who_has_not_left_is_counted() -> None:
+def test_members_that_have_not_left_are_counted() -> None:
     group = running()
     assert group.coordinator.staying == 2
-    group.says(2, "left", end=GroupEnd(0, "succeeded", "", asked=True))
+    group.reports(2, "left", end=GroupEnd(0, "succeeded", "", asked=True))
     assert group.coordinator.staying == 1
     group.gone(1)
     assert group.coordinator.staying == 0
@@ -372,71 +360,68 @@ def test_who_has_not_left_is_counted() -> None:
 @pytest.mark.parametrize(
     "end", [GroupEnd(195, "hang-limit", "x"), GroupEnd(93, "failure-limit", "x"), GroupEnd(94, "no", "x")]
 )
-def test_a_verdict_that_one_has_left_with_is_everybodys(end: GroupEnd) -> None:
+def test_the_verdict_of_a_member_that_left_ends_all(end: GroupEnd) -> None:
     group = running()
-    group.says(2, "left", end=end)
+    group.reports(2, "left", end=end)
     assert group.end == (end.code, "x")
 
 
 @pytest.mark.parametrize("state", ["ending", "left"])
-def test_who_ends_because_it_does_not_hear_rank_0_is_lost_and_decides_nothing(state: str) -> None:
+def test_a_member_without_contact_to_rank_0_is_lost_and_decides_nothing(state: str) -> None:
     """The others keep their containers, and wait for it."""
-    group = running()
-    group.says(1, state, trouble=NodeFailure("peer", "no word"), end=GroupEnd(195, "hang-limit", "no word", cut=True))
-    group.says(0, "ready")
-    group.says(2, "ready")
+    group, cut = running(), GroupEnd(195, "hang-limit", "no reply", cut=True)
+    group.reports(1, state, trouble=NodeFailure("peer", "no reply"), end=cut)
+    group.ready(0, 2)
     if state == "ending":
         assert group.did == ("stop", 1, "peer")
-        group.says(1, "left", end=GroupEnd(195, "hang-limit", "no word", cut=True))
+        group.reports(1, "left", end=cut)
     assert (group.phase, group.did) == (Draining, ("stop", 1, "peer"))
-    group.says(1, "ready", 1, "new", boot="other")  # it has said itself that nothing of it is left
+    group.reports(1, "ready", 1, "new", boot="other")  # it reports itself that its command is dead
     assert group.did == ("run", 2, "peer")
 
 
-def test_rank_0_takes_all_with_it() -> None:
+def test_the_end_of_rank_0_ends_all() -> None:
     group = running()
-    group.says(0, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
+    group.reports(0, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
     assert group.order.end == GroupEnd(
         195, "hang-limit", "member 0 (node-0) has left, and without it the group has no rank 0", "node-0", asked=True
     )
     group = Group()
-    group.says(0, "left", 4, end=GroupEnd(0, "succeeded", "all"))
+    group.reports(0, "left", 4, end=GroupEnd(0, "succeeded", "all"))
     assert group.end == (0, "all")
 
 
-# --- who is lost ----------------------------------------------------------------------------------------------------
+# --- lost members ---------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_stops_all_and_is_waited_for() -> None:
+def test_a_lost_member_stops_all_and_is_waited_for() -> None:
     group = running()
     group.gone(1)
     assert (group.phase, group.did, group.coordinator.deadline) == (Draining, ("stop", 1, None), 700.0)
     assert group.order.why == "member 1 (node-1) is lost: its connection closed"
-    group.says(0, "ready")
-    group.says(2, "ready")
+    group.ready(0, 2)
     assert group.did == ("stop", 1, "peer")
     group.now = 650.0
-    group.says(1, "ready", 0, "new", boot="boot1")
+    group.reports(1, "ready", 0, "new", boot="boot1")
     assert group.did == ("stop", 1, "peer")
-    group.says(1, "ready", 1, "new", boot="boot1")
+    group.reports(1, "ready", 1, "new", boot="boot1")
     assert group.did == ("run", 2, "peer")
 
 
-def test_who_is_not_back_in_time_is_named() -> None:
+def test_a_member_that_is_not_back_in_time_is_named() -> None:
     group = running()
     group.gone(1)
-    group.says(0, "ready")
-    group.says(2, "ready")
+    group.ready(0, 2)
     group.due()
     assert group.end == (195, "member 1 (node-1) is lost and was not back within 10m")
     assert group.order.node == "node-1"
 
 
-def test_who_comes_and_goes_does_not_put_off_the_deadline() -> None:
+def test_a_member_that_comes_and_goes_does_not_extend_the_deadline() -> None:
     group = running()
     group.gone(1)
     group.now = 400.0
-    group.says(1, "ready", 1)
+    group.reports(1, "ready", 1)
     group.gone(1)
     assert group.coordinator.deadline == 700.0
 
@@ -444,13 +429,12 @@ def test_who_comes_and_goes_does_not_put_off_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("closed", "boot", "until"), [(True, "boot1", None), (True, "other", FENCE), (False, "boot1", FENCE)]
 )
-def test_a_new_life_waits_until_the_old_one_cannot_work(closed: bool, boot: str, until: float | None) -> None:
+def test_a_successor_waits_until_its_predecessor_has_ended(closed: bool, boot: str, until: float | None) -> None:
     group = running()
     group.gone(1, closed)
-    group.says(0, "ready")
-    group.says(2, "ready")
+    group.ready(0, 2)
     group.now += 1
-    group.says(1, "ready", 1, "new", boot=boot)
+    group.reports(1, "ready", 1, "new", boot=boot)
     if until is not None:
         assert group.did == ("stop", 1, "peer")
         assert group.coordinator.deadline == 100.0 + until
@@ -458,84 +442,80 @@ def test_a_new_life_waits_until_the_old_one_cannot_work(closed: bool, boot: str,
     assert group.did == ("run", 2, "peer")
 
 
-def test_a_fence_outlives_the_life_that_waited_at_it() -> None:
+def test_a_fence_holds_for_every_successor() -> None:
     group = running()
     group.gone(1, closed=False)
-    group.says(0, "ready")
-    group.says(2, "ready")
-    group.says(1, "ready", 1, "new", boot="other")
+    group.ready(0, 2)
+    group.reports(1, "ready", 1, "new", boot="other")
     group.now += 1
     group.gone(1, closed=True, life="new")
-    group.says(1, "ready", 1, "newer", boot="other")
+    group.reports(1, "ready", 1, "newer", boot="other")
     assert group.did == ("stop", 1, "peer")
     group.at(100.0 + FENCE)
     assert group.did == ("run", 2, "peer")
 
 
-def test_who_left_leaves_no_fence() -> None:
+def test_a_member_that_left_needs_no_fence() -> None:
     group = running()
-    group.says(1, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
+    group.reports(1, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
     group.gone(1)
-    group.says(0, "ready")
-    group.says(2, "ready")
-    group.says(1, "ready", 1, "new", boot="other")
+    group.ready(0, 2)
+    group.reports(1, "ready", 1, "new", boot="other")
     assert group.did == ("run", 2, "peer")
 
 
 @pytest.mark.parametrize(("before", "started"), [(True, False), (False, True)])
-def test_who_waited_for_the_place_of_another_does_not_follow_it(before: bool, started: bool) -> None:
+def test_a_duplicate_does_not_succeed_the_member_at_once(before: bool, started: bool) -> None:
     """A messenger that dies closes the connection too, and the command goes on: a duplicate must not begin beside
     it."""
     group = running()
     group.now = 50.0
     if before:
-        group.says(1, "ready", 0, "other")
+        group.reports(1, "ready", 0, "other")
     group.now = 60.0
     group.gone(1, heard=49.0, shut=58.0)
     group.now = 61.0
-    group.says(0, "ready")
-    group.says(2, "ready")
-    group.says(1, "ready", 1, "other")
+    group.ready(0, 2)
+    group.reports(1, "ready", 1, "other")
     assert (group.order.what == "run") is started
     if not started:
         group.at(60.0 + FENCE)
     assert group.did == ("run", 2, "peer")
 
 
-def test_who_comes_back_before_it_is_missed_is_no_stranger() -> None:
+def test_a_member_that_is_back_before_its_loss_needs_no_fence() -> None:
     group = running()
     group.now = 59.0
-    group.says(1, "ready", 0, "new")  # the connection of the old one closed a second ago
+    group.reports(1, "ready", 0, "new")  # the connection of the old one closed a second ago
     group.now = 60.0
     group.gone(1, heard=57.0, shut=58.0)
-    group.says(0, "ready")
-    group.says(2, "ready")
-    group.says(1, "ready", 1, "new")
+    group.ready(0, 2)
+    group.reports(1, "ready", 1, "new")
     assert group.did == ("run", 2, "peer")
 
 
-def test_after_a_while_it_is_said_who_is_missing() -> None:
+def test_missing_members_are_named_after_a_while() -> None:
     group = Group()
-    group.says(0, "ready")
+    group.reports(0, "ready")
     assert group.order == GroupOrder(0, "wait")
     group.due()
     assert group.order == GroupOrder(0, "wait", "waiting for members 1, 2")
-    group.says(1, "ready")
+    group.reports(1, "ready")
     group.due()
     assert group.order == GroupOrder(0, "wait", "waiting for member 2")
-    group.says(2, "ready")
+    group.reports(2, "ready")
     assert group.order.what == "run"
 
 
-def test_a_place_is_taken_while_its_life_is_there() -> None:
+def test_a_second_member_of_a_rank_is_refused() -> None:
     group = running()
-    (refused,) = group.says(1, "ready", 0, "other", node="elsewhere")
+    (refused,) = group.reports(1, "ready", 0, "other", node="elsewhere")
     assert refused == MemberRefused(1, "other", "member 1 is there already, on node-1")
-    assert group.says(7, "ready", 0) == (MemberRefused(7, "life7", "member 7 does not belong to a group of 3"),)
+    assert group.reports(7, "ready", 0) == (MemberRefused(7, "life7", "member 7 does not belong to a group of 3"),)
     assert group.phase is Steady
 
 
-def test_what_is_older_or_was_said_is_ignored() -> None:
+def test_old_and_repeated_events_are_ignored() -> None:
     group = running()
     before = group.coordinator
     report = before.members[1].report
@@ -545,22 +525,22 @@ def test_what_is_older_or_was_said_is_ignored() -> None:
     assert decide(before, DeadlineReached(1e9)) == (before, ())
 
 
-# --- who has forgotten ----------------------------------------------------------------------------------------------
+# --- a new coordinator ----------------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_forgot_learns_from_those_at_work() -> None:
+def test_a_new_coordinator_adopts_the_running_epoch() -> None:
     group = Group()
     for rank, state in enumerate(("running", "done", "running")):
-        group.says(rank, state, 5, counts=(0, rank, 0), progressed=rank == 2)
+        group.reports(rank, state, 5, counts=(0, rank, 0), progressed=rank == 2)
     assert (group.phase, group.did) == (Steady, ("run", 5, None))
     assert (group.order.counts, group.order.progressed) == ((0, 2, 0), True)
 
 
-def test_a_coordinator_that_forgot_waits_a_moment_for_the_others_and_then_for_those_that_are_lost() -> None:
+def test_a_new_coordinator_waits_for_members_that_have_not_reported() -> None:
     group = Group()
     group.now = 3.0
-    group.says(0, "running", 5)
-    group.says(1, "running", 5)
+    group.reports(0, "running", 5)
+    group.reports(1, "running", 5)
     assert (group.did, group.coordinator.deadline) == (("wait", 5, None), 3.0 + SILENCE)
     group.due()
     assert (group.phase, group.did, group.coordinator.deadline) == (Draining, ("stop", 5, None), 3.0 + SILENCE + WAIT)
@@ -568,140 +548,129 @@ def test_a_coordinator_that_forgot_waits_a_moment_for_the_others_and_then_for_th
     assert group.end == (195, "member 2 is lost and was not back within 10m")
 
 
-def test_trouble_needs_no_memory() -> None:
+def test_a_new_coordinator_handles_a_failure() -> None:
     group = Group()
-    group.says(0, "running", 5)
-    group.says(1, "stopping", 5, trouble=NodeFailure("hang", "no step"))
+    group.reports(0, "running", 5)
+    group.reports(1, "stopping", 5, trouble=NodeFailure("hang", "no step"))
     assert group.did == ("stop", 5, None)
 
 
 def test_a_higher_epoch_wins() -> None:
     group = running()
-    group.says(2, "running", 6)
+    group.reports(2, "running", 6)
     assert (group.phase, group.did) == (Draining, ("stop", 6, None))
     group.all("ready", 6)
     assert group.did == ("run", 7, "peer")
 
 
-def test_who_forgot_cannot_know_whom_a_life_without_past_replaces() -> None:
+def test_a_new_coordinator_fences_members_without_a_past() -> None:
     group = Group()
-    group.says(0, "ready", 5, ran=5)
-    group.says(1, "ready", 5, trouble=NodeFailure("hang", "no step"), counts=(2, 0, 0))
-    group.says(2, "ready", 5)
+    group.reports(0, "ready", 5, ran=5)
+    group.reports(1, "ready", 5, trouble=NodeFailure("hang", "no step"), counts=(2, 0, 0))
+    group.reports(2, "ready", 5)
     group.at(FENCE - 0.1)
     assert (group.did, group.coordinator.deadline) == (("stop", 5, "hang"), FENCE)
     group.due()
     assert (group.did, group.order.counts) == (("run", 6, "hang"), (2, 0, 0))
 
 
-def test_who_forgot_cannot_know_whom_one_that_comes_late_replaces() -> None:
+def test_a_new_coordinator_fences_a_late_member() -> None:
     group = Group()
-    group.says(0, "running", 5)
-    group.says(1, "running", 5)
+    group.reports(0, "running", 5)
+    group.reports(1, "running", 5)
     group.at(SILENCE)
-    group.says(0, "ready", 5)
-    group.says(1, "ready", 5)
-    group.says(2, "ready", 0)
-    group.says(2, "ready", 5)
+    group.reports(0, "ready", 5)
+    group.reports(1, "ready", 5)
+    group.reports(2, "ready", 0)
+    group.reports(2, "ready", 5)
     assert (group.did, group.coordinator.deadline) == (("stop", 5, "peer"), FENCE)
     group.due()
     assert group.did == ("run", 6, "peer")
 
 
-def test_a_silent_life_may_have_worked_on_until_its_lease_was_over() -> None:
+def test_a_silent_member_is_fenced_until_its_lease_is_over() -> None:
     """It hears nobody, and its ranks move: it ends its command `--wait-peer` after it had to be missed."""
     group = running()
     group.now = 100.0 + SILENCE
     group.gone(1, closed=False, heard=100.0)
-    group.says(0, "ready")
-    group.says(2, "ready")
+    group.ready(0, 2)
     group.now += 300
-    group.says(1, "ready", 1, "new", boot="other")
+    group.reports(1, "ready", 1, "new", boot="other")
     assert (group.did, group.coordinator.deadline) == (("stop", 1, "peer"), 100.0 + FENCE)
     group.due()
     assert group.did == ("run", 2, "peer")
 
 
 @pytest.mark.parametrize(("ran", "starts"), [(5, True), (4, False)])
-def test_who_ran_the_newest_epoch_itself_is_in_nobodys_place(ran: int, starts: bool) -> None:
+def test_a_member_that_ran_the_newest_epoch_is_not_fenced(ran: int, starts: bool) -> None:
     """A coordinator that has forgotten trusts it; who ran an older one may have been replaced since."""
     group = Group()
-    group.says(0, "ready", 5)
-    group.says(1, "ready", 5, ran=ran)
-    group.says(2, "ready", 5, ran=5)
+    group.reports(0, "ready", 5)
+    group.reports(1, "ready", 5, ran=ran)
+    group.reports(2, "ready", 5, ran=5)
     assert group.did == (("run", 6, "peer") if starts else ("stop", 5, "peer"))
 
 
-def test_a_higher_epoch_makes_an_older_past_suspicious() -> None:
+def test_a_higher_epoch_fences_members_of_an_older_one() -> None:
     group = Group()
-    group.says(1, "ready", 5, ran=5)
-    group.says(0, "stopping", 5, trouble=NodeFailure("hang", "no step"))
-    group.says(2, "running", 6)
+    group.reports(1, "ready", 5, ran=5)
+    group.reports(0, "stopping", 5, trouble=NodeFailure("hang", "no step"))
+    group.reports(2, "running", 6)
     for rank in (0, 1, 2):
-        group.says(rank, "ready", 6, ran=5 if rank == 1 else 6)
+        group.reports(rank, "ready", 6, ran=5 if rank == 1 else 6)
     assert group.did == ("stop", 6, "peer")
     group.at(FENCE)
     assert group.did == ("run", 7, "peer")
 
 
-def test_what_the_others_met_when_rank_0_was_lost_is_no_verdict() -> None:
+def test_failures_that_follow_the_loss_of_rank_0_are_no_verdict() -> None:
     """Its container is new, and knows of nothing; theirs failed of it."""
     group = Group()
-    group.says(0, "ready", 0)
+    group.reports(0, "ready", 0)
     for rank in (1, 2):
         why = NodeFailure("failure", "exit code 1: connection reset", 60.0)
-        group.says(rank, "ending", 5, trouble=why, end=GroupEnd(1, "failed", "exit code 1"))
-    group.says(0, "ready", 5)
+        group.reports(rank, "ending", 5, trouble=why, end=GroupEnd(1, "failed", "exit code 1"))
+    group.reports(0, "ready", 5)
     assert (group.did, group.order.why) == (("stop", 5, "peer"), "member 0 (node-0) was lost, and has come back")
     for rank in (1, 2):
-        group.says(rank, "ready", 5)
+        group.reports(rank, "ready", 5)
     assert group.did == ("run", 6, "peer")
     for rank in (1, 0):
-        group.says(rank, "ending", 6, trouble=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
-    group.says(2, "stopping", 6)
+        group.reports(rank, "ending", 6, trouble=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
+    group.reports(2, "stopping", 6)
     assert group.end == (1, "exit code 1")  # of this epoch it knows all
 
 
-def test_a_rank_0_that_is_new_explains_nothing_of_the_next_epoch() -> None:
+def test_a_new_rank_0_explains_no_failure_of_the_next_epoch() -> None:
     """That it has not run this one yet is no loss: it has given it."""
     group = Group()
-    group.says(0, "ready", 0)
+    group.reports(0, "ready", 0)
     for rank in (1, 2):
-        group.says(rank, "ready", 5, ran=5)
-    group.says(0, "ready", 5)
+        group.reports(rank, "ready", 5, ran=5)
+    group.reports(0, "ready", 5)
     assert group.did == ("run", 6, "peer")
-    group.says(1, "ending", 6, trouble=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
+    group.reports(1, "ending", 6, trouble=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
     for rank in (0, 2):
-        group.says(rank, "ready", 6, ran=0)
+        group.reports(rank, "ready", 6, ran=0)
     assert group.end == (1, "exit code 1")
 
 
-def test_a_fence_that_is_past_holds_nobody_up() -> None:
-    group = running()
-    group.gone(1, closed=False)
-    group.says(0, "ready")
-    group.says(2, "ready")
-    group.now += FENCE
-    group.says(1, "ready", 1, "new", boot="other")
-    assert group.did == ("run", 2, "peer")
-
-
-def test_counts_that_a_container_brings_along_hold() -> None:
+def test_counts_of_an_earlier_container_hold() -> None:
     group = Group(2)
-    group.says(0, "ready", 0, counts=(0, 0, 2))
-    group.says(1, "ready", 0, counts=(1, 0, 0))
+    group.reports(0, "ready", 0, counts=(0, 0, 2))
+    group.reports(1, "ready", 0, counts=(1, 0, 0))
     assert group.order.counts == (1, 0, 2)
 
 
-# --- who stopped first ----------------------------------------------------------------------------------------------
+# --- the root cause -------------------------------------------------------------------------------------------------
 
 
 def hung(pulses: dict[int, Pulse], *troubles: NodeFailure) -> tuple[str | None, int | None, int | None]:
     group = running()
     for rank, trouble in enumerate(troubles):
-        group.says(rank, "stopping", trouble=trouble, pulses=pulses)
+        group.reports(rank, "stopping", trouble=trouble, pulses=pulses)
     for rank in range(len(troubles), 3):
-        group.says(rank, "ready")
+        group.reports(rank, "ready")
     assert group.order.cause == "hang"
     return group.order.node, group.order.rank, group.order.step
 
@@ -715,11 +684,11 @@ def test_the_lowest_step_is_the_root_cause() -> None:
     assert hung({1: Pulse(8, None, 61.0), 2: Pulse(16, 6, 50.0)}, hang(0, 7)) == ("node-1", 8, None)
 
 
-def test_at_one_step_it_is_who_was_silent_longest() -> None:
+def test_at_equal_steps_the_longest_silence_is_the_root_cause() -> None:
     assert hung({0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0), 2: Pulse(16, 7, 61.0)}, hang(0, 7)) == ("node-1", 8, 7)
 
 
-def test_who_waits_for_others_is_not_the_root_cause() -> None:
+def test_a_rank_that_waits_for_others_is_not_the_root_cause() -> None:
     pulses = {0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0)}
     assert hung(pulses, hang(0, 7), hang(8, 7, waits=True)) == ("node-0", 0, 7)
     assert hung({}, hang(0, 7, waits=True)) == ("node-0", 0, 7)

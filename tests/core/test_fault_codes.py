@@ -43,7 +43,7 @@ def load(name: str) -> Any:
 # The format
 
 
-def test_a_table() -> None:
+def test_a_table_is_parsed() -> None:
     text = "# of a site\n0x80c98002 user  wrong   input # and why\n\n079 critical\nrecovery:reset major\n"
     assert parse(text) == {
         "80C98002": FaultEntry("user", "wrong input"),
@@ -61,7 +61,7 @@ def test_a_table() -> None:
         ("79\x00critical", "line 1"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, why: str) -> None:
+def test_a_malformed_line_is_named(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse(text)
 
@@ -83,11 +83,11 @@ def test_what_is_wrong_is_named(text: str, why: str) -> None:
         ("²", "²"),
     ],
 )
-def test_one_form_of_a_code(code: str, expected: str) -> None:
+def test_codes_have_one_normal_form(code: str, expected: str) -> None:
     assert normal(code) == expected
 
 
-def test_severities_have_the_names_of_modelarts_and_the_earlier_name_of_a_warning_still_holds() -> None:
+def test_severities_have_the_names_of_modelarts_and_one_synonym() -> None:
     text = "1 warning\n2 minor\n3 major\n4 critical\n5 ignore\n6 minor+user"
     assert [entry.severity for entry in parse(text).values()] == [
         *("warning", "minor", "major", "critical", "warning", "minor+user")
@@ -121,7 +121,7 @@ def test_any_text_is_a_table_or_a_value_error(text: str) -> None:
 
 
 @given(code=st.text(alphabet="0123456789aAfFxX[] :z²٣") | st.text())
-def test_one_form_has_no_other(code: str) -> None:
+def test_a_normal_form_is_stable(code: str) -> None:
     assert normal(normal(code)) == normal(code)
     assert normal(f" [{code}] ") == normal(code)
 
@@ -130,7 +130,7 @@ def test_one_form_has_no_other(code: str) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["ascend", "nvidia"])
-def test_every_entry_says_why_and_every_line_is_one(vendor: str) -> None:
+def test_every_line_is_an_entry_with_a_reason(vendor: str) -> None:
     lines = Path(BY_NAME[vendor].faults).read_text(encoding="utf-8").splitlines()
     table = tables.built_in(vendor)
     assert all(entry.why for entry in table.values())
@@ -167,7 +167,7 @@ def test_every_entry_says_why_and_every_line_is_one(vendor: str) -> None:
         ("nvidia", "lost", "critical"),
     ],
 )
-def test_what_is_what(vendor: str, code: str, severity: str) -> None:
+def test_known_codes_have_these_severities(vendor: str, code: str, severity: str) -> None:
     assert look_up(tables.built_in(vendor), code).severity == severity
 
 
@@ -192,7 +192,7 @@ def test_every_ascend_code_has_the_severity_of_its_level() -> None:
 
 
 @shared
-def test_no_sentence_of_the_sources_is_ours() -> None:
+def test_no_sentence_is_copied_from_the_sources() -> None:
     theirs = {cause["cause_en"].lower() for cause in load("ascend-codes-joined.json").values()}
     assert not theirs & {entry.why.lower() for entry in tables.built_in("ascend").values()}
 

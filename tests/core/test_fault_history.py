@@ -34,7 +34,7 @@ NOW = Clock(1e9, "this", 50 * HOUR)
         (Clock(1e9 - HOUR, "this", 51 * HOUR), 0.0),
     ],
 )
-def test_how_long_ago(then: Clock, seconds: float) -> None:
+def test_age_across_boots_and_clock_changes(then: Clock, seconds: float) -> None:
     assert age(then, NOW) == seconds
 
 
@@ -46,7 +46,7 @@ def fault(hours: float, node: str = "n", device: str = "gpu0", code: str = "46")
     return Occurrence(node, device, code, "major", Clock(1e9 + hours * HOUR, "this", hours * HOUR))
 
 
-def test_the_same_code_on_the_same_chip_of_the_same_node_within_a_day() -> None:
+def test_occurrences_of_a_day_on_one_device_count() -> None:
     others = [fault(1, node="m"), fault(1, device="gpu1"), fault(1, node="m", code="48")]
     assert times_in_a_row([fault(0), fault(1), *others, fault(24)], fault(24)) == 3
     assert times_in_a_row([fault(0), fault(1), fault(24.001)], fault(24.001)) == 2
@@ -54,7 +54,7 @@ def test_the_same_code_on_the_same_chip_of_the_same_node_within_a_day() -> None:
     assert DAY == 24 * HOUR
 
 
-def test_another_code_on_that_chip_ends_the_row() -> None:
+def test_another_code_on_the_device_ends_the_row() -> None:
     row = [fault(0), fault(1), fault(2, code="48"), fault(3), fault(4, code="48", device="gpu1"), fault(5)]
     assert times_in_a_row(row, fault(5)) == 2
     assert times_in_a_row([*row, fault(6)], fault(6)) == 3
@@ -63,7 +63,7 @@ def test_another_code_on_that_chip_ends_the_row() -> None:
     )
 
 
-def test_each_is_kept_once_as_it_was_heard_of_and_the_last_of_many() -> None:
+def test_occurrences_are_kept_once_in_order_and_bounded() -> None:
     assert merge([fault(2), fault(1)], [fault(1), fault(3)]) == (fault(2), fault(1), fault(3))
     assert merge([fault(9)], [fault(1)]) == (fault(9), fault(1))
     many = [fault(n) for n in range(KEPT + 5)]
@@ -86,25 +86,25 @@ def schedule(number: int, *flags: str, step: int | None = None, key: str = "k") 
         ([schedule(1, "failed"), schedule(2), schedule(3, "failed")], 2),  # stopped from outside, or never heard of
     ],
 )
-def test_schedules_in_vain(schedules: list[Schedule], row: int) -> None:
+def test_vain_schedules_are_counted(schedules: list[Schedule], row: int) -> None:
     assert vain_schedules(schedules) == row
 
 
-def test_tasks_of_a_job_share_a_schedule_and_what_one_reached_counts_for_all() -> None:
-    told = [schedule(1, "failed", step=3), schedule(1, "progressed", step=7), schedule(2, "failed"), schedule(3)]
-    (first, second) = schedules_before(told, 3)
+def test_tasks_of_a_job_share_a_schedule() -> None:
+    schedules = [schedule(1, "failed", step=3), schedule(1, "progressed", step=7), schedule(2, "failed"), schedule(3)]
+    (first, second) = schedules_before(schedules, 3)
     assert (first.best_step, first.progressed, first.failed) == (7, True, True)
     assert second == schedule(2, "failed")
 
 
-def test_another_job_that_used_the_folder_before_is_another_past() -> None:
-    told = [schedule(1, "progressed"), schedule(2, "failed"), schedule(3, "failed"), schedule(1, "failed")]
-    assert schedules_before(told, 2) == (schedule(1, "failed"),)
-    assert schedules_before(told, 1) == ()
+def test_schedules_of_an_earlier_job_are_left_out() -> None:
+    schedules = [schedule(1, "progressed"), schedule(2, "failed"), schedule(3, "failed"), schedule(1, "failed")]
+    assert schedules_before(schedules, 2) == (schedule(1, "failed"),)
+    assert schedules_before(schedules, 1) == ()
 
 
 @given(st.lists(st.builds(schedule, st.integers(0, 9), st.sampled_from(["failed", "progressed", "faulted"]))))
-def test_the_past_is_before_this_schedule_and_in_order(told: list[Schedule]) -> None:
-    numbers = [one.number for one in schedules_before(told, 5)]
+def test_earlier_schedules_are_in_order(schedules: list[Schedule]) -> None:
+    numbers = [one.number for one in schedules_before(schedules, 5)]
     assert all(number < 5 for number in numbers)
     assert numbers == sorted(set(numbers))

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: told by stories, and under an adversary no instant is counted twice or not at all."""
+"""Where the time of a run goes: by examples, and under an adversary, where each instant is counted exactly once."""
 
 import os
 from itertools import pairwise
@@ -79,27 +79,27 @@ class Run:
 # --- one attempt ------------------------------------------------------------------------------------------------------
 
 
-def test_the_time_to_the_first_beat_is_the_startup() -> None:
+def test_startup_ends_at_the_first_heartbeat() -> None:
     run = Run().starts(100.0, launching=1.0).steps((110.0, 0), (130.0, 5))
     run.check(wall=30.0, kept=0.0, startup=10.0)
     run.dies(140.0, 0, dead=2.0).check(wall=42.0, kept=30.0, startup=10.0, stopping=2.0)
 
 
-def test_the_first_beat_was_when_it_moved_not_when_it_was_seen() -> None:
+def test_startup_ends_when_a_rank_moved_and_not_when_that_was_read() -> None:
     ranks = (Rank(0, 100, moved_at=9.0), Rank(1, 101, moved_at=6.0), Rank(2, 102))
     Run().starts(0.0).happens(ev.BeatsRead(10.0, ranks)).check(wall=10.0, kept=0.0, startup=6.0)
 
 
-def test_a_command_that_never_beats_has_no_startup() -> None:
+def test_a_command_without_heartbeats_has_no_startup() -> None:
     run = Run().starts(0.0, launching=1.0)
     run.happens(ev.BeatsRead(5.0, (Rank(0, 100),))).dies(20.0, 0).check(wall=20.0, kept=20.0)
 
 
-def test_what_cannot_be_executed_did_no_work() -> None:
+def test_a_command_that_cannot_be_executed_did_no_work() -> None:
     Run().happens(ev.Started(0.0), ev.SpawnFailed(1.0, 127, "no")).check(wall=1.0, kept=0.0, startup=1.0)
 
 
-def test_a_suspicion_that_is_cleared_costs_nothing() -> None:
+def test_a_cleared_suspicion_costs_nothing() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     assert isinstance(run.job.phase, Suspect)
     run.steps((70.0, 2)).dies(80.0, 0).check(wall=80.0, kept=80.0)
@@ -111,7 +111,7 @@ def test_a_hang_counts_from_the_last_movement_to_the_verdict() -> None:
     assert run.figures().pending == pytest.approx(90.0)
 
 
-def test_the_verdict_without_evidence_in_time_is_one() -> None:
+def test_a_verdict_without_evidence_counts_as_a_hang() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(60.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     run.happens(ev.DeadlineReached(90.0)).check(wall=90.0, kept=0.0, hang=90.0)
 
@@ -119,19 +119,13 @@ def test_the_verdict_without_evidence_in_time_is_one() -> None:
 @pytest.mark.parametrize(
     "event", [ev.CommandExited(70.0, 9), ev.SignalReceived(70.0, 15, True), ev.RestartRequested(70.0)]
 )
-def test_a_suspect_that_ends_otherwise_did_not_hang(event: ev.Event) -> None:
+def test_a_suspect_that_ends_by_itself_did_not_hang(event: ev.Event) -> None:
     run = Run(FAILURES).starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     run.happens(event)
     assert "hang" not in run.lost()
 
 
-def test_a_second_suspicion_is_about_its_own_silence() -> None:
-    run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
-    run.steps((70.0, 2)).hangs(70.0, 135.0, 140.0, step=2)
-    run.check(wall=140.0, kept=0.0, hang=70.0)
-
-
-def test_another_suspect_in_place_of_the_first_has_a_silence_of_its_own() -> None:
+def test_each_suspect_is_counted_from_its_own_last_movement() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(65.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     other = (Rank(0, 100, moved_at=66.0, step=2), Rank(1, 101, moved_at=20.0, step=1))
     run.happens(ev.BeatsRead(85.0, other))
@@ -140,7 +134,7 @@ def test_another_suspect_in_place_of_the_first_has_a_silence_of_its_own() -> Non
     run.happens(ev.EvidenceCollected(90.0, other)).check(wall=90.0, kept=0.0, hang=70.0)
 
 
-def test_a_tree_that_did_nothing_hung_since_then() -> None:
+def test_an_idle_tree_hung_since_its_last_work() -> None:
     policy = MINUTE._replace(limits=MINUTE.limits._replace(idle=20.0, idle_given=True))
     run = Run(policy).starts(0.0)
     for at in (10.0, 20.0, 30.0, 40.0, 50.0):
@@ -150,7 +144,7 @@ def test_a_tree_that_did_nothing_hung_since_then() -> None:
     run.happens(ev.EvidenceCollected(55.0, ())).check(wall=55.0, kept=0.0, hang=45.0)
 
 
-def test_no_beat_at_all_is_a_hang_not_a_startup() -> None:
+def test_a_missing_first_heartbeat_is_a_hang_and_no_startup() -> None:
     policy = MINUTE._replace(limits=MINUTE.limits._replace(start=30.0, start_given=True))
     run = Run(policy).starts(0.0, launching=1.0).happens(ev.BeatsRead(31.0, ()), ev.EvidenceCollected(35.0, ()))
     run.check(wall=35.0, kept=0.0, hang=34.0)
@@ -181,7 +175,7 @@ LOST = {"hang": 70.0, "stopping": 4.0}
         (61, 0.0),
     ],
 )
-def test_the_steps_that_it_does_again_are_lost(step: int, redone: float) -> None:
+def test_repeated_steps_are_lost(step: int, redone: float) -> None:
     run = hung(*POINTS)
     run.check(wall=175.0, kept=0.0, startup=10.0, **LOST)
     run.steps((180.0, step))
@@ -189,35 +183,35 @@ def test_the_steps_that_it_does_again_are_lost(step: int, redone: float) -> None
     run.check(wall=180.0, kept=90.0 - redone, startup=16.0, **lost)
 
 
-def test_it_begins_anew_before_the_first_step_that_was_seen() -> None:
+def test_all_work_is_lost_where_the_next_attempt_begins_before_the_first_step_seen() -> None:
     hung((10.0, 5), (20.0, 10), (100.0, 60)).steps((180.0, 4)).check(
         wall=180.0, kept=0.0, startup=16.0, redone=90.0, **LOST
     )
 
 
-def test_work_before_the_first_step_of_all_is_kept_with_that_step() -> None:
+def test_work_before_the_first_step_is_kept_with_that_step() -> None:
     run = Run().starts(0.0).happens(ev.BeatsRead(10.0, (Rank(0, 100, moved_at=10.0),))).steps((30.0, 5))
     run.hangs(30.0, 91.0, 100.0, step=5).happens(ev.TreeEnded(100.0), ev.CommandSpawned(100.0, 200)).steps((100.0, 5))
     run.check(wall=100.0, kept=20.0, startup=10.0, hang=70.0)
 
 
-def test_beats_alone_do_not_tell_how_far_it_goes_back() -> None:
+def test_heartbeats_without_a_step_leave_earlier_work_undecided() -> None:
     run = hung(*POINTS).happens(ev.BeatsRead(190.0, (Rank(0, 200, moved_at=180.0),)))
     assert "redone" not in run.lost()
     run.steps((200.0, 60)).check(wall=200.0, kept=90.0, startup=16.0, **LOST)
 
 
-def test_an_attempt_without_a_step_decides_nothing_of_the_one_before() -> None:
+def test_an_attempt_without_a_step_leaves_earlier_work_undecided() -> None:
     run = hung(*POINTS).happens(ev.RestartRequested(178.0), ev.TreeEnded(178.0), ev.CommandSpawned(178.0, 300))
     run.check(wall=178.0, kept=0.0, startup=14.0, **LOST)
     run.steps((180.0, 30)).check(wall=180.0, kept=30.0, startup=16.0, redone=60.0, **LOST)
 
 
-def test_a_job_that_succeeds_without_another_step_kept_all() -> None:
+def test_success_without_another_step_keeps_all_work() -> None:
     hung(*POINTS).dies(178.0, 0).check(wall=178.0, kept=94.0, startup=10.0, **LOST)
 
 
-def test_where_nothing_is_reported_all_of_it_is_lost() -> None:
+def test_all_work_is_lost_where_nothing_is_reported() -> None:
     run = Run(FAILURES).starts(0.0).dies(50.0, dead=1.0)
     run.happens(ev.DeadlineReached(55.0)).check(wall=55.0, kept=0.0, startup=50.0, stopping=1.0, waiting=4.0)
     run.happens(ev.CommandSpawned(56.0, 200)).dies(60.0, 0).check(
@@ -225,7 +219,7 @@ def test_where_nothing_is_reported_all_of_it_is_lost() -> None:
     )
 
 
-def test_what_came_after_the_newest_checkpoint_is_lost() -> None:
+def test_work_after_the_newest_checkpoint_is_lost() -> None:
     run = Run().starts(0.0).steps((10.0, 0), (40.0, 30)).steps((60.0, 40), checkpoint_step=40)
     run.check(wall=60.0, kept=50.0, startup=10.0)
     run.steps((100.0, 60), checkpoint_step=40).hangs(100.0, 161.0, 170.0, step=60, checkpoint_step=40)
@@ -234,7 +228,7 @@ def test_what_came_after_the_newest_checkpoint_is_lost() -> None:
     run.steps((180.0, 50)).check(wall=180.0, kept=50.0, startup=16.0, redone=40.0, **LOST)
 
 
-def test_a_checkpoint_once_is_enough_to_judge_by_them() -> None:
+def test_one_checkpoint_is_enough_for_checkpoints_to_decide() -> None:
     run = Run().starts(0.0).steps((0.0, 0)).steps((20.0, 5), checkpoint_step=5).hangs(20.0, 81.0, 81.0, step=5)
     run.happens(ev.TreeEnded(81.0), ev.CommandSpawned(81.0, 200)).steps((81.0, 5), (100.0, 9)).hangs(
         100.0, 161.0, 161.0, 9
@@ -243,14 +237,14 @@ def test_a_checkpoint_once_is_enough_to_judge_by_them() -> None:
     run.check(wall=161.0, kept=20.0, hang=122.0, redone=19.0)
 
 
-def test_a_checkpoint_while_it_is_being_ended_keeps_the_work() -> None:
+def test_a_checkpoint_while_stopping_keeps_the_work() -> None:
     run = Run().starts(0.0).steps((10.0, 0)).happens(ev.RestartRequested(50.0))
     run.steps((55.0, 40), checkpoint_step=40).happens(ev.TreeEnded(56.0))
     run.check(wall=56.0, kept=40.0, startup=10.0, stopping=6.0)
     assert run.figures().restarts == RestartCounts(manual=1)._asdict()
 
 
-def test_a_checkpoint_of_others_does_not_keep_the_silence_of_a_suspect() -> None:
+def test_a_checkpoint_of_another_rank_does_not_keep_the_silence_of_a_suspect() -> None:
     def ranks(checkpoint: int | None) -> tuple[Rank, ...]:
         return (
             Rank(0, 100, moved_at=60.0, step=9, checkpoint_step=checkpoint),
@@ -269,7 +263,7 @@ def test_a_checkpoint_file_keeps_the_work_up_to_it() -> None:
     run.check(wall=83.0, kept=53.0, waiting=4.0, redone=26.0)
 
 
-def test_what_no_late_file_keeps_is_lost() -> None:
+def test_work_that_no_late_file_keeps_is_lost() -> None:
     run = Run(FAILURES).starts(0.0).happens(ev.CheckpointSaved(50.0, "/c", 50.0)).dies(70.0)
     run.happens(ev.DeadlineReached(74.0), ev.CommandSpawned(74.0, 200), ev.BeatsRead(83.0, ())).check(
         wall=83.0, kept=50.0, waiting=4.0
@@ -277,19 +271,19 @@ def test_what_no_late_file_keeps_is_lost() -> None:
     run.happens(ev.BeatsRead(84.0, ())).check(wall=84.0, kept=50.0, waiting=4.0, redone=20.0)
 
 
-def test_a_checkpoint_file_that_is_told_late_keeps_the_work_of_the_attempt_before() -> None:
+def test_a_checkpoint_file_reported_late_keeps_the_work_of_the_attempt_before() -> None:
     run = Run(FAILURES).starts(0.0).steps((0.0, 5)).happens(ev.CheckpointSaved(10.0, "/c", 10.0)).dies(70.0)
     run.happens(ev.DeadlineReached(74.0), ev.CommandSpawned(74.0, 200), ev.CheckpointSaved(75.0, "/d", 69.0))
     run.check(wall=75.0, kept=70.0, waiting=4.0)
     run.steps((75.0, 6)).check(wall=75.0, kept=70.0, waiting=4.0, startup=1.0)
 
 
-def test_a_checkpoint_file_while_waiting_is_of_the_attempt_before() -> None:
+def test_a_checkpoint_file_while_waiting_belongs_to_the_attempt_before() -> None:
     run = Run(FAILURES).starts(0.0).dies(70.0, dead=2.0).happens(ev.CheckpointSaved(73.0, "/c", 70.0))
     run.check(wall=73.0, kept=70.0, stopping=2.0, waiting=1.0)
 
 
-def test_a_file_that_our_kill_cut_off_keeps_nothing() -> None:
+def test_a_file_cut_off_by_a_kill_keeps_nothing() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).happens(ev.RestartRequested(50.0))
     run.happens(ev.CheckpointSaved(51.0, "/c", 51.0, renamed=False), ev.TreeEnded(52.0))
     assert run.figures().kept == 0
@@ -298,7 +292,7 @@ def test_a_file_that_our_kill_cut_off_keeps_nothing() -> None:
 # --- between attempts, and at the end ---------------------------------------------------------------------------------
 
 
-def test_healing_the_platform_and_the_backoff() -> None:
+def test_healing_and_waiting_for_the_platform_are_counted_apart() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).steps((20.0, 5), checkpoint_step=5)
     run.happens(
         ev.FaultReported(20.0, Fault("gpu0", "X", "major")), ev.TreeEnded(21.0), ev.StartHeld(30.0, "it flushes")
@@ -311,20 +305,7 @@ def test_healing_the_platform_and_the_backoff() -> None:
     assert run.figures().restarts == RestartCounts(fault=1)._asdict()
 
 
-def test_devices_that_are_not_free_yet_are_part_of_the_stop() -> None:
-    run = Run(MINUTE._replace(device_timeout=30.0)).starts(0.0).steps((0.0, 1)).happens(ev.RestartRequested(5.0))
-    run.happens(ev.TreeEnded(6.0), ev.DevicesReleased(9.0)).check(wall=9.0, kept=0.0, stopping=4.0)
-    assert run.figures().restarts == RestartCounts(manual=1)._asdict()
-
-
-def test_the_platform_is_waited_for_at_the_first_start_too() -> None:
-    run = Run(MINUTE._replace(asks_platform=True)).happens(
-        ev.Started(0.0), ev.StartHeld(3.0, None), ev.CommandSpawned(3.0, 100)
-    )
-    run.dies(10.0, 0).check(wall=10.0, kept=7.0, waiting=3.0)
-
-
-def test_after_an_escalation_what_came_after_the_last_checkpoint_is_lost() -> None:
+def test_work_after_the_last_checkpoint_is_lost_with_an_escalation() -> None:
     policy = MINUTE._replace(max_restarts=0)
     run = Run(policy).starts(0.0).steps((0.0, 0)).steps((30.0, 5), checkpoint_step=5).steps((40.0, 7))
     run.hangs(40.0, 101.0, 101.0, step=7).happens(ev.TreeEnded(102.0))
@@ -333,53 +314,36 @@ def test_after_an_escalation_what_came_after_the_last_checkpoint_is_lost() -> No
     assert run.figures(now=500.0) == run.figures()
 
 
-def test_after_an_escalation_without_checkpoints_the_last_attempt_was_for_nothing() -> None:
+def test_an_escalation_without_checkpoints_loses_the_last_attempt() -> None:
     run = Run(MINUTE._replace(max_restarts=1)).starts(0.0).steps((0.0, 0), (40.0, 7)).hangs(40.0, 101.0, 101.0, 7)
     run.happens(ev.TreeEnded(101.0), ev.CommandSpawned(101.0, 200)).steps((101.0, 7)).hangs(101.0, 162.0, 162.0, 7)
     run.happens(ev.TreeEnded(162.0)).check(wall=162.0, kept=40.0, hang=122.0)
 
 
-def test_an_escalation_before_the_next_step_loses_the_attempt_before_too() -> None:
+def test_an_escalation_before_the_next_step_also_loses_the_attempt_before() -> None:
     hung(*POINTS).dies(178.0).check(wall=178.0, kept=0.0, startup=14.0, redone=90.0, **LOST)
 
 
 @pytest.mark.parametrize(("code", "kept"), [(0, 55.0), (3, 0.0)])
-def test_a_stop_from_outside_is_work_until_it_ends_and_may_have_been_saved(code: int, kept: float) -> None:
+def test_a_stop_from_outside_counts_as_work_that_may_have_been_saved(code: int, kept: float) -> None:
     run = Run().starts(0.0).steps((0.0, 0)).happens(ev.SignalReceived(50.0, 15, True)).dies(55.0, code)
     run.check(wall=55.0, kept=kept)
     assert run.figures().goodput == 1
 
 
-def test_what_stood_in_a_pause_is_lost_and_what_went_on_is_not() -> None:
+def test_only_the_time_without_movement_in_a_pause_is_lost() -> None:
     run = Run().starts(0.0).steps((10.0, 0)).happens(ev.PauseRequested(20.0)).steps((25.0, 9))
     run.happens(ev.ResumeRequested(40.0)).dies(50.0, 0, dead=5.0)
     run.check(wall=55.0, kept=25.0, startup=10.0, paused=15.0, stopping=5.0)
 
 
-def test_a_pause_in_which_all_ended_is_what_it_would_be_without() -> None:
-    run = Run(FAILURES).starts(0.0).steps((0.0, 0)).happens(ev.PauseRequested(5.0, None, 3.0)).dies(20.0, 1, dead=5.0)
-    assert run.job.paused is None
-    assert run.lost() == {"stopping": 5.0}
-
-
-def test_what_the_user_halts_is_paused() -> None:
+def test_time_under_job_control_is_paused() -> None:
     run = Run().starts(0.0).steps((0.0, 0)).happens(ev.CommandStopped(10.0, 20))
     assert run.lost(now=15.0) == {"paused": 5.0}
     run.happens(ev.CommandContinued(40.0)).dies(50.0, 0).check(wall=50.0, kept=20.0, paused=30.0)
 
 
-def test_the_end_of_what_was_halted_is_no_pause() -> None:
-    run = (
-        Run()
-        .starts(0.0)
-        .steps((0.0, 0))
-        .happens(ev.CommandStopped(10.0, 20), ev.SignalReceived(20.0, 15, True))
-        .dies(26.0, 0)
-    )
-    run.check(wall=26.0, kept=16.0, paused=10.0)
-
-
-def test_an_end_that_was_held_back_counts_nothing_twice() -> None:
+def test_an_exit_reported_late_counts_nothing_twice() -> None:
     run = Run(FAILURES).starts(0.0).steps((0.0, 0)).happens(ev.BeatsRead(11.0, (Rank(0, 100, moved_at=11.0, step=1),)))
     run.happens(ev.CommandExited(10.0, 1), ev.TreeEnded(12.0)).check(wall=12.0, kept=0.0, stopping=1.0)
 
@@ -388,7 +352,7 @@ def test_an_end_that_was_held_back_counts_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("start", [5.0, 5000.0], ids=["of another boot", "of this one"])
-def test_the_next_ftrun_goes_on_with_the_account_and_counts_no_time_between(start: float) -> None:
+def test_the_next_ftrun_continues_the_account_without_the_time_between(start: float) -> None:
     first = Run().starts(1000.0).steps((1010.0, 0), (1060.0, 50))
     second = Run(ledger=first.job.ledger).happens(ev.Started(start))
     second.check(wall=60.0, kept=0.0, startup=10.0)
@@ -398,33 +362,11 @@ def test_the_next_ftrun_goes_on_with_the_account_and_counts_no_time_between(star
     assert second.figures().restarts == RestartCounts()._asdict(), "no restart of ours"
 
 
-def test_a_signal_before_the_start_uses_no_time_of_another_boot() -> None:
-    before = Run().starts(1000.0).steps((1010.0, 0), (1060.0, 50)).job.ledger
-    run = Run(MINUTE._replace(shared=True), before).happens(ev.SignalReceived(5.0, 15, True), ev.VerdictShared(7.0))
-    assert isinstance(run.job.phase, Done)
-    run.check(wall=62.0, kept=0.0, startup=10.0, waiting=2.0)
-
-
-def test_nothing_runs_before_the_start() -> None:
-    run = Run(ledger=Run().starts(1000.0).job.ledger).happens(ev.PauseRequested(5.0))
-    assert run.figures(now=100.0).wall == 0
-    run.happens(ev.ResumeRequested(20.0), ev.Started(30.0), ev.CommandSpawned(31.0, 100)).check(wall=1.0, kept=0.0)
-
-
-def test_restarts_add_up() -> None:
-    run = Run(FAILURES).starts(0.0).steps((0.0, 0))
-    run.happens(ev.RestartRequested(1.0), ev.TreeEnded(1.0), ev.CommandSpawned(1.0, 2)).dies(2.0)
-    run.happens(ev.DeadlineReached(6.0), ev.CommandSpawned(6.0, 3)).steps((6.0, 0)).hangs(6.0, 67.0, 67.0, 0).happens(
-        ev.TreeEnded(67.0)
-    )
-    assert run.figures().restarts == RestartCounts(hang=1, failure=1, manual=1)._asdict()
-
-
 # --- the trace --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("looks", [10, 64, 65, 129, 2000])
-def test_a_trace_is_small_and_still_tells_when_a_step_was_reached(looks: int) -> None:
+def test_a_bounded_trace_still_dates_each_step(looks: int) -> None:
     """Steps that take ever longer: what the trace tells of each is near to what was."""
     seen = [(7.0 * look + 0.002 * look * look, 3 * look) for look in range(looks)]
     run = Run(MINUTE._replace(limits=MINUTE.limits._replace(hang=None))).starts(0.0).steps(*seen)
@@ -449,40 +391,36 @@ def test_the_first_time_that_a_step_was_reached_counts() -> None:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def told(wall: float, kept: float, **lost: float) -> str:
+def summarized(wall: float, kept: float, **lost: float) -> str:
     return summary(figures(Account(wall=wall, kept=kept, lost=LostTime(**lost))))
 
 
-def test_a_sentence_for_the_last_line() -> None:
+def test_summary_of_the_last_line() -> None:
     lost = {"hang": 300.0, "redone": 125.0, "startup": 60.0, "stopping": 30.0}
-    text = told(7380.0, 6865.0, **lost)
+    text = summarized(7380.0, 6865.0, **lost)
     assert text == "goodput 93% of 2h 3m; lost 8m 35s: 5m hang, 2m 5s redone, 60s startup"
-    assert told(720.0, 720.0) == "goodput 100% of 12m"
-    assert told(720.0, 719.9, stopping=0.1) == "goodput 100% of 12m", "not worth a word"
-    assert told(10000.0, 9980.0, hang=20.0) == "goodput >99% of 2h 46m; lost 20s: 20s hang"
-    assert told(5.0, 0.0, redone=5.0) == "goodput 0% of 5s; lost 5s: 5s redone"
-    assert told(0.02, 0.0, redone=0.02) == "goodput 0% of 0s"
-    assert told(0.0, 0.0) == ""
-    assert told(12.0, 0.0, startup=12.0) == "lost 12s", "nobody knows: nothing has moved"
+    assert summarized(720.0, 720.0) == "goodput 100% of 12m"
+    assert summarized(720.0, 719.9, stopping=0.1) == "goodput 100% of 12m", "not worth a word"
+    assert summarized(10000.0, 9980.0, hang=20.0) == "goodput >99% of 2h 46m; lost 20s: 20s hang"
+    assert summarized(5.0, 0.0, redone=5.0) == "goodput 0% of 5s; lost 5s: 5s redone"
+    assert summarized(0.02, 0.0, redone=0.02) == "goodput 0% of 0s"
+    assert summarized(0.0, 0.0) == ""
+    assert summarized(12.0, 0.0, startup=12.0) == "lost 12s", "nobody knows: nothing has moved"
 
 
-def test_what_is_pending_counts_as_kept_while_it_runs() -> None:
+def test_pending_work_counts_as_kept_while_it_runs() -> None:
     run = Run().starts(0.0).steps((10.0, 0))
     found = run.figures(now=40.0)
     assert (found.wall, found.kept, found.pending, found.goodput) == (40.0, 0.0, 30.0, 0.75)
     assert run.figures(now=5.0).wall == 10.0, "never before what is counted"
 
 
-def test_what_has_never_moved_has_no_goodput_and_nothing_of_it_is_redone() -> None:
+def test_an_attempt_that_never_moved_has_no_goodput() -> None:
     run = Run().starts(0.0)
     assert run.figures(now=40.0).goodput is None
     run.happens(ev.CommandExited(12.0, code=1), ev.TreeEnded(12.0))
     found = run.figures()
     assert (found.lost["redone"], found.lost["startup"], found.goodput) == (0.0, 12.0, None)
-
-
-def test_before_any_time_has_passed_nobody_knows() -> None:
-    assert Run().figures() == Figures(0.0, 0.0, LostTime()._asdict(), 0.0, None, RestartCounts()._asdict())
 
 
 # --- the adversary ----------------------------------------------------------------------------------------------------

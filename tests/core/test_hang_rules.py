@@ -14,7 +14,7 @@ def test_every_rule_has_an_entry() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_an_entry_says_everything(name: Rule) -> None:
+def test_an_entry_is_complete(name: Rule) -> None:
     rule: HangRule = RULES[name]
     found = Finding(name, 3, 41.2, 38.0, 120, "evaluation")
     assert rule.meaning

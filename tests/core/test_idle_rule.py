@@ -18,7 +18,7 @@ def found(*ranks: Rank, since: float = 0.0, now: float = 10.0, limits: Limits = 
     return assess(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, idle=idle), now, limits).finding
 
 
-def test_a_tree_that_does_nothing_is_idle() -> None:
+def test_a_tree_without_work_is_idle() -> None:
     finding = found()
     assert finding is not None
     assert (finding.rule, finding.rank, finding.age, finding.limit, finding.pid) == ("idle", None, 10.0, 4.0, 100)
@@ -27,7 +27,7 @@ def test_a_tree_that_does_nothing_is_idle() -> None:
     assert found(limits=LIMITS._replace(idle_given=False)) is None, "by itself only where an accelerator is used"
 
 
-def test_a_movement_is_work_also_of_a_rank_that_has_ended_since() -> None:
+def test_a_movement_is_work_also_of_a_rank_that_has_ended() -> None:
     moved = Rank(0, 100, moved_at=7.0)
     assert found(moved) is None
     assert found(moved._replace(done=True)) is None
@@ -35,7 +35,7 @@ def test_a_movement_is_work_also_of_a_rank_that_has_ended_since() -> None:
     assert found(moved._replace(moved_at=5.0)) is not None
 
 
-def test_time_in_sections_is_no_silence() -> None:
+def test_time_in_sections_is_not_idle() -> None:
     moved = Rank(0, 100, moved_at=1.0)
     assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0),))) is None
     assert found(moved._replace(credit=6.0)) is None, "one that was closed"
@@ -43,12 +43,12 @@ def test_time_in_sections_is_no_silence() -> None:
     assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0, side=True),))) is not None
 
 
-def test_quiet_is_known_after_some_samples() -> None:
+def test_idleness_needs_some_samples() -> None:
     works, quiet, unknown = Idle(), Idle(since=2.0, quiet=QUIET), Idle(since=2.0, quiet=QUIET[:2])
     assert [idle_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
 
 
-def test_devices_hold_still_also_where_something_is_written() -> None:
+def test_devices_are_unchanged_also_where_logs_are_written() -> None:
     """The rule over all containers, of which each says this of itself."""
     idle = Idle()
     for second in range(1, 7):
@@ -61,7 +61,7 @@ def test_devices_hold_still_also_where_something_is_written() -> None:
     assert unchanged_for(idle._replace(accelerator=False), 10.0) == 0.0
 
 
-def test_where_all_containers_hold_still_it_is_judged_by_that() -> None:
+def test_the_group_rule_needs_all_containers_unchanged() -> None:
     still = Idle(accelerator=True, looks=QUIET, still=2.0)
     assert assess(Attempt(1, idle=still), 10.0, LIMITS).finding is None
     assert assess(Attempt(1, idle=still, everywhere=True), 10.0, LIMITS).finding is not None
@@ -78,7 +78,7 @@ def test_evidence_raises_the_limit_of_all_containers() -> None:
     assert after.phase.attempt.idle.still_raised == 16.0
 
 
-def test_what_is_written_does_not_clear_a_suspicion_of_all_containers() -> None:
+def test_writes_do_not_clear_a_suspicion_of_the_group() -> None:
     spins = DeviceUse("GPU-1", util=100.0, memory_util=0.0, power=80.0)
     idle = Idle(accelerator=True, looks=QUIET, still=2.0)
     attempt = Attempt(1, pid=100, idle=idle, everywhere=True)
@@ -96,7 +96,7 @@ def sampled(job: Job, at: float, policy: Policy, cpu: float = 0.0) -> Job:
     return decide(job, ev.TreeSampled(at, TreeSample(at, 1.0, cpu, 0.0)), policy)[0]
 
 
-def test_from_the_first_quiet_sample_to_the_verdict_and_what_clears_it() -> None:
+def test_an_idle_tree_from_the_first_sample_to_the_verdict() -> None:
     policy = Policy(limits=LIMITS)
     job = Job()
     for event in (ev.Started(0.0), ev.CommandSpawned(0.0, 100)):

@@ -11,19 +11,19 @@ OFF = Limits(hang=None, start=None, start_given=True, section=None)
 NOTHING = Assessment(None, None)
 
 
-def judged(
+def assessed(
     *ranks: Rank, now: float, limits: Limits = LIMITS, aways: tuple[tuple[float, float], ...] = ()
 ) -> Assessment:
     return assess(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, aways=aways), now, limits)
 
 
-def rule(judgement: Assessment) -> tuple[str, int | None] | None:
-    return None if judgement.finding is None else (judgement.finding.rule, judgement.finding.rank)
+def rule(assessment: Assessment) -> tuple[str, int | None] | None:
+    return None if assessment.finding is None else (assessment.finding.rule, assessment.finding.rank)
 
 
-def test_the_limit_itself_is_overdue() -> None:
-    assert rule(judged(Rank(0, moved_at=10.0), now=69.999)) is None
-    found = judged(Rank(0, pid=7, moved_at=10.0, step=3), now=70.0).finding
+def test_a_silence_of_the_limit_is_overdue() -> None:
+    assert rule(assessed(Rank(0, moved_at=10.0), now=69.999)) is None
+    found = assessed(Rank(0, pid=7, moved_at=10.0, step=3), now=70.0).finding
     assert found is not None
     assert found._asdict() == {
         "rule": "step", "rank": 0, "age": 60.0, "limit": 60.0, "step": 3, "section": None, "pid": 7,
@@ -32,16 +32,16 @@ def test_the_limit_itself_is_overdue() -> None:
 
 
 def test_the_deadline_is_the_limit_or_an_eighth_of_it() -> None:
-    assert judged(Rank(0, moved_at=10.0), now=10.0) == (None, 10.0 + 60.0 / LOOKS_PER_LIMIT)
-    assert judged(Rank(0, moved_at=10.0), now=69.0) == (None, 70.0)
+    assert assessed(Rank(0, moved_at=10.0), now=10.0) == (None, 10.0 + 60.0 / LOOKS_PER_LIMIT)
+    assert assessed(Rank(0, moved_at=10.0), now=69.0) == (None, 70.0)
 
 
-def test_the_shortest_limit_sets_the_looks() -> None:
+def test_the_shortest_limit_sets_the_deadline() -> None:
     ranks = Rank(0, moved_at=10.0), Rank(1, claimed_at=10.0)
-    assert judged(*ranks, now=10.0) == (None, 10.0 + 40.0 / LOOKS_PER_LIMIT)
+    assert assessed(*ranks, now=10.0) == (None, 10.0 + 40.0 / LOOKS_PER_LIMIT)
 
 
-def test_a_limit_that_is_learned_is_looked_at_often_from_the_first_step_on() -> None:
+def test_a_learned_limit_is_checked_often_from_the_first_step() -> None:
     """A freeze between two looks is learned as a silence, so it has to be short even while the limit is long."""
     limits = Limits(hang=None, start=3600.0, start_given=False, section=None, auto=True)
     moved = assess(Attempt(1, 2, 0.0, ranks=(Rank(0, moved_at=10.0),)), 10.0, limits)
@@ -51,86 +51,86 @@ def test_a_limit_that_is_learned_is_looked_at_often_from_the_first_step_on() -> 
 
 
 def test_alive_is_not_moving() -> None:
-    assert rule(judged(Rank(0, moved_at=10.0, alive_at=70.0), now=70.0)) == ("step", 0)
-    assert rule(judged(Rank(0, claimed_at=10.0, alive_at=50.0), now=50.0)) == ("start", 0)
+    assert rule(assessed(Rank(0, moved_at=10.0, alive_at=70.0), now=70.0)) == ("step", 0)
+    assert rule(assessed(Rank(0, claimed_at=10.0, alive_at=50.0), now=50.0)) == ("start", 0)
 
 
 def test_before_the_first_move_the_start_limit_holds_from_the_claim() -> None:
-    assert rule(judged(Rank(0, claimed_at=10.0), now=49.9)) is None
-    assert rule(judged(Rank(0, claimed_at=10.0), now=50.0)) == ("start", 0)
+    assert rule(assessed(Rank(0, claimed_at=10.0), now=49.9)) is None
+    assert rule(assessed(Rank(0, claimed_at=10.0), now=50.0)) == ("start", 0)
 
 
 @pytest.mark.parametrize(("done", "present"), [(True, True), (False, False), (True, False)])
 def test_done_and_gone_ranks_are_not_waited_for(done: bool, present: bool) -> None:
     for rank in (Rank(0, moved_at=10.0), Rank(0), Rank(0, moved_at=1.0, sections=(Section("s", 1.0, 5.0),))):
-        assert judged(rank._replace(done=done, present=present), now=1000.0) == NOTHING
+        assert assessed(rank._replace(done=done, present=present), now=1000.0) == NOTHING
     assert rule(
-        judged(Rank(0, moved_at=10.0)._replace(done=done, present=present), Rank(1, moved_at=9.0), now=69.0)
+        assessed(Rank(0, moved_at=10.0)._replace(done=done, present=present), Rank(1, moved_at=9.0), now=69.0)
     ) == ("step", 1)
 
 
-def test_nobody_announced_is_nobody_judged() -> None:
-    assert judged(now=1e9) == NOTHING
+def test_a_command_without_hooks_has_no_limit() -> None:
+    assert assessed(now=1e9) == NOTHING
 
 
 def test_a_given_start_limit_holds_from_the_spawn() -> None:
     given = LIMITS._replace(start_given=True)
-    assert judged(now=1.0, limits=given) == (None, 6.0)
-    assert rule(judged(now=40.0, limits=given)) == ("start", None)
-    assert rule(judged(Rank(0, claimed_at=30.0), now=40.0, limits=given)) == ("start", None)
-    assert rule(judged(Rank(0, present=False), now=40.0, limits=given)) == ("start", None)
+    assert assessed(now=1.0, limits=given) == (None, 6.0)
+    assert rule(assessed(now=40.0, limits=given)) == ("start", None)
+    assert rule(assessed(Rank(0, claimed_at=30.0), now=40.0, limits=given)) == ("start", None)
+    assert rule(assessed(Rank(0, present=False), now=40.0, limits=given)) == ("start", None)
 
 
 @pytest.mark.parametrize(
     "rank",
     [Rank(0, moved_at=39.0), Rank(0, done=True), Rank(TOUCH, moved_at=39.0), Rank(0, moved_at=39.0, present=False)],
 )
-def test_whoever_moved_or_ended_disarms_it(rank: Rank) -> None:
-    assert rule(judged(rank, now=40.0, limits=LIMITS._replace(start_given=True))) is None
+def test_any_movement_or_end_disarms_the_start_limit(rank: Rank) -> None:
+    assert rule(assessed(rank, now=40.0, limits=LIMITS._replace(start_given=True))) is None
 
 
-def test_whoever_cannot_give_beats_is_not_judged_by_the_missing_first() -> None:
+def test_missing_heartbeats_of_barred_processes_do_not_count() -> None:
     attempt = Attempt(1, pid=100, barred=True)
     assert assess(attempt, 1e6, LIMITS._replace(start_given=True)) == NOTHING
     moved = attempt._replace(ranks=(Rank(0, moved_at=1.0),))
-    assert rule(assess(moved, 1e6, LIMITS)) == ("step", 0), "those that can are judged"
+    assert rule(assess(moved, 1e6, LIMITS)) == ("step", 0), "those that can are assessed"
 
 
 def test_a_section_before_the_first_move_has_its_own_deadline() -> None:
     compiling = Rank(0, claimed_at=1.0, sections=(Section("compile", 2.0, 500.0),))
-    assert rule(judged(compiling, now=501.0, limits=LIMITS._replace(start_given=True))) is None
-    assert rule(judged(compiling, now=502.0, limits=LIMITS._replace(start_given=True))) == ("section", 0)
+    assert rule(assessed(compiling, now=501.0, limits=LIMITS._replace(start_given=True))) is None
+    assert rule(assessed(compiling, now=502.0, limits=LIMITS._replace(start_given=True))) == ("section", 0)
 
 
 def test_the_credit_of_a_section_counts_before_the_first_move_too() -> None:
     compiled = Rank(0, claimed_at=1.0, credit=500.0)
-    assert rule(judged(compiled, now=539.0, limits=LIMITS._replace(start_given=True))) is None
-    assert rule(judged(compiled, now=540.0, limits=LIMITS._replace(start_given=True))) == ("start", None)
-    assert rule(judged(compiled, now=541.0)) == ("start", 0)
+    assert rule(assessed(compiled, now=539.0, limits=LIMITS._replace(start_given=True))) is None
+    assert rule(assessed(compiled, now=540.0, limits=LIMITS._replace(start_given=True))) == ("start", None)
+    assert rule(assessed(compiled, now=541.0)) == ("start", 0)
 
 
 def test_in_a_section_only_its_deadline_holds() -> None:
     saving = Rank(0, moved_at=10.0, sections=(Section("save", 20.0, 500.0),))
-    assert rule(judged(saving, now=519.9)) is None
-    found = judged(saving, now=520.0).finding
+    assert rule(assessed(saving, now=519.9)) is None
+    found = assessed(saving, now=520.0).finding
     assert found is not None
     assert (found.rule, found.section, found.age, found.limit) == ("section", "save", 500.0, 500.0)
 
 
-def test_a_section_without_a_limit_of_its_own_has_the_common_one() -> None:
-    assert rule(judged(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=70.0)) == ("section", 0)
-    assert judged(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=1e6, limits=OFF) == NOTHING
+def test_a_section_without_a_limit_has_the_common_one() -> None:
+    assert rule(assessed(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=70.0)) == ("section", 0)
+    assert assessed(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=1e6, limits=OFF) == NOTHING
 
 
 def test_a_section_of_the_hooks_has_the_given_hang_limit() -> None:
     limits = LIMITS._replace(automatic=60.0)
     inside = Rank(0, moved_at=0.0, sections=(Section("torch.save", 0.0, automatic=True),))
-    assert judged(inside, now=59.9, limits=limits).finding is None
-    found = judged(inside, now=60.0, limits=limits).finding
+    assert assessed(inside, now=59.9, limits=limits).finding is None
+    found = assessed(inside, now=60.0, limits=limits).finding
     assert found is not None
     assert (found.rule, found.section, found.limit, found.learned) == ("section", "torch.save", 60.0, False)
     short = LIMITS._replace(hang=3600.0, start=3600.0, automatic=8.0)
-    assert judged(Rank(0, moved_at=100.0), now=100.0, limits=short).deadline == 101.0, "one may open before the look"
+    assert assessed(Rank(0, moved_at=100.0), now=100.0, limits=short).deadline == 101.0, "one may open before the look"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_section_of_the_hooks_has_the_given_hang_limit() -> None:
         *[(200, 1, 900, (900, True)), (2000, 1, 0, (3600, False)), (20, 1, 4000, (3600, False))],
     ],
 )
-def test_without_one_it_is_learned_from_earlier_ones(
+def test_the_limit_of_a_section_of_the_hooks_is_learned(
     longest: float | None, patience: int, raised: float, expected: tuple[float, bool]
 ) -> None:
     limits = LIMITS._replace(auto=True, automatic=3600.0, automatic_learned=True)
@@ -156,36 +156,36 @@ def test_without_one_it_is_learned_from_earlier_ones(
 @pytest.mark.parametrize("outer", [0, 1, 2])
 def test_any_overdue_section_of_a_nest_is_a_hang(outer: int) -> None:
     nest = tuple(Section(f"s{i}", 10.0, 30.0 if i == outer else 900.0) for i in range(3))
-    found = judged(Rank(0, moved_at=10.0, sections=nest), now=40.0).finding
+    found = assessed(Rank(0, moved_at=10.0, sections=nest), now=40.0).finding
     assert found is not None
     assert found.section == f"s{outer}"
-    assert judged(Rank(0, moved_at=10.0, sections=nest), now=39.0).deadline == 40.0
+    assert assessed(Rank(0, moved_at=10.0, sections=nest), now=39.0).deadline == 40.0
 
 
-def test_who_is_in_a_section_is_looked_at_as_often_as_without() -> None:
-    """The end of a section tells nobody, and from then on the steps are judged."""
+def test_a_rank_in_a_section_is_checked_as_often() -> None:
+    """The end of a section tells nobody, and from then on the steps are assessed."""
     for saving in (Section("save", 20.0, 5000.0), Section("save", 20.0)):
         for limits in (LIMITS._replace(section=5000.0), LIMITS._replace(section=None)):
-            assert judged(Rank(0, moved_at=10.0, sections=(saving,)), now=25.0, limits=limits) == (None, 32.5)
-            assert judged(Rank(0, claimed_at=10.0, sections=(saving,)), now=25.0, limits=limits) == (None, 30.0)
+            assert assessed(Rank(0, moved_at=10.0, sections=(saving,)), now=25.0, limits=limits) == (None, 32.5)
+            assert assessed(Rank(0, claimed_at=10.0, sections=(saving,)), now=25.0, limits=limits) == (None, 30.0)
     short = Section("save", 20.0, 6.0)
-    assert judged(Rank(0, moved_at=10.0, sections=(short,)), now=25.0) == (None, 25.75)
-    assert judged(Rank(0, moved_at=10.0, sections=(short,)), now=25.9) == (None, 26.0)
+    assert assessed(Rank(0, moved_at=10.0, sections=(short,)), now=25.0) == (None, 25.75)
+    assert assessed(Rank(0, moved_at=10.0, sections=(short,)), now=25.9) == (None, 26.0)
 
 
 def test_a_section_of_a_side_thread_suspends_nothing() -> None:
     upload, save = Section("upload", 5.0, 500.0, side=True), Section("save", 65.0, 30.0)
     for sections in ((upload,), (upload, upload)):
-        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=69.9)) is None
-        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=70.0)) == ("step", 0)
-        assert rule(judged(Rank(0, claimed_at=10.0, sections=sections), now=50.0)) == ("start", 0)
-    assert rule(judged(Rank(0, moved_at=500.0, sections=(upload,)), now=505.0)) == ("section", 0), "it has a deadline"
+        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=69.9)) is None
+        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=70.0)) == ("step", 0)
+        assert rule(assessed(Rank(0, claimed_at=10.0, sections=sections), now=50.0)) == ("start", 0)
+    assert rule(assessed(Rank(0, moved_at=500.0, sections=(upload,)), now=505.0)) == ("section", 0), "it has a deadline"
     for sections in ((upload, save), (save, upload)):
-        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=94.9)) is None
-        assert rule(judged(Rank(0, moved_at=10.0, sections=sections), now=95.0)) == ("section", 0)
+        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=94.9)) is None
+        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=95.0)) == ("section", 0)
 
 
-def test_the_suspected_one_is_named_as_long_as_it_holds() -> None:
+def test_a_suspect_stays_the_finding_while_it_is_overdue() -> None:
     ranks = Rank(0, moved_at=30.0), Rank(1, moved_at=10.0)
     attempt = Attempt(1, ranks=ranks)
     (suspected,) = (assess(attempt._replace(ranks=ranks[:1]), 90.0, LIMITS).finding,)
@@ -194,28 +194,28 @@ def test_the_suspected_one_is_named_as_long_as_it_holds() -> None:
     assert rule(assess(moved, 100.0, LIMITS, suspected=suspected)) == ("step", 1)
 
 
-def test_time_in_closed_sections_ages_nobody() -> None:
-    assert rule(judged(Rank(0, moved_at=10.0, credit=100.0), now=169.0)) is None
-    assert rule(judged(Rank(0, moved_at=10.0, credit=100.0), now=170.0)) == ("step", 0)
+def test_time_in_closed_sections_is_no_silence() -> None:
+    assert rule(assessed(Rank(0, moved_at=10.0, credit=100.0), now=169.0)) is None
+    assert rule(assessed(Rank(0, moved_at=10.0, credit=100.0), now=170.0)) == ("step", 0)
 
 
 @pytest.mark.parametrize(
     "rank", [Rank(0, moved_at=10.0), Rank(0, claimed_at=30.0), Rank(0, moved_at=1.0, sections=(Section("s", 20.0),))]
 )
-def test_time_away_counts_for_nobody(rank: Rank) -> None:
-    assert rule(judged(rank, now=70.0)) is not None
-    assert rule(judged(rank, now=1069.0, aways=((40.0, 1040.0),))) is None
-    assert rule(judged(rank, now=1070.0, aways=((40.0, 1040.0),))) is not None
+def test_time_away_is_no_silence(rank: Rank) -> None:
+    assert rule(assessed(rank, now=70.0)) is not None
+    assert rule(assessed(rank, now=1069.0, aways=((40.0, 1040.0),))) is None
+    assert rule(assessed(rank, now=1070.0, aways=((40.0, 1040.0),))) is not None
 
 
-def test_the_one_furthest_over_its_limit_is_named() -> None:
+def test_the_rank_furthest_over_its_limit_is_named() -> None:
     ranks = Rank(0, moved_at=30.0), Rank(1, moved_at=10.0), Rank(2, moved_at=20.0)
-    assert rule(judged(*ranks, now=100.0)) == ("step", 1)
+    assert rule(assessed(*ranks, now=100.0)) == ("step", 1)
 
 
-def test_a_rule_that_is_off_judges_nobody() -> None:
+def test_a_rule_that_is_off_finds_nothing() -> None:
     assert (
-        judged(Rank(0, moved_at=1.0), Rank(1), Rank(2, sections=(Section("s", 1.0),)), now=1e9, limits=OFF) == NOTHING
+        assessed(Rank(0, moved_at=1.0), Rank(1), Rank(2, sections=(Section("s", 1.0),)), now=1e9, limits=OFF) == NOTHING
     )
 
 
@@ -225,11 +225,14 @@ def test_a_rule_that_is_off_judges_nobody() -> None:
         (0, 10, (), 10),
         (0, 10, ((2, 5),), 7),
         (0, 10, ((2, 5), (6, 8)), 5),
+        (0, 100, ((10, 60), (20, 50)), 50),  # Ctrl-Z, then the laptop sleeps, then fg
         (4, 10, ((2, 5),), 5),
         (6, 10, ((2, 5),), 4),
         (0, 4, ((2, 50),), 2),
         (10, 4, (), 0),
     ],
 )
-def test_awake(since: float, now: float, aways: tuple[tuple[float, float], ...], expected: float) -> None:
+def test_time_awake_excludes_periods_away(
+    since: float, now: float, aways: tuple[tuple[float, float], ...], expected: float
+) -> None:
     assert time_awake(since, now, aways) == expected

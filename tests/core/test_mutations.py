@@ -25,7 +25,7 @@ SUITES = {
     COORDINATOR: (("test_coordinator",), ("test_coordinator_properties",)),
 }
 ALL = (*JOB, *COORDINATOR)
-CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not tested at all
+CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not results at all
 # Each mutant has a process of its own, forked where everything but the core has been imported.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["pytest", "hypothesis.stateful"])
@@ -80,7 +80,7 @@ def _tested(folder: Path, mutation: Mutation | None, suites: tuple[tuple[str, ..
 
 
 @pytest.fixture(scope="module")
-def tested(
+def results(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[Ran]]]:
     """All mutations that were selected, two at a time, from the first test on."""
@@ -94,7 +94,7 @@ def tested(
 
 
 def _selected(items: Iterable[pytest.Item]) -> list[Mutation]:
-    tests = [item for item in items if isinstance(item, pytest.Function) and item.function is test_caught]
+    tests = [item for item in items if isinstance(item, pytest.Function) and item.function is test_the_bug_is_caught]
     return [cast(Mutation, test.callspec.params["mutation"]) for test in tests]
 
 
@@ -117,12 +117,12 @@ def test_the_core_as_it_is_passes(tmp_path: Path, suites: tuple[tuple[str, ...],
     ],
 )
 @pytest.mark.timeout(700)
-def test_caught(mutation: Mutation, tested: dict[str, Future[Ran]]) -> None:
-    ran = tested[mutation.name].result()
+def test_the_bug_is_caught(mutation: Mutation, results: dict[str, Future[Ran]]) -> None:
+    ran = results[mutation.name].result()
     assert ran.code == CAUGHT, f"not caught: {mutation}\n{ran.said[-2000:]}"
 
 
-def test_each_has_one_name_and_one_place() -> None:
+def test_each_bug_has_one_name_and_one_place() -> None:
     assert len({mutation.name for mutation in ALL}) == len(ALL)
     texts = {file: (PACKAGE / "core" / file).read_text() for file in {mutation.file for mutation in ALL}}
     assert [mutation.name for mutation in ALL if texts[mutation.file].count(mutation.old) != 1] == []

@@ -14,7 +14,7 @@ def test_no_field_of_a_record_has_a_default() -> None:
 
 
 @pytest.mark.parametrize("one", table.PLATFORMS, ids=lambda one: str(one.name))
-def test_a_record_is_whole(one: Platform) -> None:
+def test_a_record_is_complete(one: Platform) -> None:
     assert one.name
     assert one.variables
     assert one.membership(Surroundings({}, "h", "", "auto")) is None, "an empty environment is no platform"
@@ -22,11 +22,11 @@ def test_a_record_is_whole(one: Platform) -> None:
 
 
 @pytest.mark.parametrize("one", table.PLATFORMS, ids=lambda one: str(one.name))
-def test_every_variable_that_is_read_is_named(one: Platform) -> None:
+def test_every_variable_that_is_read_is_listed(one: Platform) -> None:
     assert set(re.findall(r'"([A-Z]+_[A-Z_]+)"', inspect.getsource(one.membership))) <= set(one.variables)
 
 
-def test_the_first_variable_that_is_set_holds() -> None:
+def test_variables_are_read_in_this_order() -> None:
     assert table.SCHEDULES == (("MA_SCHEDULE_CNT", 0), ("SLURM_RESTART_COUNT", 1), ("JOBSET_RESTART_ATTEMPT", 1))
     assert table.JOBS == ("SLURM_JOB_ID", "MINDX_TASK_ID")
     assert table.TASKS == ("SLURM_PROCID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "NODE_RANK")

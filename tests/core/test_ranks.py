@@ -14,14 +14,14 @@ BEATS = Rank(0, pid=3, claimed_at=6.0, moved_at=99.0)  # a data worker, without 
 BEGINS = Rank(0, pid=4, claimed_at=95.0)
 
 
-def speaker(*views: Rank) -> Rank:
+def representative(*views: Rank) -> Rank:
     (same, *others) = {one_each(order) for order in itertools.permutations(views)}
     assert not others, "the order of the slots decides nothing"
     (rank,) = same
     return rank
 
 
-def test_ranks_are_told_apart_and_sorted() -> None:
+def test_ranks_are_sorted_by_number() -> None:
     ranks = Rank(3), Rank(0), Rank(1)
     assert one_each(ranks) == (ranks[1], ranks[2], ranks[0])
     assert one_each(()) == ()
@@ -39,33 +39,33 @@ def test_ranks_are_told_apart_and_sorted() -> None:
         ((TRAINS._replace(done=True), TRAINS._replace(pid=5, moved_at=3.0)), 5),
     ],
 )
-def test_who_steps_comes_first_then_who_moved_last(views: tuple[Rank, ...], pid: int) -> None:
-    assert speaker(*views).pid == pid
+def test_a_process_that_steps_represents_its_rank(views: tuple[Rank, ...], pid: int) -> None:
+    assert representative(*views).pid == pid
 
 
 @pytest.mark.parametrize("present", [True, False])
-def test_a_rank_that_said_done_is_done_whoever_else_lingers(present: bool) -> None:
+def test_a_rank_that_is_done_stays_done_beside_other_processes(present: bool) -> None:
     """The launcher cleans up, for hours if it likes."""
     done = TRAINS._replace(done=True, present=present)
-    assert speaker(done, LAUNCHED, BEATS) == done
+    assert representative(done, LAUNCHED, BEATS) == done
 
 
-def test_after_a_crash_another_stands_in_and_begins_then() -> None:
+def test_after_a_crash_another_process_represents_the_rank() -> None:
     """The launcher may end the others first, or start them again; its silence is not as old as its own last beat."""
     gone = TRAINS._replace(present=False)
-    assert speaker(gone, LAUNCHED) == LAUNCHED._replace(claimed_at=90.0, moved_at=None)
-    assert speaker(gone, BEGINS) == BEGINS
-    assert speaker(gone, BEATS) == BEATS
-    assert speaker(gone, LAUNCHED._replace(present=False)) == gone, "nobody is left"
+    assert representative(gone, LAUNCHED) == LAUNCHED._replace(claimed_at=90.0, moved_at=None)
+    assert representative(gone, BEGINS) == BEGINS
+    assert representative(gone, BEATS) == BEATS
+    assert representative(gone, LAUNCHED._replace(present=False)) == gone, "nobody is left"
 
 
-def test_what_any_of_them_reported_is_kept() -> None:
+def test_reports_of_all_processes_are_kept() -> None:
     saved = LAUNCHED._replace(checkpoint_step=9, checkpoint_path="/c/9")
     failed = BEATS._replace(fatal="the vocabulary does not match")
-    rank = speaker(TRAINS._replace(checkpoint_step=4, checkpoint_path="/c/4"), saved, failed)
+    rank = representative(TRAINS._replace(checkpoint_step=4, checkpoint_path="/c/4"), saved, failed)
     assert (rank.pid, rank.checkpoint_step, rank.checkpoint_path) == (1, 9, "/c/9")
     assert rank.fatal == "the vocabulary does not match"
-    first = speaker(TRAINS, LAUNCHED._replace(checkpoint_step=0, checkpoint_path="/c/0"))
+    first = representative(TRAINS, LAUNCHED._replace(checkpoint_step=0, checkpoint_path="/c/0"))
     assert (first.checkpoint_step, first.checkpoint_path) == (0, "/c/0")
 
 
@@ -83,34 +83,34 @@ def places(*views: Rank) -> dict[int, Rank]:
     return {view.rank: view for view in same}
 
 
-def test_each_that_steps_without_rank_is_judged_by_itself() -> None:
+def test_each_process_that_steps_without_rank_is_watched() -> None:
     found = places(STEPS, HANGS)
     assert found == {view.rank: view for view in (one._replace(rank=unranked(one.pid)) for one in (STEPS, HANGS))}
     assert [sentences.rank(rank) for rank in found] == ["process 11 (no RANK)", "process 12 (no RANK)"]
 
 
-def test_the_one_that_started_them_is_left_out_and_what_others_reported_is_kept() -> None:
+def test_their_parent_is_not_watched_and_reports_are_kept() -> None:
     found = places(PARENT, STEPS, HANGS, DATA)
     assert [view.pid for view in found.values()] == [11, 12]
     assert found[unranked(11)].checkpoint_path == "/c/4"
     assert places(PARENT, STEPS) == {0: STEPS}, "one that steps is rank 0"
 
 
-def test_it_is_judged_again_when_they_are_gone_and_begins_then() -> None:
+def test_their_parent_is_watched_once_they_are_gone() -> None:
     gone = [view._replace(present=False) for view in (STEPS, HANGS)]
     assert places(PARENT, *gone)[0] == PARENT._replace(claimed_at=90.0, moved_at=None)
     assert 0 not in places(PARENT, *(view._replace(done=True) for view in gone)), "as any launcher of what is done"
     assert places(PARENT, gone[0])[0] == PARENT._replace(claimed_at=90.0, moved_at=None)
 
 
-def test_one_that_ended_leaves_the_others_their_places() -> None:
+def test_a_process_that_ended_leaves_the_others_watched() -> None:
     assert set(places(STEPS._replace(present=False), HANGS)) == {unranked(11), unranked(12)}
 
 
-def test_those_that_were_told_the_same_rank_share_it() -> None:
+def test_processes_with_the_same_rank_share_it() -> None:
     assert list(places(STEPS, HANGS._replace(ranked=True))) == [0]
     assert list(places(STEPS._replace(ranked=True), HANGS._replace(ranked=True))) == [0]
 
 
-def test_a_data_worker_that_beats_makes_nobody_begin_anew() -> None:
-    assert speaker(STEPS, DATA).moved_at == STEPS.moved_at
+def test_a_data_worker_with_heartbeats_restarts_no_silence() -> None:
+    assert representative(STEPS, DATA).moved_at == STEPS.moved_at

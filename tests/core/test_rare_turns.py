@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
@@ -11,7 +9,7 @@ from ftrun.core.machine.states import Done, Finish, Job, Running, Starting, Stop
 from ftrun.core.machine.stopping import finish, finish_with
 from ftrun.core.machine.values import Fault, LearnedTimeouts, Ledger, Rank, Section
 from ftrun.core.rules import exit_codes
-from ftrun.core.rules.liveness import Limits, time_awake
+from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 
 MINUTE = Policy(limits=Limits(hang=60.0, start=3600.0, start_given=False, section=3600.0))
@@ -31,7 +29,7 @@ def fields(effects: list[do.Effect], event: str) -> list[dict[str, Any]]:
     return [dict(e.fields) for e in effects if isinstance(e, do.Persist) and e.event == event]
 
 
-def test_a_tick_for_an_earlier_phase_does_not_kill() -> None:
+def test_a_deadline_of_an_earlier_phase_does_not_kill() -> None:
     """The loop appends Ticked behind what came in the same wake-up: a SIGTERM, then the tick of the suspicion."""
     job, effects = run(
         MINUTE,
@@ -45,7 +43,7 @@ def test_a_tick_for_an_earlier_phase_does_not_kill() -> None:
     assert job.phase.stage == "asked"
 
 
-def test_a_tick_for_an_earlier_phase_leaves_the_grace() -> None:
+def test_a_deadline_of_an_earlier_phase_leaves_the_grace() -> None:
     """The command ends in the wake-up in which the stop grace does: what it left has a grace of its own."""
     policy = MINUTE._replace(stop_grace=20.0)
     stop = ev.BeatsRead(10.0, MOVED), ev.SignalReceived(20.0, 15, True)
@@ -70,11 +68,6 @@ def test_silence_is_not_stable() -> None:
         job, _ = decide(job, event, Policy())
     job, _ = decide(job, ev.EvidenceCollected(3603.0, beat), Policy())
     assert isinstance(job.want, Finish)
-
-
-def test_stretches_away_that_overlap_count_once() -> None:
-    """Ctrl-Z, then the laptop sleeps, then fg."""
-    assert time_awake(0.0, 100.0, ((10.0, 60.0), (20.0, 50.0))) == 50.0
 
 
 def test_a_checkpoint_while_stopping_makes_this_restart_the_first() -> None:
@@ -103,7 +96,7 @@ def test_the_hang_names_the_rank_that_hangs() -> None:
     assert [(hang["rank"], hang["state"]) for hang in fields(effects, "hang")] == [(1, "D")]
 
 
-def test_the_suspect_that_does_not_move_is_proven_though_another_is_later_still() -> None:
+def test_the_suspect_is_named_though_another_rank_is_later_still() -> None:
     """Rank 1 comes to light while rank 0 is looked at, and it has been silent for longer."""
     later = MOVED[0], Rank(1, pid=8, moved_at=5.0)
     _, effects = run(MINUTE, ev.BeatsRead(10.0, MOVED), ev.BeatsRead(70.0, MOVED), ev.EvidenceCollected(71.0, later))
@@ -120,7 +113,7 @@ def test_a_suspect_that_moves_before_its_evidence_came_is_not_named() -> None:
     assert [hang["rank"] for hang in fields(effects, "hang")] == [1]
 
 
-def test_processes_that_a_launcher_started_again_begin_anew() -> None:
+def test_processes_that_a_launcher_started_again_begin_now() -> None:
     """A given start timeout is armed at the spawn; hours later it must not condemn who has not moved yet."""
     policy = MINUTE._replace(limits=MINUTE.limits._replace(start=600.0, start_given=True))
     begins = (Rank(0, pid=9, claimed_at=9000.0),)
@@ -146,7 +139,7 @@ def test_a_learned_limit_alone_proves_nothing() -> None:
     assert [hang["limit"] for hang in fields(effects, "hang")] == [100.0]
 
 
-def test_evidence_that_one_works_excuses_no_other() -> None:
+def test_evidence_that_one_rank_works_excuses_no_other() -> None:
     """Rank 0 works, by its learned limit; meanwhile the section of rank 1 is overdue, which no evidence excuses."""
     limits = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True)
     before = Ledger(learned=LearnedTimeouts(30.0, 1.0, 1.0, 500, 1.0))
@@ -162,7 +155,7 @@ def test_evidence_that_one_works_excuses_no_other() -> None:
     assert isinstance(job.phase, Suspect)
 
 
-def test_two_hangs_in_a_row_stay_two_when_a_checkpoint_of_before_them_is_found_late() -> None:
+def test_a_checkpoint_from_before_two_hangs_leaves_them_two() -> None:
     """The file was written by the first attempt, and found while the second is ended for its hang."""
     job, effects = run(
         MINUTE._replace(files=True),
@@ -181,7 +174,7 @@ def test_two_hangs_in_a_row_stay_two_when_a_checkpoint_of_before_them_is_found_l
     assert job.ledger.hang == 2
 
 
-def test_a_cleared_suspicion_starts_the_silence_anew() -> None:
+def test_a_cleared_suspicion_restarts_the_silence() -> None:
     """Evidence that takes longer than the limit clears nothing: it is a suspect again in the same breath."""
     policy = MINUTE._replace(limits=MINUTE.limits._replace(hang=2.0))
     job, _ = run(
@@ -191,13 +184,6 @@ def test_a_cleared_suspicion_starts_the_silence_anew() -> None:
         ev.EvidenceCollected(15.0, MOVED, (), "stacks move"),
     )
     assert isinstance(job.phase, Running)
-
-
-@pytest.mark.parametrize("event", [ev.CommandStopped(71.0, 20), ev.WokeLate(4000.0, 9.0)])
-def test_a_suspicion_that_falls_is_recorded_as_cleared(event: ev.Event) -> None:
-    job, effects = run(MINUTE, ev.BeatsRead(10.0, MOVED), ev.BeatsRead(70.0, MOVED), event)
-    assert not isinstance(job.phase, Suspect)
-    assert fields(effects, "cleared")
 
 
 def test_a_critical_fault_while_stopping_is_not_lost() -> None:
@@ -237,13 +223,7 @@ def test_with_no_restarts_wanted_a_failure_after_a_users_fault_keeps_its_own_cod
     assert job.phase == Done(1)
 
 
-def test_what_the_program_said_is_in_the_escalation() -> None:
-    said = (MOVED[0]._replace(fatal="the vocabulary does not match"),)
-    _, effects = run(MINUTE, ev.BeatsRead(10.0, said), ev.CommandExited(11.0, 1))
-    assert "the vocabulary does not match" in fields(effects, "escalated")[0]["why"]
-
-
-def test_a_record_comes_before_the_words() -> None:
+def test_a_record_comes_before_its_log_line() -> None:
     _, effects = run(MINUTE, ev.BeatsRead(10.0, MOVED), ev.RestartRequested(11.0))
     order = [type(e) for e in effects[effects.index(do.LogLine("restart requested by the operator")) - 1 :]]
     assert order[0] is do.Persist
@@ -253,18 +233,7 @@ def test_a_record_comes_before_the_words() -> None:
     )
 
 
-def test_a_stop_that_cancels_a_restart_is_recorded() -> None:
-    _, effects = run(
-        MINUTE,
-        ev.BeatsRead(10.0, MOVED),
-        ev.BeatsRead(70.0, MOVED),
-        ev.EvidenceCollected(70.0, MOVED),
-        ev.SignalReceived(71.0, 15, True),
-    )
-    assert [one for one in fields(effects, "stopping") if one["by"] == "outside"]
-
-
-def test_a_late_answer_of_an_earlier_inspection_condemns_nobody() -> None:
+def test_a_late_answer_of_an_earlier_inspection_is_ignored() -> None:
     job, _ = run(
         MINUTE,
         ev.BeatsRead(10.0, MOVED),
@@ -275,7 +244,7 @@ def test_a_late_answer_of_an_earlier_inspection_condemns_nobody() -> None:
     assert not isinstance(job.phase, Done)
 
 
-def test_a_schedule_that_ended_with_196_counts_as_one_without_a_clear_fault() -> None:
+def test_a_schedule_that_ended_with_196_has_no_clear_fault() -> None:
     """Else a scheduler without a limit of its own would start the job again for ever."""
     job = Job(ledger=Ledger(start_cnt=1, faulted=True))
     ended, _ = finish(job, finish_with(exit_codes.USER_FAULT_LIMIT, "different faults"))

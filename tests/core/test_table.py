@@ -233,7 +233,7 @@ def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
             assert effects == ()
 
 
-def test_the_lists_are_whole() -> None:
+def test_the_lists_are_complete() -> None:
     assert set(EMPTY) == set(PHASE_VALUES) == set(PHASES)
     assert set(EVENT_VALUES) == set(ev.EVENTS)
     names = {kind.__name__ for kind in ev.EVENTS}

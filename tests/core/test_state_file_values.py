@@ -1,0 +1,133 @@
+"""What state.json keeps of the account and of the learned timeout: it is read as it was written, or refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.training import Training
+from ftrun.core.accounting.totals import TRACE, Account, LostTime, RestartCounts
+from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.messages.codec import Malformed
+from ftrun.messages.state import dump_state, load_state
+from ftrun.pid1 import bootstrap
+
+LEARNED = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.25, intervals=500, slowest_start=0.1)
+ACCOUNT = Account(
+    wall=1000.5,
+    kept=1 / 3,
+    lost=LostTime(startup=0.1, hang=70.25, paused=1e-7),
+    restarts=RestartCounts(hang=2, peer=1),
+    open=12.0,
+    trace=((0.0, 0), (0.1 + 0.2, 7), (11.5, 1 << 62)),
+    earlier=4.0,
+    past=((2.0, 3),),
+    begun=True,
+    saved=True,
+    silent=61.0,
+    into="stopping",
+    at=123456.789,
+)
+LEDGER = Ledger(start_cnt=2, hang=1, learned=LEARNED, account=ACCOUNT)
+SECONDS, COUNTS = st.floats(0, 1e12), st.integers(0, 2**62)
+TRACES = st.lists(st.tuples(SECONDS, COUNTS), max_size=TRACE, unique_by=lambda point: point[1]).map(
+    lambda points: tuple(sorted(points, key=lambda point: point[1]))
+)
+ACCOUNTS = st.builds(
+    Account,
+    *(SECONDS, SECONDS),
+    lost=st.builds(LostTime, *[SECONDS] * len(LostTime._fields)),
+    restarts=st.builds(RestartCounts, *[COUNTS] * len(RestartCounts._fields)),
+    open=SECONDS,
+    trace=TRACES,
+    earlier=SECONDS,
+    past=TRACES,
+    silent=SECONDS,
+    into=st.sampled_from(["", *LostTime._fields]),
+    at=st.none() | SECONDS,
+)
+
+
+def load(ledger: Ledger, **changes: Any) -> Ledger:
+    """The ledger as read from its state.json with these changes; a dict changes values of a part, None removes them."""
+    state = json.loads(dump_state(ledger, {"pid": 1}))
+    for name, change in changes.items():
+        part = {**state[name], **change} if isinstance(change, dict) and change else change
+        state[name] = {k: v for k, v in part.items() if v is not None} if isinstance(part, dict) else part
+    found, others = load_state(json.dumps(state).encode())
+    assert others == {"schema": 1, "pid": 1}
+    return found
+
+
+@pytest.mark.parametrize(
+    "ledger", [LEDGER, Ledger(), LEDGER._replace(learned=None, account=ACCOUNT._replace(at=None, trace=(), into=""))]
+)
+def test_a_ledger_is_read_as_it_was_written(ledger: Ledger) -> None:
+    assert load(ledger) == ledger
+
+
+@given(ACCOUNTS)
+def test_any_account_is_read_as_it_was_written(account: Account) -> None:
+    assert load(Ledger(account=account)).account == account
+
+
+def test_a_state_file_of_an_earlier_version_lacks_both() -> None:
+    state = json.loads(dump_state(LEDGER, {}))
+    del state["learned"], state["account"]
+    assert load_state(json.dumps(state).encode())[0] == Ledger(start_cnt=2, hang=1)
+
+
+NO_DURATIONS: tuple[Any, ...] = (None, -0.5, float("nan"), float("inf"), 1e13, "45", True, [], {})
+NO_LEARNED: tuple[Any, ...] = ([], "auto", 45.0, True, {}, {"colour": 1})
+NO_ACCOUNT: tuple[Any, ...] = (
+    None,
+    [],
+    "much",
+    45.0,
+    True,
+    {},
+    {"colour": 1},
+    {"begun": 1},
+    {"saved": "yes"},
+    {"into": "x"},
+)
+NO_LOST: tuple[Any, ...] = ({}, [1.0], {**LostTime()._asdict(), "hang": -1.0}, {**LostTime()._asdict(), "sleep": 1.0})
+NO_COUNTS: tuple[Any, ...] = (1.5, True, -1, 1 << 63)
+NO_TRACES: tuple[Any, ...] = (
+    *([], "1.0", "1.0:2:3", "one:2", "1.0:2.5", "nan:2", "1.0:-2", f"1.0:{1 << 63}", "1.0:5 2.0:5", "1.0:5 2.0:4"),
+    " ".join(f"{step}.0:{step}" for step in range(TRACE + 1)),
+)
+MALFORMED: list[tuple[str, Any]] = [
+    *(("learned", value) for value in NO_LEARNED),
+    *(("account", value) for value in NO_ACCOUNT),
+    *(("learned", {name: value}) for name in LearnedTimeouts._fields for value in NO_DURATIONS),
+    *(("account", {name: None}) for name in Account._fields),
+    *(("account", {name: value}) for name in ("wall", "open", "silent", "at") for value in NO_DURATIONS),
+    *(("account", {"lost": value}) for value in NO_LOST),
+    *(("account", {"restarts": {**RestartCounts()._asdict(), "hang": value}}) for value in NO_COUNTS),
+    *(("account", {"trace": value}) for value in NO_TRACES),
+]
+
+
+@pytest.mark.parametrize(("part", "change"), MALFORMED, ids=str)
+def test_a_malformed_value_is_refused_by_name(part: str, change: object) -> None:
+    with pytest.raises(Malformed, match=part):
+        load(LEDGER, **{part: change})
+
+
+def test_a_full_account_is_small() -> None:
+    trace = tuple((step + 0.123456789, 1_000_000 + step) for step in range(TRACE))
+    assert len(dump_state(Ledger(account=ACCOUNT._replace(trace=trace, past=trace)), {})) < 6000
+
+
+@pytest.mark.parametrize("schedule_cnt", [1, 2])
+def test_a_new_schedule_keeps_the_account(schedule_cnt: int) -> None:
+    assert bootstrap._resumed((LEDGER, {}), schedule_cnt, "").account == ACCOUNT
+
+
+def test_a_second_container_continues_with_the_learned_timeout() -> None:
+    first = Training().start([20.0, *[8.0] * 200]).run()
+    second = Training(ledger=load(first.job.ledger)).start([20.0, *[8.0] * 50]).run()
+    assert second.found_after() == pytest.approx(80.0, abs=0.01)
