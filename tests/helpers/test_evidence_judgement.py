@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.classification import WAITS, Change, changes, classify, other_silent_ranks, process_subtree
+from ftrun.helpers.evidence.classification import Change, changes, classify, other_silent_ranks, process_subtree
 from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, tree
 from ftrun.helpers.evidence.stacks import Frame, Stack, Stacks, Thread
 from ftrun.host.procfs import Stat
@@ -80,10 +80,6 @@ def test_work_on_an_overloaded_machine_is_recognised(cpu: float, queued: float, 
     nobody = Stacks({}, {})
     (found,) = changes(Observation(0.0, 0, {(1, 0): first}), nobody, Observation(2.0, 200, {(1, 0): second}), nobody)
     assert found.cpu == pytest.approx(expected)
-
-
-def test_each_wait_has_its_reason() -> None:
-    assert all(reason for _, _, reason in WAITS)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from markdown_it import MarkdownIt
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import hang_rules
 from ftrun.helpers.evidence.classification import Change, Classification
-from ftrun.helpers.evidence.files import Files
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
 from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.processes import Io, ProcessState
-from ftrun.helpers.evidence.report import Facts, document, markdown, opening
+from ftrun.helpers.evidence.report import Facts, OpenFiles, document, markdown, opening
 from ftrun.helpers.evidence.stacks import Frame, Stack, Thread
 from ftrun.host.procfs import Stat
 from ftrun.messages.evidence import RankState, Request
@@ -56,7 +55,7 @@ def facts(text: str = "text") -> Facts:
         "2026-01-02 03:04:05 UTC",
         [(text, text)],
         {10: text},
-        Files(((3, text),), 0, text),
+        OpenFiles(((3, text),), 0, text),
         answers,
         {text: text},
     )

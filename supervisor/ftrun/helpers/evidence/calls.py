@@ -25,58 +25,58 @@ class Call(NamedTuple):
     unit: str = ""
 
 
-# Name, number on x86_64, number on aarch64 (None: no such call), kind, timeout argument, unit.
-_TABLE: Final[tuple[tuple[str, int | None, int | None, str, int, str], ...]] = (
-    ("read", 0, 63, "in", -1, ""),
-    ("write", 1, 64, "out", -1, ""),
-    ("pread64", 17, 67, "in", -1, ""),
-    ("pwrite64", 18, 68, "out", -1, ""),
-    ("readv", 19, 65, "in", -1, ""),
-    ("writev", 20, 66, "out", -1, ""),
-    ("sendfile", 40, 71, "out", -1, ""),
-    ("connect", 42, 203, "out", -1, ""),
-    ("accept", 43, 202, "accept", -1, ""),
-    ("accept4", 288, 242, "accept", -1, ""),
-    ("sendto", 44, 206, "out", -1, ""),
-    ("recvfrom", 45, 207, "in", -1, ""),
-    ("sendmsg", 46, 211, "out", -1, ""),
-    ("recvmsg", 47, 212, "in", -1, ""),
-    ("recvmmsg", 299, 243, "in", -1, ""),
-    ("sendmmsg", 307, 269, "out", -1, ""),
-    ("fsync", 74, 82, "out", -1, ""),
-    ("fdatasync", 75, 83, "out", -1, ""),
-    ("poll", 7, None, "poll", 2, "ms"),
-    ("ppoll", 271, 73, "poll", 2, "spec"),
-    ("select", 23, None, "select", 4, "val"),
-    ("pselect6", 270, 72, "select", 4, "spec"),
-    ("epoll_wait", 232, None, "epoll", 3, "ms"),
-    ("epoll_pwait", 281, 22, "epoll", 3, "ms"),
-    ("epoll_pwait2", 441, 441, "epoll", 3, "spec"),
-    ("nanosleep", 35, 101, "sleep", 0, "spec"),
-    ("clock_nanosleep", 230, 115, "sleep", 2, "spec"),
-    ("futex", 202, 98, "futex", 3, "spec"),
-    ("wait4", 61, 260, "child", -1, ""),
-    ("waitid", 247, 95, "child", -1, ""),
-    ("vfork", 58, None, "child", -1, ""),
-    ("clone", 56, 220, "child", -1, ""),
-    ("clone3", 435, 435, "child", -1, ""),
-    ("pause", 34, None, "signal", -1, ""),
-    ("rt_sigsuspend", 130, 133, "signal", -1, ""),
-    ("rt_sigtimedwait", 128, 137, "signal", 2, "spec"),
-    ("flock", 73, 32, "lock", -1, ""),
-    ("fcntl", 72, 25, "lock", -1, ""),
-    ("semop", 65, 193, "other", -1, ""),
-    ("semtimedop", 220, 192, "other", -1, ""),
-    ("msgsnd", 69, 189, "other", -1, ""),
-    ("msgrcv", 70, 188, "other", -1, ""),
-    ("ioctl", 16, 29, "device", -1, ""),
-    ("restart_syscall", 219, 128, "restart", -1, ""),
+# The number on x86_64, that on aarch64 (None: no such call), and the call.
+_TABLE: Final[tuple[tuple[tuple[int | None, int | None], Call], ...]] = (
+    ((0, 63), Call("read", "in")),
+    ((1, 64), Call("write", "out")),
+    ((17, 67), Call("pread64", "in")),
+    ((18, 68), Call("pwrite64", "out")),
+    ((19, 65), Call("readv", "in")),
+    ((20, 66), Call("writev", "out")),
+    ((40, 71), Call("sendfile", "out")),
+    ((42, 203), Call("connect", "out")),
+    ((43, 202), Call("accept", "accept")),
+    ((288, 242), Call("accept4", "accept")),
+    ((44, 206), Call("sendto", "out")),
+    ((45, 207), Call("recvfrom", "in")),
+    ((46, 211), Call("sendmsg", "out")),
+    ((47, 212), Call("recvmsg", "in")),
+    ((299, 243), Call("recvmmsg", "in")),
+    ((307, 269), Call("sendmmsg", "out")),
+    ((74, 82), Call("fsync", "out")),
+    ((75, 83), Call("fdatasync", "out")),
+    ((7, None), Call("poll", "poll", 2, "ms")),
+    ((271, 73), Call("ppoll", "poll", 2, "spec")),
+    ((23, None), Call("select", "select", 4, "val")),
+    ((270, 72), Call("pselect6", "select", 4, "spec")),
+    ((232, None), Call("epoll_wait", "epoll", 3, "ms")),
+    ((281, 22), Call("epoll_pwait", "epoll", 3, "ms")),
+    ((441, 441), Call("epoll_pwait2", "epoll", 3, "spec")),
+    ((35, 101), Call("nanosleep", "sleep", 0, "spec")),
+    ((230, 115), Call("clock_nanosleep", "sleep", 2, "spec")),
+    ((202, 98), Call("futex", "futex", 3, "spec")),
+    ((61, 260), Call("wait4", "child")),
+    ((247, 95), Call("waitid", "child")),
+    ((58, None), Call("vfork", "child")),
+    ((56, 220), Call("clone", "child")),
+    ((435, 435), Call("clone3", "child")),
+    ((34, None), Call("pause", "signal")),
+    ((130, 133), Call("rt_sigsuspend", "signal")),
+    ((128, 137), Call("rt_sigtimedwait", "signal", 2, "spec")),
+    ((73, 32), Call("flock", "lock")),
+    ((72, 25), Call("fcntl", "lock")),
+    ((65, 193), Call("semop", "other")),
+    ((220, 192), Call("semtimedop", "other")),
+    ((69, 189), Call("msgsnd", "other")),
+    ((70, 188), Call("msgrcv", "other")),
+    ((16, 29), Call("ioctl", "device")),
+    ((219, 128), Call("restart_syscall", "restart")),
 )
-_COLUMNS: Final = {"x86_64": 1, "aarch64": 2}
+_COLUMNS: Final = {"x86_64": 0, "aarch64": 1}
 
 
 def table(machine: str) -> dict[int, Call]:
     """The calls by number; empty for a machine whose numbers are not in the table."""
-    column = _COLUMNS.get(machine)
-    rows = [(row[column], row) for row in _TABLE] if column is not None else []
-    return {int(number): Call(row[0], row[3], row[4], row[5]) for number, row in rows if isinstance(number, int)}
+    if machine not in _COLUMNS:
+        return {}
+    return {number: call for numbers, call in _TABLE if (number := numbers[_COLUMNS[machine]]) is not None}

@@ -34,12 +34,13 @@ _COLLECTIVES: Final = frozenset(
     | {"all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "irecv", "isend", "monitored_barrier"}
     | {"recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send"}
 )
-# File, functions, and why CPU use in them is not work.  Not listed: `synchronize` and `item` of an accelerator (the
-# device may be working for them), and functions that also compute, like `all_gather_object`, which pickles.
+# File and functions in which CPU use is not work: a collective ends when all ranks have entered it.  Not listed:
+# `synchronize` and `item` of an accelerator (the device may be working for them), and functions that also compute, like
+# `all_gather_object`, which pickles.
 WAITS: Final = (
-    ("torch/distributed/distributed_c10d.py", _COLLECTIVES, "a collective ends when all ranks have entered it"),
-    ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"}), "the same in compiled code"),
-    ("horovod/torch/mpi_ops.py", frozenset({"synchronize"}), "the same in Horovod"),
+    ("torch/distributed/distributed_c10d.py", _COLLECTIVES),
+    ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"})),  # in compiled code
+    ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
 )
 _WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
 # If other ranks stopped as well, a wait in this function is a wait for them: DDP averages the gradients there.
@@ -77,12 +78,21 @@ class Change(NamedTuple):
     def waits_for_ranks(self) -> bool:
         """Whether its main thread was in the same call of `WAITS` in both observations."""
         frames = self.main.frames[: 1 + _WRAPPED] if self.main and self.moved is False else ()
-        return any(f.file.endswith(f"/{file}") and f.name in names for f in frames for file, names, _ in WAITS)
+        return any(f.file.endswith(f"/{file}") and f.name in names for f in frames for file, names in WAITS)
 
     @property
     def waits_in_backward(self) -> bool:
         """Whether it waits in a backward pass, like all ranks in one that averages gradients."""
         return self.moved is False and self.cpu < BUSY_CPU and self.inside(*_BACKWARD)
+
+    @property
+    def is_in_collective(self) -> bool:
+        return self.waits_for_ranks or self.waits_in_backward
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped by a signal or by a debugger."""
+        return self.seen.stat.state in "Tt"
 
     def inside(self, file: str, names: Container[str]) -> bool:
         """Whether its main thread is in one of these functions, or in a call from them."""
@@ -93,9 +103,14 @@ class Change(NamedTuple):
         threads = self.stack.threads if self.stack else ()
         return any(_inside(thread, file, names) for thread in threads if thread.tid == tid)
 
+    def may_run_python(self, tid: int) -> bool:
+        """Whether this thread has Python frames, as far as that is known."""
+        python = {thread.tid for thread in self.stack.threads if thread.frames} if self.stack else {None}
+        return tid in python or None in python
+
     @property
     def location(self) -> str:
-        """Where it is, as text: the place in the code, else the state of the process."""
+        """The line of code as text, else the state of the process."""
         if self.main is not None:
             return self.main.location
         return f"{self.seen.stat.name} {self.seen.stat.state} {self.seen.wchan or '-'}"
@@ -226,7 +241,7 @@ def _inactivity(living: Sequence[Change], cpu: float, io: float) -> str:
     suspect = living[0]
     state = suspect.seen.stat.state
     seen = f"{cpu:.0%} of a core, {io:.0f} B/s"
-    if state in "Tt":
+    if suspect.is_stopped:
         return f"it is stopped (state {state}), by SIGSTOP or by a debugger"
     if state == "D":
         return f"it is stuck in the kernel, in {suspect.seen.wchan or 'an unknown function'} (state D): {seen}"

@@ -1,34 +1,35 @@
 """The TCP connections of the job's processes: with each other, or with something outside the job.  Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from ftrun.helpers.evidence.sockets import Socket
+from ftrun.helpers.evidence.sockets import Socket, is_accepted
 from ftrun.helpers.evidence.waits import WaitingProcess, World, host
 
 
 class Connections:
-    """The connections of one observation.  `inodes`: the sockets' inodes by local and remote address."""
+    """The connections of one observation."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.inodes = {(s.local, s.remote): number for number, s in world.sockets.items() if s.kind == "tcp"}
+        self._keys = {(s.local, s.remote): key for key, s in world.sockets.items() if s.kind == "tcp"}
 
-    def other_end(self, found: Socket) -> int | None:
-        """The inode of the socket at the other end, None where that is not on this machine.  For a connection that is
-        not accepted yet: the inode of the listening socket."""
-        number = self.inodes.get((found.remote, found.local))
-        if number is None or number > 0:
-            return number
+    def other_end(self, found: Socket) -> str | None:
+        """The key of the socket at the other end, None where that is not on this machine.  For a connection that is
+        not accepted yet: the key of the listening socket."""
+        if found.kind != "tcp":
+            return found.peer or None
+        key = self._keys.get((found.remote, found.local))
+        if key is None or is_accepted(key):
+            return key
         port = found.remote.rpartition(":")[2]
-        listening = [(n, s) for n, s in self._world.sockets.items() if s.listens and s.local.rpartition(":")[2] == port]
-        return next((n for n, s in listening if s.kind == "tcp"), None)
+        listening = ((k, s) for k, s in self._world.sockets.items() if s.kind == "tcp" and s.listens)
+        return next((k for k, s in listening if s.local.rpartition(":")[2] == port), None)
 
     def leads_outside(self, found: Socket) -> bool:
-        """Whether no process of the job holds the other end of this socket."""
+        """Whether no process of the job holds the other end of this connection."""
         if found.kind != "tcp" or found.listens or not found.remote:
             return False
-        other = self.other_end(found)
-        return other is None or not self._world.holders.get(f"socket:[{other}]")
+        return not self._world.holders.get(self.other_end(found) or "")
 
     def elsewhere(self, process: WaitingProcess, ranks: Sequence[int], name: Callable[[int], str]) -> str | None:
         """Why some ranks of this rank's collectives must be outside this process tree; None if nothing shows it.
@@ -45,12 +46,17 @@ class Connections:
         if size is not None and len(same_job) >= size:
             return None
         for pid in ranks:
-            seen = self._world.processes.get(pid)
-            for end in seen.fds.values() if seen else ():
-                found = self._world.sockets.get(inode(end.key)) if end.kind == "socket" else None
-                if found is not None and self.leads_outside(found):
+            for _, found in sockets_of(self._world, [pid]):
+                if self.leads_outside(found):
                     return f"and {name(pid)} is connected to {found.remote}, which is outside the job"
         return None
+
+
+def sockets_of(world: World, pids: Iterable[int]) -> list[tuple[str, Socket]]:
+    """The sockets that these processes have open, with their keys, each once."""
+    opened = (world.processes[pid].fds.values() for pid in pids if pid in world.processes)
+    keys = dict.fromkeys(end.key for fds in opened for end in fds if end.key in world.sockets)
+    return [(key, world.sockets[key]) for key in keys]
 
 
 def traffic(before: World, after: World, pids: Sequence[int]) -> tuple[str | None, float]:
@@ -58,29 +64,13 @@ def traffic(before: World, after: World, pids: Sequence[int]) -> tuple[str | Non
     all their sockets transferred."""
     seconds, transferred, outside = max(0.001, after.at - before.at), 0.0, None
     connections = Connections(after)
-    inodes = {
-        inode(e.key)
-        for pid in pids
-        if pid in after.processes
-        for e in after.processes[pid].fds.values()
-        if e.kind == "socket"
-    }
-    for number in sorted(inodes):
-        now, then = after.sockets.get(number), before.sockets.get(number)
-        if now is None or now.listens or now.kind != "tcp":
+    for key, now in sockets_of(after, pids):
+        if now.listens or now.kind != "tcp":
             continue
-        count = (now.moved or 0) - ((then.moved or 0) if then else 0)
-        transferred += max(0, count) / seconds
-        other = connections.inodes.get((now.remote, now.local))
-        inside = other is not None and (other < 0 or f"socket:[{other}]" in after.holders)
-        changed = count > 0 or (then is not None and then.queued != now.queued)
-        if changed and not inside and host(now.remote) not in after.group:
-            rate = f"{max(0, count) / seconds:.0f} B/s"
-            outside = outside or f"it exchanges {rate} with {now.remote}, which is outside the job"
+        then = before.sockets.get(key)
+        rate = max(0, (now.moved or 0) - ((then.moved or 0) if then else 0)) / seconds
+        transferred += rate
+        changed = rate > 0 or (then is not None and then.queued != now.queued)
+        if changed and connections.leads_outside(now) and host(now.remote) not in after.group:
+            outside = outside or f"it exchanges {rate:.0f} B/s with {now.remote}, which is outside the job"
     return outside, transferred
-
-
-def inode(key: str) -> int:
-    """The inode in the key of a socket's `Descriptor`; 0 if the key names no socket."""
-    digits = key.removeprefix("socket:[").rstrip("]")
-    return int(digits) if digits.isdigit() else 0

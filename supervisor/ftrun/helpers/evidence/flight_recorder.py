@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from ftrun.helpers.evidence.processes import environment
 from ftrun.helpers.evidence.threads import Task
-from ftrun.host import procfs
 
 HANDLERS: Final = ("fr_trace_json", "dump_nccl_trace_json")
 ANSWER: Final = 2.0  # s to wait for an answer, which usually takes 1 ms
@@ -54,11 +54,10 @@ def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
     """
     asked: dict[str, tuple[int | None, Task[Answer]]] = {}
     for pid in pids:
-        pairs = (entry.partition(b"=") for entry in procfs.environment(pid))
-        environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-        path = _path(pid, environment)
+        variables = environment(pid)
+        path = _path(pid, variables)
         if path is not None and path not in asked and len(asked) < SOCKETS:
-            text = environment.get("RANK", "")
+            text = variables.get("RANK", "")
             rank = ranks.get(pid, int(text) if text.isdecimal() else None)
             asked[path] = rank, Task(partial(ask, path))
     found = {}
@@ -72,11 +71,11 @@ def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
     return found
 
 
-def _path(pid: int, environment: Mapping[str, str]) -> str | None:
+def _path(pid: int, variables: Mapping[str, str]) -> str | None:
     """The socket of the worker server of this process, or of the ancestor from which it inherited the path."""
-    if given := environment.get("TORCH_WORKER_SERVER_SOCKET"):
+    if given := variables.get("TORCH_WORKER_SERVER_SOCKET"):
         return os.path.join(f"/proc/{pid}/cwd", given)
-    own = f"{environment.get('FTRUN_BEAT_DIR', '/nowhere')}/torch-{pid}.sock"
+    own = f"{variables.get('FTRUN_BEAT_DIR', '/nowhere')}/torch-{pid}.sock"
     return own if os.path.exists(own) else None
 
 

@@ -3,13 +3,12 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Any, Final
 
-from ftrun.helpers.evidence import files, processes, report, stacks, waits
-from ftrun.helpers.evidence.background import BackgroundWork
+from ftrun.helpers.evidence import flight_recorder, processes, report, stacks, threads, waits
 from ftrun.helpers.evidence.classification import (
     Change,
     Classification,
@@ -23,16 +22,15 @@ from ftrun.helpers.evidence.classification import (
 from ftrun.helpers.evidence.connections import traffic
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
-from ftrun.helpers.evidence.limitations import unavailable
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.threads import Task
 from ftrun.helpers.evidence.waits import World
-from ftrun.messages.evidence import Event, RankState, Reply, Request
+from ftrun.messages.evidence import Event, Reply, Request
 from ftrun.messages.helpers import Problem
 
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation
-SEARCHED: Final = 128  # processes that are searched for an open accelerator
+OUTPUTS: Final = 4  # output files that are read
 
 
 class Investigation:
@@ -41,64 +39,66 @@ class Investigation:
     def __init__(self, request: Request, send: Callable[[Event], None]) -> None:
         self._request, self._send = request, send
         self._ranks = {rank.pid for rank in request.ranks}
+        self._silent_ranks = other_silent_ranks(request.finding, request.ranks, request.now)
         self._replied = threading.Lock()  # acquired by the thread that sends the reply
         self._processes = 0  # number of processes in the last observation
         self._group = waits.group(request.excluded)
+        self._folder: Folder | None = None
 
     def run(self, until: float) -> None:
         """Send the reply as soon as the report is written, and add to the report what arrives until `until`."""
         request, started, spy = self._request, time.monotonic(), stacks.program()
         seconds = STACKS * max(1.0, request.timeout - request.between)
-        excluded = frozenset(request.excluded)
-        first = processes.observe(request.root, excluded)
-        self._processes = len(first.processes)
-        order = self._order(first)
+        first, order = self._observe()
         before = stacks.collect(spy, order, seconds)
-        waits_before, task_before = self._waits(order)
+        first_waits, first_task = self._observe_waits(order)
         background = BackgroundWork(request, order)
-        accelerated = request.uses_device or any(files.accelerated(pid) for pid in order[:SEARCHED])
         moving = stacks.find_moving(spy, before, order, started + request.between)
         time.sleep(max(0.0, started + request.between - time.monotonic()))
 
-        second = processes.observe(request.root, excluded)
-        self._processes = len(second.processes)
-        waits_after, task_after = self._waits(self._order(second))
+        second, order = self._observe()
+        second_waits, second_task = self._observe_waits(order)
         not_python = {pid for pid, why in before.missing.items() if why == stacks.NO_PYTHON}
-        after = stacks.collect(spy, [pid for pid in self._order(second) if pid not in not_python], seconds)
+        after = stacks.collect(spy, [pid for pid in order if pid not in not_python], seconds)
         found = sorted(changes(first, before, second, after, moving), key=lambda change: self._priority(change.pid))
-        for task in (task_before, task_after):
+        for task in (first_task, second_task):
             task.wait(seconds)
-        graph = Graph(
-            waits_before,
-            waits_after,
-            found,
-            self._rank_numbers(),
-            self._remaining_patience(),
-            partial(works, accelerated=accelerated),
-        )
+        failed = {("waits of the threads", task.problem) for task in (first_task, second_task) if task.problem}
+        worlds = first_waits.copy(), second_waits.copy()
+        accelerated = request.uses_device or any(world.uses_accelerator for world in worlds)
+        works_here = partial(works, accelerated=accelerated)
+        graph = Graph(*worlds, found, self._rank_numbers(), self._remaining_patience(), works_here)
         outcome = graph.follow(request.suspect)
         verdict = self._classify(found, accelerated, graph, outcome)
-        limitations = unavailable(found, {**before.missing, **after.missing})
-        facts = Facts(request, verdict, found, second.at - first.at, *self._times(), missing=limitations)
-        facts = facts._replace(chain=() if verdict.cleared else outcome.chain)
-
-        facts = background.add_to(facts)
-        write = self._writer()
-        path = write(facts)
+        facts = Facts(
+            request,
+            verdict,
+            found,
+            second.at - first.at,
+            *self._times(),
+            missing=[
+                *report.unavailable(found, {**before.missing, **after.missing}, graph.after, request.suspect),
+                *failed,
+            ],
+            files=report.open_files(graph.after, request.suspect),
+            chain=() if verdict.cleared else outcome.chain,
+        )
+        complete = background.add_to(facts)
+        path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
-        waits = any(change.waits_for_ranks or change.waits_in_backward for change in suspects)
-        self._finish(verdict, report.location_summary(facts), path, waits=waits)
+        in_collective = any(change.is_in_collective for change in suspects)
+        self._reply(verdict, report.location_summary(complete), path, in_collective)
         if path is not None and background.running:
             background.wait(until)
-            write(background.add_to(facts._replace(missing=limitations)))
+            self._write(background.add_to(facts))
 
     def give_up(self, why: str) -> None:
         """Send the reply if it was not sent yet.  Without evidence a learned timeout never kills a rank."""
         cleared = why if self._request.finding.learned else None
-        self._finish(Classification(cleared, why, 0.0, 0.0), "", None, f"evidence: {why}")
+        self._reply(Classification(cleared, why, 0.0, 0.0), "", None, problem=f"evidence: {why}")
 
-    def _finish(
-        self, verdict: Classification, why: str, path: str | None, problem: str | None = None, waits: bool = False
+    def _reply(
+        self, verdict: Classification, why: str, path: str | None, waits: bool = False, problem: str | None = None
     ) -> None:
         if self._replied.acquire(blocking=False):
             if problem is not None:
@@ -106,43 +106,26 @@ class Investigation:
             rates = round(verdict.cpu, 3), round(verdict.io)
             self._send(Reply(verdict.cleared, why, *rates, self._processes, path, waits))
 
-    def _classify(self, found: list[Change], accelerated: bool, graph: Graph, outcome: Outcome) -> Classification:
-        request = self._request
-        suspects = found if request.suspects_whole_tree else process_subtree(request.suspect, found)
-        silent = self._silent_ranks()
-        outside = self._outside(graph, outcome, suspects, [rank.pid for rank in silent], found)
-        others = [(rank, process_subtree(rank.pid, found)) for rank in silent]
-        return classify(request.finding, suspects, others, accelerated, outside)
+    def _observe(self) -> tuple[Observation, list[int]]:
+        """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
+        Pythons, the rest."""
+        seen = processes.observe(self._request.root, frozenset(self._request.excluded))
+        self._processes = len(seen.processes)
+        below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])
+        pids = [pid for pid, _ in seen.processes]
+        return seen, sorted(pids, key=lambda pid: (self._priority(pid), pid not in below, not _is_python(pid)))
 
-    def _outside(
-        self, graph: Graph, outcome: Outcome, suspects: list[Change], silent: list[int], found: list[Change]
-    ) -> Outside:
-        """Why the suspect's wait is open, or that of another rank for which it may wait."""
-        request = self._request
-        families = [suspects, *(process_subtree(pid, found) for pid in silent)]
-        pids = dict.fromkeys(change.pid for members in families for change in members if not change.gone)
-        exchanged, transferred = traffic(graph.before, graph.after, list(pids))
-        open_reason = outcome.open_reason
-        for pid in silent if open_reason is None else ():
-            other = graph.follow(pid)
-            if other.open_reason is not None:
-                open_reason = f"it may wait for {graph.name(pid)}: {other.open_reason}"
-                break
-        if request.patience is None or request.finding.age >= request.patience:
-            open_reason = None
-        return Outside(open_reason, exchanged, transferred, outcome.why)
+    def _priority(self, pid: int) -> tuple[bool, bool]:
+        return pid != self._request.suspect, pid not in self._ranks
 
-    def _waits(self, pids: list[int]) -> tuple[World, Task[None]]:
+    def _observe_waits(self, pids: list[int]) -> tuple[World, Task[None]]:
         world = waits.empty(self._group)
         return world, Task(partial(waits.observe, world, pids))
-
-    def _silent_ranks(self) -> list[RankState]:
-        return other_silent_ranks(self._request.finding, self._request.ranks, self._request.now)
 
     def _rank_numbers(self) -> dict[int, int]:
         """The rank numbers of the suspect and of the ranks that stopped as well, by pid."""
         finding = self._request.finding
-        numbers = {rank.pid: rank.rank for rank in self._silent_ranks()}
+        numbers = {rank.pid: rank.rank for rank in self._silent_ranks}
         return numbers if finding.rank is None or not finding.pid else {**numbers, finding.pid: finding.rank}
 
     def _remaining_patience(self) -> float:
@@ -150,41 +133,82 @@ class Investigation:
         request = self._request
         return inf if request.patience is None else max(0.0, request.patience - request.finding.age)
 
-    def _order(self, observation: Observation) -> list[int]:
-        """The order in which stacks are read: the suspect, ranks, its descendants, other Pythons, the rest."""
-        below = processes.below(self._request.suspect, [seen.stat for seen in observation.processes.values()])
-        pids = [pid for pid, _ in observation.processes]
-        return sorted(pids, key=lambda pid: (self._priority(pid), pid not in below, not _python(pid)))
+    def _classify(self, found: list[Change], accelerated: bool, graph: Graph, outcome: Outcome) -> Classification:
+        request = self._request
+        suspects = found if request.suspects_whole_tree else process_subtree(request.suspect, found)
+        others = [(rank, process_subtree(rank.pid, found)) for rank in self._silent_ranks]
+        families = [suspects, *(members for _, members in others)]
+        pids = dict.fromkeys(change.pid for members in families for change in members if not change.gone)
+        exchanged, transferred = traffic(graph.before, graph.after, list(pids))
+        outside = Outside(self._open_reason(graph, outcome), exchanged, transferred, outcome.why)
+        return classify(request.finding, suspects, others, accelerated, outside)
 
-    def _priority(self, pid: int) -> tuple[bool, bool]:
-        return pid != self._request.suspect, pid not in self._ranks
+    def _open_reason(self, graph: Graph, outcome: Outcome) -> str | None:
+        """Why the suspect's wait is open, or that of another rank for which it may wait."""
+        if self._request.patience is None or self._request.finding.age >= self._request.patience:
+            return None
+        if outcome.is_open:
+            return outcome.open_reason
+        for rank in self._silent_ranks:
+            if (other := graph.follow(rank.pid)).is_open:
+                return f"it may wait for {graph.name(rank.pid)}: {other.open_reason}"
+        return None
 
     def _times(self) -> tuple[str, str]:
         """The wall clock now, and when the suspect was last active."""
         now = time.time() - (time.monotonic() - self._request.now)
-        wall = [time.gmtime(now), time.gmtime(now - self._request.finding.age)]
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", wall[0]), time.strftime("%Y-%m-%d %H:%M:%S UTC", wall[1])
+        since = time.gmtime(now - self._request.finding.age)
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)), time.strftime("%Y-%m-%d %H:%M:%S UTC", since)
 
-    def _writer(self) -> Callable[[Facts], str | None]:
-        """A function that writes the report and returns its path, or sends a problem and returns None."""
-        folder: Folder | None = None
-
-        def write(facts: Facts) -> str | None:
-            nonlocal folder
-            try:
-                folder = folder or Folder(self._request.run_dir, self._request.attempt)
-                texts = {c.pid: report.stack_text(c) for c in facts.changes if c.stack or c.seen.kernel}
-                folder.write(report.markdown(facts), report.document(facts), texts)
-                return folder.report
-            except OSError as error:
-                if not self._replied.locked():  # otherwise the report exists and only lacks what arrived late
-                    self._send(Problem(f"evidence: the report could not be written: {error}"))
-                return None
-
-        return write
+    def _write(self, facts: Facts) -> str | None:
+        """Write the report and return its path, or send a problem and return None."""
+        try:
+            self._folder = self._folder or Folder(self._request.run_dir, self._request.attempt)
+            texts = {c.pid: report.stack_text(c) for c in facts.changes if c.stack or c.seen.kernel}
+            self._folder.write(report.markdown(facts), report.document(facts), texts)
+            return self._folder.report
+        except OSError as error:
+            if not self._replied.locked():  # otherwise the report exists and only lacks what arrived late
+                self._send(Problem(f"evidence: the report could not be written: {error}"))
+            return None
 
 
-def _python(pid: int) -> bool:
+class BackgroundWork:
+    """Data that is collected between the two observations, and may never arrive.  Starts at once.  `pids`: the job's
+    processes, the most interesting ones first."""
+
+    def __init__(self, request: Request, pids: Sequence[int]) -> None:
+        self._commands: dict[int, str] = {}
+        self._output = {path: Task(partial(threads.tail, path)) for path in request.output[:OUTPUTS]}
+        ranks = {rank.pid: rank.rank for rank in request.ranks}
+        self._answers = Task(partial(flight_recorder.ask_all, pids, ranks))
+        self._tasks: dict[str, Task[Any]] = {
+            "command lines": Task(partial(threads.read_commands, pids, self._commands)),
+            "flight recorder": self._answers,
+            **{f"output in {path}": task for path, task in self._output.items()},
+        }
+
+    @property
+    def running(self) -> bool:
+        return any(task.running for task in self._tasks.values())
+
+    def wait(self, until: float) -> None:
+        for task in self._tasks.values():
+            task.wait(until - time.monotonic())
+
+    def add_to(self, facts: Facts) -> Facts:
+        """The facts with all that has arrived so far, and with the names of what has not."""
+        failed = [(name, task.problem) for name, task in self._tasks.items() if task.problem is not None]
+        late = [(name, "it did not arrive in time") for name, task in self._tasks.items() if task.running]
+        return facts._replace(
+            commands=dict(self._commands),
+            answers=self._answers.value or {},
+            output={path: task.value for path, task in self._output.items() if task.value},
+            missing=[*facts.missing, *failed, *late],
+        )
+
+
+def _is_python(pid: int) -> bool:
     """Whether its program's name is that of Python; a program that embeds Python is not recognised."""
     try:
         return "python" in os.readlink(f"/proc/{pid}/exe")

@@ -4,12 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ftrun.core.text.sentences import printable
+
 CELL: Final = 300  # characters of foreign text in a line
-
-
-def printable(text: str) -> str:
-    """The text on one line without control characters for a terminal or a browser; they are shown as escapes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def plain(text: str) -> str:

@@ -92,6 +92,12 @@ def carries(root: int) -> Callable[[Stat], bool]:
     return lambda process: process.state != "D" and mark in procfs.environment(process.pid)
 
 
+def environment(pid: int) -> dict[str, str]:
+    """Its initial environment; empty if access is denied."""
+    entries = (os.fsdecode(entry).partition("=") for entry in procfs.environment(pid))
+    return {name: value for name, _, value in entries}
+
+
 def _process_state(stat: Stat) -> ProcessState | None:
     pid = stat.pid
     status = dict(
@@ -104,9 +110,9 @@ def _process_state(stat: Stat) -> ProcessState | None:
         int(status[b"Uid"].split()[0]) if b"Uid" in status else None,
         "" if (wchan := _text(f"/proc/{pid}/wchan", 128)) == "0" else wchan,
         _text(f"/proc/{pid}/stack", 4096),
-        _cpu(f"/proc/{pid}/task/{pid}/stat"),
+        cpu_seconds(f"/proc/{pid}/task/{pid}/stat"),
         _queued(f"/proc/{pid}/task/{pid}/schedstat"),
-        _cpu(f"/proc/{pid}/stat"),
+        cpu_seconds(f"/proc/{pid}/stat"),
         int(status[b"voluntary_ctxt_switches"]) if b"voluntary_ctxt_switches" in status else None,
         _io(pid),
     )
@@ -116,8 +122,8 @@ def _text(path: str, limit: int) -> str:
     return (procfs.read(path, limit) or b"").decode("utf-8", "replace").strip("\0 \n")
 
 
-def _cpu(path: str) -> float:
-    """Seconds, user and system (proc_pid_stat(5))."""
+def cpu_seconds(path: str) -> float:
+    """User and system time so far, from a `stat` file (proc_pid_stat(5))."""
     fields = (procfs.read(path, 4096) or b"").rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
 

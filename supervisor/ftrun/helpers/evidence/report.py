@@ -1,4 +1,5 @@
-"""The evidence report: report.md for an operator, report.json for programs.  Pure."""
+"""The evidence report: report.md for an operator, report.json for programs.  Pure, except that `stacks.permission`
+reads the capabilities of this process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -6,19 +7,32 @@ from typing import Any, Final, NamedTuple
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.rules import hang_rules
 from ftrun.core.text import durations, sentences
+from ftrun.core.text.sentences import printable
+from ftrun.helpers.evidence import stacks
 from ftrun.helpers.evidence.classification import Change, Classification
-from ftrun.helpers.evidence.files import Files
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
-from ftrun.helpers.evidence.markdown import block, code, plain, printable, table
+from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.stacks import Thread
+from ftrun.helpers.evidence.waits import LATE, World
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
 
 SCHEMA: Final = 1
 LOCATION: Final = 500  # characters of the location in a verdict
 PROGRAM: Final = 100  # characters of a command line in a table
+NAMED: Final = 10  # processes in one line
+FILES: Final = 256  # open files
 _STOPPED: Final = {"T": "is stopped by SIGSTOP", "t": "is stopped by a debugger"}
 ROWS: Final = 100  # rows of a table in report.md; report.json has all
+
+
+class OpenFiles(NamedTuple):
+    """The open files of a process.  `opened`: each descriptor and its object; `more`: how many are left out.  `call`:
+    the system call in which the main thread waits, if that is a call on one descriptor."""
+
+    opened: tuple[tuple[int, str], ...]
+    more: int
+    call: str | None
 
 
 class Facts(NamedTuple):
@@ -34,7 +48,7 @@ class Facts(NamedTuple):
     since: str
     missing: Sequence[tuple[str, str]] = ()
     commands: Mapping[int, str] = {}
-    files: Files | None = None
+    files: OpenFiles | None = None
     answers: Mapping[int, Answer] = {}
     output: Mapping[str, str] = {}
     chain: Sequence[int] = ()
@@ -56,20 +70,14 @@ def _cause(facts: Facts) -> list[str]:
     last = facts.chain[-1] if facts.chain else facts.request.suspect
     causes = list[str]()
     for change in facts.changes:
-        stopped = _STOPPED.get(change.seen.stat.state, "")
         if change.gone or change.pid not in (last, facts.request.suspect):
             continue
-        uninterruptible = (
-            f"is in state D in {change.seen.wchan or 'the kernel'}" if change.seen.stat.state == "D" else ""
-        )
-        state = stopped or uninterruptible
+        name, kernel = _process_name(facts, change), change.seen.wchan or "the kernel"
+        state = {**_STOPPED, "D": f"is in state D in {kernel}"}.get(change.seen.stat.state)
         if change.pid != facts.request.suspect:
-            name = _process_name(facts, change)
-            causes.append(
-                f"{name} {state}, at {change.location}" if state else f"it waits for {name}, at {change.location}"
-            )
+            causes.append(f"{f'{name} {state}' if state else f'it waits for {name}'}, at {change.location}")
         elif state:
-            causes.append(f"{_process_name(facts, change)} {state}")
+            causes.append(f"{name} {state}")
     return sorted(causes, key=lambda cause: " is stopped " not in cause)
 
 
@@ -156,6 +164,58 @@ def stack_text(change: Change) -> str:
     return "\n".join(lines) + "\n"
 
 
+def open_files(world: World, pid: int) -> OpenFiles | None:
+    """The files of one process; None where they are not known."""
+    process = world.processes.get(pid)
+    if process is None or not (process.fds or process.threads):
+        return None
+
+    def text(fd: int) -> str:
+        end = process.fds.get(fd)
+        if end is None:
+            return "(closed in the meantime)"
+        return world.sockets[end.key].description if end.key in world.sockets else end.key
+
+    numbers, main = sorted(process.fds), process.threads[0] if process.threads else None
+    call = (
+        f"{main.call.name} on {main.fds[0][0]}, {text(main.fds[0][0])}"
+        if main and main.call and len(main.fds) == 1
+        else None
+    )
+    return OpenFiles(tuple((fd, text(fd)) for fd in numbers[:FILES]), max(0, len(numbers) - FILES), call)
+
+
+def unavailable(
+    found: Sequence[Change], no_stack: Mapping[int, str], world: World, suspect: int
+) -> list[tuple[str, str]]:
+    """Which data could not be collected, and why: one line each, for any number of processes.  `no_stack`: why the
+    stack of a process was not read, in either observation."""
+    living = [change for change in found if not change.gone]
+    by_reason: dict[str, list[int]] = {}
+    for change in living:
+        why = no_stack.get(change.pid)
+        # A program in another language has no Python stack, which is no limitation.
+        if why not in (None, stacks.GONE) and (why != stacks.NO_PYTHON or "python" in change.seen.stat.name):
+            by_reason.setdefault(str(why), []).append(change.pid)
+    explained = {stacks.REFUSED: f"{stacks.REFUSED}: {stacks.permission()}"}
+    lines = [(f"Python stacks of {_process_list(pids)}", explained.get(why, why)) for why, pids in by_reason.items()]
+    uncounted = [change.pid for change in living if change.seen.io is None]
+    if uncounted:
+        lines.append((f"I/O counters of {_process_list(uncounted)}", "not permitted"))
+    sleeping = [change for change in living if change.seen.stat.state not in "RZ"]  # others have no kernel stack
+    if sleeping and not any(change.seen.kernel for change in sleeping):
+        lines.append(("kernel stacks", "not permitted (the capability SYS_ADMIN is required)"))
+    if any(change.pid == suspect for change in living) and open_files(world, suspect) is None:
+        process = world.processes.get(suspect)
+        lines.append(("open files of the suspect", process.problem if process else LATE))
+    return lines
+
+
+def _process_list(pids: Sequence[int]) -> str:
+    shown = ", ".join(str(pid) for pid in pids[:NAMED])
+    return f"{len(pids)} processes ({shown}{', ...' if len(pids) > NAMED else ''})" if len(pids) > 1 else shown
+
+
 def _frames(thread: Thread) -> list[str]:
     return [printable(f"    {frame.file}:{frame.line} {frame.name}") for frame in thread.frames]
 
@@ -238,7 +298,7 @@ def _groups(facts: Facts) -> list[str]:
     return parts
 
 
-def _suspect(suspect: Change, files: Files | None) -> list[str]:
+def _suspect(suspect: Change, files: OpenFiles | None) -> list[str]:
     parts = ["## The suspect", block(stack_text(suspect).rstrip("\n"))]
     if files is not None:
         rows = [[str(number), code(description)] for number, description in files.opened]

@@ -11,44 +11,63 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 ANSWER: Final = 2.0  # s to wait for the kernel
-LISTEN: Final = 10
-_CONNECTED: Final = (1, 8)  # TCP_ESTABLISHED, TCP_CLOSE_WAIT
+_STATES: Final = {1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT"} | {
+    7: "CLOSE",
+    8: "CLOSE_WAIT",
+    9: "LAST_ACK",
+    10: "LISTEN",
+    11: "CLOSING",
+}  # include/net/tcp_states.h of Linux; Unix sockets have these states as well
+_CONNECTED: Final = ("ESTABLISHED", "CLOSE_WAIT")
 _SOCK_DIAG: Final = 4  # NETLINK_SOCK_DIAG
 _BY_FAMILY: Final = 20
 _DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _TCP_INFO: Final = 2  # INET_DIAG_INFO
-_PEER, _QUEUES = 2, 4  # UNIX_DIAG_PEER, UNIX_DIAG_RQLEN
+_NAME, _PEER, _QUEUES = 0, 2, 4  # UNIX_DIAG_NAME, UNIX_DIAG_PEER, UNIX_DIAG_RQLEN
+_SHOW: Final = 1 | 4 | 16  # UDIAG_SHOW_NAME, UDIAG_SHOW_PEER, UDIAG_SHOW_RQLEN
 _BYTES: Final = 120  # offset of tcpi_bytes_acked in struct tcp_info; tcpi_bytes_received follows it
 _TABLE: Final = 8 << 20  # bytes of /proc/<pid>/net/*
 _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
 
 
 class Socket(NamedTuple):
-    """`kind`: `tcp`, `udp` or `unix`.  Addresses are text, `host:port`; they are empty for a Unix socket.
+    """`kind`: `tcp`, `udp` or `unix`.  `local`, `remote`: `host:port`, or the name of a Unix socket.  `state`: its
+    name in the kernel.
 
-    `peer`: the inode of the other end of a Unix socket, 0 if it has none; None: not known.  `moved`: bytes that TCP has
-    received, or sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read."""
+    `peer`: the key of the other end of a Unix socket, empty if it has none.  `moved`: bytes that TCP has received, or
+    sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read."""
 
     kind: str
     local: str = ""
     remote: str = ""
-    listens: bool = False
-    peer: int | None = None
+    state: str = ""
+    peer: str = ""
     moved: int | None = None
     queued: int = 0
 
     @property
+    def listens(self) -> bool:
+        return self.kind != "udp" and self.state == "LISTEN"
+
+    @property
     def text(self) -> str:
-        return f"{self.kind} {self.local} -> {self.remote}" if self.local else f"{self.kind} socket"
+        return f"{self.kind} {self.local} -> {self.remote}" if self.kind != "unix" else "unix socket"
+
+    @property
+    def description(self) -> str:
+        """The same with the state of a connection or the name of a Unix socket."""
+        return (
+            f"unix {self.local}" if self.kind == "unix" else f"{self.text} {self.state if self.kind == 'tcp' else ''}"
+        )
 
 
-def list_all(pid: int) -> dict[int, Socket]:
-    """The sockets by inode, in the network namespace of that process; a connection that is not accepted yet has a
-    negative number.  Sockets that the kernel does not list are left out."""
+def list_all(pid: int) -> dict[str, Socket]:
+    """The sockets in the network namespace of that process, by the key of their `Descriptor`; a connection that is not
+    accepted yet has a key of its own.  Sockets that the kernel does not list are left out."""
     if not _in_own_namespace(pid):
         return _tables(pid)
-    found: dict[int, Socket] = {}
+    found: dict[str, Socket] = {}
     try:
         for family in (socket.AF_INET, socket.AF_INET6):
             found |= _inet(family, socket.IPPROTO_TCP, "tcp")
@@ -59,6 +78,14 @@ def list_all(pid: int) -> dict[int, Socket]:
     return found
 
 
+def is_accepted(key: str) -> bool:
+    return key.startswith("socket:")
+
+
+def _key(inode: int, sockets: dict[str, Socket]) -> str:
+    return f"socket:[{inode}]" if inode else f"not accepted:{len(sockets)}"
+
+
 def _in_own_namespace(pid: int) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
@@ -66,36 +93,34 @@ def _in_own_namespace(pid: int) -> bool:
         return False
 
 
-def _inet(family: int, protocol: int, kind: str) -> dict[int, Socket]:
+def _inet(family: int, protocol: int, kind: str) -> dict[str, Socket]:
     """struct inet_diag_req_v2, struct inet_diag_msg (linux/inet_diag.h)."""
     request = struct.pack("=BBBxI48x", family, protocol, 1 << (_TCP_INFO - 1), 0xFFFFFFFF)
-    found: dict[int, Socket] = {}
+    found: dict[str, Socket] = {}
     for body in _dump(request):
-        state = body[1]
         ports, addresses = struct.unpack_from("!HH", body, 4), (body[8:24], body[24:40])
         local, remote = (address(family, a, p) for a, p in zip(addresses, ports, strict=True))
         received, sent, _, inode = struct.unpack_from("=IIII", body, 56)
         info = dict(_attributes(body, 72)).get(_TCP_INFO, b"")
         moved = sum(struct.unpack_from("=QQ", info, _BYTES)) if len(info) >= _BYTES + 16 else None
-        listens = kind == "tcp" and state == LISTEN
-        if inode or state in _CONNECTED:
-            found[inode or -1 - len(found)] = Socket(
-                kind, local, remote, listens, None, moved, 0 if listens else received + sent
-            )
+        seen = Socket(kind, local, remote, _STATES.get(body[1], ""), moved=moved)
+        if inode or seen.state in _CONNECTED:
+            found[_key(inode, found)] = seen if seen.listens else seen._replace(queued=received + sent)
     return found
 
 
-def _unix() -> dict[int, Socket]:
+def _unix() -> dict[str, Socket]:
     """struct unix_diag_req, struct unix_diag_msg (linux/unix_diag.h)."""
-    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _PEER | 4 | 16, 0, 0)
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW, 0, 0)
     found = {}
     for body in _dump(request):
-        state, (inode,) = body[2], struct.unpack_from("=I", body, 4)
+        (inode,) = struct.unpack_from("=I", body, 4)
         attributes = dict(_attributes(body, 16))
-        peer = struct.unpack("=I", attributes[_PEER][:4])[0] if _PEER in attributes else 0
+        peer = f"socket:[{struct.unpack('=I', attributes[_PEER][:4])[0]}]" if _PEER in attributes else ""
         queues = struct.unpack("=II", attributes[_QUEUES][:8]) if _QUEUES in attributes else (0, 0)
-        listens = state == LISTEN
-        found[inode] = Socket("unix", listens=listens, peer=peer, queued=0 if listens else queues[0])
+        name = os.fsdecode(attributes.get(_NAME, b"").rstrip(b"\0").replace(b"\0", b"@"))
+        seen = Socket("unix", name, state=_STATES.get(body[2], ""), peer=peer)
+        found[_key(inode, {})] = seen if seen.listens else seen._replace(queued=queues[0])
     return found
 
 
@@ -137,29 +162,30 @@ def address(family: int, packed: bytes, port: int) -> str:
     return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{port}"
 
 
-def _tables(pid: int) -> dict[int, Socket]:
-    """The sockets in /proc/<pid>/net (proc_pid_net(5)): addresses in the machine's byte order, ports as numbers."""
-    found: dict[int, Socket] = {}
+def _tables(pid: int) -> dict[str, Socket]:
+    """The sockets in /proc/<pid>/net (proc_pid_net(5)); Unix sockets are left out, because their peer is unknown."""
+    found: dict[str, Socket] = {}
     for name in ("tcp", "tcp6", "udp", "udp6"):
         family = socket.AF_INET6 if name.endswith("6") else socket.AF_INET
-        for line in table(pid, name).decode("ascii", "replace").splitlines()[1:]:
+        for line in _table(pid, name).decode("ascii", "replace").splitlines()[1:]:
             fields = line.split()
-            if len(fields) > 9 and (fields[9] != "0" or int(fields[3], 16) in _CONNECTED):
-                listens = name.startswith("tcp") and int(fields[3], 16) == LISTEN
-                queued = 0 if listens else sum(int(part, 16) for part in fields[4].split(":"))
-                local, remote = (address(family, *unpacked(field)) for field in fields[1:3])
-                found[int(fields[9]) or -1 - len(found)] = Socket(name[:3], local, remote, listens, None, None, queued)
+            if len(fields) > 9:
+                local, remote = (address(family, *_unpacked(field)) for field in fields[1:3])
+                seen = Socket(name[:3], local, remote, _STATES.get(int(fields[3], 16), ""))
+                queued = 0 if seen.listens else sum(int(part, 16) for part in fields[4].split(":"))
+                if fields[9] != "0" or seen.state in _CONNECTED:
+                    found[_key(int(fields[9]), found)] = seen._replace(queued=queued)
     return found
 
 
-def unpacked(text: str) -> tuple[bytes, int]:
-    """The bytes and the port of `0100007F:1F90`, an address in /proc/net: in words of the machine's order."""
+def _unpacked(text: str) -> tuple[bytes, int]:
+    """The bytes and the port of `0100007F:1F90`: the address in words of the machine's byte order."""
     digits, _, port = text.partition(":")
     return b"".join(struct.pack("=I", int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8)), int(port, 16)
 
 
-def table(pid: int, name: str) -> bytes:
-    """At most 8 MiB of /proc/<pid>/net/<name>, which the kernel returns a page at a time; empty if it is unreadable."""
+def _table(pid: int, name: str) -> bytes:
+    """The kernel returns it a page at a time; empty if it is unreadable."""
     try:
         with open(f"/proc/{pid}/net/{name}", "rb") as file:
             return file.read(_TABLE)

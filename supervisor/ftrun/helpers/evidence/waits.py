@@ -1,7 +1,7 @@
 """The wait of each thread of the job, as the kernel shows it: the system call, its arguments, and their meaning.
 
 Reading this may block while a process holds the lock of its own memory (execve(2) from a dead disk does), so it is done
-in a separate thread, the suspect first; what does not arrive in time is unknown.
+in a separate thread; what does not arrive in time is unknown.  Open files never block and are read first.
 """
 
 import os
@@ -11,29 +11,20 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ftrun.helpers.evidence import calls, sockets
+from ftrun.helpers.evidence import calls, files, sockets
+from ftrun.helpers.evidence.calls import Call
+from ftrun.helpers.evidence.files import Descriptor, directions
+from ftrun.helpers.evidence.processes import cpu_seconds, environment
 from ftrun.helpers.evidence.sockets import Socket
 from ftrun.host import procfs
 
 PROCESSES: Final = 512
 THREADS: Final = 256  # of one process
-FILES: Final = 4096
 POLLED: Final = 1024  # descriptors of one call that are read
 OTHERS: Final = 4096  # processes outside the job that are searched for the other end of a pipe
+LATE: Final = "the answer did not arrive in time"
 _CALLS: Final = calls.table(os.uname().machine)
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_POLLIN, _POLLOUT = 1, 4
-_VARIABLES: Final = (b"RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE")
-
-
-class Descriptor(NamedTuple):
-    """The object behind a descriptor.  `key` identifies it across processes; `mode` contains `r`, `w` or both."""
-
-    kind: str  # pipe, socket, file, terminal, device, eventfd, timerfd, pidfd, signalfd, epoll, or other
-    key: str
-    mode: str = "rw"
-    pid: int = 0  # the target of a pidfd
-    members: tuple[tuple[int, str], ...] = ()  # the descriptors in an epoll
+_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 class WaitingThread(NamedTuple):
@@ -45,7 +36,7 @@ class WaitingThread(NamedTuple):
     """
 
     tid: int
-    call: calls.Call | None
+    call: Call | None
     problem: str = ""
     running: bool = False
     fds: tuple[tuple[int, str], ...] = ()
@@ -55,17 +46,16 @@ class WaitingThread(NamedTuple):
     lock: str = ""
     child: int = 0
     cpu: float = 0.0  # seconds so far
-    switches: int = 0
     io: int = 0  # bytes read and written so far
 
 
 class WaitingProcess(NamedTuple):
-    """One process.  `threads`: the main thread first.  `rank`, `size`, `local_size`: RANK, WORLD_SIZE and
-    LOCAL_WORLD_SIZE in its initial environment, None where they are not set."""
+    """One process.  `threads`: the main thread first.  `problem`: why they are not known.  `rank`, `size`,
+    `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its initial environment, None where they are not set."""
 
-    threads: tuple[WaitingThread, ...]
     fds: dict[int, Descriptor]
     problem: str = ""
+    threads: tuple[WaitingThread, ...] = ()
     rank: int | None = None
     size: int | None = None
     local_size: int | None = None
@@ -74,18 +64,35 @@ class WaitingProcess(NamedTuple):
 class World(NamedTuple):
     """One observation of all waits.
 
-    `holders`: by the key of a `Descriptor`, the pids of the job that have it open, and the mode.  `outside`: by key,
-    the mode in which visible processes outside the job have it open.  `locks`: by inode, the pids that hold a file
-    lock.  `group`: the hosts of the group's members.
+    `sockets`, `holders`, `outside`: by the key of a `Descriptor`.  `holders`: the pids of the job that have it open,
+    and the mode; `outside`: the mode in which visible processes outside the job have it open.  `locks`: by inode, the
+    pids that hold a file lock.  `group`: the hosts of the group's members.
     """
 
     at: float
     processes: dict[int, WaitingProcess]
-    sockets: dict[int, Socket]
+    sockets: dict[str, Socket]
     holders: dict[str, dict[int, str]]
     outside: dict[str, str]
     locks: dict[str, set[int]]
     group: frozenset[str]
+
+    def copy(self) -> "World":
+        """A copy of what has arrived so far, which `observe` in another thread does not change any more."""
+        return World(
+            self.at,
+            self.processes.copy(),
+            self.sockets.copy(),
+            {key: holders.copy() for key, holders in self.holders.copy().items()},
+            self.outside.copy(),
+            self.locks.copy(),
+            self.group,
+        )
+
+    @property
+    def uses_accelerator(self) -> bool:
+        """Whether a process of the job has an accelerator open, as far as that is visible."""
+        return any(end.is_accelerator for process in self.processes.values() for end in process.fds.values())
 
 
 def empty(group: frozenset[str]) -> World:
@@ -93,27 +100,32 @@ def empty(group: frozenset[str]) -> World:
 
 
 def observe(world: World, pids: Sequence[int]) -> None:
-    """Fill `world` in the order of `pids`.  It may be read before this returns, and is incomplete then."""
-    shared: set[str] = set()
+    """Fill `world` in the order of `pids`.  It may be copied before this returns, and is incomplete then."""
     world.sockets.update(sockets.list_all(pids[0] if pids else os.getpid()))
+    permitted = []
     for pid in pids[:PROCESSES]:
-        process = _process(pid)
-        for end in process.fds.values():
+        try:
+            world.processes[pid] = WaitingProcess(files.list_open(pid), LATE)
+            permitted.append(pid)
+        except OSError as error:
+            world.processes[pid] = WaitingProcess({}, error.strerror or str(error))
+        for end in world.processes[pid].fds.values():
             holders = world.holders.setdefault(end.key, {})
             holders[pid] = "".join(sorted({*holders.get(pid, ""), *end.mode}))
-        for key in {thread.shared for thread in process.threads if thread.shared}:
-            shared.add(key)
-        world.processes[pid] = process
-    for pid in pids[:PROCESSES] if shared else ():
+    world.locks.update(_locks())
+    for pid in permitted:
+        sizes = _numbers(pid)
+        world.processes[pid] = WaitingProcess(world.processes[pid].fds, "", _threads(pid), *sizes)
+    shared = {thread.shared for process in world.processes.values() for thread in process.threads if thread.shared}
+    for pid in permitted if shared else ():
         for key in shared & _shared(pid):
             world.holders.setdefault(key, {})[pid] = "rw"
-    world.locks.update(_locks())
     awaited = {key for process in world.processes.values() for key in _awaited_keys(process)}
     if awaited:
         members = {*pids, os.getpid()}
         others = [process.pid for process in procfs.all_processes() if process.pid not in members]
         for pid in others[:OTHERS]:
-            for end in _files(pid, only=("pipe:", "anon_inode:[eventfd]")).values():
+            for end in _visible_files(pid, ("pipe:", "anon_inode:[eventfd]")):
                 if end.key in awaited:
                     world.outside[end.key] = world.outside.get(end.key, "") + end.mode
             for key in awaited & _shared(pid):
@@ -123,103 +135,104 @@ def observe(world: World, pids: Sequence[int]) -> None:
 def group(excluded: Iterable[int]) -> frozenset[str]:
     """The hosts to which ftrun's own helpers are connected: the other members of the group."""
     found = sockets.list_all(os.getpid())
-    inodes = {end.key for pid in excluded for end in _files(pid).values() if end.kind == "socket"}
-    own = [s for inode, s in found.items() if f"socket:[{inode}]" in inodes and s.kind == "tcp" and not s.listens]
-    return frozenset(host(s.remote) for s in own)
+    own = (found.get(end.key) for pid in excluded for end in _visible_files(pid, ("socket:",)))
+    return frozenset(host(s.remote) for s in own if s is not None and s.kind == "tcp" and not s.listens)
 
 
 def host(address: str) -> str:
     return address.rpartition(":")[0]
 
 
+def _visible_files(pid: int, only: tuple[str, ...]) -> list[Descriptor]:
+    """The open files of a process outside the job; empty if access is denied."""
+    try:
+        return [*files.list_open(pid, only).values()]
+    except OSError:
+        return []
+
+
 def _awaited_keys(process: WaitingProcess) -> set[str]:
     """The keys of pipes, event descriptors and shared mappings for which a thread waits."""
-    kinds = ("pipe", "eventfd")
     ends = [process.fds.get(fd) for thread in process.threads for fd, _ in thread.fds]
-    return {end.key for end in ends if end and end.kind in kinds} | {t.shared for t in process.threads if t.shared}
+    opened = {end.key for end in ends if end is not None and end.kind in ("pipe", "eventfd")}
+    return opened | {thread.shared for thread in process.threads if thread.shared}
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
 
 
-def _process(pid: int) -> WaitingProcess:
+def _numbers(pid: int) -> list[int | None]:
+    """The values of _VARIABLES."""
+    variables = environment(pid)
+    values = [variables.get(name, "") for name in _VARIABLES]
+    return [int(value) if value.isdecimal() and len(value) < 10 else None for value in values]
+
+
+def _threads(pid: int) -> tuple[WaitingThread, ...]:
     try:
-        tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: tid != pid)[:THREADS]
-        fds = _files(pid, strict=True)
-    except OSError as error:
-        return WaitingProcess((), {}, error.strerror or str(error))
-    threads = tuple(_thread(pid, tid) for tid in tids)
-    pairs = (entry.partition(b"=") for entry in (procfs.read(f"/proc/{pid}/environ", 1 << 20) or b"").split(b"\0"))
-    numbers = {
-        name: int(value) for name, _, value in pairs if name in _VARIABLES and value.isdigit() and len(value) < 10
-    }
-    return WaitingProcess(threads, fds, "", *map(numbers.get, _VARIABLES))
+        tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: tid != pid)
+    except OSError:
+        return ()
+    return tuple(_thread(pid, tid) for tid in tids[:THREADS])
 
 
 def _thread(pid: int, tid: int) -> WaitingThread:
     task = f"/proc/{pid}/task/{tid}"
-    fields = (procfs.read(f"{task}/stat", 4096) or b"").rpartition(b")")[2].split()
-    cpu = (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
-    switched = re.search(rb"^voluntary_ctxt_switches:\s+(\d+)", procfs.read(f"{task}/status") or b"", re.M)
     moved = [line.rpartition(b":")[2] for line in (procfs.read(f"{task}/io", 4096) or b"").splitlines()[:2]]
-    thread = WaitingThread(
-        tid, None, cpu=cpu, switches=int(switched[1]) if switched else 0, io=sum(map(int, moved)) if moved else 0
-    )
+    thread = WaitingThread(tid, None, cpu=cpu_seconds(f"{task}/stat"), io=sum(map(int, moved)))
     fields = (procfs.read(f"{task}/syscall", 512) or b"").split()
     if not fields:
         return thread._replace(problem="its system call is not visible")
     if fields[0] == b"running":
         return thread._replace(running=True)
     if fields[0] == b"-1":  # blocked outside any call: a page of its memory is being read
-        return thread._replace(call=calls.Call("a page fault", "other"))
+        return thread._replace(call=Call("a page fault", "other"))
     number, arguments = int(fields[0]), [int(field, 16) for field in fields[1:7]]
-    call = _CALLS.get(number, calls.Call(f"system call {number}", "other"))
-    return _read(pid, thread._replace(call=call), arguments)
-
-
-def _read(pid: int, thread: WaitingThread, arguments: Sequence[int]) -> WaitingThread:
-    """The thread with the meaning of the call's arguments, or with a problem if they cannot be read."""
-    call = thread.call
-    assert call is not None
-    fd = arguments[0] & 0xFFFFFFFF
+    call = _CALLS.get(number, Call(f"system call {number}", "other"))
+    thread = thread._replace(call=call)
     try:
-        if call.kind in ("in", "out", "accept"):
-            return thread._replace(fds=((fd, {"in": "r", "accept": "r"}.get(call.kind, "w")),))
-        if call.kind == "lock":
-            waits = call.name == "flock" or arguments[1] in calls.F_SETLKW
-            other = thread._replace(call=call._replace(kind="other"))
-            return thread._replace(lock=_inode(pid, fd)) if waits else other
-        if call.kind == "child":
-            child = arguments[1] if call.name == "waitid" and arguments[0] == 1 else 0
-            if call.name == "wait4" and 0 < arguments[0] < 1 << 31:
-                child = arguments[0]
-            return thread._replace(child=child)
-        thread = _timed(pid, thread, arguments)
-        if call.kind == "poll":
-            return thread._replace(fds=_polled(pid, arguments))
-        if call.kind == "select":
-            return thread._replace(fds=_selected(pid, arguments))
-        if call.kind == "epoll":
-            return thread._replace(fds=((fd, "rw"),))
-        if call.kind == "futex" and not arguments[1] & calls.FUTEX_PRIVATE:
-            return thread._replace(shared=_mapping(pid, arguments[0]))
+        return _interpret(pid, thread, call, arguments)
     except (OSError, struct.error, ValueError):
         return thread._replace(problem=f"the arguments of its {call.name} cannot be read")
+
+
+def _interpret(pid: int, thread: WaitingThread, call: Call, arguments: Sequence[int]) -> WaitingThread:
+    """The thread with the meaning of the call's arguments; OSError, struct.error or ValueError if they cannot be
+    read."""
+    fd = arguments[0] & 0xFFFFFFFF
+    if call.unit:
+        thread = _timed(pid, thread, call, arguments)
+    match call.kind:
+        case "in" | "accept":
+            return thread._replace(fds=((fd, "r"),))
+        case "out":
+            return thread._replace(fds=((fd, "w"),))
+        case "lock" if call.name == "flock" or arguments[1] in calls.F_SETLKW:
+            return thread._replace(lock=_inode(pid, fd), fds=((fd, "w"),))
+        case "lock":
+            return thread._replace(call=call._replace(kind="other"))
+        case "child":
+            child = arguments[1] if call.name == "waitid" and arguments[0] == 1 else 0
+            return thread._replace(child=arguments[0] if call.name == "wait4" and 0 < arguments[0] < 1 << 31 else child)
+        case "poll":
+            return thread._replace(fds=_polled(pid, arguments))
+        case "select":
+            return thread._replace(fds=_selected(pid, arguments))
+        case "epoll":
+            return thread._replace(fds=((fd, "rw"),))
+        case "futex" if not arguments[1] & calls.FUTEX_PRIVATE:
+            return thread._replace(shared=_mapping(pid, arguments[0]))
     return thread
 
 
-def _timed(pid: int, thread: WaitingThread, arguments: Sequence[int]) -> WaitingThread:
-    call, now = thread.call, time.monotonic()
-    assert call is not None
-    if not call.unit:
-        return thread
-    raw = arguments[call.time]
+def _timed(pid: int, thread: WaitingThread, call: Call, arguments: Sequence[int]) -> WaitingThread:
+    now, timeout = time.monotonic(), arguments[call.time]
     if call.unit == "ms":
-        milliseconds = struct.unpack("=i", struct.pack("=I", raw & 0xFFFFFFFF))[0]
+        milliseconds = struct.unpack("=i", struct.pack("=I", timeout & 0xFFFFFFFF))[0]
         return thread if milliseconds < 0 else thread._replace(timed=True, until=now + milliseconds / 1000)
-    if raw == 0:
+    if timeout == 0:
         return thread
-    seconds, part = struct.unpack("=qq", _memory(pid, raw, 16))
+    seconds, part = struct.unpack("=qq", _memory(pid, timeout, 16))
     length = seconds + part / (1e9 if call.unit == "spec" else 1e6)
     clock, absolute = time.CLOCK_MONOTONIC, False
     if call.kind == "futex":  # FUTEX_WAIT has a relative timeout, the other operations an absolute one
@@ -235,8 +248,7 @@ def _timed(pid: int, thread: WaitingThread, arguments: Sequence[int]) -> Waiting
 def _polled(pid: int, arguments: Sequence[int]) -> tuple[tuple[int, str], ...]:
     """struct pollfd; descriptors below zero are ignored (poll(2))."""
     content = _memory(pid, arguments[0], 8 * min(arguments[1], POLLED)) if arguments[1] else b""
-    found = struct.iter_unpack("=ihh", content)
-    return tuple((fd, _directions(bool(ev & _POLLIN), bool(ev & _POLLOUT))) for fd, ev, _ in found if fd >= 0)
+    return tuple((fd, directions(events)) for fd, events, _ in struct.iter_unpack("=ihh", content) if fd >= 0)
 
 
 def _selected(pid: int, arguments: Sequence[int]) -> tuple[tuple[int, str], ...]:
@@ -251,79 +263,15 @@ def _selected(pid: int, arguments: Sequence[int]) -> tuple[tuple[int, str], ...]
     return tuple(selected.items())
 
 
-def _directions(reads: bool, writes: bool) -> str:
-    return ("r" if reads or not writes else "") + ("w" if writes else "")
-
-
 def _memory(pid: int, at: int, length: int) -> bytes:
-    fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = os.pread(fd, length, at)
-    finally:
-        os.close(fd)
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        content = os.pread(memory.fileno(), length, at)
     if len(content) < length:
         raise ValueError("the memory is not mapped completely")
     return content
 
 
-# --- descriptors, mappings, locks -------------------------------------------------------------------------------------
-
-
-def _files(pid: int, strict: bool = False, only: tuple[str, ...] = ()) -> dict[int, Descriptor]:
-    """`only`: prefixes of the links to return.  `strict`: raise OSError if access is denied."""
-    try:
-        numbers = os.listdir(f"/proc/{pid}/fd")[:FILES]
-    except OSError:
-        if strict:
-            raise
-        return {}
-    found = {}
-    for number in numbers:
-        try:
-            link = os.readlink(f"/proc/{pid}/fd/{number}")
-            if link.startswith(only) if only else True:
-                found[int(number)] = _end(pid, number, link)
-        except FileNotFoundError:
-            continue  # closed in the meantime
-        except OSError:
-            if strict:
-                raise
-    return found
-
-
-def _end(pid: int, number: str, link: str) -> Descriptor:
-    if link.startswith("pipe:"):
-        mode = os.lstat(f"/proc/{pid}/fd/{number}").st_mode  # r and w of the owner, as it was opened (proc_pid_fd(5))
-        return Descriptor("pipe", link, ("r" if mode & 0o400 else "") + ("w" if mode & 0o200 else ""))
-    if link.startswith("socket:"):
-        return Descriptor("socket", link)
-    if not link.startswith("anon_inode:"):
-        return _named(pid, number, link)
-    info = (procfs.read(f"/proc/{pid}/fdinfo/{number}") or b"").decode("ascii", "replace")
-    name = link.removeprefix("anon_inode:").strip("[]")
-    if name == "eventfd":
-        match = re.search(r"^eventfd-id:\s*(\d+)", info, re.M)
-        return Descriptor("eventfd", f"eventfd:{match[1] if match else f'{pid}/{number}'}")
-    if name == "eventpoll":
-        pairs = re.findall(r"^tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)", info, re.M)
-        members = [
-            (int(fd), _directions(bool(int(ev, 16) & _POLLIN), bool(int(ev, 16) & _POLLOUT))) for fd, ev in pairs
-        ]
-        return Descriptor("epoll", f"epoll:{pid}/{number}", members=tuple(members[:POLLED]))
-    if name == "pidfd":
-        match = re.search(r"^Pid:\s*(-?\d+)", info, re.M)
-        return Descriptor("pidfd", f"pidfd:{pid}/{number}", pid=int(match[1]) if match else 0)
-    kind = name if name in ("timerfd", "signalfd") else "other"
-    return Descriptor(kind, f"{name}:{pid}/{number}")
-
-
-def _named(pid: int, number: str, link: str) -> Descriptor:
-    """A file, by its name alone, because its file system may not respond.  A named pipe counts as a file."""
-    if link.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
-        return Descriptor("terminal", link)
-    if link.startswith("/dev/") and not link.startswith(("/dev/shm/", "/dev/mqueue/")):
-        return Descriptor("device", link)
-    return Descriptor("file", link)
+# --- mappings and locks -----------------------------------------------------------------------------------------------
 
 
 def _mapping(pid: int, at: int) -> str:
@@ -335,18 +283,13 @@ def _mapping(pid: int, at: int) -> str:
 
 
 def _shared(pid: int) -> set[str]:
-    try:
-        return {key for _, _, permissions, key in _mappings(pid) if permissions[3:4] == "s"}
-    except (OSError, ValueError):
-        return set()
+    return {key for _, _, permissions, key in _mappings(pid) if permissions[3:4] == "s"}
 
 
 def _mappings(pid: int) -> list[tuple[int, int, str, str]]:
-    content = procfs.read(f"/proc/{pid}/maps", 16 << 20)
-    if content is None:
-        raise OSError("its mappings cannot be read")
+    """Start, end, permissions and file of each mapping; empty if access is denied."""
     found = []
-    for line in content.decode("ascii", "replace").splitlines():
+    for line in (procfs.read(f"/proc/{pid}/maps", 16 << 20) or b"").decode("ascii", "replace").splitlines():
         fields = line.split(None, 5)
         if len(fields) > 4:
             start, _, end = fields[0].partition("-")
