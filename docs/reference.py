@@ -1,5 +1,5 @@
-"""Makes the reference from the code, and the pages of what was measured: `python docs/reference.py`.  A test compares
-them.  `plots`: draws those anew as well."""
+"""Generates the reference from the code, and the pages of measurements: `python docs/reference.py [plots]`.  A test
+compares them with the code.  `plots` draws the plots as well."""
 
 import sys
 from functools import partial
@@ -30,38 +30,38 @@ SEEN = (
     ("FTRUN_LAST_STEP", "the highest step that the earlier attempt reported; absent if none"),
     ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported; absent if none"),
     ("FTRUN_EPOCH", "the number of this start of the whole group; absent without a group"),
-    ("FTRUN_LAST_SECTION", "the outermost section that the earlier attempt ended or broke in; absent if none"),
+    ("FTRUN_LAST_SECTION", "the outermost section in which the earlier attempt ended; absent if none"),
     ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
         "CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES",
-        "with `--min-devices`: without the devices that did not heal and are not well again",
+        "with `--min-devices`: without the devices that did not heal and are not healthy again",
     ),
 )
 READ = (
-    ("FTRUN_…", "the options above. A name that is similar to one but unknown: exit 2"),
+    ("FTRUN_…", "the options above. An unknown name that is similar to one of them: exit 2"),
     (
         "MA_SCHEDULE_CNT, SLURM_RESTART_COUNT, JOBSET_RESTART_ATTEMPT",
-        "the number of this schedule; the first that is set",
+        "the number of this schedule; the first variable that is set counts",
     ),
     ("MA_HANG_DETECT_TIME", "minutes: the value of `--idle-timeout auto`"),
     (
         "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS",
-        "how long ftrun waits for `--on-exit` and `--unmount`; -1: until they are done",
+        "how long ftrun waits for `--on-exit` and `--unmount`; -1: until they have ended",
     ),
     ("NODE_NAME, SLURMD_NODENAME", "the default of `--node-name`"),
     (
         "MINDX_TASK_ID",
-        "the name of the job, which separates its faults and schedules from those of another",
+        "the name of the job, which distinguishes its faults and schedules from those of other jobs",
     ),
     *((", ".join(one.variables), f"the group, {one.name}") for one in PLATFORMS),
-    (", ".join(TASKS), "which task of several this is, for `phases.json`"),
+    (", ".join(TASKS), "the number of this task among several, for `phases.json`"),
     (
         "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
         "the ranks in this container; `reset.json` names ranks",
     ),
     (
         "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
-        "of each process of the job, for evidence: whether ranks of the job run on other nodes",
+        "read from each process of the job as evidence of ranks on other nodes",
     ),
     ("CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER", "which NVIDIA devices the probe reads"),
     (
@@ -70,7 +70,7 @@ READ = (
     ),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
-    ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod its remedies are those for a manifest"),
+    ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
     ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),
     ("GLOO_SOCKET_IFNAME", "`fthang collective`: the network interface of its two ranks"),
 )
@@ -85,15 +85,16 @@ HEALS = (
 LINES = """## ftrun's own lines
 
 ftrun writes its own lines to stderr. Each begins with `[ftrun]`; they are coloured if stderr is a terminal and
-`NO_COLOR` is not set. Foreign text (paths, exceptions, the command and its arguments) can neither break a line nor
-control a terminal. A line that stderr cannot take at once is dropped, so that a full pipe never delays the job;
-`run.log` has all lines. On a terminal a line begins in the first column, also after a progress bar. In a pipe or a
-file it may follow an unfinished line of the command, since ftrun cannot know the column in which that ended.
+`NO_COLOR` is not set. In foreign text (paths, exceptions, the command and its arguments) line breaks and terminal
+control characters are escaped. A line that stderr cannot accept at once is dropped, so that a full pipe never delays
+the job; `run.log` has all lines. On a terminal a line begins in the first column, also after a progress bar. In a
+pipe or a file it may follow an unfinished line of the command, since ftrun cannot know the column in which that
+ended.
 
-The first of them comes once, as soon as the command has been executed for the first time: `attempt 1 started; run dir
-/tmp/ftrun-…; watched: …` names the run dir, what is watched and with which timeouts. A restart does not repeat it, nor
-is it written for a command that cannot be executed (126, 127); of several phases each has one, with its name. A script
-that needs the stderr of the bare command gives `--quiet`. `ftctl status` shows the same at any time.
+ftrun writes the first of them once, as soon as the command has been executed for the first time: `attempt 1 started;
+run dir /tmp/ftrun-…; watched: …` names the run dir, the active checks and their timeouts. A restart does not repeat
+it, and there is none for a command that cannot be executed (126, 127). Each of several phases has one, with its name.
+Use `--quiet` in a script that needs the stderr of the bare command. `ftctl status` shows the same at any time.
 
 With `--log-format json` each line is a JSON object:
 
@@ -145,7 +146,7 @@ def _table(rows: tuple[tuple[str, str], ...]) -> list[str]:
     return lines
 
 
-# By their place in docs/.
+# By their path in docs/.
 PAGES = {
     "benchmarks.md": partial(measured.page, "benchmarks"),
     "reference.md": page,
@@ -160,13 +161,13 @@ PAGES = {
 def main() -> None:
     if sys.argv[1:] == ["plots"]:
         measured.draw()
-    for place, made in PAGES.items():
-        (HERE / place).write_text(made(), encoding="utf-8")
+    for path, content in PAGES.items():
+        (HERE / path).write_text(content(), encoding="utf-8")
     if not states.DRAWING.exists() or states.drawn(states.DRAWING.read_text(encoding="utf-8")) != states.moving():
         try:
             states.DRAWING.write_text(states.draw(), encoding="utf-8")
         except FileNotFoundError:
-            sys.exit("docs/states.svg has to be drawn anew, and that needs graphviz: apt-get install graphviz")
+            sys.exit("docs/states.svg is out of date; drawing it needs graphviz: apt-get install graphviz")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ for step in range(110): ft.beat((ft.attempt().last_step or 0) + step)
 """
 
 
-def test_a_limit_is_learned_and_remembered(runs: Runs) -> None:
+def test_timeout_is_learned_and_kept(runs: Runs) -> None:
     hang = "print('stopped', flush=True)\nif first: time.sleep(10**6)\nos._exit(0)"
     run = runs.run("--grace", "off", *python(STEPS + hang), program=SOON)
     assert run.wait() == 0, run.log()
@@ -44,7 +44,7 @@ def test_a_limit_is_learned_and_remembered(runs: Runs) -> None:
     assert run.stdout.count("stopped") == 2
 
 
-def test_what_works_is_not_ended_by_a_learned_limit(runs: Runs) -> None:
+def test_learned_timeout_does_not_end_a_working_job(runs: Runs) -> None:
     """Evaluation without a word about it looks like a hang, but for the processor that it burns."""
     busy = "until = time.monotonic() + 3.5\nwhile time.monotonic() < until: pass\nos._exit(0)"
     run = runs.run(*python(STEPS + busy), program=SOON)
@@ -55,7 +55,7 @@ def test_what_works_is_not_ended_by_a_learned_limit(runs: Runs) -> None:
     assert all("it works" in why or why == "it moved" for why in whys)
 
 
-def test_what_works_no_longer_is_found_at_the_next_look(runs: Runs) -> None:
+def test_job_that_stops_working_is_found_at_the_next_check(runs: Runs) -> None:
     code = "until = time.monotonic() + 1.2 * first\nwhile time.monotonic() < until: pass\n"
     code += "if first: time.sleep(10**6)\nos._exit(0)"
     run = runs.run("--grace", "off", *python(STEPS + code), program=SOON)
@@ -64,7 +64,7 @@ def test_what_works_no_longer_is_found_at_the_next_look(runs: Runs) -> None:
     assert found["limit"] > 1.0 or not run.named("cleared")
 
 
-def test_a_stop_after_a_few_steps_is_found_by_a_provisional_limit(runs: Runs) -> None:
+def test_hang_after_a_few_steps_is_found_by_a_provisional_timeout(runs: Runs) -> None:
     code = "import time\nfor step in range(28): ft.beat(step)\nif not ft.attempt().is_restart: time.sleep(10**6)"
     run = runs.run("--grace", "off", *python(code), program=SOON)
     assert run.wait() == 0, run.log()
@@ -73,7 +73,7 @@ def test_a_stop_after_a_few_steps_is_found_by_a_provisional_limit(runs: Runs) ->
     assert 1.0 <= found["limit"] < 60.0
 
 
-def test_a_later_start_that_never_beats_is_found_by_the_earlier_one(runs: Runs) -> None:
+def test_later_start_without_heartbeats_is_found_by_the_earlier_one(runs: Runs) -> None:
     """Its first hook would come after the place where it blocks, so that nothing of it is in the beat file."""
     code = "import os, time\nif os.environ['MA_PROC_START_CNT'] == '2': time.sleep(10**6)\n"
     code += "ft.beat(1)\nos._exit(0 if os.environ['MA_PROC_START_CNT'] == '3' else 7)"
@@ -86,14 +86,14 @@ def test_a_later_start_that_never_beats_is_found_by_the_earlier_one(runs: Runs) 
     assert run.state["first_beat"] > 0
 
 
-def test_a_given_limit_is_not_learned(runs: Runs) -> None:
+def test_given_timeout_is_not_learned(runs: Runs) -> None:
     run = runs.run("--hang-timeout", "30s", *python(STEPS + "os._exit(0)"))
     assert run.wait() == 0, run.log()
     assert run.named("learned") == []
     assert run.state["learned"] is None
 
 
-def test_a_freeze_teaches_no_limit(runs: Runs) -> None:
+def test_frozen_time_is_not_learned(runs: Runs) -> None:
     """SIGSTOP of ftrun and of its command, as a frozen container or a laptop that sleeps; here while the limit is still
     provisional, five minutes, and would by itself be looked at twice a minute."""
     code = "print(os.getpid(), flush=True)\nfor step in range(10**9):\n    ft.beat(step); time.sleep(0.02)"

@@ -13,25 +13,23 @@ from hypothesis import strategies as st
 from ftrun.cli.run import _with_click, run, split
 from ftrun.config import derived, option_table
 from ftrun.config.parsers import duration
+from support.refusals import refusal
 from support.runs import FTRUN, Runs, need_mounts
 
 COMMAND = ("touch", "started")
-RUN_DIR = ("--run-dir", "run")
 
 
-def complaint(folder: Path, *words: str, prefix: Sequence[str] = (), environment: Mapping[str, str] = {}) -> str:
-    """The one line that ftrun says when it refuses, having started nothing and written nothing."""
+def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: Mapping[str, str] = {}) -> str:
+    """The one line of a process that refuses, having started and written nothing."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_"))}
     done = subprocess.run(
         [*prefix, *FTRUN, *words], cwd=folder, env=kept | dict(environment), capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("ftrun: ")
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ftrun: ")
     assert not (folder / "started").exists()
-    return done.stderr.removeprefix("ftrun: ").rstrip("\n")
+    return line.removeprefix("ftrun: ")
 
 
 @pytest.mark.parametrize(
@@ -48,12 +46,8 @@ def complaint(folder: Path, *words: str, prefix: Sequence[str] = (), environment
         (["--hang-timeout", "-1"], "--hang-timeout: '-1' is not a duration"),
         (["--hang-timeout=-1s"], "is not a duration"),
         (["--hang-timeout", "5"], "is not a duration"),
-        (["--hang-timeout", "s"], "is not a duration"),
-        (["--hang-timeout", "."], "is not a duration"),
-        (["--hang-timeout", ".s"], "is not a duration"),
         (["--hang-timeout", "1e3s"], "is not a duration"),
         (["--hang-timeout", "nans"], "is not a duration"),
-        (["--hang-timeout", "infs"], "is not a duration"),
         (["--hang-timeout", "١s"], "is not a duration"),
         (["--hang-timeout", "999999d"], "out of range"),
         (["--hang-timeout", "9" * 400 + "s"], "out of range"),
@@ -84,17 +78,25 @@ def complaint(folder: Path, *words: str, prefix: Sequence[str] = (), environment
         (["--config", "."], "--config .: Is a directory"),
     ],
 )
-def test_a_bad_option(tmp_path: Path, options: list[str], says: str) -> None:
-    assert says in complaint(tmp_path, *options, *COMMAND)
+def test_bad_option_is_one_line(tmp_path: Path, options: list[str], says: str) -> None:
+    assert says in refusal(tmp_path, *options, *COMMAND)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [[], ["--"], ["-q"], ["--hang-timeout", "1s", "--"]])
-def test_no_command(tmp_path: Path, words: list[str]) -> None:
-    assert "no command given" in complaint(tmp_path, *words)
+def test_command_has_to_be_given(tmp_path: Path, words: list[str]) -> None:
+    assert "no command given" in refusal(tmp_path, *words)
 
 
-def test_an_empty_command_is_not_found(runs: Runs) -> None:
+def test_process_that_refuses_starts_and_writes_nothing(tmp_path: Path) -> None:
+    assert "'--hang-timeout'" in refused(tmp_path, "--hang-timout", "1s", *COMMAND)
+    assert "FTRUN_RESTART_ON: " in refused(tmp_path, *COMMAND, environment={"FTRUN_RESTART_ON": "never"})
+    assert not list(tmp_path.iterdir())
+    why = "run dir /dev/null/x: Not a directory"
+    assert why in refused(tmp_path, *COMMAND, environment={"FTRUN_RUN_DIR": "/dev/null/x"})
+
+
+def test_empty_command_is_not_found(runs: Runs) -> None:
     run = runs.run("")
     assert run.wait() == 127
     assert run.stderr.count("\n") == 1
@@ -109,11 +111,10 @@ def test_an_empty_command_is_not_found(runs: Runs) -> None:
         ("FTRUN_MAX_RESTARTS", "-1", "FTRUN_MAX_RESTARTS: '-1' is not a whole number"),
         ("FTRUN_QUIET", "maybe", "FTRUN_QUIET: 'maybe' is neither on nor off"),
         ("FTRUN_CONFIG", "/missing.toml", "/missing.toml: No such file"),
-        ("FTRUN_RUN_DIR", "/dev/null/x", "run dir /dev/null/x: Not a directory"),
     ],
 )
-def test_a_bad_variable(tmp_path: Path, variable: str, text: str, says: str) -> None:
-    assert says in complaint(tmp_path, *COMMAND, environment={variable: text})
+def test_bad_variable_is_one_line(tmp_path: Path, variable: str, text: str, says: str) -> None:
+    assert says in refusal(tmp_path, *COMMAND, environment={variable: text})
 
 
 @pytest.mark.parametrize(
@@ -137,37 +138,34 @@ def test_a_bad_variable(tmp_path: Path, variable: str, text: str, says: str) -> 
     ],
     ids=range(15),
 )
-def test_a_bad_config_file(tmp_path: Path, content: bytes, says: str) -> None:
+def test_bad_config_file_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "ftrun.toml").write_bytes(content)
-    line = complaint(tmp_path, "--config", "ftrun.toml", *COMMAND)
+    line = refusal(tmp_path, "--config", "ftrun.toml", *COMMAND)
     assert says in line
     assert "ftrun.toml" in line
     assert len(line) < 500
 
 
-def test_a_run_dir_that_cannot_be(tmp_path: Path) -> None:
+def test_unusable_run_dir_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     for path, why in (("file", "File exists"), ("file/x", "Not a directory"), ("/proc/x", "No such file")):
-        assert why in complaint(tmp_path, "--run-dir", path, *COMMAND)
-    assert "File exists" in complaint(tmp_path, "--log-dir", "file", *COMMAND)
+        assert why in refused(tmp_path, "--run-dir", path, *COMMAND)
+    assert "File exists" in refused(tmp_path, "--log-dir", "file", *COMMAND)
     assert (tmp_path / "file").read_text() == "kept"
-
-
-def test_a_run_dir_that_holds_something_odd(tmp_path: Path) -> None:
     for name in ("events.jsonl", "run.log"):
         folder = tmp_path / f"with-{name}"
         (folder / name).mkdir(parents=True)
-        assert "Is a directory" in complaint(tmp_path, "--run-dir", str(folder), *COMMAND)
+        assert "Is a directory" in refused(tmp_path, "--run-dir", str(folder), *COMMAND)
 
 
-def test_a_read_only_run_dir(runs: Runs) -> None:
+def test_read_only_run_dir_is_one_line(runs: Runs) -> None:
     need_mounts()
     prefix = tuple(runs.mounted(f"mkdir -p {runs.folder}/ro; mount -t tmpfs -o ro tmpfs {runs.folder}/ro"))
-    assert "Read-only file system" in complaint(runs.folder, "--run-dir", "ro", *COMMAND, prefix=prefix)
-    assert "Read-only file system" in complaint(runs.folder, "--run-dir", "ro/x", *COMMAND, prefix=prefix)
+    assert "Read-only file system" in refused(runs.folder, "--run-dir", "ro", *COMMAND, prefix=prefix)
+    assert "Read-only file system" in refused(runs.folder, "--run-dir", "ro/x", *COMMAND, prefix=prefix)
 
 
-def test_a_full_run_dir_at_the_start(runs: Runs) -> None:
+def test_full_run_dir_does_not_stop_the_job(runs: Runs) -> None:
     """Small files still fit into a folder without space for their content: the job runs, one line says what is lost."""
     need_mounts()
     full = runs.folder / "full"
@@ -179,18 +177,18 @@ def test_a_full_run_dir_at_the_start(runs: Runs) -> None:
     assert "No space left on device" in run.stderr
 
 
-SPOILED = {
+BROKEN = {
     "full": ("cat /dev/zero > $FTRUN_RUN_DIR/filler", "No space left on device"),
     "removed": ("rm -rf $FTRUN_RUN_DIR/..?* $FTRUN_RUN_DIR/*; umount -l $FTRUN_RUN_DIR", "No such file"),
     "emptied": ("rm -rf $FTRUN_RUN_DIR/*", ""),
 }
 
 
-@pytest.mark.parametrize("kind", SPOILED)
-def test_a_run_dir_that_is_spoiled_while_the_job_runs(runs: Runs, kind: str) -> None:
+@pytest.mark.parametrize("kind", BROKEN)
+def test_run_dir_that_becomes_unusable_does_not_stop_the_job(runs: Runs, kind: str) -> None:
     need_mounts()
-    spoil, why = SPOILED[kind]
-    code = f"{{ {spoil}; }} 2>/dev/null; echo start $MA_PROC_START_CNT; exit 5"
+    breaking, why = BROKEN[kind]
+    code = f"{{ {breaking}; }} 2>/dev/null; echo start $MA_PROC_START_CNT; exit 5"
     options = ("--restart-on", "failure", "--backoff", "1ms", "--max-restarts", "1")
     run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mkdir run; mount -t tmpfs -o size=64k tmpfs run"))
     assert run.wait() == 93, "the second failure is one too many"
@@ -220,7 +218,7 @@ WORDS = st.one_of(
 @example(["--run-dir", "--", "x"])
 @example(["--run-dir", "-q", "x"])
 @example(["-", "x"])
-def test_the_plain_parser_and_click_agree(words: list[str]) -> None:
+def test_plain_parser_and_click_agree(words: list[str]) -> None:
     plain = split(words)
     if plain is not None:
         assert plain == _with_click(words)
@@ -243,6 +241,16 @@ def test_precedence(tmp_path: Path) -> None:
     assert values({}, by_variable) == (3.0, "config file")
     assert values(by_option, {"FTRUN_HANG_TIMEOUT": ""}) == (3.0, "config file")
     assert values({}, {}) == ("auto", "default")
+    (tmp_path / "annotations").write_text('fault-tolerance/job-retry-num="3"')
+    platform = by_option | {"annotations": str(tmp_path / "annotations")}
+
+    def restart_on(given: dict[str, str], environment: dict[str, str]) -> tuple[object, str]:
+        found = option_table.settings(given, environment)["restart-on"]
+        return found.value, found.source
+
+    assert restart_on(platform, {}) == ({"fault"}, "annotations"), "before the file"
+    assert restart_on(platform, {"FTRUN_RESTART_ON": "none"}) == (set(), "environment")
+    assert restart_on(platform | {"restart-on": "hang"}, {"FTRUN_RESTART_ON": "none"}) == ({"hang"}, "option")
     found = option_table.settings(by_option, {})
     assert found["max-restarts"].value == 7
     assert found["restart-on"].value == {"hang", "failure"}
@@ -250,18 +258,18 @@ def test_precedence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", option_table.OPTIONS, ids=lambda option: option.name)
-def test_each_default_is_a_value_of_its_option(option: option_table.Option) -> None:
+def test_each_default_is_a_valid_value(option: option_table.Option) -> None:
     if option.default:
         option.read(option.default)
 
 
 @given(st.text(max_size=12) | st.from_regex(r"-?[0-9.]{0,6}(ms|s|m|h|d)?", fullmatch=True))
-def test_a_duration_is_read_or_refused(text: str) -> None:
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert 0 < duration(text) < 3660 * 86400
 
 
-def test_the_idle_timeout_is_that_of_modelarts_where_nobody_gave_one(
+def test_idle_timeout_defaults_to_the_variable_of_modelarts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def limits(minutes: str, **given: str) -> tuple[float | None, bool]:
@@ -279,12 +287,12 @@ def test_the_idle_timeout_is_that_of_modelarts_where_nobody_gave_one(
     assert capsys.readouterr().err == ("ftrun: MA_HANG_DETECT_TIME: 'half an hour' is not a whole number such as 3\n")
 
 
-def test_variables_of_an_outer_ftrun_are_not_ours() -> None:
+def test_variables_of_an_outer_ftrun_are_ignored() -> None:
     outer = {"FTRUN_BEAT_DIR": "/x", "FTRUN_RUN_DIR": "/dev/null", "FTRUN_LAST_STEP": "3", "FTRUN_PORT": "tcp://1:2"}
     assert option_table.settings({}, outer)["run-dir"].value is None
 
 
-def test_help_that_cannot_be_written_is_told_in_one_line() -> None:
+def test_help_that_cannot_be_written_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         found = subprocess.run(
             [str(Path(__file__).parents[2] / "bin" / "ftrun"), "--help"],

@@ -128,18 +128,18 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "words"), LINES, ids=[line for line, _ in LINES])
-def test_tab(shell: Shell, line: str, words: list[str]) -> None:
+def test_tab_completes_the_line(shell: Shell, line: str, words: list[str]) -> None:
     assert shell.completed(line) == words
 
 
-def test_a_second_tab_shows_all(shell: Shell) -> None:
+def test_second_tab_shows_all_values(shell: Shell) -> None:
     shown = shell.offered("ftrun --probe ")
     assert all(word in shown for word in ("auto", "nvidia", "ascend", "off"))
 
 
 # click's script for fish cuts an answer at its first comma.
 @pytest.mark.parametrize(("line", "words"), [one for one in LINES if "," not in one[0]])
-def test_fish(home: Path, line: str, words: list[str]) -> None:
+def test_fish_offers_the_same(home: Path, line: str, words: list[str]) -> None:
     if shutil.which("fish") is None:
         pytest.skip("no fish here")
     script = f"ftctl completion fish | source; complete -C '{line}'"
@@ -153,7 +153,7 @@ def test_fish(home: Path, line: str, words: list[str]) -> None:
 
 @pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize("program", [[], ["ftrun"]])
-def test_the_shell_takes_the_script(shell_name: str, program: list[str], home: Path) -> None:
+def test_shell_accepts_the_script(shell_name: str, program: list[str], home: Path) -> None:
     ftctl = [str(HOUSE / "bin" / "ftctl"), "completion", shell_name, *program]
     made = subprocess.run(ftctl, env=environment(home), capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert ("fthang" in made.stdout) == (not program)
@@ -170,14 +170,14 @@ def items(args: list[str], text: str) -> list["CompletionItem[str]"]:
     return ShellComplete(command_line(), {}, "ftrun", "_FTRUN_COMPLETE").get_completions(args, text)
 
 
-def test_every_option_is_offered_until_it_is_given() -> None:
+def test_each_option_is_offered_until_it_is_given() -> None:
     names = {item.value for item in items([], "-")}
     assert {f"--{option.name}" for option in option_table.OPTIONS} < names
     assert "--probe" not in {item.value for item in items(["--probe", "auto"], "--")}
     assert "--progress" in {item.value for item in items(["--progress", "x"], "--")}
 
 
-def test_what_is_offered_is_taken() -> None:
+def test_offered_values_are_valid() -> None:
     """No value that would be refused."""
     for option in option_table.OPTIONS:
         for text in ("", "3", "a", "h"):
@@ -188,7 +188,7 @@ def test_what_is_offered_is_taken() -> None:
                     option.read(item.value)
 
 
-def test_a_variable_that_asks_for_nothing_we_know_does_not_keep_ftrun_from_running(home: Path) -> None:
+def test_unknown_completion_request_is_ignored(home: Path) -> None:
     words = [str(HOUSE / "bin" / "ftrun"), "--run-dir", str(home / "another"), "sh", "-c", "exit 7"]
     for text in ("", "bash_source", "tcsh_complete", "nonsense"):
         asked = environment(home) | {"_FTRUN_COMPLETE": text}

@@ -37,7 +37,7 @@ class Follower:
         return self.process.returncode, errors
 
 
-def test_all_of_them_oldest_first(runs: Runs) -> None:
+def test_events_are_shown_oldest_first(runs: Runs) -> None:
     run = runs.run("sh", "-c", "exit 3")
     said = events(run.run_dir)
     assert [line.split()[2] for line in said] == run.order
@@ -47,7 +47,7 @@ def test_all_of_them_oldest_first(runs: Runs) -> None:
     assert [json.loads(line) for line in events(run.run_dir, "--json", "-n", "2")] == run.records[-2:]
 
 
-def test_a_torn_or_foreign_line_is_passed_over(runs: Runs) -> None:
+def test_truncated_or_foreign_line_is_skipped(runs: Runs) -> None:
     run = runs.run("true")
     with (run.run_dir / "events.jsonl").open("ab") as file:
         file.write(b'\xff garbage\n[]\n{"event": "odd", "what": "a\\u001b[2Jb\\n"}\n' + b"x" * (10 << 20) + b"\n{")
@@ -68,7 +68,7 @@ def test_following_ends_with_the_run(runs: Runs) -> None:
     assert follower.seen()[-1] == "ended"
 
 
-def test_following_what_is_over_ends_at_once(runs: Runs) -> None:
+def test_following_an_ended_run_ends_at_once(runs: Runs) -> None:
     run = runs.run("true")
     assert len(events(run.run_dir, "-f", "-n", "1")) == 1
     assert len(events(run.run_dir, "-f", "-n", "0")) == 0
@@ -84,7 +84,7 @@ def test_following_ends_when_ftrun_is_killed(runs: Runs) -> None:
     assert follower.end() == (0, b"")
 
 
-def test_ctrl_c_is_the_way_to_end_it(runs: Runs) -> None:
+def test_ctrl_c_ends_following(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
     run.until("spawned")
     follower = Follower(runs)
@@ -93,7 +93,7 @@ def test_ctrl_c_is_the_way_to_end_it(runs: Runs) -> None:
     assert follower.end() == (0, b"")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(runs: Runs) -> None:
+def test_reader_that_closes_the_pipe_is_no_error(runs: Runs) -> None:
     run = runs.run("true")
     events_file = run.run_dir / "events.jsonl"
     events_file.write_bytes(events_file.read_bytes() * 2000)
@@ -105,7 +105,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(runs: Runs) -> None:
     assert done.stdout.count("\n") == 1
 
 
-def test_a_full_disk_is_told_in_one_line(runs: Runs) -> None:
+def test_full_disk_is_one_line(runs: Runs) -> None:
     run = runs.run("true")
     with open("/dev/full", "wb") as full:
         command = [*FTCTL, "events", "--run-dir", str(run.run_dir)]

@@ -1,7 +1,8 @@
-"""`ftctl stacks`: where the processes of a healthy job are, now."""
+"""`ftctl stacks`: the present stacks of the processes of a healthy job."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,41 +44,30 @@ def look(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
 def started(runs: Runs) -> Run:
     run = runs.start("--no-auto-beat", *python(RANKS))
     run.until("first_beat")
-    wait_for(
-        lambda: look(run, "--json").stdout.count('"rank": ') - look(run, "--json").stdout.count('"rank": null') >= 4,
-        "all",
-    )
+    wait_for(lambda: len(re.findall(r'"rank": \d', look(run, "--json").stdout)) >= 4, "all ranks")
     return run
 
 
-def test_those_in_the_same_place_are_shown_once(runs: Runs) -> None:
+def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
     run = started(runs)
     done = look(run)
     assert (done.returncode, done.stderr) == (0, "")
-    said = done.stdout
-    assert "ranks 0-1, 3:\n" in said
-    assert "rank 2:\n" in said
-    assert said.index("rank 2:") < said.index("ranks 0-1, 3:"), "the odd one out comes first"
-    assert said.count(" rank\n") == 2
-    assert "no stack of 1 process, it does not run Python, or a version that py-spy does not support: process" in said
-    assert "(sleep 3600)" in said
+    shown = done.stdout
+    assert "ranks 0-1, 3:\n" in shown, "equal stacks are shown once"
+    assert "rank 2:\n" in shown
+    assert shown.index("rank 2:") < shown.index("ranks 0-1, 3:"), "the odd one out comes first"
+    assert shown.count(" rank\n") == 2
+    assert "no stack of 1 process, it does not run Python, or a version that py-spy does not support: process" in shown
+    assert "(sleep 3600)" in shown
     assert [record["event"] for record in run.records][-1] != "suspect"
-
-
-def test_one_rank_with_all_its_threads_and_what_it_started(runs: Runs) -> None:
-    run = started(runs)
-    said = look(run, "--rank", "1").stdout
-    assert said.startswith("rank 1:\n")
-    assert "  thread " in said
-    assert "(sleep 3600)" in said
-    assert "rank 2" not in said
+    shown = look(run, "--rank", "1").stdout
+    assert shown.startswith("rank 1:\n")
+    assert "  thread " in shown
+    assert "(sleep 3600)" in shown
+    assert "rank 2" not in shown
     done = look(run, "--rank", "9")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"ftctl: {run.run_dir}: no rank 9 runs; there are 0-3\n"
-
-
-def test_for_machines_all_of_it(runs: Runs) -> None:
-    run = started(runs)
     found = json.loads(look(run, "--json").stdout)
     assert found["schema"] == 1
     ranks = [process["rank"] for process in found["processes"]]
@@ -89,14 +79,14 @@ def test_for_machines_all_of_it(runs: Runs) -> None:
     assert found["processes"][-1]["missing"] is not None or found["processes"][-2]["missing"] is not None
 
 
-def test_what_has_ended_has_none(runs: Runs) -> None:
+def test_ended_run_has_no_stacks(runs: Runs) -> None:
     run = runs.run("true")
     done = look(run)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"ftctl: {run.run_dir}: no command runs: the run has ended\n"
 
 
-def test_what_was_killed_has_none(runs: Runs) -> None:
+def test_killed_run_has_no_stacks(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
     wait_for(lambda: look(run).returncode == 0, "the command to be in the state file")
     os.kill(run.pid, signal.SIGKILL)
@@ -105,7 +95,7 @@ def test_what_was_killed_has_none(runs: Runs) -> None:
     assert "is gone or in another PID namespace" in look(run).stderr
 
 
-def test_from_outside_of_its_pid_namespace_it_says_so(runs: Runs) -> None:
+def test_run_in_another_pid_namespace_is_one_line(runs: Runs) -> None:
     need_pid1()
     run = runs.start("sleep", "3600", prefix=PID1)
     run.until("spawned")
@@ -121,7 +111,7 @@ exit 1
 """
 
 
-def test_where_it_is_not_permitted_it_says_why(runs: Runs) -> None:
+def test_missing_permission_is_reported(runs: Runs) -> None:
     run = runs.start(*python("import time; ft.beat(1); time.sleep(3600)"))
     run.until("first_beat")
     spy = runs.folder / "py-spy"

@@ -1,4 +1,4 @@
-"""Accelerators, end to end, over a driver library that says what it is told: after a kill, stuck, gone, at fault."""
+"""Accelerators, end to end, over a fake driver library: in use after a kill, blocked, missing, faulty."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def go(runs: Runs) -> None:
     (runs.folder / "go").touch()
 
 
-def test_the_restart_waits_until_memory_comes_back(runs: Runs) -> None:
+def test_restart_waits_until_device_memory_is_free(runs: Runs) -> None:
     fake = faked(runs)
     run = runs.start(*AGAIN, *python(FAILS), program=SOON)
     listening(fake, run)
@@ -68,7 +68,7 @@ def test_the_restart_waits_until_memory_comes_back(runs: Runs) -> None:
     assert second["attempt"] == 2
 
 
-def test_memory_that_does_not_come_back_is_a_node_fault(runs: Runs) -> None:
+def test_device_memory_that_stays_in_use_is_a_node_fault(runs: Runs) -> None:
     fake = faked(runs)
     run = runs.start(*AGAIN, "--device-timeout", "2s", *python(FAILS), program=SOON)
     listening(fake, run)
@@ -84,7 +84,7 @@ def test_memory_that_does_not_come_back_is_a_node_fault(runs: Runs) -> None:
     assert len(run.named("spawned")) == 1
 
 
-def test_a_process_of_the_tree_that_holds_a_device_is_ended_first(runs: Runs) -> None:
+def test_process_of_the_tree_that_holds_a_device_is_ended_first(runs: Runs) -> None:
     code = "import os, subprocess\nif ft.attempt().is_restart: os._exit(0)\n"
     code += "child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
     code += "open('child', 'w').write(str(child.pid))\n"
@@ -98,21 +98,21 @@ def test_a_process_of_the_tree_that_holds_a_device_is_ended_first(runs: Runs) ->
     assert not state_of(child)
 
 
-def test_a_probe_that_is_stuck_is_on_record_and_no_matter(runs: Runs) -> None:
+def test_blocked_probe_is_recorded_and_replaced(runs: Runs) -> None:
     fake = faked(runs)
     run = runs.start(*AGAIN, *python(FAILS), program=SOON)
     stuck = listening(fake, run)
     fake.set("-", blocks="*")
-    said = run.until("problem")
-    assert (said["helper"], said["what"].startswith("wrote nothing for")) == ("probe", True)
+    problem = run.until("problem")
+    assert (problem["helper"], problem["what"].startswith("wrote nothing for")) == ("probe", True)
     wait_for(lambda: not state_of(stuck), "the end of it")
     go(runs)
     assert run.wait() == 0, run.log()
     assert [r["reason"] for r in run.named("restart")] == ["failure"]
 
 
-def test_a_probe_that_is_stuck_while_devices_are_awaited(runs: Runs) -> None:
-    """Nobody says whether they are free: the restart goes on when the time for that is over."""
+def test_probe_that_blocks_before_a_restart_delays_it_by_the_timeout_only(runs: Runs) -> None:
+    """Whether they are free is not known: the restart goes on after the timeout."""
     fake = faked(runs)
     run = runs.start(*AGAIN, "--device-timeout", "500ms", *python(FAILS))
     listening(fake, run)
@@ -123,7 +123,7 @@ def test_a_probe_that_is_stuck_while_devices_are_awaited(runs: Runs) -> None:
     assert any("it is not known" in record["what"] for record in run.named("problem"))
 
 
-def test_a_probe_that_is_killed_comes_again(runs: Runs) -> None:
+def test_killed_probe_is_restarted(runs: Runs) -> None:
     fake = faked(runs)
     run = runs.start(*PROBE, "sleep", "3600", program=SOON)
     first = listening(fake, run)
@@ -142,7 +142,7 @@ def test_a_probe_that_is_killed_comes_again(runs: Runs) -> None:
     assert run.wait() == 143
 
 
-def test_a_fault_is_on_record_and_the_job_goes_on(runs: Runs) -> None:
+def test_warning_is_recorded_and_the_job_continues(runs: Runs) -> None:
     fake = faked(runs)
     fake.set(0, **BUSY)
     run = runs.start(*AGAIN, *python(FAILS.replace("2 -", "1 -")), program=SOON)
@@ -155,21 +155,23 @@ def test_a_fault_is_on_record_and_the_job_goes_on(runs: Runs) -> None:
     assert run.named("restart", "hang") == []
 
 
-@pytest.mark.parametrize(("kind", "told"), [("nvidia", 1), ("auto", 0)])
-def test_without_a_driver_the_probe_ends_and_that_is_told_to_whoever_asked(runs: Runs, kind: str, told: int) -> None:
+@pytest.mark.parametrize(("kind", "problems"), [("nvidia", 1), ("auto", 0)])
+def test_probe_without_a_driver_ends_with_a_problem_only_where_it_was_asked_for(
+    runs: Runs, kind: str, problems: int
+) -> None:
     there = "import ftrun.host.devices as devices\ndevices.DRIVERS = ('/dev/null',)\nfrom ftrun.cli"
     program = (*SOON[:2], SOON[2].replace("from ftrun.cli", there))
     run = runs.start("--probe", kind, "--no-auto-beat", *python(FAILS.replace("2 -", "1 -")), program=program)
     seen = wait_for(lambda: run.helper("probe"), "the probe")
     wait_for(lambda: not state_of(seen), "its end")
-    if told:
+    if problems:
         assert "no NVIDIA driver" in run.until("problem")["what"]
     go(runs)
     assert run.wait() == 0, run.log()
-    assert len(run.named("problem")) == told
+    assert len(run.named("problem")) == problems
 
 
-def test_off_is_off(runs: Runs) -> None:
+def test_probe_off_starts_no_helper(runs: Runs) -> None:
     fake = faked(runs)
     run = runs.start("--probe", "off", "--no-auto-beat", *python(FAILS), "x")
     run.until("spawned")
@@ -179,14 +181,14 @@ def test_off_is_off(runs: Runs) -> None:
     assert fake.blocked is False
 
 
-def test_nothing_asked_for_nothing_started_and_nobody_wakes_up(runs: Runs) -> None:
+def test_plain_command_has_no_helper_and_pid1_sleeps(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
     run.until("spawned")
     assert helpers(run.pid) == {}
     asleep(run)
 
 
-def test_with_all_helpers_pid1_is_small_and_wakes_only_for_their_words(runs: Runs) -> None:
+def test_pid1_with_all_helpers_is_small_and_sleeps(runs: Runs) -> None:
     fake = faked(runs)
     fake.set(0, **BUSY)
     words = ("--probe", "nvidia", "--idle-timeout", "2h", "--progress", "*.ckpt")
@@ -199,7 +201,7 @@ def test_with_all_helpers_pid1_is_small_and_wakes_only_for_their_words(runs: Run
 
 
 def asleep(run: Run) -> None:
-    """It was not once woken in half a second; a probe may speak in between, which it does each 10 s."""
+    """Wait until it has slept for 50 checks in a row; the probe wakes it each 10 s."""
     seen: list[str] = []
 
     def still() -> bool:
@@ -210,7 +212,7 @@ def asleep(run: Run) -> None:
     wait_for(still, "that it sleeps")
 
 
-def test_descriptors_do_not_leak_over_ten_restarts(runs: Runs) -> None:
+def test_ten_restarts_leak_no_descriptor(runs: Runs) -> None:
     faked(runs)
     code = "import os, time\nif ft.attempt().start_cnt not in (2, 12): os._exit(1)\n"
     code += "while not os.path.exists(f'go-{ft.attempt().start_cnt}'): time.sleep(0.02)\n"

@@ -66,9 +66,9 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "death", ["SIGSEGV", pytest.param("SIGKILL", marks=SLOW), pytest.param("os._exit", marks=SLOW)]
-)
-def test_under_torchrun(runs: Runs, death: str) -> None:
+    "death", [pytest.param(death, marks=SLOW) for death in DEATHS]
+)  # tests/cli/test_failing.py has a failure under torchrun that is not slow
+def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) -> None:
     pytest.importorskip("torch")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = runs.run(*torchrun, program(runs, TORCHRUN, death), OMP_NUM_THREADS="1")
@@ -81,7 +81,7 @@ def test_under_torchrun(runs: Runs, death: str) -> None:
 @pytest.mark.parametrize(
     "death", ["os._exit", pytest.param("SIGKILL", marks=SLOW), pytest.param("SIGSEGV", marks=SLOW)]
 )
-def test_under_the_spawn_of_torch(runs: Runs, death: str) -> None:
+def test_first_rank_that_died_under_torch_spawn_is_named(runs: Runs, death: str) -> None:
     pytest.importorskip("torch")
     run = runs.run(sys.executable, program(runs, RANK + SPAWN, death), OMP_NUM_THREADS="1")
     assert run.wait() == 1, run.log()
@@ -89,7 +89,7 @@ def test_under_the_spawn_of_torch(runs: Runs, death: str) -> None:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_where_no_launcher_tells_the_rank_that_left_nothing_is_named_as_well(runs: Runs, death: str) -> None:
+def test_rank_without_an_exception_is_named_without_a_launcher(runs: Runs, death: str) -> None:
     run = runs.run(sys.executable, program(runs, PLAIN, death))
     assert run.wait() == 1, run.log()
     assert "rank 0: ConnectionResetError: [Errno 104] Connection reset by peer (train.py:" in why(run)

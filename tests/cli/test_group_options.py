@@ -1,4 +1,4 @@
-"""Which group an ftrun is a member of: by what each platform says, by the options, and by both; and what is refused."""
+"""The group of an ftrun: from each platform, from the options, from both; and what is refused."""
 
 import os
 import re
@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.test_bad_input import complaint
 from ftrun.config import group_config, option_table, parsers
 from ftrun.config.group_config import Group, group, is_loopback, read_secret
 from ftrun.platforms.base import Membership, Surroundings
 from ftrun.platforms.slurm import first_host
 from ftrun.platforms.table import discover
+from support.refusals import refusal
 from support.runs import HOUSE
 
 SECRET = "0123456789abcdef"
@@ -29,9 +29,7 @@ HOSTS = f"""# Kubernetes-managed hosts file.
 """
 
 
-def said_by_platform(
-    environment: Mapping[str, str], host: str, hosts: str, size: int | str = "auto"
-) -> Membership | None:
+def membership(environment: Mapping[str, str], host: str, hosts: str, size: int | str = "auto") -> Membership | None:
     return discover(Surroundings(environment, host, hosts, size))
 
 
@@ -49,21 +47,21 @@ def secret(tmp_path: Path) -> str:
 def member(
     words: Mapping[str, str] = {}, environment: Mapping[str, str] = {}, host: str = "h", hosts: str = ""
 ) -> Group | None:
-    """The group, when nothing is to be said."""
-    found, note = told(words, environment, host, hosts)
+    """The group, without a note."""
+    found, note = group_and_note(words, environment, host, hosts)
     assert note == ""
     return found
 
 
-def told(
+def group_and_note(
     words: Mapping[str, str] = {}, environment: Mapping[str, str] = {}, host: str = "h", hosts: str = ""
 ) -> tuple[Group | None, str]:
     return group(option_table.settings(words, environment), environment, host, hosts)
 
 
-def refused(words: Mapping[str, str], environment: Mapping[str, str] = {}) -> str:
+def error_of(words: Mapping[str, str], environment: Mapping[str, str] = {}) -> str:
     with pytest.raises(option_table.ConfigError) as error:
-        told(words, environment)
+        group_and_note(words, environment)
     (line,) = str(error.value).splitlines()
     return line
 
@@ -101,7 +99,7 @@ PET = {"PET_MASTER_ADDR": "node-a", "PET_NODE_RANK": "1", "PET_NNODES": "2"}
 INDEXED = {"JOB_COMPLETION_INDEX": "2"}
 FIRST = f"train-node-0-0.{DOMAIN}"
 
-SAID = {
+MEMBERSHIPS = {
     "nothing": ({}, None),
     "ModelArts": (MODELARTS, Membership("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
     "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, Membership("ModelArts", 1, 0)),
@@ -146,16 +144,16 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("environment", "found"), SAID.values(), ids=SAID)
-def test_what_a_platform_says(environment: Mapping[str, str], found: Membership | None) -> None:
-    assert said_by_platform(environment, "h", "") == found
+@pytest.mark.parametrize(("environment", "found"), MEMBERSHIPS.values(), ids=MEMBERSHIPS)
+def test_membership_from_the_platform(environment: Mapping[str, str], found: Membership | None) -> None:
+    assert membership(environment, "h", "") == found
 
 
 @pytest.mark.parametrize(
     ("host", "rank"), [("j-master-0", 0), ("j-worker-0", 1), ("j-worker-1.j", 2), ("elsewhere", None)]
 )
-def test_volcanos_master_comes_before_its_workers(host: str, rank: int | None) -> None:
-    assert said_by_platform(MASTERED, host, "") == Membership("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
+def test_volcano_master_precedes_its_workers(host: str, rank: int | None) -> None:
+    assert membership(MASTERED, host, "") == Membership("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
 
 
 @pytest.mark.parametrize(
@@ -169,18 +167,18 @@ def test_volcanos_master_comes_before_its_workers(host: str, rank: int | None) -
         pytest.param("gpu-17", HOSTS, None, id="the node's name"),
     ],
 )
-def test_rank_0_of_an_indexed_job_is_named_as_we_are(host: str, hosts: str, first: str | None) -> None:
-    assert said_by_platform(INDEXED, host, hosts) == Membership("Kubernetes", None, 2, first, first or "")
+def test_rank_0_of_an_indexed_job_has_a_derived_name(host: str, hosts: str, first: str | None) -> None:
+    assert membership(INDEXED, host, hosts) == Membership("Kubernetes", None, 2, first, first or "")
 
 
-def test_a_jobset_of_several_jobs_counts_on() -> None:
+def test_ranks_continue_over_the_jobs_of_a_jobset() -> None:
     jobs = {"JOB_COMPLETION_INDEX": "1", "JOBSET_JOB_INDEX": "2", "JOBSET_REPLICAS": "4"}
-    found = said_by_platform(jobs, "train-node-2-1", "10.0.0.1 train-node-2-1.train train-node-2-1", 8)
+    found = membership(jobs, "train-node-2-1", "10.0.0.1 train-node-2-1.train train-node-2-1", 8)
     assert found == Membership("Kubernetes", None, 5, "train-node-0-0.train", "train-node-0-0.train")
     for size in ("auto", 7):
-        assert (found := said_by_platform(jobs, "train-node-2-1", "", size))
+        assert (found := membership(jobs, "train-node-2-1", "", size))
         assert found.rank is None
-    coordinated = said_by_platform(jobs | {"JOBSET_COORDINATOR": "train-head-0-0.train"}, "gpu-17", "", 8)
+    coordinated = membership(jobs | {"JOBSET_COORDINATOR": "train-head-0-0.train"}, "gpu-17", "", 8)
     assert coordinated
     assert coordinated.host == "train-head-0-0.train"
 
@@ -201,17 +199,19 @@ def test_a_jobset_of_several_jobs_counts_on() -> None:
         (",n1", None),
     ],
 )
-def test_the_first_host_of_a_list_of_slurms(nodes: str, first: str | None) -> None:
+def test_first_host_of_a_slurm_list(nodes: str, first: str | None) -> None:
     assert first_host(nodes) == first
 
 
-NAMES = sorted({name for environment, _ in SAID.values() for name in environment} | {"JOBSET_REPLICAS"} | set(INDEXED))
+NAMES = sorted(
+    {name for environment, _ in MEMBERSHIPS.values() for name in environment} | {"JOBSET_REPLICAS"} | set(INDEXED)
+)
 TEXTS = st.one_of(st.sampled_from(["0", "1", "2", "3", "a,b", "n[1-2]", "", "10.0.0.1", "::1", "localhost"]), st.text())
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), TEXTS), TEXTS, TEXTS)
-def test_whatever_a_platform_says_the_job_runs(environment: dict[str, str], host: str, hosts: str) -> None:
-    """Where nobody asked for a group, nothing that is in the environment is a reason to refuse the job."""
+def test_no_environment_of_a_platform_prevents_the_job(environment: dict[str, str], host: str, hosts: str) -> None:
+    """Where no group was requested, no environment is a reason to refuse the job."""
     found, note = group(option_table.settings({}, {}), environment, host, hosts)
     assert "\n" not in note
     if found:
@@ -221,7 +221,7 @@ def test_whatever_a_platform_says_the_job_runs(environment: dict[str, str], host
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), TEXTS), TEXTS, TEXTS, st.sampled_from(["auto", "2", "9"]))
-def test_where_a_group_is_wanted_it_is_sound_or_refused_in_one_line(
+def test_requested_group_is_valid_or_refused_in_one_line(
     environment: dict[str, str], host: str, hosts: str, size: str
 ) -> None:
     words = {"group-size": size, "group-secret-file": str(HOUSE / "supervisor" / "ftrun" / "messages" / "helpers.py")}
@@ -239,7 +239,7 @@ def test_where_a_group_is_wanted_it_is_sound_or_refused_in_one_line(
 # --- the platform and the options -------------------------------------------------------------------------------------
 
 
-def test_by_hand() -> None:
+def test_group_from_options_alone() -> None:
     words = {"group-size": "2", "group-rank": "1", "group-endpoint": "127.0.0.1:4000"}
     assert member(words) == Group(2, 1, "127.0.0.1:4000", None, 600.0, "", "options")
     assert member(words | {"group-job": "mine", "wait-peer": "90s"}) == Group(
@@ -252,15 +252,15 @@ def test_by_hand() -> None:
     [(MODELARTS, "job-worker-0.job:29470"), (VOLCANO, "j-node-0.j:29470"), (BATCH | STEP, "gpu004:29470")],
     ids=["ModelArts", "Volcano", "Slurm"],
 )
-def test_with_a_secret_the_platform_says_the_rest(environment: Mapping[str, str], endpoint: str, secret: str) -> None:
-    said = said_by_platform(environment, "h", "")
-    assert said
-    expected = Group(said.size or 0, said.rank or 0, endpoint, secret, 600.0, said.job, said.source)
+def test_group_from_a_secret_and_the_platform(environment: Mapping[str, str], endpoint: str, secret: str) -> None:
+    found = membership(environment, "h", "")
+    assert found
+    expected = Group(found.size or 0, found.rank or 0, endpoint, secret, 600.0, found.job, found.source)
     assert member({"group-secret-file": secret}, environment) == expected
     assert member({}, {**environment, "FTRUN_GROUP_SECRET_FILE": secret}) == expected
 
 
-def test_a_secret_at_its_usual_place_needs_no_option(tmp_path: Path) -> None:
+def test_secret_at_its_default_path_needs_no_option(tmp_path: Path) -> None:
     (tmp_path / "by itself").write_text(SECRET)
     found = member({}, MODELARTS)
     assert found
@@ -269,7 +269,7 @@ def test_a_secret_at_its_usual_place_needs_no_option(tmp_path: Path) -> None:
     assert member({}, INDEXED) is None
 
 
-def test_kubernetes_has_its_size_from_the_manifest(secret: str) -> None:
+def test_size_on_kubernetes_comes_from_the_manifest(secret: str) -> None:
     environment = INDEXED | {"FTRUN_GROUP_SIZE": "4", "FTRUN_GROUP_SECRET_FILE": secret}
     assert member({}, environment, POD, HOSTS) == Group(4, 2, f"{FIRST}:29470", secret, 600.0, FIRST, "Kubernetes")
 
@@ -279,19 +279,19 @@ def test_kubernetes_has_its_size_from_the_manifest(secret: str) -> None:
     [MODELARTS, VOLCANO, BATCH | STEP, TORCH, MODELARTS | {"VC_TASK_INDEX": "9"}, MODELARTS | {"VC_WORKER_HOSTS": ""}],
     ids=["ModelArts", "Volcano", "Slurm", "torch", "nonsense", "no endpoint"],
 )
-def test_a_group_that_nobody_asked_for_is_none_without_a_secret(environment: Mapping[str, str]) -> None:
-    """What ran before there were groups runs on, and is told."""
-    found, note = told({}, environment)
+def test_group_that_was_not_requested_needs_a_secret(environment: Mapping[str, str]) -> None:
+    """What ran before there were groups runs on, and is group_and_note."""
+    found, note = group_and_note({}, environment)
     assert found is None
     assert re.fullmatch(r"no group: .* reports \d members, but there is no --group-secret-file", note)
-    assert told({"group-endpoint": ":4000"}, environment) == (None, note)
+    assert group_and_note({"group-endpoint": ":4000"}, environment) == (None, note)
 
 
-def test_on_loopback_the_platform_is_enough() -> None:
+def test_group_on_loopback_from_the_platform_alone() -> None:
     found = member({}, TORCH | {"MASTER_ADDR": "localhost"})
     assert found
     assert (found.size, found.rank, found.endpoint, found.secret) == (2, 1, "localhost:29470", None)
-    nobody, note = told({}, TORCH | {"MASTER_ADDR": "localhost", "NODE_RANK": "2"})
+    nobody, note = group_and_note({}, TORCH | {"MASTER_ADDR": "localhost", "NODE_RANK": "2"})
     assert nobody is None
     assert note == "no group: --group-rank: 2 (from MASTER_ADDR) is out of range; the ranks are 0 to 1"
 
@@ -301,17 +301,17 @@ def test_on_loopback_the_platform_is_enough() -> None:
     [{}, BATCH, {"MA_NUM_HOSTS": "1"}, INDEXED, {"NNODES": "2"}, TORCH | {"NNODES": "1"}, TORCH | {"NNODES": "0"}],
     ids=["nothing", "batch script", "one host", "a sweep", "a size only", "one", "none"],
 )
-def test_who_is_alone_is_not_told_so(environment: Mapping[str, str]) -> None:
-    assert told({}, environment) == (None, "")
+def test_single_member_gets_no_note(environment: Mapping[str, str]) -> None:
+    assert group_and_note({}, environment) == (None, "")
 
 
 @pytest.mark.parametrize("size", ["1", "off"])
-def test_a_group_of_one_is_none(size: str, secret: str) -> None:
+def test_group_of_one_is_no_group(size: str, secret: str) -> None:
     for words in ({}, {"group-secret-file": secret}, {"group-secret-file": "/missing"}, {"group-rank": "7"}):
-        assert told({"group-size": size} | words, MODELARTS) == (None, "")
+        assert group_and_note({"group-size": size} | words, MODELARTS) == (None, "")
 
 
-def test_an_option_wins_and_the_rest_is_the_platforms(secret: str) -> None:
+def test_options_take_precedence_over_the_platform(secret: str) -> None:
     base = {"group-secret-file": secret}
     for words, part in (
         ({"group-size": "8"}, {"size": 8}),
@@ -325,20 +325,20 @@ def test_an_option_wins_and_the_rest_is_the_platforms(secret: str) -> None:
         assert member(base | words, MODELARTS) == plain._replace(**part)
 
 
-def test_an_address_of_version_6_gets_its_brackets() -> None:
+def test_ipv6_address_gets_brackets() -> None:
     assert (found := member({"group-rank": "0"}, TORCH | {"MASTER_ADDR": "::1"}))
     assert found.endpoint == "[::1]:29470"
 
 
-def test_the_command_of_a_member_is_no_member() -> None:
+def test_nested_ftrun_is_no_member() -> None:
     """An ftrun inside of another, which hands its environment down."""
     given = {"FTRUN_GROUP_SIZE": "2", "FTRUN_GROUP_RANK": "0", "FTRUN_GROUP_ENDPOINT": "127.0.0.1:4000"}
     assert member({}, given)
     for environment in (given, TORCH | {"MASTER_ADDR": "localhost"}):
-        assert told({}, environment | {"FTRUN_BEAT_DIR": "/dev/shm/x"}) == (None, "")
+        assert group_and_note({}, environment | {"FTRUN_BEAT_DIR": "/dev/shm/x"}) == (None, "")
 
 
-def test_a_phase_is_no_group_of_its_own() -> None:
+def test_group_options_are_options_of_the_job() -> None:
     names = {option.name for option in option_table.OPTIONS if option.name.startswith("group-")}
     assert {*names, "wait-peer"} <= set(option_table.JOB_OPTIONS)
 
@@ -366,17 +366,19 @@ FAR = LOCAL | {"group-endpoint": "node-a:4000"}
         (LOCAL | {"group-endpoint": "127.0.0.1.example:4000"}, "is not on loopback"),
     ],
 )
-def test_a_group_that_cannot_be(words: dict[str, str], says: str) -> None:
-    assert says in refused(words)
+def test_impossible_group_is_refused(words: dict[str, str], says: str) -> None:
+    assert says in error_of(words)
 
 
-def test_a_platform_that_contradicts_itself_is_told_where_a_group_is_wanted(secret: str) -> None:
+def test_contradictory_platform_is_refused_where_a_group_is_requested(secret: str) -> None:
     words = {"group-secret-file": secret}
-    line = refused(words, MODELARTS | {"VC_TASK_INDEX": "9"})
+    line = error_of(words, MODELARTS | {"VC_TASK_INDEX": "9"})
     assert line == "--group-rank: 9 (from ModelArts) is out of range; the ranks are 0 to 2"
-    assert "--group-endpoint: the address of rank 0 is not known" in refused(words, MODELARTS | {"VC_WORKER_HOSTS": ""})
-    assert "--group-endpoint: 'a b:29470' is not HOST:PORT" in refused(words, TORCH | {"MASTER_ADDR": "a b"})
-    assert "--group-rank: the rank among" in refused({"group-size": "2"}, BATCH)
+    assert "--group-endpoint: the address of rank 0 is not known" in error_of(
+        words, MODELARTS | {"VC_WORKER_HOSTS": ""}
+    )
+    assert "--group-endpoint: 'a b:29470' is not HOST:PORT" in error_of(words, TORCH | {"MASTER_ADDR": "a b"})
+    assert "--group-rank: the rank among" in error_of({"group-size": "2"}, BATCH)
 
 
 @pytest.mark.parametrize(
@@ -390,32 +392,32 @@ def test_a_platform_that_contradicts_itself_is_told_where_a_group_is_wanted(secr
     ],
 )
 @pytest.mark.parametrize("words", [LOCAL, FAR, {}], ids=["loopback", "far", "nothing else"])
-def test_a_secret_that_is_none(tmp_path: Path, words: dict[str, str], content: str | None, says: str) -> None:
+def test_invalid_secret_is_refused(tmp_path: Path, words: dict[str, str], content: str | None, says: str) -> None:
     file = tmp_path / "bad"
     if content is not None:
         file.write_text(content)
-    line = refused(words | {"group-secret-file": str(file)})
+    line = error_of(words | {"group-secret-file": str(file)})
     assert line.startswith(f"--group-secret-file {file}: ")
     assert says in line
 
 
-def test_a_secret_that_is_no_file(tmp_path: Path) -> None:
+def test_secret_has_to_be_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), "/dev/urandom"):
-        assert "not a regular file" in refused(FAR | {"group-secret-file": path})
-    assert "Is a directory" in refused(FAR | {"group-secret-file": str(tmp_path)})
+        assert "not a regular file" in error_of(FAR | {"group-secret-file": path})
+    assert "Is a directory" in error_of(FAR | {"group-secret-file": str(tmp_path)})
     (tmp_path / "by itself").mkdir()
-    assert "by itself: Is a directory" in refused({}, MODELARTS)
+    assert "by itself: Is a directory" in error_of({}, MODELARTS)
 
 
-def test_a_secret_of_nothing_is_told(secret: str) -> None:
-    assert told({"group-secret-file": secret}) == (
+def test_secret_without_a_group_is_noted(secret: str) -> None:
+    assert group_and_note({"group-secret-file": secret}) == (
         None,
         "no group: there is a secret, but the number of members is not known; give --group-size N",
     )
 
 
-def test_white_space_around_a_secret_is_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whitespace_around_a_secret_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text(f"\n {SECRET}\r\n")
     assert read_secret(str(tmp_path / "secret")) == SECRET.encode()
     monkeypatch.chdir(tmp_path)  # the messenger is elsewhere
@@ -443,18 +445,18 @@ def test_white_space_around_a_secret_is_none_of_it(tmp_path: Path, monkeypatch: 
         (["--group-sise", "2"], "--group-size"),
     ],
 )
-def test_a_bad_option_of_a_group(tmp_path: Path, options: list[str], says: str) -> None:
-    assert says in complaint(tmp_path, *options, "touch", "started")
+def test_bad_group_option_is_one_line(tmp_path: Path, options: list[str], says: str) -> None:
+    assert says in refusal(tmp_path, *options, "touch", "started")
 
 
-def test_what_kubernetes_sets_for_a_service_is_no_slip() -> None:
+def test_service_variables_of_kubernetes_are_ignored() -> None:
     """For one that is called ftrun-group."""
     names = ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "PORT_80_TCP_PROTO")
     assert option_table.settings({}, {f"FTRUN_GROUP_{name}": "tcp://10.0.0.1:80" for name in names})
 
 
-def test_this_process_is_asked(tmp_path: Path) -> None:
-    """`ours`, as PID 1 calls it: without a name server, and without a module that could ask one."""
+def test_current_group_imports_no_socket(tmp_path: Path) -> None:
+    """As PID 1 calls it: without a name server, and without a module that could ask one."""
     script = (
         "import sys; from ftrun.config import option_table, group_config; import os;"
         "print(group_config.current_group(option_table.settings({}, os.environ))); print('socket' in sys.modules)"

@@ -1,4 +1,4 @@
-"""Two ftruns of one group on loopback: what the operator orders, and what a device does to one, is for both."""
+"""Two ftruns of one group on loopback: a request of the operator and a device fault of one apply to both."""
 
 import json
 import socket
@@ -63,7 +63,7 @@ def ftctl(run: Run, *words: str) -> str:
     return done.stdout
 
 
-def test_what_is_ordered_on_one_is_done_on_all(pair: Pair) -> None:
+def test_request_to_one_member_applies_to_all(pair: Pair) -> None:
     first, second = pair.both()
     ftctl(second, "pause")
     assert first.until("paused")["for"] is None
@@ -81,7 +81,7 @@ def test_what_is_ordered_on_one_is_done_on_all(pair: Pair) -> None:
     assert {pair.message(rank)["node"] for rank in (0, 1)} == {"node-0"}
 
 
-def test_status_says_how_the_group_stands(pair: Pair) -> None:
+def test_status_shows_the_state_of_the_group(pair: Pair) -> None:
     first = pair.start(0)
     wait_for(lambda: "waiting for the other members" in first.stderr, "that it says so")
     shown = ftctl(first, "status")
@@ -94,7 +94,7 @@ def test_status_says_how_the_group_stands(pair: Pair) -> None:
     assert "member 0 (node-0) has left" in pair.message(1)["message"]
 
 
-def test_a_device_that_fell_off_ends_all_and_only_its_node_is_isolated(pair: Pair) -> None:
+def test_lost_device_ends_all_members_and_isolates_its_node(pair: Pair) -> None:
     fake = FakeNvml(pair.folder)
     first = pair.start(0, "--probe", "off")
     second = pair.start(1, "--probe", "nvidia", program=SOON, **fake.environment())
@@ -109,15 +109,15 @@ def test_a_device_that_fell_off_ends_all_and_only_its_node_is_isolated(pair: Pai
 
     wait_for(noticed, "the fault")
     assert (first.wait(), second.wait()) == (197, 197)
-    told = [pair.message(rank) for rank in (0, 1)]
-    assert [one["node"] for one in told] == ["node-1", "node-1"]
-    assert [one["isolate"] for one in told] == [False, True]
-    assert "79" in told[0]["message"]
+    messages = [pair.message(rank) for rank in (0, 1)]
+    assert [one["node"] for one in messages] == ["node-1", "node-1"]
+    assert [one["isolate"] for one in messages] == [False, True]
+    assert "79" in messages[0]["message"]
 
 
 @pytest.mark.parametrize("still", [True, False])
-def test_accelerators_that_hold_still_everywhere_are_a_hang(pair: Pair, still: bool) -> None:
-    """The rule of ModelArts over all instances, which asks nothing of what processes write."""
+def test_idle_accelerators_of_all_members_are_a_hang(pair: Pair, still: bool) -> None:
+    """The rule of ModelArts over all instances, which ignores the output of the processes."""
     options = ("--idle-timeout", "1s", "--no-auto-beat", "--restart-on", "none", "--probe", "nvidia")
     fakes = []
     for rank in (0, 1):

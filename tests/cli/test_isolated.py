@@ -32,7 +32,7 @@ def broken(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("program", ["ftrun", "ftctl"])
 @pytest.mark.parametrize("by", ["python", "its first line"])
-def test_neither_is_changed(program: str, by: str, broken: str) -> None:
+def test_python_variables_do_not_affect_the_programs(program: str, by: str, broken: str) -> None:
     before = [sys.executable] if by == "python" else []
     for name, value in (("PYTHONPATH", broken), ("PYTHONINSPECT", "1"), ("PYTHONWARNINGS", "error")):
         said = done(*before, str(HOUSE / "bin" / program), "--version", **{name: value})
@@ -41,21 +41,21 @@ def test_neither_is_changed(program: str, by: str, broken: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONINSPECT"])
-def test_the_command_has_it_as_it_was_given(name: str) -> None:
+def test_python_variables_reach_the_command(name: str) -> None:
     for words in ([str(HOUSE / "bin" / "ftrun")], [sys.executable, str(HOUSE / "bin" / "ftrun")]):
         said = done(*words, *SAYS, name, **{name: "/nonexistent/a b"})
         assert (said.returncode, said.stdout, said.stderr) == (0, f"{name}=/nonexistent/a b\n", "")
 
 
 @pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONEXECUTABLE", "PYTHONPLATLIBDIR"])
-def test_what_stops_python_itself_does_not_stop_an_isolated_one(name: str) -> None:
+def test_variables_that_stop_python_do_not_stop_bin_ftrun(name: str) -> None:
     said = done(str(HOUSE / "bin" / "ftrun"), *SAYS, name, **{name: "/nonexistent"})
     assert (said.returncode, said.stdout, said.stderr) == (0, f"{name}=/nonexistent\n", "")
 
 
 @pytest.mark.pid1
 @pytest.mark.parametrize("variable", ["", "PYTHONINSPECT"])
-def test_a_signal_that_comes_before_ftrun_can_handle_it(variable: str, tmp_path: Path) -> None:
+def test_early_signal_is_not_lost(variable: str, tmp_path: Path) -> None:
     """As PID 1: nothing but the beginning of `ftrun.cli.entry` has been executed.  Also over the other interpreter."""
     need_pid1()
     code = (
@@ -68,7 +68,7 @@ def test_a_signal_that_comes_before_ftrun_can_handle_it(variable: str, tmp_path:
 
 
 @pytest.mark.pid1
-def test_the_command_has_the_mask_that_ftrun_was_given() -> None:
+def test_signal_mask_reaches_the_command() -> None:
     need_pid1()
     for given in ({}, {"PYTHONINSPECT": "1"}):
         for blocked in ("", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]);"):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from cli.test_bad_input import COMMAND, complaint
 from ftrun.config import option_table, parsers
+from support.refusals import refusal
 from support.runs import Run, Runs, python, state_of, wait_for
 
 WAITS = "ft.beat(1)\nft.beat(2)\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
@@ -64,8 +64,8 @@ def address(run: Run, number: int = 1) -> str:
         (["--metrics-fil", "a.prom"], "--metrics-file"),
     ],
 )
-def test_a_bad_value_starts_nothing(tmp_path: Path, options: list[str], says: str) -> None:
-    assert says in complaint(tmp_path, *options, *COMMAND)
+def test_bad_value_is_one_line(tmp_path: Path, options: list[str], says: str) -> None:
+    assert says in refusal(tmp_path, *options, "true")
     assert not list(tmp_path.iterdir())
 
 
@@ -77,17 +77,17 @@ NO_ADDRESSES = ("[:::]", "[1:2]", "[1.2.3.4]", "[::1", "[]", "[::1%]", "::1")
 
 
 @pytest.mark.parametrize("host", [*HOSTS, *ADDRESSES])
-def test_a_host_is_a_name_or_an_address(host: str) -> None:
+def test_host_is_a_name_or_an_address(host: str) -> None:
     assert parsers.address(f"{host}:80") == f"{host}:80"
 
 
 @pytest.mark.parametrize("host", [*NUMBERS, *NO_NAMES, *NO_ADDRESSES])
-def test_what_looks_like_an_address_and_is_none_is_no_host(host: str) -> None:
+def test_invalid_address_is_no_host(host: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         parsers.address(f"{host}:80")
 
 
-def test_a_scrape_of_a_run_and_the_file_that_it_leaves(runs: Runs) -> None:
+def test_scrape_of_a_run_and_its_last_file(runs: Runs) -> None:
     file = runs.folder / "train.prom"
     run = runs.start("--metrics", "127.0.0.1:0", "--metrics-file", str(file), *python(WAITING))
     found = scrape(address(run))
@@ -110,7 +110,7 @@ def test_a_scrape_of_a_run_and_the_file_that_it_leaves(runs: Runs) -> None:
     assert left["ftrun_phase"]["done"] == 1
 
 
-def test_counters_go_on_over_restarts_and_over_a_killed_ftrun(runs: Runs) -> None:
+def test_counters_continue_over_restarts_and_a_killed_ftrun(runs: Runs) -> None:
     code = f"import os, time\nif ft.attempt().start_cnt == 1: ft.beat(1); time.sleep(3600)\n{WAITS}"
     options = ("--metrics", "127.0.0.1:0", "--hang-timeout", "500ms", "--grace", "off")
     run = runs.start(*options, *python(code))
@@ -129,7 +129,7 @@ def test_counters_go_on_over_restarts_and_over_a_killed_ftrun(runs: Runs) -> Non
     assert again.wait() == 0, again.log()
 
 
-def test_an_address_in_use_and_a_missing_folder_are_told_and_the_job_goes_on(runs: Runs) -> None:
+def test_address_in_use_and_missing_folder_are_problems(runs: Runs) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -144,7 +144,7 @@ def test_an_address_in_use_and_a_missing_folder_are_told_and_the_job_goes_on(run
     ]
 
 
-def test_a_helper_that_is_killed_comes_again_and_one_that_is_stopped_holds_nobody_up(runs: Runs) -> None:
+def test_killed_helper_is_restarted_and_a_stopped_one_delays_nothing(runs: Runs) -> None:
     run = runs.start("--metrics", "127.0.0.1:0", "--metrics-file", "a.prom", *python(WAITING))
     address(run)
     first = run.helper("metrics")
@@ -158,7 +158,7 @@ def test_a_helper_that_is_killed_comes_again_and_one_that_is_stopped_holds_nobod
     wait_for(lambda: not state_of(second), "the end of the helper")
 
 
-def test_off_is_off_and_the_environment_is_as_good() -> None:
+def test_metrics_from_the_environment_and_off() -> None:
     environment = {"FTRUN_METRICS": "127.0.0.1:9400", "FTRUN_METRICS_FILE": "a.prom"}
     found = option_table.settings({"metrics": "off"}, environment)
     assert (found["metrics"].value, found["metrics"].source) == (None, "option")
@@ -166,7 +166,7 @@ def test_off_is_off_and_the_environment_is_as_good() -> None:
     assert option_table.settings({}, {})["metrics"].value is None
 
 
-def test_nothing_of_it_is_in_the_supervisor(runs: Runs) -> None:
+def test_supervisor_does_not_load_prometheus(runs: Runs) -> None:
     run = runs.start("--metrics", "127.0.0.1:0", *python(WAITING))
     address(run)
     loaded = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (run.pid, run.helper("metrics"))}

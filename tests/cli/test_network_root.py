@@ -49,7 +49,7 @@ def run(root: Path, memory: Sequence[str], *options: str, **environment: str) ->
     return done.stdout.strip(), without_start_line(done.stderr)
 
 
-def test_a_memory_file_system_is_local(root: Path) -> None:
+def test_memory_file_system_is_local(root: Path) -> None:
     assert os.path.dirname(run(root, ["/dev/shm"])[0]) == "/dev/shm"
     assert os.path.dirname(run(root, ["/var/tmp", "/dev/shm"], TMPDIR="/var/tmp")[0]) == "/var/tmp"
     assert os.path.dirname(run(root, ["/dev/shm"], TMPDIR="/var/tmp")[0]) == "/dev/shm"  # and not to be waited for
@@ -57,14 +57,14 @@ def test_a_memory_file_system_is_local(root: Path) -> None:
     assert run(root, ["/dev/shm"], "--run-dir", "/dev/shm/given") == ("/dev/shm/given", "")
 
 
-def test_a_run_dir_on_the_root_is_a_copy(root: Path, tmp_path: Path) -> None:
+def test_run_dir_on_the_root_is_a_copy(root: Path, tmp_path: Path) -> None:
     work, said = run(root, ["/dev/shm"], "--run-dir", f"{tmp_path}/run")
     assert os.path.dirname(work) == "/dev/shm"
     assert f"{tmp_path}/run is on a network disk (fuse" in said
     assert (tmp_path / "run" / "events.jsonl").read_text().count('"ended"') == 1
 
 
-def test_where_only_the_root_is_left_ftrun_works_there(root: Path, tmp_path: Path) -> None:
+def test_root_is_used_where_there_is_nothing_else(root: Path, tmp_path: Path) -> None:
     given = f"{tmp_path}/run"
     work, said = run(root, ["/run"], "--run-dir", given)
     assert work == given

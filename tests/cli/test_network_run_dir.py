@@ -1,5 +1,5 @@
-"""A run dir on a network disk that is alive, dead from the start, dies in the middle, comes back: a FUSE file system
-whose server is stopped.  Whatever it does, the job starts, restarts and ends, and nothing of it is lost."""
+"""A run dir on a network disk, a FUSE file system whose server is stopped: before the start, during the run, at the
+end.  In each case the job starts, restarts and ends, and no record is lost."""
 
 import fcntl
 import json
@@ -37,7 +37,7 @@ def local(runs: Runs) -> Path:
 
 
 def program(first: float = 60, last: float = 60) -> tuple[str, ...]:
-    """ftrun with other waits, in s: for the disk at the start and for the last copy.  Helpers are started at once."""
+    """ftrun with these timeouts in s, for the disk at the start and for the last copy, and with its helpers at once."""
     code = (
         f"import sys; sys.path[:0] = {PATHS}; from ftrun.pid1.clients import base; "
         "base.SETTLED = 0; from ftrun.host import work_dir; from ftrun.pid1.clients import mirror; "
@@ -47,11 +47,11 @@ def program(first: float = 60, last: float = 60) -> tuple[str, ...]:
     return sys.executable, "-c", code
 
 
-DEAD: Final = 0.5  # s for a disk that is
+DEAD: Final = 0.5  # s, where the disk does not answer
 
 
 def start(runs: Runs, *words: str, first: float = 60, last: float = 60, prefix: Sequence[str] = ()) -> Run:
-    """With records that can be looked at while the disk is dead: those of the local folder."""
+    """Its records are those of the local folder, which can be read while the disk does not answer."""
     run = runs.start(*words, program=program(first, last), prefix=prefix)
     run.run_dir = local(runs)
     return run
@@ -71,7 +71,7 @@ def names(path: Path) -> list[str]:
 
 
 def same(runs: Runs, net: Disk) -> None:
-    """What the server has is what was written here."""
+    """Assert that the server has what was written here."""
     real = net.real / "run"
     ours = {p.relative_to(local(runs)) for p in local(runs).rglob("*") if p.is_file()}
     assert {p.relative_to(real) for p in real.rglob("*") if p.is_file()} == ours | {Path("mirror.lock")}
@@ -79,7 +79,7 @@ def same(runs: Runs, net: Disk) -> None:
         assert (real / name).read_bytes() == (local(runs) / name).read_bytes(), name
 
 
-def test_all_is_there_at_the_end(runs: Runs, net: Disk) -> None:
+def test_complete_run_is_on_the_disk_at_the_end(runs: Runs, net: Disk) -> None:
     run = start(runs, *HANGS_ONCE)
     assert run.wait() == 0, run.log()
     same(runs, net)
@@ -89,7 +89,7 @@ def test_all_is_there_at_the_end(runs: Runs, net: Disk) -> None:
     assert run.named("hang")[0]["report"].startswith(str(runs.run_dir))
 
 
-def test_counts_and_records_go_on_when_the_local_folder_is_gone(runs: Runs, net: Disk) -> None:
+def test_counts_and_records_continue_without_the_local_folder(runs: Runs, net: Disk) -> None:
     assert start(runs, "false").wait() == 1
     shutil.rmtree(local(runs))
     run = start(runs, "sh", "-c", "exit $MA_PROC_START_CNT")
@@ -98,7 +98,7 @@ def test_counts_and_records_go_on_when_the_local_folder_is_gone(runs: Runs, net:
     assert names(net.real / "run" / "events.jsonl").count("started") == 2
     assert start(runs, "sh", "-c", "exit $MA_PROC_START_CNT").wait() == 3  # with the folder that is there
     same(runs, net)
-    shutil.rmtree(net.real / "run")  # whoever removes it begins anew
+    shutil.rmtree(net.real / "run")  # its removal begins a new run
     assert start(runs, "sh", "-c", "exit $MA_PROC_START_CNT").wait() == 1
     same(runs, net)
     for path in local(runs).parent.glob(f"{local(runs).name}.*"):  # what was there is kept
@@ -106,7 +106,7 @@ def test_counts_and_records_go_on_when_the_local_folder_is_gone(runs: Runs, net:
         shutil.rmtree(path)
 
 
-def test_dead_from_the_start_and_back_in_the_middle(runs: Runs, net: Disk) -> None:
+def test_disk_that_answers_only_later_gets_the_complete_run(runs: Runs, net: Disk) -> None:
     assert start(runs, "false").wait() == 1
     earlier = (net.real / "run" / "events.jsonl").read_text(), (net.real / "run" / "state.json").read_bytes()
     shutil.rmtree(local(runs))
@@ -127,7 +127,7 @@ def test_dead_from_the_start_and_back_in_the_middle(runs: Runs, net: Disk) -> No
     assert [p.read_bytes() for p in real.glob("state.json.unread-*")] == [earlier[1]]
 
 
-def test_killed_it_comes_again_and_stopped_it_holds_nobody_back(runs: Runs, net: Disk) -> None:
+def test_killed_mirror_is_restarted_and_a_stopped_one_delays_nothing(runs: Runs, net: Disk) -> None:
     run = start(runs, *WAITS, last=DEAD)
     wait_for((net.real / "run" / "state.json").exists, "the first copy")
     first = run.helper("mirror")
@@ -141,8 +141,8 @@ def test_killed_it_comes_again_and_stopped_it_holds_nobody_back(runs: Runs, net:
     same(runs, net)
 
 
-def test_another_node_sees_that_it_runs(runs: Runs, net: Disk) -> None:
-    """From the copy alone, by whoever holds its lock; there every clock is another one."""
+def test_another_node_sees_that_the_job_runs(runs: Runs, net: Disk) -> None:
+    """From the copy alone, by the lock on it; the clocks of the nodes differ."""
     run = start(runs, *WAITS)
     real = net.real / "run"
     wait_for(lambda: (real / "state.json").exists() and b'"starting"' in (real / "state.json").read_bytes(), "it runs")
@@ -161,7 +161,7 @@ def test_another_node_sees_that_it_runs(runs: Runs, net: Disk) -> None:
     assert run.wait() == 7
 
 
-def test_dead_in_the_middle_and_at_the_end(runs: Runs, net: Disk) -> None:
+def test_disk_that_stops_answering_gets_the_rest_at_the_next_run(runs: Runs, net: Disk) -> None:
     run = start(runs, *WAITS, last=DEAD)
     wait_for((net.real / "run" / "state.json").exists, "the first copy")
     net.die()
@@ -176,24 +176,15 @@ def test_dead_in_the_middle_and_at_the_end(runs: Runs, net: Disk) -> None:
     assert names(net.real / "run" / "events.jsonl").count("ended") == 2
 
 
-def test_pid1_of_a_container_ends_with_a_dead_disk(runs: Runs, net: Disk) -> None:
+def test_pid1_of_a_container_ends_without_the_disk(runs: Runs, net: Disk) -> None:
     need_pid1()
     net.die()
     run = start(runs, "sh", "-c", "exit 7", prefix=PID1, first=DEAD, last=DEAD)
     assert run.wait() == 7, run.log()
 
 
-def test_a_stop_does_not_wait_for_the_disk(runs: Runs, net: Disk) -> None:
-    net.die()
-    run = runs.start("touch", "started", program=program(1000, DEAD))
-    wait_for(local(runs).joinpath("run.log").exists, "it waits")
-    run.process.send_signal(signal.SIGTERM)
-    assert run.wait() == 143, run.log()
-    assert not (runs.folder / "started").exists()
-
-
-def test_a_stop_before_it_is_read_leaves_all_as_it_is(runs: Runs, net: Disk) -> None:
-    """On a new node: nothing is here, and what is there is what the next one goes on with."""
+def test_stop_before_the_state_is_read_leaves_it_unchanged(runs: Runs, net: Disk) -> None:
+    """On a new node: the next run continues with the state on the disk."""
     temp = runs.folder / "temp"
     temp.mkdir()
     assert start(runs, "false").wait() == 1
@@ -206,6 +197,7 @@ def test_a_stop_before_it_is_read_leaves_all_as_it_is(runs: Runs, net: Disk) -> 
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.log()
     assert "stopped before it read it" in run.stderr
+    assert not (runs.folder / "started").exists()
     net.come_back()
     assert {path.name: path.read_bytes() for path in real.iterdir()} == before
     run = runs.start(
@@ -215,7 +207,7 @@ def test_a_stop_before_it_is_read_leaves_all_as_it_is(runs: Runs, net: Disk) -> 
     assert not list(real.glob("*.unread-*"))
 
 
-def test_what_is_no_stop_reaches_the_command(runs: Runs, net: Disk) -> None:
+def test_other_signal_during_the_wait_reaches_the_command(runs: Runs, net: Disk) -> None:
     net.die()
     run = start(runs, "sh", "-c", "trap 'exit 7' USR1; until test -e go; do sleep 0.02; done", first=1000)
     wait_for(local(runs).joinpath("run.log").exists, "it waits")
@@ -225,7 +217,7 @@ def test_what_is_no_stop_reaches_the_command(runs: Runs, net: Disk) -> None:
     assert code in (7, 128 + signal.SIGUSR1), run.log()  # the shell may not have come to its trap
 
 
-def test_a_corrupt_state_is_kept_and_the_counts_begin_anew(runs: Runs, net: Disk) -> None:
+def test_corrupt_state_is_kept_and_the_counts_restart(runs: Runs, net: Disk) -> None:
     (net.real / "run").mkdir()
     (net.real / "run" / "state.json").write_text("{")
     run = start(runs, "sh", "-c", "exit $MA_PROC_START_CNT")
@@ -235,7 +227,7 @@ def test_a_corrupt_state_is_kept_and_the_counts_begin_anew(runs: Runs, net: Disk
     same(runs, net)
 
 
-def test_what_is_not_ours_to_write_is_told_at_once(runs: Runs, net: Disk) -> None:
+def test_unwritable_folders_are_refused_in_one_line(runs: Runs, net: Disk) -> None:
     (net.real / "run").write_text("a file")
     run = runs.run("touch", "started")
     assert run.wait() == 2
@@ -257,24 +249,7 @@ def test_what_is_not_ours_to_write_is_told_at_once(runs: Runs, net: Disk) -> Non
     assert not (runs.folder / "started").exists()
 
 
-@pytest.mark.parametrize("how", ["another temp folder", "another name"])
-def test_a_second_one_ends_nothing_of_the_first(runs: Runs, net: Disk, how: str) -> None:
-    """It has another local folder, and so another lock there; the state on the disk names processes of the first."""
-    first = start(runs, *WAITS)
-    wait_for((net.real / "run" / "state.json").exists, "the first one copies")
-    temp, link = runs.folder / "tmp", runs.folder / "link"
-    temp.mkdir()
-    link.symlink_to(net.view)
-    more = {"TMPDIR": str(temp)} if how == "another temp folder" else {}
-    second = runs.run("true", run_dir=link / "run" if how == "another name" else runs.run_dir, **more)
-    assert second.wait() == 2
-    assert "another ftrun works in it" in second.stderr
-    go(runs)
-    assert first.wait() == 7, first.log()
-    shutil.rmtree(folder(str(link / "run")), ignore_errors=True)
-
-
-def test_a_local_folder_of_another_user_is_passed_over(runs: Runs, net: Disk) -> None:
+def test_local_folder_of_another_user_is_not_used(runs: Runs, net: Disk) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs the right to give files away")
     taken = local(runs)
@@ -287,15 +262,20 @@ def test_a_local_folder_of_another_user_is_passed_over(runs: Runs, net: Disk) ->
         os.chown(taken, 0, 0)
 
 
-def test_a_second_one(runs: Runs, net: Disk) -> None:
-    """On this node it is refused; what another node writes is left alone, and the job runs."""
+def test_second_ftrun_is_refused_on_this_node_and_leaves_another_node_alone(runs: Runs, net: Disk) -> None:
+    """Also with another local folder, and so another lock there; the state on the disk names processes of the first."""
     first = start(runs, *WAITS)
     wait_for((net.real / "run" / "mirror.json").exists, "the first one copies")
-    second = runs.run("true", run_dir=runs.run_dir)
-    assert second.wait() == 2
-    assert "another ftrun works in it" in second.stderr
+    temp, link = runs.folder / "tmp", runs.folder / "link"
+    temp.mkdir()
+    link.symlink_to(net.view)
+    for run_dir, environment in ((runs.run_dir, {}), (runs.run_dir, {"TMPDIR": str(temp)}), (link / "run", {})):
+        second = runs.run("true", run_dir=run_dir, **environment)
+        assert second.wait() == 2
+        assert "another ftrun works in it" in second.stderr
+    shutil.rmtree(folder(str(link / "run")), ignore_errors=True)
     go(runs)
-    assert first.wait() == 7
+    assert first.wait() == 7, first.log()
     note = net.view / "run" / "mirror.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | {"node": "another"}))
     with (net.view / "run" / "mirror.lock").open("r+") as lock:
@@ -308,7 +288,7 @@ def test_a_second_one(runs: Runs, net: Disk) -> None:
 
 
 @pytest.mark.parametrize("dead", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_log_dir(runs: Runs, net: Disk, dead: bool) -> None:
+def test_log_dir_on_the_disk_has_a_folder_for_each_run(runs: Runs, net: Disk, dead: bool) -> None:
     """A folder of its own for each run, with what the command printed, also where several begin in one second."""
     logs, waits = net.view / "logs", (DEAD, DEAD) if dead else (60, 60)
     words = [*program(*waits), "--log-dir", str(logs), "--termination-log", str(runs.folder / "log"), "echo", "hello"]
@@ -320,8 +300,8 @@ def test_log_dir(runs: Runs, net: Disk, dead: bool) -> None:
         subprocess.Popen(words, env=runs.environment | {"TMPDIR": str(temp)}, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    told = [process.communicate(timeout=90)[1] for process in started]
-    assert [process.returncode for process in started] == [0, 0], told
+    errors = [process.communicate(timeout=90)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], errors
     net.come_back()
     made = sorted(temp.iterdir() if dead else (net.real / "logs").glob("*_restartable"))
     assert len(made) == 2
@@ -338,7 +318,7 @@ PHASES: Final = (
 )
 
 
-def test_phases_that_are_done_are_not_done_again(runs: Runs, net: Disk) -> None:
+def test_finished_phases_do_not_run_again(runs: Runs, net: Disk) -> None:
     config = runs.folder / "ftrun.toml"
     config.write_text(PHASES)
     temp = runs.folder / "temp"
@@ -356,8 +336,8 @@ def test_phases_that_are_done_are_not_done_again(runs: Runs, net: Disk) -> None:
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_phases_that_could_not_be_read(runs: Runs, net: Disk, stopped: bool) -> None:
-    """On a new node.  A stop leaves the note as it is; without it they begin anew, and the note is kept."""
+def test_unreadable_phases_file_is_left_at_a_stop_and_else_kept_aside(runs: Runs, net: Disk, stopped: bool) -> None:
+    """On a new node.  A stop leaves the file as it is; otherwise all phases run again, and the file is kept."""
     config, temp = runs.folder / "ftrun.toml", runs.folder / "temp"
     config.write_text(PHASES)
     temp.mkdir()
@@ -389,7 +369,7 @@ def test_phases_that_could_not_be_read(runs: Runs, net: Disk, stopped: bool) -> 
         assert (runs.folder / "one").read_text() == "\n\n"
 
 
-def test_a_note_of_other_phases_is_kept_over_there(runs: Runs, net: Disk) -> None:
+def test_phases_file_of_other_phases_is_kept_on_the_disk(runs: Runs, net: Disk) -> None:
     (net.real / "run").mkdir()
     (net.real / "run" / "phases.json").write_text("other")
     config = runs.folder / "ftrun.toml"
@@ -401,17 +381,11 @@ def test_a_note_of_other_phases_is_kept_over_there(runs: Runs, net: Disk) -> Non
     assert aside.read_text() == "other"
 
 
-def test_a_temp_folder_that_is_not_there_is_another_one(runs: Runs, net: Disk) -> None:
-    run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", program=program(), TMPDIR=str(runs.folder / "none"))
+@pytest.mark.parametrize("temp", ["missing", "on the disk"])
+def test_unusable_temp_folder_is_replaced_by_tmp(runs: Runs, net: Disk, temp: str) -> None:
+    where = runs.folder / "none" if temp == "missing" else net.view
+    run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", program=program(), TMPDIR=str(where))
     assert run.wait() == 0, run.log()
     path = Path(run.stdout.strip())
-    assert path == Path("/tmp", local(runs).name)
-    shutil.rmtree(path)
-
-
-def test_no_local_temp_folder_is_another_one(runs: Runs, net: Disk) -> None:
-    run = runs.start("sh", "-c", "echo $FTRUN_RUN_DIR", TMPDIR=str(net.view))
-    assert run.wait() == 0, run.log()
-    path = run.stdout.strip()
-    assert os.path.dirname(path) == "/tmp"
+    assert path.parent == Path("/tmp")
     shutil.rmtree(path)

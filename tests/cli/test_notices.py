@@ -42,7 +42,7 @@ def started(**facts: object) -> Job:
     return Job(Starting(Attempt(1, pid=9)._replace(spawned_at=100.0, **facts)))  # type: ignore[arg-type]
 
 
-def test_the_start_line_names_the_run_dir_and_what_is_watched() -> None:
+def test_start_line_names_the_run_dir_and_the_checks() -> None:
     assert due(started(), 100.0) == (
         "attempt 1 started; run dir /run/dir; watched: heartbeats (timeout learned from them, 60m until then), "
         "idleness (timeout 30m, once an accelerator is used)",
@@ -58,7 +58,7 @@ def test_the_start_line_names_the_run_dir_and_what_is_watched() -> None:
     assert line.endswith("; watched: nothing, all timeouts are off")
 
 
-def test_each_line_comes_once() -> None:
+def test_each_line_is_written_once() -> None:
     first = notices(started(), Policy(limits=AUTO), GivenNotices(), "/run/dir", 100.0)
     assert (len(first.lines), first.due) == (1, 100.0 + UNWATCHED)
     later = notices(started(), Policy(limits=AUTO), first.given, "/run/dir", 100.0 + UNWATCHED)
@@ -77,11 +77,11 @@ def test_each_line_comes_once() -> None:
         (Limits(None, None, False, None), {}),  # the user's wish
     ],
 )
-def test_there_is_no_warning_where_a_rule_holds(limits: Limits, facts: dict[str, object]) -> None:
+def test_no_warning_where_a_check_is_active(limits: Limits, facts: dict[str, object]) -> None:
     assert due(started(**facts), 10_000.0, limits, STARTED) == ()
 
 
-def test_the_warning_waits_while_the_command_or_the_verdicts_are_stopped() -> None:
+def test_warning_waits_during_a_stop_or_pause() -> None:
     job = started()
     assert isinstance(job.phase, Starting)
     assert due(job._replace(paused=Paused(100.0)), 10_000.0, given=STARTED) == ()
@@ -105,7 +105,7 @@ def start_line(run: Run) -> str:
     )
 
 
-def test_the_start_line_is_the_first_and_comes_once(runs: Runs) -> None:
+def test_start_line_is_the_first_and_written_once(runs: Runs) -> None:
     run = runs.run("--restart-on", "failure", "--backoff", "off", "sh", "-c", ONCE_FAILING)
     assert run.wait() == 0, run.log()
     first, *others = lines(run)
@@ -117,7 +117,7 @@ def test_the_start_line_is_the_first_and_comes_once(runs: Runs) -> None:
     assert log.count(start_line(run)) == 1
 
 
-def test_the_start_line_comes_after_the_exec(runs: Runs) -> None:
+def test_start_line_follows_the_exec(runs: Runs) -> None:
     run = runs.run("-v", "true")
     assert run.wait() == 0
     shown = lines(run)
@@ -127,7 +127,7 @@ def test_the_start_line_comes_after_the_exec(runs: Runs) -> None:
     assert spawned < place < exited
 
 
-def test_the_start_line_as_json(runs: Runs) -> None:
+def test_start_line_as_json(runs: Runs) -> None:
     run = runs.run(*("--log-format", "json", "--restart-on", "failure", "--backoff", "off", "sh", "-c", ONCE_FAILING))
     assert run.wait() == 0, run.log()
     first, *others = (json.loads(line) for line in run.whole_stderr.splitlines())
@@ -150,12 +150,12 @@ def test_each_phase_has_a_start_line(runs: Runs) -> None:
     assert run.stderr == ""
 
 
-def test_a_command_that_cannot_be_executed_has_no_start_line(runs: Runs) -> None:
+def test_command_that_cannot_be_executed_has_no_start_line(runs: Runs) -> None:
     assert runs.run("no-such-program").whole_stderr == "[ftrun] no-such-program: command not found\n"
     assert "started" not in runs.run("/").whole_stderr
 
 
-def test_a_program_that_never_beats_is_warned_of_once(runs: Runs) -> None:
+def test_one_warning_of_a_program_without_heartbeats(runs: Runs) -> None:
     run = runs.start("sleep", "3600", program=PROGRAM)
     wait_for(lambda: len(lines(run)) >= 2, "two lines")
     assert "ftrun cannot tell whether this command works or hangs" in lines(run)[1]
@@ -164,19 +164,19 @@ def test_a_program_that_never_beats_is_warned_of_once(runs: Runs) -> None:
     assert len([line for line in lines(run) if "cannot tell" in line]) == 1
 
 
-def test_there_is_no_warning_of_a_program_that_beats(runs: Runs) -> None:
+def test_no_warning_of_a_program_with_heartbeats(runs: Runs) -> None:
     run = runs.run(*python("import time\nfor n in range(15): ft.beat(n); time.sleep(0.1)"), program=PROGRAM)
     assert run.wait() == 0, run.log()
     assert "cannot tell" not in run.stderr
 
 
-def test_quiet_silences_both(runs: Runs) -> None:
+def test_quiet_suppresses_both_lines(runs: Runs) -> None:
     run = runs.run("-q", "sleep", "1.5", program=PROGRAM)
     assert run.wait() == 0
     assert run.whole_stderr == ""
 
 
-def test_a_whole_command_line_in_one_word_gets_a_hint(runs: Runs) -> None:
+def test_command_line_as_one_argument_gets_a_hint(runs: Runs) -> None:
     run = runs.run("python train.py --lr 3")
     assert run.wait() == 127
     assert "python train.py --lr 3: command not found (it is one argument with spaces: try without" in run.stderr

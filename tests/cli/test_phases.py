@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from ftrun.config import option_table
+from support.refusals import refusal
 from support.runs import Record, Run, Runs, wait_for
 
 STAMPED = re.compile(r"\d{8}_\d{6}_restartable")
@@ -22,7 +24,7 @@ Phase = dict[str, Any]
 
 
 def phase(name: str, script: str = "", **options: Any) -> Phase:
-    """One that writes into `seen` that it was started, and runs the script."""
+    """A phase that records its start in `seen` and runs the script."""
     return {"name": name, "command": ["sh", "-c", SEEN + script, name], **options}
 
 
@@ -60,42 +62,38 @@ def started(runs: Runs, run: Run, number: int) -> None:
     wait_for(look, f"start {number}")
 
 
-def test_they_run_in_sequence_each_with_a_run_dir_of_its_own(runs: Runs) -> None:
+def test_phases_run_in_sequence_each_with_its_own_run_dir(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train", "echo trained"), phase("evaluate"))
     run = runs.run(*phases)
     assert run.wait() == 0, run.log()
     assert seen(runs) == ["fetch 1", "train 1", "evaluate 1"]
-    told = [line.split()[2] for line in (runs.folder / "seen").read_text().splitlines()]
-    assert told == list(map(str, run_dirs(runs)))
+    folders = [line.split()[2] for line in (runs.folder / "seen").read_text().splitlines()]
+    assert folders == list(map(str, run_dirs(runs)))
     assert [records(path, "started")[0]["phase"] for path in run_dirs(runs)] == ["fetch", "train", "evaluate"]
     assert [records(path, "ended")[0]["verdict"] for path in run_dirs(runs)] == ["succeeded"] * 3
-    assert (runs.verdict["verdict"], runs.verdict["run_dir"]) == ("succeeded", told[-1])
+    assert (runs.verdict["verdict"], runs.verdict["run_dir"]) == ("succeeded", folders[-1])
     assert run.stdout == "trained\n"
     assert run.stderr == ""
 
 
-def test_what_succeeded_as_a_whole_is_run_as_a_whole_once_more(runs: Runs) -> None:
+def test_phases_that_all_succeeded_all_run_again(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train"))
     assert [runs.run(*phases).wait(), runs.run(*phases).wait()] == [0, 0]
     assert seen(runs) == ["fetch 1", "train 1", "fetch 2", "train 2"]
     assert len(run_dirs(runs)) == 4
 
 
-def test_the_next_runs_only_if_the_earlier_succeeded(runs: Runs) -> None:
-    run = runs.run(*config(runs, phase("fetch"), phase("train", "exit 7"), phase("evaluate")))
-    assert run.wait() == 7, run.log()
-    assert seen(runs) == ["fetch 1", "train 1"]
-    assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", 7)
-
-
-def test_a_restarted_container_goes_on_with_the_one_that_failed(runs: Runs) -> None:
+def test_restarted_container_continues_with_the_phase_that_failed(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train", "exit $((N < 2))"), phase("evaluate"))
-    assert [runs.run(*phases).wait(), runs.run(*phases).wait()] == [1, 0]
+    assert runs.run(*phases).wait() == 1
+    assert seen(runs) == ["fetch 1", "train 1"], "the third runs only if the second succeeded"
+    assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", 1)
+    assert runs.run(*phases).wait() == 0
     assert seen(runs) == ["fetch 1", "train 1", "train 2", "evaluate 1"]
     assert len(run_dirs(runs)) == 3
 
 
-def test_a_killed_ftrun_goes_on_with_the_one_that_was_under_way(runs: Runs) -> None:
+def test_killed_ftrun_continues_with_the_interrupted_phase(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train", "[ $N = 2 ] || exec sleep 3600"))
     killed = runs.start(*phases)
     started(runs, killed, 2)
@@ -107,7 +105,7 @@ def test_a_killed_ftrun_goes_on_with_the_one_that_was_under_way(runs: Runs) -> N
     assert [r["reason"] for r in records(run_dirs(runs)[1], "started")] == ["first", "failure"]
 
 
-def test_a_new_schedule_goes_on_there_too_and_counts_its_starts_anew(runs: Runs) -> None:
+def test_new_schedule_continues_with_the_phase_that_failed_and_counts_from_1(runs: Runs) -> None:
     phases = config(runs, phase("fetch"), phase("train", "exit $((MA_SCHEDULE_CNT < 2))"))
     assert runs.run(*phases).wait() == 1
     assert runs.run(*phases, MA_SCHEDULE_CNT="2").wait() == 0
@@ -115,7 +113,7 @@ def test_a_new_schedule_goes_on_there_too_and_counts_its_starts_anew(runs: Runs)
     assert [r["start_cnt"] for r in records(run_dirs(runs)[1], "started")] == [2, 1]
 
 
-def test_each_has_restart_counts_of_its_own(runs: Runs) -> None:
+def test_each_phase_has_its_own_restart_budget(runs: Runs) -> None:
     script = "exit $((N < 4))"
     run = runs.run(*FAILURE, *config(runs, phase("fetch", script), phase("train", script)))
     assert run.wait() == 0, run.log()
@@ -123,25 +121,27 @@ def test_each_has_restart_counts_of_its_own(runs: Runs) -> None:
     assert [[r["consecutive"] for r in records(path, "restart")] for path in run_dirs(runs)] == [[1, 2, 3]] * 2
 
 
-@pytest.mark.parametrize(
-    ("given", "environment", "restarts"),
-    [((), {}, 1), ((), {"FTRUN_MAX_RESTARTS": "2"}, 2), (("--max-restarts", "0"), {"FTRUN_MAX_RESTARTS": "2"}, 0)],
-    ids=["phase", "environment", "option"],
-)
-def test_its_own_options_come_after_those_given_and_before_those_of_the_file(
-    runs: Runs, given: tuple[str, ...], environment: dict[str, str], restarts: int
-) -> None:
-    file = {"restart-on": ["failure"], "backoff": "1ms", "max-restarts": 5}
-    run = runs.run(*given, *config(runs, phase("train", "exit 7", **{"max-restarts": 1}), **file), **environment)
-    assert run.wait() == 93, run.log()
-    assert len(seen(runs)) == 1 + restarts
+def test_options_of_a_phase_come_before_those_of_the_file_only(runs: Runs) -> None:
+    """And they are none of the other phases."""
+    file = {"restart-on": ["failure"], "max-restarts": 5}
+    given = {"config": config(runs, {**phase("fetch"), "max-restarts": 1}, phase("train"), **file)[1]}
+    fetch, train = option_table.phases(given, {})
+    for options, environment, own, other in (
+        ({}, {}, 1, 5),
+        ({}, {"FTRUN_MAX_RESTARTS": "2"}, 2, 2),
+        ({"max-restarts": "0"}, {"FTRUN_MAX_RESTARTS": "2"}, 0, 0),
+    ):
+        found = [
+            option_table.settings(given | options, environment, one)["max-restarts"].value for one in (fetch, train)
+        ]
+        assert found == [own, other]
 
 
-def test_an_option_of_one_is_not_one_of_the_next(runs: Runs) -> None:
-    phases = config(runs, phase("fetch", "true", **{"restart-on": "failure"}), phase("train", "exit 7"))
+def test_restart_budget_of_a_phase_is_its_own_option(runs: Runs) -> None:
+    phases = config(runs, phase("train", "exit 7", **{"restart-on": "failure", "max-restarts": 1}), backoff="1ms")
     run = runs.run(*phases)
-    assert run.wait() == 7, run.log()
-    assert seen(runs) == ["fetch 1", "train 1"]
+    assert run.wait() == 93, run.log()
+    assert len(seen(runs)) == 2
 
 
 # --- stopped from outside ---------------------------------------------------------------------------------------------
@@ -151,9 +151,8 @@ END = ("--on-exit", "echo end 0 >> seen")
 ENDS_WELL = "trap 'exit 0' TERM; touch ready; while :; do sleep 0.05; done"
 
 
-@pytest.mark.parametrize("script", ["trap - TERM; touch ready; exec sleep 3600", ENDS_WELL])
-def test_a_stop_during_one_ends_them_all(runs: Runs, script: str) -> None:
-    """Even if it ends well, as it was asked to: it may not have done all."""
+def test_stop_during_a_phase_ends_them_all(runs: Runs) -> None:
+    script = "trap - TERM; touch ready; exec sleep 3600"
     run = runs.start(*END, *config(runs, phase("train", script), phase("evaluate")))
     wait_for((runs.folder / "ready").exists, "the trap")
     run.process.terminate()
@@ -162,7 +161,8 @@ def test_a_stop_during_one_ends_them_all(runs: Runs, script: str) -> None:
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("stopped", 143)
 
 
-def test_one_that_was_stopped_is_started_again_in_the_next_container(runs: Runs) -> None:
+def test_stopped_phase_runs_again_in_the_next_container(runs: Runs) -> None:
+    """Although it ended with 0, as requested: it may not have done everything."""
     phases = config(runs, phase("train", f"[ $N = 2 ] && exit 0; {ENDS_WELL}"), phase("evaluate"))
     run = runs.start(*phases)
     wait_for((runs.folder / "ready").exists, "the trap")
@@ -171,7 +171,7 @@ def test_one_that_was_stopped_is_started_again_in_the_next_container(runs: Runs)
     assert seen(runs) == ["train 1", "train 2", "evaluate 1"]
 
 
-def test_the_last_one_ends_with_its_own_code_when_it_is_stopped(runs: Runs) -> None:
+def test_stopped_last_phase_ends_with_its_own_code(runs: Runs) -> None:
     run = runs.start(*config(runs, phase("fetch"), phase("train", ENDS_WELL)))
     wait_for((runs.folder / "ready").exists, "the trap")
     run.process.terminate()
@@ -180,14 +180,14 @@ def test_the_last_one_ends_with_its_own_code_when_it_is_stopped(runs: Runs) -> N
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """The lock of a state dir: who wants to write there waits."""
+    """Hold the lock of a state dir: other writers wait."""
     path.parent.mkdir()
     with path.open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 
-def test_a_stop_between_two_ends_them_all(runs: Runs) -> None:
+def test_stop_between_two_phases_ends_them_all(runs: Runs) -> None:
     state = runs.folder / "state"
     words = ["--state-dir", str(state), *END, *config(runs, phase("fetch"), phase("train"))]
     with held(state / "history.lock"):
@@ -206,15 +206,14 @@ def test_a_stop_between_two_ends_them_all(runs: Runs) -> None:
 # --- the end of the container -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [0, 7])
-def test_the_work_at_the_end_is_done_once_after_the_last(runs: Runs, code: int) -> None:
-    phases = config(runs, phase("fetch"), phase("train", f"exit {code}"), **{"on-exit": "echo end 0 >> seen"})
+def test_exit_hooks_run_once_after_the_last_phase(runs: Runs) -> None:
+    phases = config(runs, phase("fetch"), phase("train", "exit 7"), **{"on-exit": "echo end 0 >> seen"})
     run = runs.run(*phases)
-    assert run.wait() == code, run.log()
+    assert run.wait() == 7, run.log()
     assert seen(runs) == ["fetch 1", "train 1", "end 0"]
 
 
-def test_the_work_at_the_end_is_done_after_a_failure_of_the_first(runs: Runs) -> None:
+def test_exit_hooks_run_after_a_failure_of_the_first_phase(runs: Runs) -> None:
     run = runs.run("--on-exit", "echo end 0 >> seen", *config(runs, phase("fetch", "exit 7"), phase("train")))
     assert run.wait() == 7, run.log()
     assert seen(runs) == ["fetch 1", "end 0"]
@@ -222,51 +221,39 @@ def test_the_work_at_the_end_is_done_after_a_failure_of_the_first(runs: Runs) ->
 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
-WELL = {"name": "fetch", "command": "touch seen"}
+VALID = {"name": "fetch", "command": "touch seen"}
 WRONG: dict[str, tuple[list[Phase], dict[str, Any], str]] = {
-    "twice the same name": ([WELL, WELL], {}, "two phases have the name 'fetch'"),
-    "no command": ([WELL, {"name": "train"}], {}, "phase 'train' has no command"),
-    "an empty command": ([WELL, {"name": "train", "command": []}], {}, "phase 'train' has no command"),
-    "a command of numbers": ([WELL, {"name": "train", "command": [1]}], {}, "phase 'train' has no command"),
-    "an open quote": ([WELL, {"name": "train", "command": "echo 'a"}], {}, "No closing quotation"),
-    "no name": ([WELL, {"command": "true"}], {}, "a phase has the name None"),
-    "a path as a name": ([{**WELL, "name": "../x"}], {}, "'../x'"),
-    "a slip": ([WELL | {"max-restart": 3}], {}, "unknown key 'max-restart' (did you mean 'max-restarts'?)"),
+    "twice the same name": ([VALID, VALID], {}, "two phases have the name 'fetch'"),
+    "no command": ([VALID, {"name": "train"}], {}, "phase 'train' has no command"),
+    "an empty command": ([VALID, {"name": "train", "command": []}], {}, "phase 'train' has no command"),
+    "a command of numbers": ([VALID, {"name": "train", "command": [1]}], {}, "phase 'train' has no command"),
+    "an open quote": ([VALID, {"name": "train", "command": "echo 'a"}], {}, "No closing quotation"),
+    "no name": ([VALID, {"command": "true"}], {}, "a phase has the name None"),
+    "a path as a name": ([{**VALID, "name": "../x"}], {}, "'../x'"),
+    "a slip": ([VALID | {"max-restart": 3}], {}, "unknown key 'max-restart' (did you mean 'max-restarts'?)"),
     "a slip in commando": ([{"name": "fetch", "comand": "true"}], {}, "has no command"),
-    "an option of the whole job": ([WELL | {"run-dir": "/tmp/x"}], {}, "'run-dir'"),
-    "another one": ([WELL | {"on-exit": "true"}], {}, "'on-exit'"),
-    "a wrong value": ([WELL, {**WELL, "name": "train", "grace": "soon"}], {}, "phase train: grace: 'soon'"),
-    "a wrong value of the file": ([WELL], {"grace": "soon"}, "grace: 'soon'"),
+    "an option of the whole job": ([VALID | {"run-dir": "/tmp/x"}], {}, "'run-dir'"),
+    "another one": ([VALID | {"on-exit": "true"}], {}, "'on-exit'"),
+    "a wrong value": ([VALID, {**VALID, "name": "train", "grace": "soon"}], {}, "phase train: grace: 'soon'"),
+    "a wrong value of the file": ([VALID], {"grace": "soon"}, "grace: 'soon'"),
     "no table": ([], {"phase": 3}, "write [[phase]]"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_with_any_of_them_is_told_before_the_first(
+def test_error_in_any_phase_is_reported_before_the_first_starts(
     runs: Runs, case: tuple[list[Phase], dict[str, Any], str]
 ) -> None:
-    phases, file, said = case
-    run = runs.run(*config(runs, *phases, **file), *(["touch", "seen"] if not phases else []))
-    assert run.wait() == 2, run.log()
-    assert said in run.stderr
-    assert run.stderr.count("\n") == 1
-    assert not (runs.folder / "seen").exists()
-    assert not runs.run_dir.exists()
+    phases, file, why = case
+    assert why in refusal(runs.folder, *config(runs, *phases, **file), *(["true"] if not phases else []))
 
 
-def test_a_command_beside_phases_is_refused(runs: Runs) -> None:
-    run = runs.run(*config(runs, WELL), "touch", "seen")
-    assert run.wait() == 2, run.log()
-    assert "'touch' would never run" in run.stderr
-    assert run.stderr.count("\n") == 1
-    assert not (runs.folder / "seen").exists()
+def test_command_beside_phases_is_refused(runs: Runs) -> None:
+    assert "'touch' would never run" in refusal(runs.folder, *config(runs, VALID), "touch", "seen")
 
 
-NOTES = {
-    "empty": "",
+PHASES_FILES = {
     "torn": '{"schema": 1, "phases": [{"name": "fet',
-    "no object": "[1]",
-    "no list": '{"schema": 1, "phases": {"name": "fetch"}}',
     "of others": '{"schema": 1, "phases": [{"name": "other", "run_dir": "/x", "succeeded": true}]}',
     "in another order": '{"schema": 1, "phases": [{"name": "train", "run_dir": "", "succeeded": true},'
     ' {"name": "fetch", "run_dir": "", "succeeded": true}]}',
@@ -274,8 +261,8 @@ NOTES = {
 }
 
 
-@pytest.mark.parametrize("content", NOTES.values(), ids=NOTES.keys())
-def test_a_note_that_is_not_of_these_phases_is_kept_aside_and_they_begin_anew(runs: Runs, content: str) -> None:
+@pytest.mark.parametrize("content", PHASES_FILES.values(), ids=PHASES_FILES.keys())
+def test_phases_file_of_other_phases_is_kept_and_all_run_again(runs: Runs, content: str) -> None:
     runs.run_dir.mkdir()
     (runs.run_dir / "phases.json").write_text(content)
     run = runs.run(*config(runs, phase("fetch"), phase("train")))
@@ -287,8 +274,8 @@ def test_a_note_that_is_not_of_these_phases_is_kept_aside_and_they_begin_anew(ru
     assert "all phases run again" in run.stderr
 
 
-@pytest.mark.parametrize("where", ["/proc/nowhere/x", "a\0b", "..", "20261121_201004_restartable/x"])
-def test_a_run_dir_of_the_note_that_cannot_be_is_not_used(runs: Runs, where: str) -> None:
+@pytest.mark.parametrize("where", ["a\0b", ".."])
+def test_impossible_run_dir_in_the_phases_file_is_not_used(runs: Runs, where: str) -> None:
     runs.run_dir.mkdir()
     note = {"schema": 1, "phases": [{"name": "fetch", "run_dir": where, "succeeded": False}]}
     (runs.run_dir / "phases.json").write_text(json.dumps(note))
@@ -297,21 +284,21 @@ def test_a_run_dir_of_the_note_that_cannot_be_is_not_used(runs: Runs, where: str
     assert seen(runs) == ["fetch 1"]
 
 
-def test_a_note_that_cannot_be_written_stops_nothing(runs: Runs) -> None:
+def test_phases_file_that_cannot_be_written_is_no_obstacle(runs: Runs) -> None:
     run = runs.run(*config(runs, phase("fetch", "rm run/phases.json; mkdir run/phases.json"), phase("train")))
     assert run.wait() == 0, run.log()
     assert seen(runs) == ["fetch 1", "train 1"]
     assert "phases.json: Is a directory" in run.stderr
 
 
-def test_a_folder_that_cannot_be_is_a_matter_of_usage(runs: Runs) -> None:
+def test_impossible_state_dir_is_a_usage_error(runs: Runs) -> None:
     run = runs.run("--state-dir", "/proc/nowhere", *config(runs, phase("fetch")))
     assert run.wait() == 2, run.log()
     assert run.stderr.count("\n") == 1
     assert seen(runs) == []
 
 
-def test_two_tasks_of_a_job_with_one_state_dir_do_not_disturb_each_other(runs: Runs) -> None:
+def test_two_tasks_with_one_state_dir_do_not_interfere(runs: Runs) -> None:
     script = 'touch "$SLURM_PROCID"; while ! [ -e 0 -a -e 1 ]; do sleep 0.05; done'
     words = ["--state-dir", str(runs.folder / "state"), *config(runs, phase("fetch", script), phase("train"))]
     both = [runs.start(*words, SLURM_PROCID=task) for task in "01"]
@@ -319,7 +306,7 @@ def test_two_tasks_of_a_job_with_one_state_dir_do_not_disturb_each_other(runs: R
     assert sorted(line.split()[0] for line in seen(runs)) == ["fetch", "fetch", "train", "train"]
 
 
-def test_signals_reach_the_second_as_they_reach_the_first(runs: Runs) -> None:
+def test_signals_reach_the_second_phase(runs: Runs) -> None:
     script = "trap 'echo caught; exit 3' USR1; touch ready; while :; do sleep 0.05; done"
     run = runs.start(*config(runs, phase("fetch"), phase("train", script)))
     wait_for((runs.folder / "ready").exists, "the trap")

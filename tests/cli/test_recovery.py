@@ -1,4 +1,4 @@
-"""End to end: what hangs is found, ended, started again in place and goes on; what does not hang is left alone."""
+"""End to end: a hang is found, ended and restarted in place, and training continues; a healthy job is left alone."""
 
 import json
 import os
@@ -28,8 +28,8 @@ def only(run: Run, event: str) -> dict[str, object]:
     return record
 
 
-@pytest.mark.parametrize("kind", ["sleep", "spin", "stop", "deadlock"])
-def test_a_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["spin", "stop"])
+def test_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> None:
     run = runs.run(*HANG, *FTHANG, *FAST, kind)
     assert run.wait() == 0, run.log()
     assert f"hanging: {kind}" in run.stdout
@@ -42,15 +42,29 @@ def test_a_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) ->
     assert (again["reason"], again["start_cnt"], again["consecutive"]) == ("hang", 2, 1)
     assert runs.verdict["verdict"] == "succeeded"
     assert not runs.living()
+    last = 0.0
+    for record in run.records:
+        assert list(record)[:5] == ["schema", "time", "mono", "event", "attempt"]
+        assert record["schema"] == 1
+        assert datetime.strptime(record["time"], "%Y-%m-%dT%H:%M:%S.%fZ")
+        assert record["mono"] >= last
+        last = record["mono"]
+    assert [r["attempt"] for r in run.named("spawned")] == [1, 2]
+    state = run.state
+    assert (state["schema"], state["start_cnt"], state["hang"], state["ended"]) == (1, 2, 0, True)
+    assert (state["best_checkpoint"], state["last_step"]) == (20, 20)
+    log = (run.run_dir / "run.log").read_text()
+    assert "restart 1 of 3 without progress" in log
+    assert "Traceback" not in log + run.stderr
 
 
-def test_after_the_limit_of_hangs_the_job_may_fail(runs: Runs) -> None:
-    run = runs.run(*HANG, "--after-limit", "fail", "--max-restarts", "1", *FTHANG, *FAST, "--times", "9", "sleep")
+def test_after_limit_fail_ends_with_93(runs: Runs) -> None:
+    run = runs.run(*HANG, "--after-limit", "fail", "--max-restarts", "0", *FTHANG, *FAST, "sleep")
     assert run.wait() == 93, run.log()
     assert only(run, "ended")["verdict"] == "failure-limit"
 
 
-def test_what_hangs_every_time_ends_with_195_after_three_restarts(runs: Runs) -> None:
+def test_fourth_hang_in_a_row_ends_with_195(runs: Runs) -> None:
     run = runs.run(*HANG, *FTHANG, *FAST, "--times", "9", "sleep")
     assert run.wait() == 195, run.log()
     assert len(run.named("hang")) == 4
@@ -75,78 +89,46 @@ def test_what_hangs_every_time_ends_with_195_after_three_restarts(runs: Runs) ->
     assert "195 (hang-limit)" in run.stderr
 
 
-def test_the_records_follow_their_schema(runs: Runs) -> None:
-    run = runs.run(*HANG, *FTHANG, *FAST, "sleep")
-    last = 0.0
-    for record in run.records:
-        assert list(record)[:5] == ["schema", "time", "mono", "event", "attempt"]
-        assert record["schema"] == 1
-        assert datetime.strptime(record["time"], "%Y-%m-%dT%H:%M:%S.%fZ")
-        assert record["mono"] >= last
-        last = record["mono"]
-    assert [r["attempt"] for r in run.named("spawned")] == [1, 2]
-    state = run.state
-    assert (state["schema"], state["start_cnt"], state["hang"], state["ended"]) == (1, 2, 0, True)
-    assert (state["best_checkpoint"], state["last_step"]) == (20, 20)
-    log = (run.run_dir / "run.log").read_text()
-    assert "restart 1 of 3 without progress" in log
-    assert "Traceback" not in log + run.stderr
-
-
-def test_records_are_written_before_they_are_acted_on(runs: Runs) -> None:
-    """A command that reads the records as it is told to end, and as it starts again, finds why."""
+def test_records_are_written_before_their_effects(runs: Runs) -> None:
+    """A command that reads the records at its SIGTERM and at its next start finds the reason there."""
     code = (
         "import os, signal, time\n"
-        "def told(*_):\n"
-        "    open('told', 'a').write(open(os.environ['FTRUN_RUN_DIR'] + '/events.jsonl').read() + '---\\n')\n"
+        "def copy(*_):\n"
+        "    open('copy', 'a').write(open(os.environ['FTRUN_RUN_DIR'] + '/events.jsonl').read() + '---\\n')\n"
         "    os._exit(0)\n"
-        "if ft.attempt().is_restart: told()\n"
-        "signal.signal(signal.SIGTERM, told); ft.beat(); time.sleep(3600)\n"
+        "if ft.attempt().is_restart: copy()\n"
+        "signal.signal(signal.SIGTERM, copy); ft.beat(); time.sleep(3600)\n"
     )
     run = runs.run("--hang-timeout", "500ms", "--grace", "30s", *python(code))
     assert run.wait() == 0, run.log()
-    first, second, _ = (runs.folder / "told").read_text().split("---\n")
+    first, second, _ = (runs.folder / "copy").read_text().split("---\n")
     names = [[json.loads(line)["event"] for line in part.splitlines()] for part in (first, second)]
     assert names[0][-3:] == ["suspect", "hang", "stopping"]
     assert "restart" in names[1]
 
 
-def test_a_program_that_never_beats_is_judged_by_a_given_start_timeout(runs: Runs) -> None:
-    run = runs.run("--start-timeout", "700ms", "--grace", "off", *FTHANG, *FAST, "--times", "9", "--no-hooks", "nobeat")
+def test_given_start_timeout_applies_without_any_heartbeat(runs: Runs) -> None:
+    options = ("--start-timeout", "700ms", "--grace", "off", "--max-restarts", "0")
+    run = runs.run(*options, *FTHANG, *FAST, "--no-hooks", "nobeat")
     assert run.wait() == 195, run.log()
-    assert {(r["rule"], r["rank"], r["limit"]) for r in run.named("hang")} == {("start", None, 0.7)}
+    found = only(run, "hang")
+    assert (found["rule"], found["rank"], found["limit"]) == ("start", None, 0.7)
     assert "first_beat" not in run.order
 
 
-def test_a_command_without_hooks_is_never_judged(runs: Runs) -> None:
+def test_command_without_hooks_is_never_suspected(runs: Runs) -> None:
     run = runs.run("--hang-timeout", "200ms", "sleep", "1")
     assert run.wait() == 0, run.log()
     assert run.order == ["started", "spawned", "exited", "stopping", "ended"]
 
 
-def test_failures_restart_only_where_listed(runs: Runs) -> None:
-    options = ("--restart-on", "failure", "--backoff", "10ms", "--grace", "off")
-    run = runs.run(*options, *FTHANG, *FAST, "--times", "9", "crash", "7")
-    assert run.wait() == 93, run.log()
-    assert [r["consecutive"] for r in run.named("restart")] == [1, 2, 3]
-    assert [r["code"] for r in run.named("exited")] == [7] * 4
-    assert runs.verdict["verdict"] == "failure-limit"
-
-
-def test_a_failure_is_passed_on_by_default(runs: Runs) -> None:
+def test_failure_is_passed_on_by_default(runs: Runs) -> None:
     run = runs.run(*FTHANG, *FAST, "crash", "7")
     assert run.wait() == 7
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("failed", 7)
     assert "restart" not in run.order
     assert run.stderr.startswith("[ftrun] ended with 7 (failed) after ")
     assert run.stderr.count("\n") == 1
-
-
-def test_an_error_that_no_restart_cures_ends_with_94(runs: Runs) -> None:
-    run = runs.run("--restart-on", "failure", *python("ft.fail('no such data set'); sys.exit(1)"))
-    assert run.wait() == 94, run.log()
-    assert runs.verdict["message"] == "no such data set"
-    assert "restart" not in run.order
 
 
 RANKS = """
@@ -167,7 +149,7 @@ again = ft.attempt().is_restart
 """
 
 
-def test_one_rank_that_hangs_is_a_hang_of_the_job(runs: Runs) -> None:
+def test_hang_of_one_rank_is_a_hang_of_the_job(runs: Runs) -> None:
     code = "rank(0, lambda: train(100 if again else 10**6))\n"
     code += "rank(1, lambda: (train(5), again or time.sleep(3600)))\nwait()"
     run = runs.run(*HANG, *python(RANKS + code))
@@ -176,7 +158,7 @@ def test_one_rank_that_hangs_is_a_hang_of_the_job(runs: Runs) -> None:
     assert (found["rank"], found["step"]) == (1, 4)
 
 
-def test_who_said_done_or_is_gone_is_not_waited_for(runs: Runs) -> None:
+def test_rank_that_is_done_or_gone_is_not_suspected(runs: Runs) -> None:
     code = "rank(0, lambda: train(80, 0.025))\nrank(1, lambda: (train(5), ft.done(), time.sleep(2)))\n"
     code += "rank(2, lambda: train(3))\nwait()"
     run = runs.run("--hang-timeout", "1s", *python(RANKS + code))
@@ -184,7 +166,7 @@ def test_who_said_done_or_is_gone_is_not_waited_for(runs: Runs) -> None:
     assert "hang" not in run.order
 
 
-def test_a_side_thread_does_not_hide_a_hung_main_thread(runs: Runs) -> None:
+def test_side_thread_does_not_hide_a_hung_main_thread(runs: Runs) -> None:
     code = """
 import threading, time
 def keep_alive():
@@ -197,7 +179,7 @@ ft.beat(1); threading.Thread(target=keep_alive, daemon=True).start(); time.sleep
     assert only(run, "hang")["rule"] == "step"
 
 
-def test_an_outer_section_is_overdue_whatever_its_inner_ones_have(runs: Runs) -> None:
+def test_timeout_of_an_outer_section_includes_its_inner_ones(runs: Runs) -> None:
     code = """
 import time
 if ft.attempt().is_restart: open('last', 'w').write(repr(ft.attempt().last_section)); sys.exit(0)
@@ -213,14 +195,7 @@ with ft.section('evaluate', timeout='1s'):
     assert (runs.folder / "last").read_text() == "'evaluate'", "the outermost one"
 
 
-def test_a_section_may_take_longer_than_a_step(runs: Runs) -> None:
-    code = "import time; ft.beat(1)\nwith ft.section('checkpoint', timeout='1h'): time.sleep(2.5)\nft.beat(2)"
-    run = runs.run(*HANG, *python(code))
-    assert run.wait() == 0, run.log()
-    assert "suspect" not in run.order
-
-
-def test_each_start_is_told_which_it_is(runs: Runs) -> None:
+def test_each_start_gets_its_number_and_reason(runs: Runs) -> None:
     code = SHOW + (
         "import time\nstart = ft.attempt().start_cnt\n"
         "if start == 3: sys.exit(0)\n"
@@ -232,10 +207,10 @@ def test_each_start_is_told_which_it_is(runs: Runs) -> None:
     run = runs.run("--grace", "off", *python(code), **inner)
     assert run.wait() == 0, run.log()
     first, second, third = seen(runs)
-    assert [told["MA_PROC_START_CNT"] for told in (first, second, third)] == ["1", "2", "3"]
-    assert {told["MA_SCHEDULE_CNT"] for told in (first, second, third)} == {"1"}
-    assert [told["FTRUN_RESTART_REASON"] for told in (first, second, third)] == ["first", "hang", "hang"]
-    assert {told["FTRUN_RUN_DIR"] for told in (first, second, third)} == {str(run.run_dir)}
+    assert [given["MA_PROC_START_CNT"] for given in (first, second, third)] == ["1", "2", "3"]
+    assert {given["MA_SCHEDULE_CNT"] for given in (first, second, third)} == {"1"}
+    assert [given["FTRUN_RESTART_REASON"] for given in (first, second, third)] == ["first", "hang", "hang"]
+    assert {given["FTRUN_RUN_DIR"] for given in (first, second, third)} == {str(run.run_dir)}
     assert first["FTRUN_BEAT_DIR"].startswith("/")
     assert not Path(first["FTRUN_BEAT_DIR"]).exists()
     assert not {"FTRUN_LAST_STEP", "FTRUN_LAST_CHECKPOINT", "FTRUN_LAST_SECTION"} & set(first)
@@ -243,34 +218,11 @@ def test_each_start_is_told_which_it_is(runs: Runs) -> None:
     assert (third["FTRUN_LAST_STEP"], third["FTRUN_LAST_SECTION"]) == ("6", "collective")
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({}, "1"),
-        ({"MA_SCHEDULE_CNT": "4"}, "4"),
-        ({"SLURM_RESTART_COUNT": "2"}, "3"),
-        ({"SLURM_RESTART_COUNT": "2", "MA_SCHEDULE_CNT": "5"}, "5"),
-        ({"SLURM_RESTART_COUNT": "x"}, "1"),
-    ],
-)
-def test_the_schedule_count_comes_from_the_platform(runs: Runs, given: dict[str, str], told: str) -> None:
-    run = runs.run("sh", "-c", "echo $MA_SCHEDULE_CNT", **given)
-    assert run.stdout == told + "\n"
-
-
-def test_where_checkpoints_are_reported_later_steps_are_no_progress(runs: Runs) -> None:
-    code = "s = ft.attempt().start_cnt; ft.checkpoint(1); ft.beat(100 * s); sys.exit(1)"
-    run = runs.run("--restart-on", "failure", "--backoff", "1ms", *python(code))
-    assert run.wait() == 93, run.log()
-    assert len(run.named("restart")) == 3
-
-
-@pytest.mark.parametrize("report", ["ft.beat(100 * s)", "ft.checkpoint(s)"])
-def test_progress_starts_the_count_anew(runs: Runs, report: str) -> None:
-    code = f"s = ft.attempt().start_cnt; {report}; sys.exit(s < 7)"
+def test_progress_restores_the_restart_budget(runs: Runs) -> None:
+    code = "s = ft.attempt().start_cnt; ft.checkpoint(s); sys.exit(s < 4)"
     run = runs.run("--restart-on", "failure", "--backoff", "1ms", "--max-restarts", "1", *python(code))
     assert run.wait() == 0, run.log()
-    assert [r["consecutive"] for r in run.named("restart")] == [1] * 6
+    assert [r["consecutive"] for r in run.named("restart")] == [1] * 3
 
 
 TRAINS = ("--step-time", "20ms", "--checkpoint-every", "1000", "--steps", "150", "none")
@@ -280,7 +232,7 @@ def progressed(run: Run, steps: int) -> bool:
     return run.stdout.count("step ") > steps
 
 
-def test_time_in_which_all_was_frozen_counts_for_nobody(runs: Runs) -> None:
+def test_time_in_which_everything_was_stopped_does_not_count(runs: Runs) -> None:
     run = runs.start("--hang-timeout", "1s", *FTHANG, *TRAINS)
     command = run.until("spawned")["pid"]
     wait_for(lambda: progressed(run, 10), "steps")
@@ -295,7 +247,7 @@ def test_time_in_which_all_was_frozen_counts_for_nobody(runs: Runs) -> None:
     assert "finished at step 150" in run.stdout
 
 
-def test_a_stopped_ftrun_disturbs_nothing(runs: Runs) -> None:
+def test_stopped_ftrun_does_not_disturb_the_training(runs: Runs) -> None:
     run = runs.start("--hang-timeout", "1s", *FTHANG, *TRAINS)
     run.until("first_beat")
     os.kill(run.pid, signal.SIGSTOP)
@@ -305,7 +257,7 @@ def test_a_stopped_ftrun_disturbs_nothing(runs: Runs) -> None:
     assert not run.named("suspect", "hang", "restart")
 
 
-def test_the_touch_file_keeps_alive_and_its_silence_is_found(runs: Runs) -> None:
+def test_touch_file_is_a_heartbeat_and_its_silence_a_hang(runs: Runs) -> None:
     code = """
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 i=0; while [ $i -lt 15 ]; do touch $FTRUN_BEAT_DIR/touch; sleep 0.2; i=$((i+1)); done

@@ -36,19 +36,19 @@ def refused(call: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-def test_waitid(tmp_path: Path) -> None:
+def test_refused_waitid_is_one_line(tmp_path: Path) -> None:
     done = refused("waitid", tmp_path)
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("ftrun: the kernel refuses waitid (Operation not permitted)")
     assert done.stderr.count("\n") == 1
 
 
-def test_fallocate_is_done_without(tmp_path: Path) -> None:
+def test_refused_fallocate_is_no_obstacle(tmp_path: Path) -> None:
     done = refused("fallocate", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
 
 
-def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+def test_limit_on_the_size_of_files_is_named(tmp_path: Path) -> None:
     command = shlex.join([*FTRUN, "--run-dir", f"{tmp_path}/run", "--", "true"])
     done = subprocess.run(["sh", "-c", f"ulimit -f 8; exec {command}"], capture_output=True, text=True, timeout=90)
     assert done.returncode == 125
@@ -57,7 +57,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     assert "shm-size" not in done.stderr
 
 
-def test_a_run_that_ended_well_was_no_failure(runs: Runs) -> None:
+def test_restart_reason_after_a_success_is_first(runs: Runs) -> None:
     """The next start in its run dir says `first`; one after a failure says `failure`."""
     says = ("sh", "-c", "echo $FTRUN_RESTART_REASON; test ! -e fail")
     assert [runs.run(*says).stdout for _ in range(2)] == ["first\n", "first\n"]
@@ -69,7 +69,7 @@ CAPABLE = [[], ["setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sy
 
 
 @pytest.mark.parametrize("prefix", CAPABLE, ids=["as we are", "no capability"])
-def test_doctor_knows_a_group_that_is_killed_together(tmp_path: Path, prefix: list[str]) -> None:
+def test_doctor_reports_memory_oom_group(tmp_path: Path, prefix: list[str]) -> None:
     """No machine here has a memory controller of version 2 with that setting: its file is made by hand."""
     (tmp_path / "memory.oom.group").write_text("0\n")
     assert list(system.oom_group(str(tmp_path))) == []

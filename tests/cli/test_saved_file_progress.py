@@ -134,7 +134,7 @@ def train(runs: Runs, tmp_path: Path, name: str, save: str = PLAIN, resumes: boo
         pytest.param("renamed.pt", RENAMED, marks=pytest.mark.slow),
     ],
 )
-def test_a_resumed_program_that_saves_newer_state_makes_progress(
+def test_resumed_program_that_saves_newer_state_makes_progress(
     runs: Runs, tmp_path: Path, name: str, save: str
 ) -> None:
     run = train(runs, tmp_path, name, save)
@@ -143,7 +143,8 @@ def test_a_resumed_program_that_saves_newer_state_makes_progress(
     assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]
 
 
-def test_a_program_that_starts_from_scratch_each_time_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
+@pytest.mark.slow  # the decision: tests/scenarios/a_program_that_saves_from_scratch_each_time_93.txt
+def test_program_that_always_starts_from_scratch_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
     run = train(runs, tmp_path, "snapshot.pt", resumes=False)
     assert run.process.returncode == 93, run.log()
     assert [record["by"] for record in run.named("progress")] == ["step"]
@@ -152,7 +153,7 @@ def test_a_program_that_starts_from_scratch_each_time_reaches_its_limit(runs: Ru
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), [("safetensors.torch", SAFETENSORS), ("torch.distributed", DISTRIBUTED)])
 @pytest.mark.parametrize("end", ["die", "hang"])
-def test_other_forms_of_files_and_other_ends(runs: Runs, tmp_path: Path, name: str, form: str, end: str) -> None:
+def test_other_file_formats_and_other_ends(runs: Runs, tmp_path: Path, name: str, form: str, end: str) -> None:
     pytest.importorskip(name)
     words = [sys.executable, "-c", form + OTHER.replace("RESUMES", "True").replace("END", end), str(tmp_path)]
     limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
@@ -164,7 +165,7 @@ def test_other_forms_of_files_and_other_ends(runs: Runs, tmp_path: Path, name: s
 
 
 @pytest.mark.slow
-def test_one_that_starts_from_scratch_and_hangs_each_time_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
+def test_program_that_always_hangs_from_scratch_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
     code = SAFETENSORS + OTHER.replace("RESUMES", "False").replace("END", "hang")
     limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
     pytest.importorskip("safetensors.torch")
@@ -174,7 +175,7 @@ def test_one_that_starts_from_scratch_and_hangs_each_time_reaches_its_limit(runs
 
 
 @pytest.mark.slow
-def test_a_resumed_program_under_torchrun_makes_progress(runs: Runs, tmp_path: Path) -> None:
+def test_resumed_program_under_torchrun_makes_progress(runs: Runs, tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed")
     (tmp_path / "train.py").write_text(TORCHRUN)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

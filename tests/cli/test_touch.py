@@ -17,7 +17,7 @@ def block(language: str) -> str:
     return str(found)
 
 
-def test_from_a_shell(runs: Runs) -> None:
+def test_heartbeat_from_a_shell(runs: Runs) -> None:
     script = "step() { i=$((i + 1)); sleep 0.1; [ $i -lt 4 ]; }\n" + block("sh").replace("make -s step", "step")
     run = runs.run(*QUICK, "sh", "-eu", "-c", script)
     assert run.wait() == 0, run.log()
@@ -25,7 +25,7 @@ def test_from_a_shell(runs: Runs) -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-def test_from_c(runs: Runs) -> None:
+def test_heartbeat_from_c(runs: Runs) -> None:
     (runs.folder / "train.c").write_text(block("c"))
     subprocess.run(["cc", "-Wall", "-Werror", "-o", "train", "train.c"], cwd=runs.folder, check=True)
     run = runs.run(*QUICK, "./train")

@@ -29,7 +29,7 @@ ft.beat(1)
 """
 
 
-def test_one_that_hangs_among_others_that_step_is_found_and_named(runs: Runs) -> None:
+def test_hung_process_among_others_is_named(runs: Runs) -> None:
     code = HOGWILD.format(uneven=False, hangs=True)
     run = runs.run("--hang-timeout", "2s", "--max-restarts", "0", *python(code))
     assert run.process.returncode == 195, run.log()
@@ -39,7 +39,7 @@ def test_one_that_hangs_among_others_that_step_is_found_and_named(runs: Runs) ->
     assert run.named("problem") == []
 
 
-def test_uneven_work_and_a_parent_that_joins_are_no_hang(runs: Runs) -> None:
+def test_uneven_work_and_a_joining_parent_are_no_hang(runs: Runs) -> None:
     """The last child works for longer than the limit after the first has ended."""
     run = runs.run("--hang-timeout", "2s", "--max-restarts", "0", *python(HOGWILD.format(uneven=True, hangs=False)))
     assert run.process.returncode == 0, run.log()
@@ -68,7 +68,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_one_of_torch_multiprocessing_that_hangs_is_found_and_named(runs: Runs, tmp_path: Path) -> None:
+def test_hung_process_of_torch_multiprocessing_is_named(runs: Runs, tmp_path: Path) -> None:
     pytest.importorskip("torch.multiprocessing")
     (tmp_path / "train.py").write_text(TORCH)
     run = runs.run("--hang-timeout", "4s", "--max-restarts", "0", sys.executable, str(tmp_path / "train.py"))

@@ -1,4 +1,4 @@
-"""What ftrun says of its own accord: what, why, what next; and how a run ended."""
+"""The lines of ftrun: what happened, why, and what follows; and how a run ended."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def ours(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "sentence"),
     [
         (Finding("step", 3, 41, 38, 812, learned=True), "rank 3 stopped at step 812, 41s ago (limit 38s, learned)"),
         (Finding("step", 3, 41, 38), "rank 3 stopped 41s ago (limit 38s)"),
@@ -37,11 +37,11 @@ def ours(run: Run) -> list[str]:
         ),
     ],
 )
-def test_a_finding(found: Finding, said: str) -> None:
-    assert hang_rules.sentence(found) == said
+def test_sentence_of_each_finding(found: Finding, sentence: str) -> None:
+    assert hang_rules.sentence(found) == sentence
 
 
-def test_evidence_is_told_as_far_as_there_is_any() -> None:
+def test_clauses_of_the_available_evidence() -> None:
     seen = {"why": "train.py:12 step, in collectives.py:88 all_reduce", "processes": 9, "report": "/run/report.md"}
     assert sentences.stack(seen) == "stack: train.py:12 step, in collectives.py:88 all_reduce"
     assert (sentences.killing(seen), sentences.report(seen)) == ("killing 9 processes", "report: /run/report.md")
@@ -61,7 +61,7 @@ def test_a_long_text_keeps_both_ends() -> None:
 ENDED = Exit(0, exit_codes.SUCCEEDED, "the command exited with 0")
 
 
-def test_a_plain_command_that_ended_by_itself_is_not_talked_about() -> None:
+def test_plain_command_that_ended_by_itself_has_no_last_line() -> None:
     plain = Ledger(start_cnt=1)
     assert sentences.last_lines(ENDED, plain, "/run", 5.0, {}) is None
     assert sentences.last_lines(Exit(1, exit_codes.FAILED, "the command exited with 1"), plain, "/run", 5.0, {}) is None
@@ -72,7 +72,7 @@ def test_a_plain_command_that_ended_by_itself_is_not_talked_about() -> None:
     assert sentences.last_lines(Exit(127, "not-found", "pyhton: command not found"), plain, "/run", 0.1, {}) is None
 
 
-def test_the_last_line_of_a_training_that_came_through() -> None:
+def test_last_line_of_a_successful_training() -> None:
     ledger = Ledger(start_cnt=3, best_step=8120, last_step=8120, last_checkpoint="/ckpt/8000.pt")
     assert sentences.last_lines(
         ENDED, ledger, "/run", 7380.0, {"hang": 1, "failure": 1}, "goodput 93%; lost 8m: 5m hang"
@@ -82,23 +82,23 @@ def test_the_last_line_of_a_training_that_came_through() -> None:
     )
 
 
-def test_the_last_line_says_what_the_scheduler_should_do_with_a_verdict_of_ours() -> None:
+def test_last_line_of_a_verdict_names_the_action_of_the_scheduler() -> None:
     end = Exit(195, "hang-limit", "rank 0 stopped at step 5, 61s ago (limit 60s)")
-    said = sentences.last_lines(end, Ledger(start_cnt=4, last_step=5), "/run", 300.0, {"hang": 3}) or ""
-    assert said == (
+    line = sentences.last_lines(end, Ledger(start_cnt=4, last_step=5), "/run", 300.0, {"hang": 3}) or ""
+    assert line == (
         "ended with 195 (hang-limit) after 5m: rank 0 stopped at step 5, 61s ago (limit 60s); "
         "4 starts (restarted 3 times because of a hang), step 5; the scheduler should reschedule the job; records: /run"
     )
     for verdict in exit_codes.TABLE:
-        line = sentences.last_lines(Exit(verdict.code, verdict.name, "why"), Ledger(start_cnt=1), "/run", 1.0, {})
+        last = sentences.last_lines(Exit(verdict.code, verdict.name, "why"), Ledger(start_cnt=1), "/run", 1.0, {})
         assert (
-            line is None
+            last is None
             if verdict.name in sentences.UNREPORTED
-            else f"the scheduler should {verdict.outer};" in str(line)
+            else f"the scheduler should {verdict.outer};" in str(last)
         )
 
 
-def test_the_last_line_of_one_that_was_stopped_or_failed_has_its_reason() -> None:
+def test_last_line_of_a_stop_or_failure_has_its_reason() -> None:
     ledger = Ledger(start_cnt=3, last_step=7)
     stopped = sentences.last_lines(
         Exit(143, exit_codes.STOPPED, "stopped from outside by SIGTERM"), ledger, "/r", 9.0, {}
@@ -118,7 +118,7 @@ def test_the_last_line_of_one_that_was_stopped_or_failed_has_its_reason() -> Non
 # --- by real runs -----------------------------------------------------------------------------------------------------
 
 
-def test_a_hang_is_told_as_what_why_and_what_next(runs: Runs, tmp_path: Path) -> None:
+def test_line_of_a_hang_has_finding_evidence_and_action(runs: Runs, tmp_path: Path) -> None:
     run = runs.run(
         *("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1"),
         *python("import time\nft.beat(step=7)\ndef stuck(): time.sleep(900)\nstuck()"),
@@ -133,7 +133,7 @@ def test_a_hang_is_told_as_what_why_and_what_next(runs: Runs, tmp_path: Path) ->
     assert all(len(line.partition("; report")[0]) <= LONGEST for line in (first, second))
 
 
-def test_the_answer_to_a_suspicion_counts_the_processes(runs: Runs) -> None:
+def test_line_of_a_hang_counts_the_processes(runs: Runs) -> None:
     children = "import subprocess, time\n[subprocess.Popen(['sleep', '900']) for _ in range(3)]\n"
     run = runs.run(
         *("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "0"),
@@ -146,7 +146,7 @@ def test_the_answer_to_a_suspicion_counts_the_processes(runs: Runs) -> None:
     )
 
 
-def test_foreign_text_cannot_write_on_the_terminal(runs: Runs) -> None:
+def test_foreign_text_is_escaped(runs: Runs) -> None:
     """Neither an exception nor the name of a folder."""
     run = runs.run(
         *("--restart-on", "hang,failure", "--max-restarts", "1", "--backoff", "off", "--hang-timeout", "1s"),
@@ -163,7 +163,7 @@ import time; ft.beat(step=7); time.sleep(900)
     assert all(line.isprintable() and not line.startswith("[ftrun] fake") for line in [hang, *rest])
 
 
-def test_json_lines_are_json_to_the_last(runs: Runs) -> None:
+def test_every_line_of_the_json_format_is_json(runs: Runs) -> None:
     run = runs.run(
         *("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off", "--log-format", "json", "-v"),
         *("sh", "-c", "exit 3"),
@@ -171,17 +171,17 @@ def test_json_lines_are_json_to_the_last(runs: Runs) -> None:
     lines = [json.loads(line) for line in run.stderr.splitlines()]
     assert {"time", "level", "source", "attempt", "message"} == set.intersection(*(set(line) for line in lines))
     assert {line["source"] for line in lines} == {"ftrun"}
-    told = [line["event"] for line in lines if "event" in line]
-    assert told == run.order
+    events = [line["event"] for line in lines if "event" in line]
+    assert events == run.order
     assert [line["attempt"] for line in lines if line.get("event") == "spawned"] == [1, 2]
 
 
-def test_a_command_that_ends_by_itself_is_not_talked_about(runs: Runs) -> None:
+def test_command_that_ends_by_itself_causes_no_line(runs: Runs) -> None:
     assert runs.run("true").stderr == ""
     assert runs.run("sh", "-c", "exit 3").stderr == ""
 
 
-def test_the_last_line_of_one_that_is_stopped_in_its_backoff(runs: Runs) -> None:
+def test_last_line_of_a_stop_during_the_backoff(runs: Runs) -> None:
     run = runs.start("--restart-on", "failure", "--backoff", "1h", "sh", "-c", "exit 3")
     run.until("exited")
     wait_for(lambda: "restart 1" in run.stderr, "the backoff")
@@ -191,7 +191,7 @@ def test_the_last_line_of_one_that_is_stopped_in_its_backoff(runs: Runs) -> None
     assert re.match(r"\[ftrun\] ended with 143 \(stopped\) after \S+: stopped from outside by signal 15", line), line
 
 
-def test_the_last_line_sums_it_up(runs: Runs) -> None:
+def test_last_line_summarises_the_run(runs: Runs) -> None:
     run = runs.run(*python("for step in range(5): ft.beat(step=step)"))
     assert run.wait() == 0
     (line,) = ours(run)

@@ -111,8 +111,13 @@ class FakeNvml:
 
     def xid(self, index: int, code: int, instance: int = ALL_INSTANCES) -> None:
         """Fire it; `instance`: the GPU instance that it concerns (MIG device n has n + 1)."""
-        self._xids += 1
-        self._more.append(f"{index} 0 xid {self._xids} {code} {instance}")
+        self.xids((index, code), instance=instance)
+
+    def xids(self, *faults: tuple[int, int], instance: int = ALL_INSTANCES) -> None:
+        """Fire several at one instant: (index, code)."""
+        for index, code in faults:
+            self._xids += 1
+            self._more.append(f"{index} 0 xid {self._xids} {code} {instance}")
         self._write()
 
     @property

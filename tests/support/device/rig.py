@@ -1,4 +1,4 @@
-"""A training on fake devices that fall ill, under an ftrun that looks at them often."""
+"""A training on fake devices that get faults, under an ftrun whose probe reads them often."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ TRAINS = """
 import json, os, signal, time
 if os.path.exists("deaf"): signal.signal(signal.SIGTERM, signal.SIG_IGN)
 n = ft.attempt().start_cnt
-told = {"n": n, "reason": ft.attempt().reason, "argv": sys.argv[1:], "env": dict(os.environ)}
-with open("starts", "a") as f: f.write(json.dumps(told) + "\\n")
+start = {"n": n, "reason": ft.attempt().reason, "argv": sys.argv[1:], "env": dict(os.environ)}
+with open("starts", "a") as f: f.write(json.dumps(start) + "\\n")
 step = 1000 * n if os.path.exists("on") else 0
 while True:
     for name in ("end", f"end-{n}"):
@@ -58,26 +58,26 @@ class Rig:
             self.gpus.set(index, **BUSY)
         runs.environment |= self.gpus.environment()
 
-    def start(self, *options: str, words: tuple[str, ...] = (), heard: bool = True, **more: Any) -> Run:
-        """Whose training moves, and whose probe listens."""
+    def start(self, *options: str, words: tuple[str, ...] = (), listening: bool = True, **more: Any) -> Run:
+        """An ftrun; with `listening` once its training moves and its probe listens."""
         run = self.runs.start(*NVIDIA, *options, *python(TRAINS, *words), program=SOON, **more)
-        if heard:
-            self.hears(run)
+        if listening:
+            self.until_heard(run)
         return run
 
-    def hears(self, run: Run) -> None:
-        """Its probe has told which devices there are, and listens for Xids; its training has begun, and moves."""
+    def until_heard(self, run: Run) -> None:
+        """Wait until the training moves and the probe, which has listed the devices, reports Xids."""
         wait_for(lambda: moves(run) or self._over(run), "that the training moves")
         for _ in range(2):  # the first may come before the first look
-            before = len(told(run, "43"))
+            before = len(faults(run, "43"))
 
             def heard(before: int = before) -> bool:
                 assert not self._over(run), run.log()
                 self.gpus.xid(0, 43)
                 until = time.monotonic() + 0.5
-                while time.monotonic() < until and len(told(run, "43")) == before:
+                while time.monotonic() < until and len(faults(run, "43")) == before:
                     time.sleep(0.01)
-                return len(told(run, "43")) > before
+                return len(faults(run, "43")) > before
 
             wait_for(heard, f"that the probe listens: {run.order}")
 
@@ -86,7 +86,7 @@ class Rig:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """What each start of the training was told."""
+        """What each start of the training got."""
         path = self.folder / "starts"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -102,7 +102,7 @@ class Rig:
         return beside.replace(self.folder / name)
 
     def reset(self, *ranks: dict[str, Any], **fields: Any) -> Path:
-        """MindCluster's word."""
+        """The file in which MindCluster reports faults."""
         return self.put("reset.json", json.dumps({"RankList": ranks, "UpdateTime": 7, "RetryTime": 0} | fields))
 
 
@@ -112,8 +112,8 @@ def moves(run: Run) -> bool:
     return "first_beat" in order[len(order) - 1 - order[::-1].index("spawned") :] if "spawned" in order else False
 
 
-def told(run: Run, *codes: str) -> list[dict[str, Any]]:
-    """The faults with these codes that are on record."""
+def faults(run: Run, *codes: str) -> list[dict[str, Any]]:
+    """The recorded faults with these codes."""
     return [record for record in run.named("fault") if record["code"] in codes]
 
 
@@ -121,7 +121,7 @@ def faulted(run: Run, code: str, number: int = 1) -> dict[str, Any]:
     """The `number`th record of this fault, once it is written."""
 
     def look() -> list[dict[str, Any]]:
-        found = told(run, code)
+        found = faults(run, code)
         assert len(found) >= number or run.process.poll() is None, f"ended without fault {code}: {run.log()}"
         return found if len(found) >= number else []
 
@@ -140,7 +140,7 @@ def kill_helper(run: Run, name: str) -> None:
 
 
 def remembers(run: Run, folder: Path) -> None:
-    """It has read the history in this folder: it has added to it since."""
+    """Wait until it has read the history in this folder, and so has added to it."""
 
     def known() -> bool:
         try:
