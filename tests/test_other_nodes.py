@@ -1,4 +1,4 @@
-"""Two ranks of one job under an ftrun each, as on two nodes: each ftrun sees only its own, and judges only that."""
+"""Two ranks of one job under an ftrun each, as on two nodes: each ftrun supervises only its own rank."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ dist.destroy_process_group()
 
 
 @contextmanager
-def nodes(folder: Path, how: str) -> Iterator[list[Run]]:
-    """The ftrun of each rank, once it was started."""
+def nodes(folder: Path, wait: str) -> Iterator[list[Run]]:
+    """Start an ftrun for each rank; rank 1 waits for an upload or for a lock."""
     pytest.importorskip("torch.distributed")
-    made = [Runs(folder / str(rank)) for rank in range(2)]
+    both = [Runs(folder / str(rank)) for rank in range(2)]
     try:
         with serving() as port:
             started = []
-            for rank, runs in enumerate(made):
+            for rank, runs in enumerate(both):
                 runs.folder.mkdir()
-                words = [sys.executable, "-c", TRAIN, str(port), str(QUICK), str(folder / "store"), how]
-                known: dict[str, Any] = {
+                command = [sys.executable, "-c", TRAIN, str(port), str(QUICK), str(folder / "store"), wait]
+                variables: dict[str, Any] = {
                     "RANK": str(rank),
                     "WORLD_SIZE": "2",
                     "LOCAL_WORLD_SIZE": "1",
                     "GLOO_SOCKET_IFNAME": "lo",
                 }
-                run = runs.start("--no-auto-beat", "--max-restarts", "0", *words, program=SOON, **known)
+                run = runs.start("--no-auto-beat", "--max-restarts", "0", *command, program=SOON, **variables)
                 started.append(run)
             yield started
     finally:
-        for runs in made:
+        for runs in both:
             runs.end()
 
 
-def test_an_upload_of_one_node_ends_no_other(tmp_path: Path) -> None:
-    with nodes(tmp_path, "uploads") as both:
-        for run in both:
+def test_an_upload_on_one_node_is_no_hang_of_another(tmp_path: Path) -> None:
+    with nodes(tmp_path, "uploads") as started:
+        for run in started:
             assert run.wait() == 0, run.log()
             assert not run.named("hang")
-    (cleared, *_) = both[0].named("cleared")
+    (cleared, *_) = started[0].named("cleared")
     assert "1 of which run on other nodes" in cleared["why"]
 
 
-def test_a_hang_is_found_on_its_own_node(tmp_path: Path) -> None:
+def test_a_hang_is_found_on_its_node_only(tmp_path: Path) -> None:
     with nodes(tmp_path, "hangs") as (waits, hangs):
         assert hangs.wait() == 195, hangs.log()
         (found,) = hangs.named("hang")

@@ -1,4 +1,4 @@
-"""The group of an ftrun: from each platform, from the options, from both; and what is refused."""
+"""Which group an ftrun is a member of, by the variables of each platform and by the options; and what is refused."""
 
 import os
 import re
@@ -19,6 +19,8 @@ from ftrun.platforms.table import discover
 from support.refusals import refusal
 from support.runs import HOUSE
 
+Texts = Mapping[str, str]
+NONE: Texts = {}
 SECRET = "0123456789abcdef"
 POD = "train-node-0-2"
 DOMAIN = "train.default.svc.cluster.local"
@@ -29,13 +31,11 @@ HOSTS = f"""# Kubernetes-managed hosts file.
 """
 
 
-def membership(environment: Mapping[str, str], host: str, hosts: str, size: int | str = "auto") -> Membership | None:
-    return discover(Surroundings(environment, host, hosts, size))
-
-
 @pytest.fixture(autouse=True)
-def no_secret_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(group_config, "SECRET", str(tmp_path / "by itself"))
+def default_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The path at which a secret needs no option; there is none on this machine."""
+    monkeypatch.setattr(group_config, "SECRET", str(tmp_path / "default"))
+    return tmp_path / "default"
 
 
 @pytest.fixture
@@ -44,24 +44,26 @@ def secret(tmp_path: Path) -> str:
     return str(tmp_path / "secret")
 
 
-def member(
-    words: Mapping[str, str] = {}, environment: Mapping[str, str] = {}, host: str = "h", hosts: str = ""
-) -> Group | None:
-    """The group, without a note."""
-    found, note = group_and_note(words, environment, host, hosts)
-    assert note == ""
-    return found
+def by_platform(environment: Texts, host: str = "h", hosts: str = "", size: int | str = "auto") -> Membership | None:
+    return discover(Surroundings(environment, host, hosts, size))
 
 
 def group_and_note(
-    words: Mapping[str, str] = {}, environment: Mapping[str, str] = {}, host: str = "h", hosts: str = ""
+    options: Texts, environment: Texts = NONE, host: str = "h", hosts: str = ""
 ) -> tuple[Group | None, str]:
-    return group(option_table.settings(words, environment), environment, host, hosts)
+    return group(option_table.settings(options, environment), environment, host, hosts)
 
 
-def error_of(words: Mapping[str, str], environment: Mapping[str, str] = {}) -> str:
+def member(options: Texts = NONE, environment: Texts = NONE, host: str = "h", hosts: str = "") -> Group:
+    found, note = group_and_note(options, environment, host, hosts)
+    assert note == ""
+    assert found is not None
+    return found
+
+
+def error_of(options: Texts, environment: Texts = NONE) -> str:
     with pytest.raises(option_table.ConfigError) as error:
-        group_and_note(words, environment)
+        group_and_note(options, environment)
     (line,) = str(error.value).splitlines()
     return line
 
@@ -99,7 +101,7 @@ PET = {"PET_MASTER_ADDR": "node-a", "PET_NODE_RANK": "1", "PET_NNODES": "2"}
 INDEXED = {"JOB_COMPLETION_INDEX": "2"}
 FIRST = f"train-node-0-0.{DOMAIN}"
 
-MEMBERSHIPS = {
+PLATFORMS = {
     "nothing": ({}, None),
     "ModelArts": (MODELARTS, Membership("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
     "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, Membership("ModelArts", 1, 0)),
@@ -113,7 +115,7 @@ MEMBERSHIPS = {
         {"VC_TASK_INDEX": "0", "VC_NODE_HOSTS": "a.j"},
         Membership("Volcano", 1, 0, "a.j", "a.j"),
     ),
-    "Volcano, others": (
+    "Volcano, other roles": (
         {"VC_TASK_INDEX": "1", "VC_PS_HOSTS": "a,b", "VC_WORKER_HOSTS": "c,d"},
         Membership("Volcano"),
     ),
@@ -122,7 +124,7 @@ MEMBERSHIPS = {
         {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"},
         Membership("Slurm's allocation", 1),
     ),
-    "Slurm, salloc's own step": (
+    "Slurm, the step of salloc": (
         BATCH | STEP | {"SLURM_STEP_ID": "4294967290"},
         Membership("Slurm's batch script", 1),
     ),
@@ -131,29 +133,29 @@ MEMBERSHIPS = {
         {k: v for k, v in BATCH.items() if k != "SLURM_TASK_PID"} | {"SLURM_NODEID": "1"},
         Membership("Slurm", 2, 1, "gpu003", "7.0"),
     ),
-    "a batch script with torch's": (BATCH | TORCH, Membership("Slurm's batch script", 1)),
+    "a batch script with variables of torch": (BATCH | TORCH, Membership("Slurm's batch script", 1)),
     "torch": (TORCH, Membership("MASTER_ADDR", 2, 1, "node-a")),
-    "torch's own": (PET, Membership("MASTER_ADDR", 2, 1, "node-a")),
+    "torchrun": (PET, Membership("MASTER_ADDR", 2, 1, "node-a")),
     "torch, elastic": (PET | {"PET_NNODES": "1:4"}, Membership("MASTER_ADDR", None, 1, "node-a")),
     "torch, ranks": (
         {"MASTER_ADDR": "a", "RANK": "1", "WORLD_SIZE": "2"},
         Membership("MASTER_ADDR", None, None, "a"),
     ),
-    "torch, a script's": ({"MASTER_ADDR": "a", "NNODES": "2"}, Membership("MASTER_ADDR", None, None, "a")),
+    "torch, without a rank": ({"MASTER_ADDR": "a", "NNODES": "2"}, Membership("MASTER_ADDR", None, None, "a")),
     "garbage": ({"MA_NUM_HOSTS": "many", "VC_TASK_INDEX": "-1", "VC_NODE_HOSTS": ",", "NODE_RANK": "²"}, None),
 }
 
 
-@pytest.mark.parametrize(("environment", "found"), MEMBERSHIPS.values(), ids=MEMBERSHIPS)
-def test_membership_from_the_platform(environment: Mapping[str, str], found: Membership | None) -> None:
-    assert membership(environment, "h", "") == found
+@pytest.mark.parametrize(("environment", "found"), PLATFORMS.values(), ids=PLATFORMS)
+def test_the_variables_of_a_platform_give_the_membership(environment: Texts, found: Membership | None) -> None:
+    assert by_platform(environment) == found
 
 
 @pytest.mark.parametrize(
     ("host", "rank"), [("j-master-0", 0), ("j-worker-0", 1), ("j-worker-1.j", 2), ("elsewhere", None)]
 )
-def test_volcano_master_precedes_its_workers(host: str, rank: int | None) -> None:
-    assert membership(MASTERED, host, "") == Membership("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
+def test_the_master_of_volcano_comes_before_its_workers(host: str, rank: int | None) -> None:
+    assert by_platform(MASTERED, host) == Membership("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
 
 
 @pytest.mark.parametrize(
@@ -161,57 +163,47 @@ def test_volcano_master_precedes_its_workers(host: str, rank: int | None) -> Non
     [
         pytest.param(POD, HOSTS, FIRST, id="as the kubelet writes it"),
         pytest.param(f"{POD}.{DOMAIN}", "", FIRST, id="a host name with its domain"),
-        pytest.param(POD, "", "train-node-0-0", id="nothing known"),
-        pytest.param(POD, f"10.1.2.3 x-{POD}.{DOMAIN} # {POD}.other", "train-node-0-0", id="another's"),
+        pytest.param(POD, "", "train-node-0-0", id="no hosts file"),
+        pytest.param(POD, f"10.1.2.3 x-{POD}.{DOMAIN} # {POD}.other", "train-node-0-0", id="another host"),
         pytest.param(POD, f"10.1.2.3\t{POD}\n", None, id="no subdomain"),
-        pytest.param("gpu-17", HOSTS, None, id="the node's name"),
+        pytest.param("gpu-17", HOSTS, None, id="the name of the node"),
     ],
 )
-def test_rank_0_of_an_indexed_job_has_a_derived_name(host: str, hosts: str, first: str | None) -> None:
-    assert membership(INDEXED, host, hosts) == Membership("Kubernetes", None, 2, first, first or "")
+def test_rank_0_of_an_indexed_job_has_the_domain_of_this_pod(host: str, hosts: str, first: str | None) -> None:
+    assert by_platform(INDEXED, host, hosts) == Membership("Kubernetes", None, 2, first, first or "")
 
 
-def test_ranks_continue_over_the_jobs_of_a_jobset() -> None:
+def test_a_jobset_of_several_jobs_numbers_all_pods() -> None:
     jobs = {"JOB_COMPLETION_INDEX": "1", "JOBSET_JOB_INDEX": "2", "JOBSET_REPLICAS": "4"}
-    found = membership(jobs, "train-node-2-1", "10.0.0.1 train-node-2-1.train train-node-2-1", 8)
+    found = by_platform(jobs, "train-node-2-1", "10.0.0.1 train-node-2-1.train train-node-2-1", 8)
     assert found == Membership("Kubernetes", None, 5, "train-node-0-0.train", "train-node-0-0.train")
     for size in ("auto", 7):
-        assert (found := membership(jobs, "train-node-2-1", "", size))
+        assert (found := by_platform(jobs, "train-node-2-1", size=size))
         assert found.rank is None
-    coordinated = membership(jobs | {"JOBSET_COORDINATOR": "train-head-0-0.train"}, "gpu-17", "", 8)
-    assert coordinated
-    assert coordinated.host == "train-head-0-0.train"
+    found = by_platform(jobs | {"JOBSET_COORDINATOR": "train-head-0-0.train"}, "gpu-17", size=8)
+    assert found
+    assert found.host == "train-head-0-0.train"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
-        ("b1", "b1"),
-        ("n1,n2", "n1"),
-        ("n[1-2]", "n1"),
-        ("gpu[003-005,9],b1", "gpu003"),
-        ("gpu[9,003-005]-ib", "gpu9-ib"),
-        ("rack[1-2]n[01-04],x", "rack1n01"),
-        ("", None),
-        ("n[1-2", None),
-        ("n[]", None),
-        ("n[a-b]", None),
-        (",n1", None),
-    ],
-)
-def test_first_host_of_a_slurm_list(nodes: str, first: str | None) -> None:
-    assert first_host(nodes) == first
+def test_the_first_host_of_a_slurm_node_list() -> None:
+    first = {
+        "b1": "b1",
+        "n1,n2": "n1",
+        "n[1-2]": "n1",
+        "gpu[003-005,9],b1": "gpu003",
+        "gpu[9,003-005]-ib": "gpu9-ib",
+        "rack[1-2]n[01-04],x": "rack1n01",
+    } | dict.fromkeys(("", "n[1-2", "n[]", "n[a-b]", ",n1"))
+    assert {nodes: first_host(nodes) for nodes in first} == first
 
 
-NAMES = sorted(
-    {name for environment, _ in MEMBERSHIPS.values() for name in environment} | {"JOBSET_REPLICAS"} | set(INDEXED)
-)
+NAMES = sorted({name for environment, _ in PLATFORMS.values() for name in environment} | {"JOBSET_REPLICAS", *INDEXED})
 TEXTS = st.one_of(st.sampled_from(["0", "1", "2", "3", "a,b", "n[1-2]", "", "10.0.0.1", "::1", "localhost"]), st.text())
+VARIABLES = st.dictionaries(st.sampled_from(NAMES), TEXTS)
 
 
-@given(st.dictionaries(st.sampled_from(NAMES), TEXTS), TEXTS, TEXTS)
-def test_no_environment_of_a_platform_prevents_the_job(environment: dict[str, str], host: str, hosts: str) -> None:
-    """Where no group was requested, no environment is a reason to refuse the job."""
+@given(VARIABLES, TEXTS, TEXTS)
+def test_no_variable_prevents_a_job_that_did_not_ask_for_a_group(environment: Texts, host: str, hosts: str) -> None:
     found, note = group(option_table.settings({}, {}), environment, host, hosts)
     assert "\n" not in note
     if found:
@@ -220,13 +212,13 @@ def test_no_environment_of_a_platform_prevents_the_job(environment: dict[str, st
         assert is_loopback(found.endpoint)
 
 
-@given(st.dictionaries(st.sampled_from(NAMES), TEXTS), TEXTS, TEXTS, st.sampled_from(["auto", "2", "9"]))
-def test_requested_group_is_valid_or_refused_in_one_line(
-    environment: dict[str, str], host: str, hosts: str, size: str
+@given(VARIABLES, TEXTS, TEXTS, st.sampled_from(["auto", "2", "9"]))
+def test_a_group_that_is_asked_for_is_valid_or_refused_in_one_line(
+    environment: Texts, host: str, hosts: str, size: str
 ) -> None:
-    words = {"group-size": size, "group-secret-file": str(HOUSE / "supervisor" / "ftrun" / "messages" / "helpers.py")}
+    options = {"group-size": size, "group-secret-file": __file__}
     try:
-        found, note = group(option_table.settings(words, {}), environment, host, hosts)
+        found, note = group(option_table.settings(options, {}), environment, host, hosts)
     except option_table.ConfigError as error:
         found, note = None, str(error)
     assert "\n" not in note
@@ -238,13 +230,14 @@ def test_requested_group_is_valid_or_refused_in_one_line(
 
 # --- the platform and the options -------------------------------------------------------------------------------------
 
+LOCAL = {"group-size": "2", "group-rank": "1", "group-endpoint": "127.0.0.1:4000"}
+FAR = LOCAL | {"group-endpoint": "node-a:4000"}
 
-def test_group_from_options_alone() -> None:
-    words = {"group-size": "2", "group-rank": "1", "group-endpoint": "127.0.0.1:4000"}
-    assert member(words) == Group(2, 1, "127.0.0.1:4000", None, 600.0, "", "options")
-    assert member(words | {"group-job": "mine", "wait-peer": "90s"}) == Group(
-        2, 1, "127.0.0.1:4000", None, 90.0, "mine", "options"
-    )
+
+def test_options_alone_make_a_group() -> None:
+    plain = Group(2, 1, "127.0.0.1:4000", None, 600.0, "", "options")
+    assert member(LOCAL) == plain
+    assert member(LOCAL | {"group-job": "mine", "wait-peer": "90s"}) == plain._replace(wait=90.0, job="mine")
 
 
 @pytest.mark.parametrize(
@@ -252,24 +245,20 @@ def test_group_from_options_alone() -> None:
     [(MODELARTS, "job-worker-0.job:29470"), (VOLCANO, "j-node-0.j:29470"), (BATCH | STEP, "gpu004:29470")],
     ids=["ModelArts", "Volcano", "Slurm"],
 )
-def test_group_from_a_secret_and_the_platform(environment: Mapping[str, str], endpoint: str, secret: str) -> None:
-    found = membership(environment, "h", "")
+def test_with_a_secret_the_platform_gives_the_rest(
+    environment: Texts, endpoint: str, secret: str, default_secret: Path
+) -> None:
+    found = by_platform(environment)
     assert found
     expected = Group(found.size or 0, found.rank or 0, endpoint, secret, 600.0, found.job, found.source)
     assert member({"group-secret-file": secret}, environment) == expected
     assert member({}, {**environment, "FTRUN_GROUP_SECRET_FILE": secret}) == expected
+    default_secret.write_text(SECRET)
+    assert member({}, environment) == expected._replace(secret=str(default_secret))
+    assert group_and_note({}, {}) == group_and_note({}, INDEXED) == (None, ""), "the secret has no use"
 
 
-def test_secret_at_its_default_path_needs_no_option(tmp_path: Path) -> None:
-    (tmp_path / "by itself").write_text(SECRET)
-    found = member({}, MODELARTS)
-    assert found
-    assert found.secret == str(tmp_path / "by itself")
-    assert member({}, {}) is None  # nothing to use it for
-    assert member({}, INDEXED) is None
-
-
-def test_size_on_kubernetes_comes_from_the_manifest(secret: str) -> None:
+def test_an_indexed_job_has_its_size_from_the_manifest(secret: str) -> None:
     environment = INDEXED | {"FTRUN_GROUP_SIZE": "4", "FTRUN_GROUP_SECRET_FILE": secret}
     assert member({}, environment, POD, HOSTS) == Group(4, 2, f"{FIRST}:29470", secret, 600.0, FIRST, "Kubernetes")
 
@@ -277,112 +266,104 @@ def test_size_on_kubernetes_comes_from_the_manifest(secret: str) -> None:
 @pytest.mark.parametrize(
     "environment",
     [MODELARTS, VOLCANO, BATCH | STEP, TORCH, MODELARTS | {"VC_TASK_INDEX": "9"}, MODELARTS | {"VC_WORKER_HOSTS": ""}],
-    ids=["ModelArts", "Volcano", "Slurm", "torch", "nonsense", "no endpoint"],
+    ids=["ModelArts", "Volcano", "Slurm", "torch", "rank out of range", "no endpoint"],
 )
-def test_group_that_was_not_requested_needs_a_secret(environment: Mapping[str, str]) -> None:
-    """What ran before there were groups runs on, and is group_and_note."""
+def test_a_platform_without_a_secret_makes_no_group_and_says_so(environment: Texts) -> None:
     found, note = group_and_note({}, environment)
     assert found is None
     assert re.fullmatch(r"no group: .* reports \d members, but there is no --group-secret-file", note)
     assert group_and_note({"group-endpoint": ":4000"}, environment) == (None, note)
 
 
-def test_group_on_loopback_from_the_platform_alone() -> None:
+def test_on_loopback_the_platform_needs_no_secret() -> None:
     found = member({}, TORCH | {"MASTER_ADDR": "localhost"})
-    assert found
     assert (found.size, found.rank, found.endpoint, found.secret) == (2, 1, "localhost:29470", None)
-    nobody, note = group_and_note({}, TORCH | {"MASTER_ADDR": "localhost", "NODE_RANK": "2"})
-    assert nobody is None
-    assert note == "no group: --group-rank: 2 (from MASTER_ADDR) is out of range; the ranks are 0 to 1"
+    assert group_and_note({}, TORCH | {"MASTER_ADDR": "localhost", "NODE_RANK": "2"}) == (
+        None,
+        "no group: --group-rank: 2 (from MASTER_ADDR) is out of range; the ranks are 0 to 1",
+    )
+    found = member({"group-rank": "0"}, TORCH | {"MASTER_ADDR": "::1"})
+    assert found.endpoint == "[::1]:29470"
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{}, BATCH, {"MA_NUM_HOSTS": "1"}, INDEXED, {"NNODES": "2"}, TORCH | {"NNODES": "1"}, TORCH | {"NNODES": "0"}],
-    ids=["nothing", "batch script", "one host", "a sweep", "a size only", "one", "none"],
-)
-def test_single_member_gets_no_note(environment: Mapping[str, str]) -> None:
-    assert group_and_note({}, environment) == (None, "")
+def test_a_job_of_one_container_is_no_group_and_gets_no_note(secret: str) -> None:
+    single = ({"MA_NUM_HOSTS": "1"}, {"NNODES": "2"}, TORCH | {"NNODES": "1"}, TORCH | {"NNODES": "0"})
+    for environment in ({}, BATCH, INDEXED, *single):
+        assert group_and_note({}, environment) == (None, "")
+    for size in ("1", "off"):
+        for options in ({}, {"group-secret-file": secret}, {"group-secret-file": "/missing"}, {"group-rank": "7"}):
+            assert group_and_note({"group-size": size} | options, MODELARTS) == (None, "")
 
 
-@pytest.mark.parametrize("size", ["1", "off"])
-def test_group_of_one_is_no_group(size: str, secret: str) -> None:
-    for words in ({}, {"group-secret-file": secret}, {"group-secret-file": "/missing"}, {"group-rank": "7"}):
-        assert group_and_note({"group-size": size} | words, MODELARTS) == (None, "")
-
-
-def test_options_take_precedence_over_the_platform(secret: str) -> None:
+def test_an_option_replaces_what_the_platform_gives(secret: str) -> None:
     base = {"group-secret-file": secret}
-    for words, part in (
+    plain = member(base, MODELARTS)
+    for options, part in (
         ({"group-size": "8"}, {"size": 8}),
-        ({"group-rank": "0"}, {"rank": 0, "job": ""}),  # the platform's name of the job may be the member's own
+        ({"group-rank": "0"}, {"rank": 0, "job": ""}),  # the platform's name of the job may be that of the member
         ({"group-endpoint": "10.0.0.9:4000"}, {"endpoint": "10.0.0.9:4000"}),
         ({"group-endpoint": ":4000"}, {"endpoint": "job-worker-0.job:4000"}),
         ({"group-job": "mine"}, {"job": "mine"}),
     ):
-        plain = member(base, MODELARTS)
-        assert plain
-        assert member(base | words, MODELARTS) == plain._replace(**part)
+        assert member(base | options, MODELARTS) == plain._replace(**part)
 
 
-def test_ipv6_address_gets_brackets() -> None:
-    assert (found := member({"group-rank": "0"}, TORCH | {"MASTER_ADDR": "::1"}))
-    assert found.endpoint == "[::1]:29470"
-
-
-def test_nested_ftrun_is_no_member() -> None:
-    """An ftrun inside of another, which hands its environment down."""
+def test_an_ftrun_inside_the_command_of_a_member_is_no_member() -> None:
+    """It inherits the environment."""
     given = {"FTRUN_GROUP_SIZE": "2", "FTRUN_GROUP_RANK": "0", "FTRUN_GROUP_ENDPOINT": "127.0.0.1:4000"}
     assert member({}, given)
     for environment in (given, TORCH | {"MASTER_ADDR": "localhost"}):
         assert group_and_note({}, environment | {"FTRUN_BEAT_DIR": "/dev/shm/x"}) == (None, "")
 
 
-def test_group_options_are_options_of_the_job() -> None:
+def test_the_options_of_a_group_hold_for_all_phases() -> None:
     names = {option.name for option in option_table.OPTIONS if option.name.startswith("group-")}
     assert {*names, "wait-peer"} <= set(option_table.JOB_OPTIONS)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
-LOCAL = {"group-size": "2", "group-rank": "1", "group-endpoint": "127.0.0.1:4000"}
-FAR = LOCAL | {"group-endpoint": "node-a:4000"}
-
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("options", "environment", "line"),
     [
-        (LOCAL | {"group-rank": "2"}, "--group-rank: 2 is out of range; the ranks are 0 to 1"),
+        (LOCAL | {"group-rank": "2"}, {}, "--group-rank: 2 is out of range; the ranks are 0 to 1"),
+        (LOCAL | {"group-rank": "auto"}, {}, "--group-rank: the rank among 2 members is not known"),
+        ({"group-size": "2", "group-rank": "0"}, {}, "--group-endpoint: the address of rank 0 is not known"),
+        (LOCAL | {"group-endpoint": ":4000"}, {}, "--group-endpoint: the address of rank 0"),
+        ({"group-rank": "0"}, {}, "--group-size: the number of members is not known"),
+        ({"group-endpoint": "a:4000"}, {}, "--group-size: the number of members is not known"),
+        (FAR, {}, "--group-secret-file: a secret is needed, because node-a:4000 is not on loopback"),
+        (LOCAL | {"group-endpoint": "localhost.example:4000"}, {}, "is not on loopback"),
+        (LOCAL | {"group-endpoint": "127.0.0.1.example:4000"}, {}, "is not on loopback"),
         (
-            {"group-size": "2", "group-endpoint": "127.0.0.1:4000"},
-            "--group-rank: the rank among 2 members is not known",
+            {"group-secret-file": "secret"},
+            MODELARTS | {"VC_TASK_INDEX": "9"},
+            "--group-rank: 9 (from ModelArts) is out of range; the ranks are 0 to 2",
         ),
-        ({"group-size": "2", "group-rank": "0"}, "--group-endpoint: the address of rank 0 is not known"),
-        ({"group-size": "2", "group-rank": "0", "group-endpoint": ":4000"}, "--group-endpoint: the address of rank 0"),
-        ({"group-rank": "0"}, "--group-size: the number of members is not known"),
-        ({"group-endpoint": "a:4000"}, "--group-size: the number of members is not known"),
-        (FAR, "--group-secret-file: a secret is needed, because node-a:4000 is not on loopback"),
-        (LOCAL | {"group-endpoint": "localhost.example:4000"}, "is not on loopback"),
-        (LOCAL | {"group-endpoint": "127.0.0.1.example:4000"}, "is not on loopback"),
+        (
+            {"group-secret-file": "secret"},
+            MODELARTS | {"VC_WORKER_HOSTS": ""},
+            "--group-endpoint: the address of rank 0 is not known",
+        ),
+        (
+            {"group-secret-file": "secret"},
+            TORCH | {"MASTER_ADDR": "a b"},
+            "--group-endpoint: 'a b:29470' is not HOST:PORT",
+        ),
+        ({"group-size": "2"}, BATCH, "--group-rank: the rank among"),
     ],
 )
-def test_impossible_group_is_refused(words: dict[str, str], says: str) -> None:
-    assert says in error_of(words)
-
-
-def test_contradictory_platform_is_refused_where_a_group_is_requested(secret: str) -> None:
-    words = {"group-secret-file": secret}
-    line = error_of(words, MODELARTS | {"VC_TASK_INDEX": "9"})
-    assert line == "--group-rank: 9 (from ModelArts) is out of range; the ranks are 0 to 2"
-    assert "--group-endpoint: the address of rank 0 is not known" in error_of(
-        words, MODELARTS | {"VC_WORKER_HOSTS": ""}
-    )
-    assert "--group-endpoint: 'a b:29470' is not HOST:PORT" in error_of(words, TORCH | {"MASTER_ADDR": "a b"})
-    assert "--group-rank: the rank among" in error_of({"group-size": "2"}, BATCH)
+def test_an_incomplete_or_contradictory_group_is_refused(
+    options: dict[str, str], environment: Texts, line: str, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(secret).parent)
+    options = {name: value for name, value in options.items() if value != "auto"}
+    assert line in error_of(options, environment)
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "why"),
     [
         (None, "No such file or directory"),
         ("", "it is empty"),
@@ -391,72 +372,76 @@ def test_contradictory_platform_is_refused_where_a_group_is_requested(secret: st
         ("x" * 70_000, "it has more than 65536 bytes"),
     ],
 )
-@pytest.mark.parametrize("words", [LOCAL, FAR, {}], ids=["loopback", "far", "nothing else"])
-def test_invalid_secret_is_refused(tmp_path: Path, words: dict[str, str], content: str | None, says: str) -> None:
+def test_an_invalid_secret_is_refused(tmp_path: Path, content: str | None, why: str) -> None:
     file = tmp_path / "bad"
     if content is not None:
         file.write_text(content)
-    line = error_of(words | {"group-secret-file": str(file)})
-    assert line.startswith(f"--group-secret-file {file}: ")
-    assert says in line
+    for options in (LOCAL, FAR, {}):
+        line = error_of(options | {"group-secret-file": str(file)})
+        assert line.startswith(f"--group-secret-file {file}: ")
+        assert why in line
 
 
-def test_secret_has_to_be_a_file(tmp_path: Path) -> None:
+def test_a_secret_is_a_regular_file(tmp_path: Path, default_secret: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), "/dev/urandom"):
         assert "not a regular file" in error_of(FAR | {"group-secret-file": path})
     assert "Is a directory" in error_of(FAR | {"group-secret-file": str(tmp_path)})
-    (tmp_path / "by itself").mkdir()
-    assert "by itself: Is a directory" in error_of({}, MODELARTS)
+    default_secret.mkdir()
+    assert "default: Is a directory" in error_of({}, MODELARTS)
 
 
-def test_secret_without_a_group_is_noted(secret: str) -> None:
-    assert group_and_note({"group-secret-file": secret}) == (
-        None,
-        "no group: there is a secret, but the number of members is not known; give --group-size N",
-    )
+def test_a_secret_without_a_group_is_noted(secret: str) -> None:
+    note = "no group: there is a secret, but the number of members is not known; give --group-size N"
+    assert group_and_note({"group-secret-file": secret}) == (None, note)
 
 
-def test_whitespace_around_a_secret_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whitespace_around_a_secret_is_ignored_and_its_path_is_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "secret").write_text(f"\n {SECRET}\r\n")
     assert read_secret(str(tmp_path / "secret")) == SECRET.encode()
-    monkeypatch.chdir(tmp_path)  # the messenger is elsewhere
-    assert (found := member(FAR | {"group-secret-file": "secret"}))
-    assert found.secret == str(tmp_path / "secret")
+    monkeypatch.chdir(tmp_path)  # the messenger has another working directory
+    assert member(FAR | {"group-secret-file": "secret"}).secret == str(tmp_path / "secret")
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("option", "value", "why"),
     [
-        (["--group-size", "0"], "--group-size: '0' is not allowed"),
-        (["--group-size", "two"], "--group-size: 'two' is not a whole number"),
-        (["--group-size", "-1"], "--group-size: '-1' is not a whole number"),
-        (["--group-rank", "-1"], "--group-rank: '-1' is not a whole number"),
-        (["--group-endpoint", "node-a"], "--group-endpoint: 'node-a' is not HOST:PORT; write train-0.train:29470"),
-        (["--group-endpoint", "node-a:0"], "is not HOST:PORT"),
-        (["--group-endpoint", "node-a:00"], "is not HOST:PORT"),
-        (["--group-endpoint", "fd00::1:29470"], "is not HOST:PORT"),
-        (["--group-endpoint", "tcp://node-a:29470"], "is not HOST:PORT"),
-        (["--group-secret-file", ""], "--group-secret-file: the value is empty"),
-        (["--group-job", ""], "--group-job: '' is not a name"),
-        (["--group-job", "a\nb"], "--group-job: 'a\\nb' is not a name"),
-        (["--group-job", "é" * 128], "is not a name"),
-        (["--wait-peer", "off"], "--wait-peer: 'off' is not a duration"),
-        (["--group-sise", "2"], "--group-size"),
+        ("group-size", "0", "'0' is not allowed"),
+        ("group-size", "two", "'two' is not a whole number"),
+        ("group-size", "-1", "'-1' is not a whole number"),
+        ("group-rank", "-1", "'-1' is not a whole number"),
+        ("group-endpoint", "node-a", "'node-a' is not HOST:PORT; write train-0.train:29470"),
+        ("group-endpoint", "node-a:0", "is not HOST:PORT"),
+        ("group-endpoint", "node-a:00", "is not HOST:PORT"),
+        ("group-endpoint", "fd00::1:29470", "is not HOST:PORT"),
+        ("group-endpoint", "tcp://node-a:29470", "is not HOST:PORT"),
+        ("group-secret-file", "", "the value is empty"),
+        ("group-job", "", "'' is not a name"),
+        ("group-job", "a\nb", "'a\\nb' is not a name"),
+        ("group-job", "é" * 128, "is not a name"),
+        ("wait-peer", "off", "'off' is not a duration"),
     ],
 )
-def test_bad_group_option_is_one_line(tmp_path: Path, options: list[str], says: str) -> None:
-    assert says in refusal(tmp_path, *options, "touch", "started")
+def test_an_invalid_value_of_an_option_is_refused(option: str, value: str, why: str) -> None:
+    line = error_of({option: value})
+    assert line.startswith(f"--{option}: ")
+    assert why in line
 
 
-def test_service_variables_of_kubernetes_are_ignored() -> None:
-    """For one that is called ftrun-group."""
+def test_an_unknown_option_of_a_group_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    assert "--group-size" in refusal(tmp_path, "--group-sise", "2", "touch", "started")
+    assert "is not HOST:PORT" in refusal(tmp_path, "--group-endpoint", "node-a", "touch", "started")
+
+
+def test_the_variables_of_a_kubernetes_service_are_no_unknown_options() -> None:
+    """Kubernetes sets them for a service that is called ftrun-group."""
     names = ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "PORT_80_TCP_PROTO")
     assert option_table.settings({}, {f"FTRUN_GROUP_{name}": "tcp://10.0.0.1:80" for name in names})
 
 
-def test_current_group_imports_no_socket(tmp_path: Path) -> None:
-    """As PID 1 calls it: without a name server, and without a module that could ask one."""
+def test_pid_1_finds_its_group_without_a_name_server(tmp_path: Path) -> None:
     script = (
         "import sys; from ftrun.config import option_table, group_config; import os;"
         "print(group_config.current_group(option_table.settings({}, os.environ))); print('socket' in sys.modules)"

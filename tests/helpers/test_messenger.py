@@ -43,7 +43,7 @@ class Messenger(HelperProcess):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> tuple[Path, Path]:
+def folders(tmp_path: Path) -> tuple[Path, Path]:
     run_dir, beat_dir = tmp_path / "run", tmp_path / "beats"
     run_dir.mkdir()
     beat_dir.mkdir()
@@ -52,9 +52,9 @@ def place(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def messenger(place: tuple[Path, Path]) -> Iterator[Messenger]:
-    with Messenger(*place) as made:
-        yield made
+def messenger(folders: tuple[Path, Path]) -> Iterator[Messenger]:
+    with Messenger(*folders) as started:
+        yield started
 
 
 def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
@@ -66,10 +66,10 @@ def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
 def test_an_operator_request_is_forwarded_and_answered_once_pid_1_has_decided(messenger: Messenger) -> None:
     client = messenger.client()
     messenger.order(client, "pause", by="root", lasting=60)
-    asked = messenger.event("operator_order")
-    assert (asked["verb"], asked["by"], asked["lasting"]) == ("pause", "root", 60.0)
-    assert not client.poll(0), "it answers before anything is decided"
-    messenger.ask(ask="answer", id=asked["id"], ok=False, why="the job is ending")
+    order = messenger.event("operator_order")
+    assert (order["verb"], order["by"], order["lasting"]) == ("pause", "root", 60.0)
+    assert not client.poll(0), "it replied before the decision"
+    messenger.ask(ask="answer", id=order["id"], ok=False, why="the job is ending")
     found = answer(client)
     assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "the job is ending", 1)
 
@@ -78,19 +78,23 @@ def test_replies_reach_the_client_that_sent_the_request(messenger: Messenger) ->
     clients = [messenger.client() for _ in range(3)] + [messenger.client(zmq.REQ)]
     for number, client in enumerate(clients):
         client.send(json.dumps({"schema": 1, "id": str(number), "verb": "restart"}).encode())
-    asked = [messenger.event("operator_order")["id"] for _ in clients]
-    assert len(set(asked)) == len(clients)
-    for number in reversed(asked):
+    orders = [messenger.event("operator_order")["id"] for _ in clients]
+    assert len(set(orders)) == len(clients)
+    for number in reversed(orders):
         messenger.ask(ask="answer", id=number, ok=True, why="done")
     assert [answer(client)["id"] for client in clients] == ["0", "1", "2", "3"]
 
 
-def test_sockets_are_accessible_to_this_user_only(messenger: Messenger) -> None:
+def test_sockets_are_for_this_user_and_the_memory_is_limited(messenger: Messenger) -> None:
     answered(messenger)
     for name in (operator.SOCKET, operator.RECORDS):
         found = (messenger.run_dir / name).stat().st_mode
         assert stat.S_ISSOCK(found)
         assert stat.S_IMODE(found) == 0o600
+    limits = Path(f"/proc/{messenger.process.pid}/limits").read_text().splitlines()
+    (data,) = [line.split()[3:5] for line in limits if line.startswith("Max data size")]
+    assert data == [str(96 << 20)] * 2  # clients must not use up the memory of the job
+    assert messenger.end() == 0
 
 
 def answered(messenger: Messenger) -> None:
@@ -107,7 +111,7 @@ def test_garbage_partial_messages_and_other_versions_do_no_harm(messenger: Messe
     try:
         for number, one in enumerate(raw):
             one.connect(str(messenger.run_dir / operator.SOCKET))
-            # A ZMTP greeting that is cut off, one that goes on with nonsense, and no greeting at all.
+            # An incomplete ZMTP greeting, one followed by garbage, and no greeting.
             one.sendall(
                 [b"\xff\0\0\0\0\0\0\0\1\x7f", b"\xff" * 10 + b"\3" + bytes(53) + b"\4\x26" * 50, b"GET /"][number % 3]
             )
@@ -117,7 +121,7 @@ def test_garbage_partial_messages_and_other_versions_do_no_harm(messenger: Messe
             assert answer(client)["ok"] is False
         client.send_multipart([b"a", b"b", b"c", b"d"])
         assert answer(client)["ok"] is False
-        client.send(b"x" * 100_000)  # more than it reads: the connection is ended
+        client.send(b"x" * 100_000)  # over the limit, so the connection is closed
         answered(messenger)
     finally:
         for one in raw:
@@ -144,16 +148,16 @@ def test_a_flood_of_requests_affects_only_its_sender(messenger: Messenger) -> No
 def test_a_client_that_disconnects_before_the_reply_does_no_harm(messenger: Messenger) -> None:
     client = messenger.client()
     messenger.order(client, "stop")
-    asked = messenger.event("operator_order")
+    order = messenger.event("operator_order")
     client.close(linger=0)
-    messenger.ask(ask="answer", id=asked["id"], ok=True, why="done")
-    messenger.ask(ask="answer", id="never asked", ok=True, why="done")
+    messenger.ask(ask="answer", id=order["id"], ok=True, why="done")
+    messenger.ask(ask="answer", id="unknown", ok=True, why="done")
     answered(messenger)
 
 
-def test_a_request_without_a_decision_gets_an_error_reply(place: tuple[Path, Path]) -> None:
+def test_a_request_without_a_decision_gets_an_error_reply(folders: tuple[Path, Path]) -> None:
     before = "import ftrun.helpers.messenger.operator_channel as c; c.PATIENCE = 0.05"
-    with Messenger(*place, before=before) as messenger:
+    with Messenger(*folders, before=before) as messenger:
         client = messenger.client()
         messenger.order(client, "restart")
         found = answer(client)
@@ -177,27 +181,19 @@ def test_records_are_published_as_they_are_written(messenger: Messenger) -> None
     assert json.loads(found[0][1])["event"] == "hang"
 
 
-def test_its_memory_has_a_limit(messenger: Messenger) -> None:
-    """Clients must not use up the memory of the job."""
-    answered(messenger)
-    limits = Path(f"/proc/{messenger.process.pid}/limits").read_text().splitlines()
-    (data,) = [line.split()[3:5] for line in limits if line.startswith("Max data size")]
-    assert data == [str(96 << 20)] * 2
-
-
 def test_a_client_that_writes_to_the_record_socket_is_disconnected(messenger: Messenger) -> None:
     answered(messenger)
     client: zmq.Socket[bytes] = messenger.context.socket(zmq.XSUB)
     watch = client.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     client.connect(f"ipc://{messenger.run_dir}/{operator.RECORDS}")
     client.send(b"x" * (operator.LIMIT + 1))
-    assert watch.poll(int(DEADLINE * SECOND)), "it took it"
+    assert watch.poll(int(DEADLINE * SECOND)), "the connection remained open"
 
 
-def test_the_progress_of_training_is_recorded(place: tuple[Path, Path]) -> None:
-    beats = BeatDir(place[0].parent / "shm")
+def test_the_progress_of_training_is_recorded(folders: tuple[Path, Path]) -> None:
+    beats = BeatDir(folders[0].parent / "shm")
     before = "import ftrun.helpers.messenger.steps as s; s.PERIOD = 0.01"
-    with contextlib.closing(beats), Messenger(place[0], beats.folder, before) as messenger:
+    with contextlib.closing(beats), Messenger(folders[0], beats.folder, before) as messenger:
         for rank, step in ((0, 7), (1, 5)):
             beats.run(f"ft.beat({step})", RANK=str(rank)).check_returncode()
         messenger.ask(ask="attempt", number=2)
@@ -211,9 +207,9 @@ def test_the_progress_of_training_is_recorded(place: tuple[Path, Path]) -> None:
         assert messenger.end() == 0
 
 
-def test_a_socket_that_cannot_be_created_is_reported_and_the_messenger_continues(place: tuple[Path, Path]) -> None:
-    (place[0] / operator.SOCKET).mkdir()
-    with Messenger(*place) as messenger:
+def test_a_socket_that_cannot_be_created_is_reported_and_the_messenger_continues(folders: tuple[Path, Path]) -> None:
+    (folders[0] / operator.SOCKET).mkdir()
+    with Messenger(*folders) as messenger:
         assert "ftctl cannot control this run" in messenger.event("problem")["what"]
         assert messenger.end() == 0
 
@@ -229,13 +225,8 @@ def test_a_long_path_and_a_stale_socket_are_handled(tmp_path: Path) -> None:
         with Messenger(run_dir, tmp_path) as messenger, messenger.context.socket(zmq.DEALER) as client:
             path = f"/proc/self/fd/{here}/{operator.SOCKET}"
             client.linger = 0
-            client.connect(f"ipc://{path}")  # again and again, until it is made anew
+            client.connect(f"ipc://{path}")  # zmq retries until the socket is created
             messenger.order(client, "ping")
             assert answer(client)["ok"]
     finally:
         os.close(here)
-
-
-def test_the_messenger_exits_when_stdin_ends(messenger: Messenger) -> None:
-    answered(messenger)
-    assert messenger.end() == 0

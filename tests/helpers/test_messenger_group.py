@@ -1,4 +1,4 @@
-"""The messengers of a group as real processes on loopback, with CURVE; the test plays their PID 1s."""
+"""The messengers of a group as real processes on loopback, with CURVE; the test acts as their PID 1s."""
 
 import contextlib
 import json
@@ -27,33 +27,33 @@ from support.runs import wait_for
 
 FAST = "import ftrun.messages.peers as p, ftrun.helpers.messenger.transport as t; p.PERIOD = t.RETRY = 0.1"
 SILENCE = 15.0  # s; of another member that counts as its loss
-PAST = "import ftrun; ftrun.__version__ = '0.0.1'"
+OLDER = "import ftrun; ftrun.__version__ = '0.0.1'"
 
 
 class Node(HelperProcess):
-    """A messenger, with the methods by which the test plays its PID 1."""
+    """A messenger, with the methods by which the test acts as its PID 1."""
 
-    def __init__(self, beats: Path, before: str, place: peers.MemberAddress, prefix: Sequence[str] = ()) -> None:
-        self.place, self.seq = place, 0
-        run_dir = beats.parent / f"run{place.rank}-{place.life}"
+    def __init__(self, beats: Path, before: str, address: peers.MemberAddress, prefix: Sequence[str] = ()) -> None:
+        self.address, self.seq = address, 0
+        run_dir = beats.parent / f"run{address.rank}-{address.life}"
         run_dir.mkdir(exist_ok=True)
         (run_dir / "events.jsonl").touch()
         super().__init__(
-            "messenger", str(run_dir), str(beats), json.dumps(place._asdict()), before=before, prefix=prefix
+            "messenger", str(run_dir), str(beats), json.dumps(address._asdict()), before=before, prefix=prefix
         )
 
     def report(self, state: State, epoch: int = 0, **more: Any) -> None:
         self.seq += 1
-        place = self.place
-        said = Report(place.rank, place.life, self.seq, place.node, place.boot, epoch, state, **more)
-        self.ask(ask="report", report=EXACT.plain(said))
+        address = self.address
+        report = Report(address.rank, address.life, self.seq, address.node, address.boot, epoch, state, **more)
+        self.ask(ask="report", report=EXACT.plain(report))
 
     def ordered(self, what: str, epoch: int | None = None) -> GroupOrder:
         line = self.event("ordered", lambda found: found["order"]["what"] == what
                           and epoch in (None, found["order"]["epoch"]))  # fmt: skip
         return EXACT.value(GroupOrder, line["order"])
 
-    def said(self, what: str) -> str:
+    def problem(self, what: str) -> str:
         """The problem that contains this text."""
         return str(self.event("problem", lambda line: what in line["what"])["what"])
 
@@ -93,8 +93,8 @@ class Group:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.stack.callback(context.destroy, linger=0)
         client = context.socket(zmq.DEALER)
-        place = peers.MemberAddress(2, 1, "", str(secret or self.secret), 1.0, 1.0, 1.0, "", "", "", "")
-        transport.secure(client, place, False)
+        address = peers.MemberAddress(2, 1, "", str(secret or self.secret), 1.0, 1.0, 1.0, "", "", "", "")
+        transport.secure(client, address, False)
         client.connect(f"tcp://127.0.0.1:{self.port}")
         return client
 
@@ -136,7 +136,7 @@ def test_all_start_together_and_stop_together(make: Callable[[int], Group]) -> N
 
 def test_no_member_starts_before_all_have_joined(make: Callable[[int], Group]) -> None:
     group = make(2)
-    late = group.node(1)  # minutes, in life
+    late = group.node(1)
     late.report("ready")
     late.read(0.5)
     assert not late.lines
@@ -184,39 +184,37 @@ def test_a_killed_member_is_detected_at_once_and_may_rejoin(
 
 def test_an_ftrun_that_dies_without_its_messenger_is_detected_at_once(make: Callable[[int], Group]) -> None:
     nodes = make(3).running()
-    began = time.monotonic()
     assert nodes[1].end() == 0
     assert "member 1 (node1) is lost: its ftrun has died" in nodes[2].ordered("stop", 1).why
-    print(f"a killed ftrun: {time.monotonic() - began:.2f} s")
 
 
-def test_a_new_messenger_of_the_same_ftrun_disturbs_nobody(make: Callable[[int], Group]) -> None:
-    group = make(3)
-    nodes = group.running()
-    nodes[1].process.kill()
-    again = group.node(1)
-    again.seq = nodes[1].seq - 1
-    again.report("running", 1)
-    assert again.ordered("run").epoch == 1
-    for node in (nodes[0], nodes[2], again):
-        node.contact()
-        assert not [line for line in node.lines if line["event"] == "ordered" and line["order"]["what"] == "stop"]
-
-
-@pytest.mark.parametrize("silence", [2.0, pytest.param(SILENCE, marks=pytest.mark.slow)])
-def test_a_frozen_member_is_lost_and_detects_it(make: Callable[[int], Group], silence: float) -> None:
-    """The connection stays."""
-    group = make(2)
-    nodes = group.running(silence=silence)
+def test_a_frozen_member_is_lost_and_detects_it(make: Callable[[int], Group]) -> None:
+    """Its connection remains open."""
+    silence = 2.0
+    nodes = make(2).running(silence=silence)
     began = time.monotonic()
     nodes[1].process.send_signal(signal.SIGSTOP)
     order = nodes[0].ordered("stop", 1)
-    took = time.monotonic() - began
-    print(f"a frozen peer: {took:.2f} s")
-    assert silence - 1.5 < took
+    assert time.monotonic() - began > silence - 1.5
     assert "no message arrived from it for " in order.why
     nodes[1].process.send_signal(signal.SIGCONT)
     assert nodes[1].ordered("stop").epoch == 1
+
+
+def test_a_new_messenger_of_a_member_or_of_rank_0_disturbs_nobody(make: Callable[[int], Group]) -> None:
+    group = make(3)
+    nodes = group.running()
+    for rank in (1, 0):  # a new rank 0 recovers its state from the members
+        nodes[rank].process.kill()
+        again = group.node(rank)
+        again.seq = nodes[rank].seq - 1
+        again.report("running", 1)
+        assert again.ordered("run").epoch == 1
+        nodes[rank] = again
+        for node in nodes:
+            node.contact()
+            assert not [line for line in node.lines if line["event"] == "rank_zero_silent"]
+            assert not [line for line in node.lines if line.get("order", {}).get("what") == "stop"]
 
 
 def test_a_frozen_rank_0_is_lost_to_its_members_and_reports_no_member_as_lost(make: Callable[[int], Group]) -> None:
@@ -229,18 +227,6 @@ def test_a_frozen_rank_0_is_lost_to_its_members_and_reports_no_member_as_lost(ma
     nodes[0].contact()
     assert len([line for line in nodes[1].lines if line["event"] == "rank_zero_silent"]) == 1
     assert not nodes[0].problems
-
-
-def test_a_restarted_rank_0_recovers_its_state_from_the_members(make: Callable[[int], Group]) -> None:
-    group = make(3)
-    nodes = group.running()
-    nodes[0].process.kill()
-    again = group.node(0)
-    again.report("running", 1)
-    assert again.ordered("run").epoch == 1
-    for node in nodes[1:]:
-        node.contact()
-        assert not [line for line in node.lines if line["event"] == "rank_zero_silent"]
 
 
 def test_a_member_that_never_reaches_rank_0_is_cut_off_after_a_timeout(make: Callable[[int], Group]) -> None:
@@ -274,14 +260,10 @@ def test_rank_0_may_join_late_and_return_at_another_address(make: Callable[[int]
     member.report("running", 1)
     member.contact()
     first.process.send_signal(signal.SIGSTOP)
-    began = time.monotonic()
     second = group.node(0, endpoint=f"127.0.0.2:{group.port}", life="second")
     hosts.write_text("127.0.0.1 localhost\n127.0.0.2 rank0.test\n")
     second.report("ready")
     assert second.ordered("stop").epoch == 1
-    took = time.monotonic() - began
-    print(f"another address: {took:.1f} s")
-    assert took < SILENCE
     member.ordered("stop")
     assert not member.problems
 
@@ -293,12 +275,12 @@ def test_a_wrong_secret_is_reported_at_both_ends_and_gives_no_access(make: Calla
     other.write_text("not the secret that the others have")
     wrong = group.node(1, life="wrong", secret=str(other))
     wrong.report("ready")
-    assert "has a different secret from this node" in wrong.said("127.0.0.1")
-    nodes[0].said("127.0.0.1 was refused: it has a different secret from this group")
+    assert "has a different secret from this node" in wrong.problem("127.0.0.1")
+    nodes[0].problem("127.0.0.1 was refused: it has a different secret from this group")
     nodes[1].contact()
     assert {line["event"] for line in wrong.lines} == {"problem"}
     assert len(wrong.problems) == 1
-    # Its connection was closed before it was looked at.
+    # The connection may be closed before its address is read.
     nameless = "an unknown address was refused: it has a different secret from this group"
     assert len([what for what in nodes[0].problems if what != nameless]) == 1
 
@@ -308,13 +290,13 @@ def test_a_server_without_a_secret_is_distinguished_from_one_with_another(make: 
     group.node(0, secret=None).report("ready")
     with_one = group.node(1, wait=3.0)
     with_one.report("ready")
-    assert "has no secret, and this node has one" in with_one.said("rank 0")
+    assert "has no secret, and this node has one" in with_one.problem("rank 0")
     assert "has no secret, and this node has one" in with_one.event("rank_zero_silent")["why"]
     group.port = free_port()
     group.node(0, life="zero").report("ready")
     without = group.node(1, secret=None)
     without.report("ready")
-    assert "has a secret, and this node has none" in without.said("rank 0")
+    assert "has a secret, and this node has none" in without.problem("rank 0")
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -326,7 +308,7 @@ def test_a_member_that_can_never_join_is_refused_for_good(make: Callable[[int], 
     if begun:
         nodes.append(group.node(1))
         start(nodes)
-    for number, (before, size) in enumerate((("", 5), (PAST, 2))):
+    for number, (before, size) in enumerate((("", 5), (OLDER, 2))):
         odd = group.node(1, before, life=f"odd{number}", size=size)
         odd.report("ready")
         assert odd.event("refused")["final"] is True
@@ -341,7 +323,7 @@ def test_a_running_group_that_lacks_a_member_refuses_no_node_for_good(make: Call
     nodes = group.running()
     nodes[1].process.kill()
     nodes[2].ordered("stop", 1)
-    odd = group.node(1, PAST, life="odd")
+    odd = group.node(1, OLDER, life="odd")
     odd.report("ready")
     assert odd.event("refused")["final"] is False
 
@@ -356,7 +338,7 @@ def test_a_group_that_ends_refuses_no_node_for_good(make: Callable[[int], Group]
     assert odd.event("refused")["final"] is False
 
 
-HASTE = "import ftrun.helpers.messenger.handshakes as g; g.CERTAIN = 0.5"
+HURRY = "import ftrun.helpers.messenger.handshakes as g; g.CERTAIN = 0.5"
 
 
 @pytest.mark.parametrize("other", [True, False])
@@ -370,14 +352,14 @@ def test_a_wrong_secret_is_final_once_rank_0_has_refused_every_handshake_for_lon
     zero.report("ready")
     wrong = group.folder / "wrong"
     wrong.write_text("not the secret that the others have")
-    odd = group.node(1, HASTE, life="odd", secret=str(wrong))
+    odd = group.node(1, HURRY, life="odd", secret=str(wrong))
     odd.report("ready")
     refused = odd.event("refused")
     assert refused["final"] is True
     what = f"has a different secret from this node, or another server listens there: {wrong}"
     assert refused["why"].startswith(f"it {what if other else 'has no secret, and this node has one'} (it has refused")
     odd.report("left", end=GroupEnd(2, "usage", "it does not fit", cut=True))
-    odd.event("leave_confirmed")  # nobody has to hear that
+    odd.event("leave_confirmed")  # no other member has to confirm it
     nodes = [zero, group.node(1, secret=known)]
     nodes[1].report("ready")
     assert nodes[0].ordered("run").epoch == nodes[1].ordered("run").epoch == 1
@@ -391,7 +373,7 @@ def test_a_secret_that_is_replaced_before_joining_is_used(make: Callable[[int], 
     mine.write_text("not the secret that the others have")
     late = group.node(1, secret=str(mine))
     late.report("ready")
-    late.said("has a different secret from this node")
+    late.problem("has a different secret from this node")
     mine.with_suffix(".new").write_bytes(group.secret.read_bytes())
     mine.with_suffix(".new").rename(mine)  # as platforms replace it
     assert late.ordered("run").epoch == 1
@@ -410,7 +392,7 @@ def test_a_lost_handshake_is_not_taken_for_a_wrong_secret(make: Callable[[int], 
         listener.bind(("127.0.0.1", group.port))
         listener.listen()
         listener.settimeout(DEADLINE)
-        member = group.node(1, f"{HASTE}; import ftrun.helpers.messenger.member_link as m; m.HANDSHAKE = 200")
+        member = group.node(1, f"{HURRY}; import ftrun.helpers.messenger.member_link as m; m.HANDSHAKE = 200")
         member.report("ready")
         while not member.problems:
             open_ones.append(listener.accept()[0])
@@ -461,24 +443,19 @@ def test_a_node_of_another_group_is_refused_and_both_ends_report_it(make: Callab
         ("it belongs to a job without a name, and rank 0 to the job job", "", {"job": ""}),
         ("it is in a group of 5, and rank 0 in one of 2", "", {"size": 5}),
         ("member 1 is there already, on node1", "", {}),
-        ("it is ftrun 0.0.1, and rank 0 is ftrun", PAST, {}),
+        ("it is ftrun 0.0.1, and rank 0 is ftrun", OLDER, {}),
     ):
         odd[why] = group.node(1, before, life=f"odd{len(odd)}", node=f"odd{len(odd)}", **more)
         odd[why].report("ready")
     for number, (why, node) in enumerate(odd.items()):
         assert why in node.event("refused")["why"]
-        assert f"member 1 (odd{number}) was refused: " in group_said(nodes[0], why)
+        nodes[0]._unseen = 0  # the problems come in any order
+        assert f"member 1 (odd{number}) was refused: " in nodes[0].problem(why)
     nodes[1].contact()
     for node in odd.values():
         node.read(0.2)
         assert [line["event"] for line in node.lines] == ["refused"]
     assert len(nodes[0].problems) == len(odd)
-
-
-def group_said(node: Node, what: str) -> str:
-    """As `said`, in any order."""
-    node._unseen = 0
-    return node.said(what)
 
 
 def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group]) -> None:
@@ -500,7 +477,7 @@ def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group
         client.send_multipart(frames)
         assert client.poll(int(DEADLINE * 1000)), frames
         assert client.recv_multipart()[0] == peers.REFUSED
-    client.send(b"x" * (peers.LIMIT + 1))  # more than it reads: the connection is ended
+    client.send(b"x" * (peers.LIMIT + 1))  # over the limit, so the connection is closed
     hello = peers.dump(peers.Hello(__version__, "job", 2, 1, "life1", "node1"))
     flood = group.stranger()
     flood.sndhwm = 0
@@ -522,30 +499,19 @@ def test_an_invalid_secret_is_reported_in_one_line_and_retried(make: Callable[[i
     group.secret.write_bytes(b"short")
     nodes = group.nodes()
     for node in nodes:
-        assert "it has 5 bytes; a secret has 16 to 65,536" in node.said("--group-secret-file")
+        assert "it has 5 bytes; a secret has 16 to 65,536" in node.problem("--group-secret-file")
         node.read(0.3)
     (group.folder / "good").write_bytes(good)
-    (group.folder / "good").rename(group.secret)  # never half of it
+    (group.folder / "good").rename(group.secret)  # atomically
     start(nodes)
     assert [len(node.problems) for node in nodes] == [1, 1]
-
-
-def test_invalid_secrets_are_rejected(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name, content in (("empty", b""), ("white", b" \n"), ("long", b"x" * 70_000), ("good", b" x" * 16 + b"\n")):
-        (tmp_path / name).write_bytes(content)
-    for name, why in (("none", "No such file"), ("pipe", "not a regular file"), ("empty", "it is empty"),
-                      (".", "directory"), ("white", "it is empty"), ("long", "more than")):  # fmt: skip
-        with pytest.raises(transport.Unusable, match=why):
-            transport.load_secret(str(tmp_path / name))
-    assert transport.load_secret(str(tmp_path / "good")) == (b" x" * 16).strip()
 
 
 def test_a_group_without_a_secret_stays_within_this_machine(make: Callable[[int], Group]) -> None:
     group = make(2)
     for rank in (0, 1):
         node = group.node(rank, secret=None, endpoint=f"0.0.0.0:{group.port}", life="far")
-        assert "without a secret" in node.said("loopback")
+        assert "without a secret" in node.problem("loopback")
     start([group.node(rank, secret=None, endpoint=f"localhost:{group.port}") for rank in (0, 1)])
 
 
@@ -555,7 +521,7 @@ def test_a_port_in_use_is_reported_once_and_retried(make: Callable[[int], Group]
         other.bind(("127.0.0.1", group.port))
         other.listen()
         nodes = group.nodes()
-        assert "Address already in use" in nodes[0].said("no node can join")
+        assert "Address already in use" in nodes[0].problem("no node can join")
         nodes[0].read(0.5)  # it tries again meanwhile
     start(nodes)
     assert len(nodes[0].problems) == 1
@@ -570,7 +536,7 @@ def test_the_last_report_of_a_member_is_received(make: Callable[[int], Group]) -
         assert node.ordered("end").end == GroupEnd(0, "succeeded", "all members have succeeded")
     nodes[0].report("left", 1, end=end)
     nodes[0].contact()
-    assert not [line for line in nodes[0].lines if line["event"] == "leave_confirmed"], "it has to tell the others"
+    assert not [line for line in nodes[0].lines if line["event"] == "leave_confirmed"], "it has to wait for the others"
     nodes[1].report("left", 1, end=end)
     nodes[1].event("leave_confirmed")
     assert nodes[1].end() == 0
@@ -579,8 +545,8 @@ def test_the_last_report_of_a_member_is_received(make: Callable[[int], Group]) -
     assert not nodes[1].problems
 
 
-def ended(nodes: list[Node]) -> GroupEnd:
-    """All have the order, and their commands ended well."""
+def succeed(nodes: list[Node]) -> GroupEnd:
+    """End the group with the success of all commands."""
     end = GroupEnd(0, "succeeded", "", asked=False)
     for node in nodes:
         node.report("done", 1, end=end)
@@ -598,23 +564,19 @@ def test_rank_0_does_not_wait_forever_for_the_members(make: Callable[[int], Grou
 
 def test_a_messenger_that_has_sent_left_may_be_killed_at_once(make: Callable[[int], Group]) -> None:
     nodes = make(4).running("import ftrun.helpers.messenger.member_link as m; m.LEAVING = 50.0")
-    end = ended(nodes)
-    began = time.monotonic()
+    end = succeed(nodes)
     for node in nodes:
         node.report("left", 1, end=end)
     nodes[0].event("leave_confirmed")
     nodes[0].process.kill()
     for node in nodes[1:]:
         node.event("leave_confirmed")
-    took = time.monotonic() - began
-    print(f"all have left: {took:.2f} s")
-    assert took < 30
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_no_member_waits_for_a_lost_rank_0_once_the_group_has_ended(make: Callable[[int], Group], frozen: bool) -> None:
     nodes = make(2).running("import ftrun.helpers.messenger.member_link as m; m.LEAVING = 1.0")
-    end = ended(nodes)
+    end = succeed(nodes)
     nodes[0].process.send_signal(signal.SIGSTOP if frozen else signal.SIGKILL)
     nodes[1].report("left", 1, end=end)
     nodes[1].event("leave_confirmed")
@@ -654,7 +616,7 @@ def test_limits_grow_with_the_group_and_a_shortfall_is_named(make: Callable[[int
     assert not node.problems
     node.process.kill()
     short = group.node(0, before.replace("1000", "200"))
-    assert "needs 364 open files for a group of 300, but its limit is 200" in short.said("open files")
+    assert "needs 364 open files for a group of 300, but its limit is 200" in short.problem("open files")
     assert limits(short, "Max open files")[0] == "200"
 
 
@@ -669,7 +631,7 @@ def test_strangers_cannot_keep_members_out(make: Callable[[int], Group], before:
     nodes[0].report("ready")
     nodes[0].contact()
     raw = [socket.create_connection(("127.0.0.1", group.port)) for _ in range(200)]
-    assert "are in use" in nodes[0].said("connections")
+    assert "are in use" in nodes[0].problem("connections")
     nodes.append(group.node(1))
     start(nodes)
     for _ in range(3):
@@ -695,7 +657,7 @@ def used(node: Node) -> float:
 
 
 def test_only_the_intended_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its descriptor may belong to another connection by then."""
+    """A descriptor may belong to another connection by then."""
     with contextlib.ExitStack() as stack:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, linger=0)
@@ -707,26 +669,17 @@ def test_only_the_intended_connection_is_closed(monkeypatch: pytest.MonkeyPatch)
             stack.enter_context(pair[0])
             stack.enter_context(pair[1])
         inodes = [os.fstat(pair[0].fileno()).st_ino for pair in pairs]
-        spoken, meant, later = (pair[0].fileno() for pair in pairs)
+        member, stranger, reused = (pair[0].fileno() for pair in pairs)
         ours.open = {
-            spoken: connections.Connection("a", inodes[0]),
-            later: connections.Connection("b", inodes[1]),  # another has its number
-            meant: connections.Connection("c", inodes[1]),
+            member: connections.Connection("a", inodes[0]),
+            reused: connections.Connection("b", inodes[1]),  # a new connection has its descriptor
+            stranger: connections.Connection("c", inodes[1]),
         }
         for _ in range(2):
-            ours.make_room({spoken})
+            ours.make_room({member})
         pairs[1][1].settimeout(DEADLINE)
         assert pairs[1][1].recv(1) == b""
         for pair in (pairs[0], pairs[2]):
             pair[0].send(b"x")
             assert pair[1].recv(1) == b"x"
         os.close(ours._pin)
-
-
-def test_a_member_is_small(make: Callable[[int], Group]) -> None:
-    node = make(2).running()[1]
-    node.contact()
-    status = Path(f"/proc/{node.process.pid}/status").read_text().split()
-    used = int(status[status.index("VmRSS:") + 1]) / 1024
-    print(f"a member: {used:.1f} MiB")
-    assert used < 25

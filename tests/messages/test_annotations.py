@@ -1,4 +1,4 @@
-"""The platform's words, as the downward API writes them: what each of them does, and what none of them can do."""
+"""The annotations of the platform, as the downward API writes them: their effects, and invalid ones."""
 
 import json
 import re
@@ -17,25 +17,25 @@ TIMES, STRATEGY = "fault-retry-times", "recover-strategy"
 JOBSET = "jobset.sigs.k8s.io/restart-attempt"
 
 
-def words(**more: str) -> Annotations:
-    return read("file", "\n".join(f"{key}={json.dumps(value)}" for key, value in more.items()))
+def parse(**annotations: str) -> Annotations:
+    return read("file", "\n".join(f"{key}={json.dumps(value)}" for key, value in annotations.items()))
 
 
 EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "nothing": ({}, {}),
     "retries of the job": ({RETRY: "8"}, {"restart-on": "fault"}),
-    "the fewest": ({RETRY: "1"}, {"restart-on": "fault"}),
-    "the most": ({RETRY: "128"}, {"restart-on": "fault"}),
+    "the minimum of retries": ({RETRY: "1"}, {"restart-on": "fault"}),
+    "the maximum of retries": ({RETRY: "128"}, {"restart-on": "fault"}),
     "hangs too": ({RETRY: "8", HANG: "true"}, {"restart-on": "hang,fault"}),
     "no hangs": ({RETRY: "8", HANG: "false"}, {"restart-on": "fault"}),
     "unconditional": ({RETRY: "8", UNCONDITIONAL: "True"}, {"restart-on": "fault", "unconditional-retry": "on"}),
     "not unconditional": ({RETRY: "8", UNCONDITIONAL: "false"}, {"restart-on": "fault"}),
     "retries of the pod": ({RETRY: "8", POD: "3"}, {"restart-on": "fault"}),
     "MindCluster's retries": ({TIMES: "3"}, {"unconditional-retry": "on"}),
-    "none of MindCluster's": ({TIMES: "0"}, {}),
+    "no retries of MindCluster": ({TIMES: "0"}, {}),
     "in place": ({STRATEGY: "recover-in-place, retry"}, {"restart-on": "failure"}),
     "elsewhere": ({STRATEGY: "recover,exit"}, {}),
-    "all of it": (
+    "all annotations": (
         {RETRY: "8", HANG: "true", UNCONDITIONAL: "true", POD: "3", STRATEGY: "recover-in-place"},
         {"restart-on": "hang,fault,failure", "unconditional-retry": "on"},
     ),
@@ -43,12 +43,12 @@ EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", EFFECTS.values(), ids=EFFECTS.keys())
-def test_what_each_of_them_does(case: tuple[dict[str, str], dict[str, str]]) -> None:
-    said, does = case
-    found = words(**said)
-    assert dict(found.texts) == does
+def test_an_annotation_sets_its_options(case: tuple[dict[str, str], dict[str, str]]) -> None:
+    given, options = case
+    found = parse(**given)
+    assert dict(found.texts) == options
     assert found.problems == ()
-    assert dict(found.relayed) == {key: said[key] for key in (RETRY, POD, TIMES, STRATEGY) if key in said}
+    assert dict(found.relayed) == {key: given[key] for key in (RETRY, POD, TIMES, STRATEGY) if key in given}
 
 
 WRONG = [
@@ -62,8 +62,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("key", "text"), WRONG, ids=range(len(WRONG)))
-def test_what_is_no_such_value_is_told_and_as_if_it_were_not_there(key: str, text: str) -> None:
-    found = words(**{key: text})
+def test_an_invalid_value_is_a_problem_and_ignored(key: str, text: str) -> None:
+    found = parse(**{key: text})
     (problem,) = found.problems
     assert problem.startswith(f"{key} is ")
     assert "the annotation is ignored" in problem
@@ -71,19 +71,14 @@ def test_what_is_no_such_value_is_told_and_as_if_it_were_not_there(key: str, tex
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 20])
-def test_a_problem_is_a_line_that_a_person_can_read(size: int) -> None:
+def test_a_problem_is_one_short_printable_line(size: int) -> None:
     found = read("file", f'{HANG}="{"x" * size}"\n{"y" * size}\n{RETRY}="a\\nb\\u001b"')
     assert len(found.problems) == 3
     assert all(len(problem) < 400 and problem.isprintable() for problem in found.problems)
 
 
-def test_a_file_of_another_kind_is_one_problem() -> None:
-    assert read("file", "one\ntwo\nthree").problems == ("'one' is not an annotation, nor are 2 others",)
-    assert read("file", "one").problems == ("'one' is not an annotation",)
-
-
-def test_what_needs_the_retries_of_the_job_is_told_where_they_are_missing() -> None:
-    found = words(**{HANG: "true"})
+def test_hang_retry_without_job_retries_is_a_problem() -> None:
+    found = parse(**{HANG: "true"})
     assert dict(found.texts) == {"restart-on": "hang"}
     assert found.problems == (f"{RETRY} is missing, so the platform does not restart this job",)
 
@@ -100,7 +95,7 @@ QUOTED = {
 
 
 @pytest.mark.parametrize("content", QUOTED)
-def test_a_value_is_quoted_as_go_does_it_or_not_at_all(content: str) -> None:
+def test_a_value_is_quoted_as_in_go_or_not_at_all(content: str) -> None:
     found = read("file", content)
     assert dict(found.relayed) == {RETRY: QUOTED[content]}
     assert found.problems == ()
@@ -111,7 +106,7 @@ JOB = {"kind": "job", "metadata": {"annotations": {RETRY: "8", UNCONDITIONAL: "t
 
 
 def test_the_json_of_the_sources() -> None:
-    """As a job is created with on ModelArts; numbers and truths may be unquoted."""
+    """As ModelArts creates a job; numbers and booleans may be unquoted."""
     found = read("file", json.dumps(JOB, indent=4))
     assert (found.problems, found.hangs_stand) == ((), False)
     assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
@@ -125,7 +120,7 @@ def test_the_json_of_the_sources() -> None:
 
 
 @pytest.mark.skipif(not SOURCES.is_dir(), reason="the sources are not here")
-def test_each_json_in_the_sources_themselves() -> None:
+def test_every_json_in_the_sources_is_read() -> None:
     texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
     jobs = [text[m.start() :] for text in texts for m in re.finditer(r'\{\s*"kind"', text)]
     found = [text[: json.JSONDecoder().raw_decode(text)[1]] for text in jobs]
@@ -136,38 +131,46 @@ def test_each_json_in_the_sources_themselves() -> None:
         assert dict(job.relayed)[RETRY] in ("3", "8")
 
 
-NO_JOB = ["{", '{"kind": "job"}', '{"metadata": {}}', '{"metadata": 7}', '{"metadata": {"annotations": []}}', "{}{"]
+NO_JOB = [
+    "one\ntwo\nthree",
+    "{",
+    '{"kind": "job"}',
+    '{"metadata": {}}',
+    '{"metadata": 7}',
+    '{"metadata": {"annotations": []}}',
+    "{}{",
+]
 
 
 @pytest.mark.parametrize("content", NO_JOB)
-def test_json_that_is_no_job_is_one_problem(content: str) -> None:
+def test_a_file_without_annotations_is_one_problem(content: str) -> None:
     found = read("file", content)
     assert len(found.problems) == 1
     assert found == Annotations("file", problems=found.problems)
 
 
 @pytest.mark.parametrize(
-    ("said", "stand"),
+    ("given", "expected"),
     [({RETRY: "3"}, True), ({RETRY: "3", HANG: "false"}, True), ({RETRY: "3", HANG: "true"}, False), ({}, False)],
 )
-def test_without_restart_upon_suspension_hangs_stand(said: dict[str, str], stand: bool) -> None:
-    assert words(**said).hangs_stand is stand
+def test_without_hang_retry_a_hang_is_only_reported(given: dict[str, str], expected: bool) -> None:
+    assert parse(**given).hangs_stand is expected
 
 
-def test_what_identifies_the_job() -> None:
+def test_a_label_or_annotation_identifies_the_job() -> None:
     uid, group = "batch.kubernetes.io/controller-uid", "scheduling.k8s.io/group-name"
-    assert words(**{uid: "u", group: "train-4f"}).job == "train-4f"
-    assert words(**{uid: "u"}).job == "u"
-    assert words(**{RETRY: "3"}).job == ""
+    assert parse(**{uid: "u", group: "train-4f"}).job == "train-4f"
+    assert parse(**{uid: "u"}).job == "u"
+    assert parse(**{RETRY: "3"}).job == ""
 
 
-def test_keys_of_others_are_none_of_our_business() -> None:
+def test_unknown_keys_are_ignored() -> None:
     content = 'kubernetes.io/config.seen="2026-11-21T10:00:00Z"\nfault-tolerance/unheard-of="1"\n=\nx='
     assert read("file", content) == Annotations("file")
 
 
 @pytest.mark.parametrize(
-    ("said", "attempts"),
+    ("given", "attempts"),
     [
         ({}, None),
         ({JOBSET: "0"}, 0),
@@ -177,8 +180,8 @@ def test_keys_of_others_are_none_of_our_business() -> None:
         ({JOBSET: "x", "volcano.sh/job-retry-count": "3"}, 3),
     ],
 )
-def test_how_often_the_scheduler_started_it_again(said: dict[str, str], attempts: int | None) -> None:
-    assert words(**said).attempts == attempts
+def test_the_restart_count_of_the_scheduler_is_read(given: dict[str, str], attempts: int | None) -> None:
+    assert parse(**given).attempts == attempts
 
 
 KEYS = st.sampled_from([RETRY, UNCONDITIONAL, HANG, POD, TIMES, STRATEGY, JOBSET]) | st.text(max_size=8)
@@ -186,7 +189,7 @@ VALUES = st.sampled_from(['"8"', '"true"', '"', '""', "\\", *STRATEGIES]) | st.t
 
 
 @given(st.text() | st.lists(st.tuples(KEYS, VALUES)).map(lambda pairs: "\n".join("=".join(pair) for pair in pairs)))
-def test_whatever_a_file_holds_it_is_read_and_what_it_says_is_valid(content: str) -> None:
+def test_any_file_is_read_and_gives_valid_options(content: str) -> None:
     found = read("file", content)
     for name, text in found.texts:
         BY_NAME[name].read(text)

@@ -1,4 +1,4 @@
-"""What messengers say to each other: it comes back as it was, and whatever is none is refused in one line."""
+"""Messages between messengers: each is read as it was written, and an invalid one is refused in one line."""
 
 import json
 from typing import Any, get_args
@@ -22,9 +22,9 @@ paused = st.none() | seconds | st.just(float("inf"))
 ends = st.none() | st.builds(
     GroupEnd, numbers, texts, texts, st.none() | texts, st.none() | texts, st.booleans(), st.booleans()
 )
-troubles = st.none() | st.builds(NodeFailure, reasons, texts, seconds, maybe, maybe, st.booleans())
+failures = st.none() | st.builds(NodeFailure, reasons, texts, seconds, maybe, maybe, st.booleans())
 reports = st.builds(
-    Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), troubles, ends, counts,
+    Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
     st.booleans(), st.booleans(), paused, numbers,
 )  # fmt: skip
 orders = st.builds(
@@ -37,15 +37,15 @@ REPORT = Report(3, "life", 7, "node", "boot", 2, "running")
 
 
 @given(reports, orders)
-def test_it_comes_back_as_it_was(report: Report, order: GroupOrder) -> None:
+def test_a_report_and_an_order_are_read_as_written(report: Report, order: GroupOrder) -> None:
     assert peers.load_report(peers.dump(report)) == report == EXACT.load(Report, EXACT.dump(report))
     assert peers.load_order(peers.dump(order)) == order == EXACT.load(GroupOrder, EXACT.dump(order))
 
 
-def test_the_small_ones_too() -> None:
+def test_the_other_frames_are_read_as_written() -> None:
     assert peers.load_hello(peers.dump(HELLO), "1.0") == HELLO
-    place = peers.MemberAddress(4, 3, "h:1", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
-    assert peers.load_address(json.dumps(place._asdict())) == place
+    address = peers.MemberAddress(4, 3, "h:1", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
+    assert peers.load_address(json.dumps(address._asdict())) == address
     assert peers.load_pulse(peers.dump_pulse(None)) is None
     assert peers.load_pulse(peers.dump_pulse(Pulse(1, None, 2.5))) == Pulse(1, None, 2.5)
     assert peers.load_time(peers.dump_time(12345.678901)) == 12345.678901
@@ -53,10 +53,10 @@ def test_the_small_ones_too() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_bytes_that_are_none(content: bytes) -> None:
+def test_any_bytes_are_read_or_refused_in_one_line(content: bytes) -> None:
     for load in LOADS:
-        _refused(load, content)
-    _refused(lambda found: peers.load_hello(found, "1.0"), content)
+        _load(load, content)
+    _load(lambda found: peers.load_hello(found, "1.0"), content)
     assert peers.load_why(content).isprintable()
 
 
@@ -68,23 +68,22 @@ json_values: Any = st.recursive(
 
 
 @given(st.sampled_from(Report._fields), json_values, st.booleans())
-def test_a_field_that_is_none(name: str, value: Any, without: bool) -> None:
+def test_any_field_is_read_or_refused_in_one_line(name: str, value: Any, without: bool) -> None:
     fields = EXACT.plain(REPORT)
     if without:
         del fields[name]
     else:
         fields[name] = value
-    _refused(peers.load_report, json.dumps(fields).encode())
+    _load(peers.load_report, json.dumps(fields).encode())
 
 
-def _refused(load: Any, content: bytes) -> None:
-    """If it is not taken."""
-    said = "taken"
+def _load(load: Any, content: bytes) -> None:
+    reason = "accepted"
     try:
         load(content)
     except Malformed as why:
-        said = str(why)
-    assert len(said.splitlines()) == 1
+        reason = str(why)
+    assert len(reason.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,12 +98,12 @@ def _refused(load: Any, content: bytes) -> None:
         ({"more": 1}, "unknown field 'more'"),
     ],
 )
-def test_it_is_said_what_is_wrong(change: dict[str, Any], why: str) -> None:
+def test_an_invalid_report_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
     with pytest.raises(Malformed, match=why):
         peers.load_report(json.dumps(EXACT.plain(REPORT) | change).encode())
 
 
-def test_another_version_is_asked_nothing_else() -> None:
+def test_a_hello_of_another_version_is_not_checked_further() -> None:
     for content in ({"schema": 9}, {"schema": 1, "version": "2.0\n\x1b[31m"}, {"schema": 1, "version": ["x"]}):
         with pytest.raises(Malformed, match=r"rank 0 is ftrun 1\.0") as why:
             peers.load_hello(json.dumps(content).encode(), "1.0")
@@ -112,7 +111,7 @@ def test_another_version_is_asked_nothing_else() -> None:
 
 
 @given(st.text(max_size=20), st.sampled_from("\ud800\x00\x1b\U0001f600a"))
-def test_whatever_a_person_writes_fits(some: str, char: str) -> None:
+def test_any_text_fits_into_a_frame(some: str, char: str) -> None:
     text = (some + char) * 2000
     worst = REPORT._replace(
         node=text, boot=text, life=text, trouble=NodeFailure("failure", text), end=GroupEnd(1, text, text, text, text)

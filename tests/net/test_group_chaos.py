@@ -1,8 +1,8 @@
-"""Eight ranks that train, eight containers, and whatever can happen to one of them or to the network between them.
+"""Eight ranks that train in eight containers, and random faults of one of them or of the network.
 
     REPEATS=50 SEED=7 pytest -m slow tests/net/test_group_chaos.py -s
 
-In each run either all start again in one epoch, and finish with the same result, or all end with one verdict.
+In each run either all members restart in one epoch and finish with the same result, or all end with one verdict.
 """
 
 import os
@@ -24,13 +24,13 @@ SIZE = 8
 REPEATS = int(os.environ.get("REPEATS", "50"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 STEPS, WAIT, SILENCE = 100, 20.0, 15.0
-PATIENCE = 120.0  # s: from the trouble to a good end; most of it is the import of torch, eight times on few cores
-LATE = 15.0  # s: what a crowded machine may add to a deadline
+RECOVERY = 120.0  # s from the fault to a successful end; most of it is the import of torch, eight times on few cores
+LATE = 15.0  # s that a loaded machine may add to a deadline
 OPTIONS = ("--hang-timeout", "4s", "--start-timeout", "60s", "--peer-timeout", f"{SILENCE:.0f}s")
 
 
 class Case(NamedTuple):
-    """`moment`: a step, or seconds after the first start as a negative number.  `lasting`: until it is over, in s."""
+    """`moment`: a step, or seconds after the first start as a negative number.  `lasting`: the duration in s."""
 
     kind: str
     rank: int
@@ -43,7 +43,7 @@ class Case(NamedTuple):
         return f"{self.kind} of rank {self.rank} {when}, {self.lasting:.1f} s{', silent' if self.silent else ''}"
 
 
-Deed = Callable[[Group, Case], None]
+Fault = Callable[[Group, Case], None]
 
 
 def hang(group: Group, case: Case) -> None:
@@ -74,12 +74,12 @@ def kill_messenger(group: Group, case: Case) -> None:
 
 
 def cut_for_a_while(group: Group, case: Case) -> None:
-    cut_for_ever(group, case)
+    cut_permanently(group, case)
     time.sleep(5)
     group.hosts.hosts[case.rank].restore()
 
 
-def cut_for_ever(group: Group, case: Case) -> None:
+def cut_permanently(group: Group, case: Case) -> None:
     group.hosts.hosts[case.rank].cut(case.silent)
 
 
@@ -95,7 +95,7 @@ def stall(group: Group, case: Case) -> None:
     group.proxy.flow()
 
 
-def stall_for_ever(group: Group, case: Case) -> None:
+def stall_permanently(group: Group, case: Case) -> None:
     group.proxy.stall()
 
 
@@ -106,10 +106,10 @@ def cut_connections(group: Group, case: Case) -> None:
 
 
 class Kind(NamedTuple):
-    deed: Deed
-    code: int  # of all
+    fault: Fault
+    code: int  # of all members
     epochs: tuple[int, ...]  # at most
-    zero: bool | None = None  # only rank 0, or never
+    zero: bool | None = None  # True: only rank 0; False: any other
 
 
 KINDS = {
@@ -122,16 +122,16 @@ KINDS = {
     "kill of the messenger": Kind(kill_messenger, 0, (1,)),
     "kill of rank 0's messenger": Kind(kill_messenger, 0, (1,), zero=True),
     "link cut for 5 s": Kind(cut_for_a_while, 0, (1, 2)),
-    "link cut for ever": Kind(cut_for_ever, 195, (1,)),
+    "permanently cut link": Kind(cut_permanently, 195, (1,)),
     "200 ms and a kill of the command": Kind(delay_and_kill, 0, (1, 2)),
     "stalled connections": Kind(stall, 0, (1,)),
-    "connections stalled for ever": Kind(stall_for_ever, 195, (1,)),
+    "permanently stalled connections": Kind(stall_permanently, 195, (1,)),
     "cut connections": Kind(cut_connections, 0, (1,)),
 }
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """All kinds in turn, whatever else there is by chance."""
+    """All kinds in turn; everything else is random."""
     chance = random.Random(seed)
     while True:
         for name, kind in KINDS.items():
@@ -140,15 +140,15 @@ def cases(seed: int) -> Iterator[Case]:
             yield Case(name, rank, moment, chance.uniform(0.2, 4), chance.random() < 0.5)
 
 
-def meet(case: Case, folder: Path) -> tuple[list[str], str]:
-    """What is wrong, and what became of it, in a line."""
+def run_case(case: Case, folder: Path) -> tuple[list[str], str]:
+    """The violations, and the outcome in a line."""
     kind = KINDS[case.kind]
     here = Hosts(folder, SIZE)
     try:
         proxy = here.proxy()
-        trouble = ("--failure", f"hang:{case.rank}:{case.moment}") if case.kind == "hang" else ()
-        words = ("--steps", str(STEPS), *trouble)
-        group = Group(here, *words, program=TRAIN, options=OPTIONS, wait=f"{WAIT:.0f}s", proxy=proxy)
+        failure = ("--failure", f"hang:{case.rank}:{case.moment}") if case.kind == "hang" else ()
+        arguments = ("--steps", str(STEPS), *failure)
+        group = Group(here, *arguments, program=TRAIN, options=OPTIONS, wait=f"{WAIT:.0f}s", proxy=proxy)
         began = time.monotonic()
         group.begin()
         try:
@@ -157,11 +157,11 @@ def meet(case: Case, folder: Path) -> tuple[list[str], str]:
             elif case.moment <= 0:
                 wait_for(lambda: group.book.named("start") or time.monotonic() > began + 60, "a start")
                 time.sleep(-case.moment)
-            kind.deed(group, case)
+            kind.fault(group, case)
         except AssertionError as problem:
-            return [f"not even begun: {problem}"], group.log()
+            return [f"the fault was not injected: {problem}"], group.log()
         then = time.monotonic()
-        group.ended(PATIENCE if kind.code == 0 else SILENCE + WAIT + LATE)
+        group.ended(RECOVERY if kind.code == 0 else SILENCE + WAIT + LATE)
         wrong, epochs = group.wrong(), tuple(group.book.epochs)
         after = f"{time.monotonic() - then:.1f} s after it, {time.monotonic() - began:.1f} s in all"
         if not wrong and group.codes[0] != kind.code:
@@ -177,22 +177,22 @@ def meet(case: Case, folder: Path) -> tuple[list[str], str]:
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(4 * 3600)
-def test_either_all_finish_or_all_end(tmp_path: Path) -> None:
+def test_all_finish_or_all_end_with_one_verdict(tmp_path: Path) -> None:
     if why := refusal():
         pytest.skip(f"no hosts in network namespaces: {why}")
     pytest.importorskip("torch")
     print(f"\nSEED={SEED}", flush=True)
-    mistakes = []
-    only = os.environ.get("KIND", "")  # for who looks into one of them
+    violations = []
+    only = os.environ.get("KIND", "")
     chosen = (case for case in cases(SEED) if only in case.kind)
     for number in range(REPEATS):
         case = next(chosen)
         folder = tmp_path / f"{number}"
-        wrong, told = meet(case, folder)
-        print(f"{number}: {case}: {'; '.join(wrong) or 'as it must be'}; {told.splitlines()[0]}", flush=True)
+        wrong, outcome = run_case(case, folder)
+        print(f"{number}: {case}: {'; '.join(wrong) or 'as expected'}; {outcome.splitlines()[0]}", flush=True)
         if wrong:
-            mistakes.append(f"{number}: {case} (SEED={SEED}): {wrong}\n{told}")
-            (tmp_path / f"{number}.txt").write_text(mistakes[-1])
+            violations.append(f"{number}: {case} (SEED={SEED}): {wrong}\n{outcome}")
+            (tmp_path / f"{number}.txt").write_text(violations[-1])
         else:
             shutil.rmtree(folder)
-    assert not mistakes, f"{len(mistakes)} of {REPEATS}\n" + "\n\n".join(mistakes)
+    assert not violations, f"{len(violations)} of {REPEATS}\n" + "\n\n".join(violations)

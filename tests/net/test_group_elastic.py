@@ -1,4 +1,4 @@
-"""torchrun on two hosts, an ftrun around each: no rendezvous and no port of an epoch before stops the next one."""
+"""torchrun on two hosts, each under an ftrun: a rendezvous or a port of an earlier epoch does not stop the next."""
 
 import sys
 from collections.abc import Callable
@@ -17,7 +17,7 @@ TORCHRUN = f"""
 exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 \
     --rdzv-backend c10d --rdzv-endpoint host-0:29400 --rdzv-id job --local-addr $HOST_ADDR --max-restarts 0 \
 """
-# In its first epoch node 1 fails in the middle of the rendezvous, and leaves a connection to the port of it.
+# In the first epoch node 1 fails during the rendezvous, and leaves a connection to its port.
 HALFWAY = """
 if [ "$RANK,$FTRUN_EPOCH" = 1,1 ]; then
     until exec 3<>/dev/tcp/host-0/29400; do sleep 0.1; done 2>/dev/null
@@ -26,11 +26,11 @@ fi
 """
 
 
-def begun(here: Hosts, script: str, *words: str) -> Group:
+def begun(here: Hosts, script: str, *arguments: str) -> Group:
     if not find_spec("torch"):
         pytest.skip("there is no PyTorch here")
     options = ("--hang-timeout", "3s", "--start-timeout", "60s")
-    group = Group(here, *words, program=["bash", "-c", script, "bash"], options=options)
+    group = Group(here, *arguments, program=["bash", "-c", script, "bash"], options=options)
     group.begin()
     return group
 
@@ -45,9 +45,9 @@ def test_torchrun_recovers(hosts: Make, kind: str, rank: int) -> None:
     assert {line["step"] for line in group.book.named("resumed", epoch=2)} == {15}
 
 
-def test_torchrun_starts_again_after_half_a_rendezvous(hosts: Make) -> None:
+def test_torchrun_starts_again_after_an_incomplete_rendezvous(hosts: Make) -> None:
     group = begun(hosts(2), f'{HALFWAY} {TORCHRUN} {WORK[-1]} "$@"', "--steps", "5")
     group.until_started(2, timeout=180)
-    group.until_step(5)  # `test_torchrun_recovers` goes on to a good end, which takes torchrun some seconds
-    assert group.book.epochs == [2], group.log()  # of those that came so far
+    group.until_step(5)  # the end takes torchrun some seconds more; `test_torchrun_recovers` waits for it
+    assert group.book.epochs == [2], group.log()
     assert not list(group.book.wrong()), group.log()

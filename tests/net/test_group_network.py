@@ -1,4 +1,4 @@
-"""What a network does to a group, and who else is on it: nothing of that disturbs who is at work."""
+"""A bad network, and strangers on it, do not disturb a group."""
 
 import os
 import signal
@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -19,16 +18,15 @@ QUICK = ("--steps", "100000", "--step-time", "0.02")
 
 
 def kill_messenger(group: Group, rank: int) -> None:
-    """There is another one at the end."""
-    one = group.rank(rank)
-    killed = one.messenger
+    """Kill the messenger, and wait for the next one."""
+    container = group.rank(rank)
+    killed = container.messenger
     os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: one.messenger != killed, "another messenger")
+    wait_for(lambda: container.messenger != killed, "another messenger")
 
 
-def test_a_bad_network_and_a_dead_messenger_disturb_nobody(hosts: Make) -> None:
-    """200 ms each way, a stall, a link that is down for a while, connections that are cut, messengers that are
-    killed."""
+def test_a_bad_network_and_a_dead_messenger_do_not_disturb_the_group(hosts: Make) -> None:
+    """A delay of 200 ms each way, a stall, a link that is down for a while, closed connections, killed messengers."""
     here = hosts(2)
     proxy = here.proxy()
     group = Group(here, *QUICK, proxy=proxy)
@@ -49,20 +47,14 @@ def test_a_bad_network_and_a_dead_messenger_disturb_nobody(hosts: Make) -> None:
     group.must_end(0, epochs=[1])
 
 
-def another_secret(here: Hosts) -> Path:
-    """The file of a secret that is not the group's."""
-    file = here.folder / "other"
-    file.touch(mode=0o600)
-    file.write_text("0" * 64)
-    return file
-
-
-def test_strangers_are_refused_and_a_stop_from_outside_is_one_for_all(hosts: Make) -> None:
+def test_strangers_are_refused_and_a_stop_from_outside_stops_all_members(hosts: Make) -> None:
     here = hosts(3)
     group = Group(here, *QUICK, size=2)
-    everybody = group.begin()
+    members = group.begin()
     group.until_step(5)
-    other = another_secret(here)
+    other = here.folder / "other"
+    other.touch(mode=0o600)
+    other.write_text("0" * 64)
     strangers = {
         "secret": group.start(2, options=("--group-rank", "1", "--group-secret-file", str(other))),
         "member 1 is there already": group.start(2, options=("--group-rank", "1")),
@@ -71,47 +63,27 @@ def test_strangers_are_refused_and_a_stop_from_outside_is_one_for_all(hosts: Mak
     garbage = f"import os, socket; socket.create_connection({(here.hosts[0].address, PORT)}).sendall(os.urandom(4096))"
     subprocess.run([*here.hosts[2].network.enter, sys.executable, "-c", garbage], check=True)
     group.gone.add(2)
-    for word, stranger in strangers.items():
-        told = stranger.until("problem")["what"]
-        assert word in told
-        if word == "a group of 3":
-            assert stranger.wait() == 2  # no start of it could be of this group
-            assert word in stranger.verdict["message"]
+    for why, stranger in strangers.items():
+        assert why in stranger.until("problem")["what"]
+        if why == "a group of 3":
+            assert stranger.wait() == 2  # it can never join this group
+            assert why in stranger.verdict["message"]
         else:
             stranger.kill()
     group.until_step(group.book.step + 5)
-    for one in everybody:
-        one.ask(signal.SIGTERM)
+    for member in members:
+        member.ask(signal.SIGTERM)
     group.must_end(143, epochs=[1])
 
 
-@pytest.mark.slow
-def test_a_node_with_another_secret_ends_by_itself_and_alone(hosts: Make) -> None:
-    here = hosts(3)
-    group = Group(here, *QUICK, size=2)
-    everybody = group.begin()
-    group.until_step(5)
-    other = another_secret(here)
-    options = ("--group-rank", "1", "--group-secret-file", str(other), "--wait-peer", "10m")
-    stranger = group.start(2, options=options)
-    group.gone.add(2)
-    wait_for(lambda: stranger.ended, "its end", 120)
-    assert stranger.wait() == 2
-    assert "has a different secret from this node" in stranger.verdict["message"]
-    group.until_step(group.book.step + 5)
-    for one in everybody:
-        one.ask(signal.SIGTERM)
-    group.must_end(143, epochs=[1])
-
-
-def test_two_jobs_on_one_port_are_two_and_a_stop_finds_the_first_one_waiting(hosts: Make) -> None:
+def test_two_jobs_on_one_port_do_not_mix_and_a_waiting_job_can_be_stopped(hosts: Make) -> None:
     group = Group(hosts(2), size=3)
     waiting = [group.start(rank, options=("--group-job", "one")) for rank in (0, 1)]
     other = group.start(1, options=("--group-rank", "2", "--group-job", "another"))
     for one in (waiting[0], other):
-        told = one.until("problem")["what"]
-        assert "was refused" in told or "this node" in told
-        assert "it belongs to the job another" in told
+        what = one.until("problem")["what"]
+        assert "was refused" in what or "this node" in what
+        assert "it belongs to the job another" in what
     other.kill()
     for one in waiting:
         one.ask(signal.SIGTERM)
@@ -120,8 +92,8 @@ def test_two_jobs_on_one_port_are_two_and_a_stop_finds_the_first_one_waiting(hos
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_place_never_works_beside_who_had_it(hosts: Make) -> None:
-    """Eight have its rank and the secret: its messenger is dead until one of them is taken in its place."""
+def test_a_replacement_never_trains_beside_the_member_that_it_replaces(hosts: Make) -> None:
+    """Eight have its rank and the secret.  Its messenger is killed until one of them has joined instead."""
     here = hosts(3)
     group = Group(here, *QUICK, size=2, wait="60s")
     zero, first = group.begin()
@@ -130,15 +102,12 @@ def test_who_waits_for_a_place_never_works_beside_who_had_it(hosts: Make) -> Non
     for one in waiting:
         one.until("problem")
 
-    def is_taken() -> bool:
-        for pid in children(first.pid):
-            if is_messenger(pid):
-                end_process(pid)
-        return any(
-            told["why"] == "member 1 (host-2) is back" for told in zero.named("group") if told["what"] == "noted"
-        )
+    def is_replaced() -> bool:
+        for pid in filter(is_messenger, children(first.pid)):
+            end_process(pid)
+        return any(record["why"] == "member 1 (host-2) is back" for record in zero.named("group"))
 
-    wait_for(is_taken, "another in its place")
+    wait_for(is_replaced, "a replacement")
     group.until_started(2)
     ended = first.until("exited")["mono"]
     assert all(line["time"] > ended for line in group.book.named("start", epoch=2)), group.log()

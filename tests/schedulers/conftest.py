@@ -17,7 +17,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Submit]:
-    """Starts a job with docs/schedulers/slurm/job.sh.  No job is left after the test, and all nodes are good again."""
+    """Starts a job with docs/schedulers/slurm/job.sh.  Leaves no job, and all nodes available."""
     made = Submit(cluster, tmp_path)
     yield made
     cluster.clear()
@@ -25,7 +25,7 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Submit]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, None]:
-    """A failure shows what the jobs and the daemons said."""
+    """A failure shows the output of the jobs and the daemons."""
     outcome = yield
     report = outcome.get_result()
     made = getattr(item, "funcargs", {}).get("submit")

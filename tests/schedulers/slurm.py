@@ -1,4 +1,4 @@
-"""A Slurm of our own: two nodes on this host, whoever we are; nothing of it outside of its folder but ports."""
+"""A private Slurm with two nodes on this host, as any user.  Outside of its folder it uses only ports."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DAEMONS = ("munged", "slurmctld", "slurmd")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "SPECIAL_EXIT"}
 PATH = os.pathsep.join([str(Path(sys.executable).parent), str(HOUSE / "bin"), os.environ["PATH"], "/usr/sbin", "/sbin"])
 
-# `include` takes the file for users as it is.  What follows it wins.  An epilog is not told SLURM_CONF, and none is in
-# /etc: it finds slurmctld's own.  cred_expire is what a requeue waits for, 120 s by default, and 5 s is the least.
+# `include` reads the file for users unchanged; later lines override it.  An epilog gets no SLURM_CONF, and /etc has no
+# configuration, so a wrapper sets it.  A requeue waits for cred_expire, by default 120 s and at least 5 s.
 CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -58,7 +58,7 @@ NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMe
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 
-# Slurm takes a shepherd that nobody has reaped for one that lives, and waits; PID 1 of a container may take seconds.
+# Slurm waits for a slurmstepd that is not reaped yet as if it were running; PID 1 of a container may take seconds.
 REAPER = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
@@ -75,7 +75,7 @@ def missing() -> str:
 
 
 class Cluster:
-    """Up while it is entered.  Its nodes are taken in order: n1 first."""
+    """Runs while the context is entered.  Jobs get its nodes in order: n1 first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,12 +102,12 @@ class Cluster:
     def _begin(self) -> None:
         # Sockets have their own folder: their paths may have 107 characters.
         sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp")))
-        sockets.chmod(0o755)  # munged wants it to be everybody's to enter
+        sockets.chmod(0o755)  # munged requires it
         self._stack.callback(self._end_what_is_left)
         (self.folder / "controller").mkdir()
         host = socket.gethostname().partition(".")[0]
-        words = {"folder": self.folder, "sockets": sockets, "files": FILES, "host": host}
-        conf = CONF.format(**words, user=USER, ports=free_ports(1 + len(NODES)))
+        values = {"folder": self.folder, "sockets": sockets, "files": FILES, "host": host}
+        conf = CONF.format(**values, user=USER, ports=free_ports(1 + len(NODES)))
         (self.folder / "slurm.conf").write_text(conf)
         epilog = self.folder / "epilog"
         epilog.write_text(f"#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {FILES}/epilog.sh\n")
@@ -132,17 +132,17 @@ class Cluster:
 
         wait_for(look, what)
 
-    def _daemon(self, name: str, *words: str) -> None:
-        """Started; ended, and waited for, in the end."""
+    def _daemon(self, name: str, *command: str) -> None:
+        """Start a daemon, which is ended and waited for in the end."""
         with (self.folder / f"{name}.out").open("wb") as out:
             daemon = subprocess.Popen(
-                words, env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                command, env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         self._daemons.append(daemon)
         self._stack.callback(end, daemon)
 
     def _end_what_is_left(self) -> None:
-        """Of jobs: their shepherds outlive slurmd."""
+        """The slurmstepd of a job outlives slurmd."""
 
         def none_left() -> bool:
             for pid in carrying(self.marker):
@@ -152,48 +152,50 @@ class Cluster:
         wait_for(none_left, "nothing of the cluster")
 
     def _idle(self) -> bool:
-        return self.ask("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES)
+        return self.output("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES)
 
-    def ask(self, *words: str) -> str:
-        """What a command of Slurm says; nothing if it fails."""
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=DEADLINE)
+    def output(self, *command: str) -> str:
+        """The output of a command of Slurm; empty if it fails."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=DEADLINE)
         return done.stdout if done.returncode == 0 else ""
 
     def node(self, name: str) -> dict[str, str]:
-        return fields(self.ask("scontrol", "show", "node", name))
+        return fields(self.output("scontrol", "show", "node", name))
 
     def clear(self) -> None:
-        """No jobs, and all nodes good again."""
-        self.ask("scancel", "--user", USER)
-        wait_for(lambda: not self.ask("squeue", "-h"), "that no job is left")
+        """Cancel all jobs, and make all nodes available again."""
+        self.output("scancel", "--user", USER)
+        wait_for(lambda: not self.output("squeue", "-h"), "that no job is left")
         for node in NODES:
             if "DRAIN" in self.node(node)["State"]:
-                self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+                self.output("scontrol", "update", f"NodeName={node}", "State=RESUME")
         wait_for(self._idle, "idle nodes")
 
     def log(self) -> str:
-        """The end of what the daemons said."""
+        """The last lines of the daemons' output."""
         return "\n".join(f"--- {path.name}\n{tail(path)}" for path in sorted(self.folder.glob("*.out")))
 
 
 class Submit:
-    """Starts jobs by the script for users, as it is; their files are in `folder`."""
+    """Starts jobs with the script for users; their files are in `folder`."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
         self.jobs: list[Job] = []
 
     def __call__(self, *command: str, nodes: str = "1", **environment: str) -> Job:
-        words = ["sbatch", "--parsable", f"--nodes={nodes}", str(FILES / "job.sh"), *command]
+        arguments = ["sbatch", "--parsable", f"--nodes={nodes}", str(FILES / "job.sh"), *command]
         environment = self.cluster.environment | {"TMPDIR": str(self.folder)} | environment
-        done = subprocess.run(words, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=DEADLINE)
+        done = subprocess.run(
+            arguments, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=DEADLINE
+        )
         assert done.returncode == 0, done.stderr
         self.jobs.append(Job(self.cluster, done.stdout.strip(), self.folder))
         return self.jobs[-1]
 
 
 class Job:
-    """One that was submitted."""
+    """A submitted job."""
 
     def __init__(self, cluster: Cluster, number: str, folder: Path) -> None:
         self.cluster, self.number, self.folder = cluster, number, folder
@@ -205,23 +207,23 @@ class Job:
         return "".join(path.read_text(errors="replace") for path in self.folder.glob(f"*-{self.number}.out"))
 
     def show(self) -> dict[str, str]:
-        return fields(self.cluster.ask("scontrol", "show", "job", self.number))
+        return fields(self.cluster.output("scontrol", "show", "job", self.number))
 
-    def prints(self, word: str, times: int) -> None:
-        """Wait until its output has this word so often: the lines of several nodes may be mixed with ftrun's own."""
-        wait_for(lambda: self.output.count(word) >= times, f"{word!r}, {times} times")
+    def prints(self, text: str, times: int) -> None:
+        """Wait until the text is so often in the output, which has the lines of all nodes and of ftrun."""
+        wait_for(lambda: self.output.count(text) >= times, f"{text!r}, {times} times")
 
     def end(self) -> dict[str, str]:
-        """Its last state, after all requeues; none of them waits for its time."""
+        """The last state, after all requeues, which start at once."""
 
         def ended() -> bool:
-            time.sleep(0.1)  # a look is a process
+            time.sleep(0.1)  # each call is a process
             shown = self.show()
             if shown.get("JobState") == "PENDING" and len(self.requeued) < int(shown["Restarts"]):
                 self.requeued.append(shown["ExitCode"])
-                assert len(self.requeued) < 9, "it is requeued without end"
-                # Not `now`: slurmd refuses what starts in the second in which the job ended before.
-                self.cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now+1")
+                assert len(self.requeued) < 9, "it is requeued endlessly"
+                # Not `now`: slurmd refuses a start in the second in which the job ended.
+                self.cluster.output("scontrol", "update", f"JobId={self.number}", "StartTime=now+1")
             return shown.get("JobState") in ENDED
 
         wait_for(ended, f"the end of job {self.number}")
@@ -234,7 +236,7 @@ class Job:
 
 
 def fields(text: str) -> dict[str, str]:
-    """`Name=value ...` as scontrol shows it; a Reason has words."""
+    """`Name=value ...` as scontrol shows it; a Reason contains spaces."""
     found = dict(re.findall(r"(?:^|\s)([\w:/]+)=(\S*)", text))
     return found | dict(re.findall(r"^ +(Reason)=(.*)$", text, re.MULTILINE))
 
@@ -249,7 +251,7 @@ def end(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def free_ports(number: int) -> list[int]:
-    """So many that nobody uses at this moment."""
+    """As many ports that are free at this moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for each in sockets:

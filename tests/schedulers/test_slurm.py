@@ -1,4 +1,4 @@
-"""What docs/schedulers/slurm says, by a real Slurm: which jobs run again, and where; which fail; what is drained."""
+"""docs/schedulers/slurm with a real Slurm: which jobs run again, and where; which fail; which nodes are drained."""
 
 import json
 import shlex
@@ -48,23 +48,29 @@ def test_a_hang_limit_is_requeued_and_resumes_from_its_checkpoint(submit: Submit
     assert drained(submit) == []
 
 
-def breaking(folder: Path) -> Path:
-    """Where an npu-smi is that says, on n1 and once there is a file `broken`, that the chip computes wrongly."""
-    well, sick = FakeNpuSmi(folder / "well"), FakeNpuSmi(folder / "sick")
-    sick.set(health="Alarm", codes=[("80818C00", "a core computes wrongly")])
+def failing_npu_smi(folder: Path) -> Path:
+    """The folder of an npu-smi that reports a critical fault, on n1 and once there is a file `broken`."""
+    healthy, faulty = FakeNpuSmi(folder / "healthy"), FakeNpuSmi(folder / "faulty")
+    faulty.set(health="Alarm", codes=[("80818C00", "a core computes wrongly")])
     tool = folder / "bin" / "npu-smi"
     tool.parent.mkdir()
     broken = f'[ "$SLURMD_NODENAME" = n1 ] && [ -e {folder}/broken ]'
-    tool.write_text(f'#!/bin/sh\n{broken} && exec {sick.folder}/npu-smi "$@"\nexec {well.folder}/npu-smi "$@"\n')
+    tool.write_text(f'#!/bin/sh\n{broken} && exec {faulty.folder}/npu-smi "$@"\nexec {healthy.folder}/npu-smi "$@"\n')
     tool.chmod(0o755)
     return tool.parent
 
 
 def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Submit, tmp_path: Path) -> None:
-    """A chip fails beyond repair while the job runs."""
-    script = "test $SLURMD_NODENAME = n1 || exit 0; until grep -q health well/calls; do sleep 0.1; done; touch broken; "
-    options = {"FTRUN_PROBE": "ascend", "FTRUN_GRACE": "off", "FTRUN_IDLE_TIMEOUT": "20s"}  # looks come with the last
-    path = f"{breaking(tmp_path)}:{submit.cluster.environment['PATH']}"
+    """A chip fails permanently while the job runs."""
+    script = (
+        "test $SLURMD_NODENAME = n1 || exit 0; until grep -q health healthy/calls; do sleep 0.1; done; touch broken; "
+    )
+    options = {
+        "FTRUN_PROBE": "ascend",
+        "FTRUN_GRACE": "off",
+        "FTRUN_IDLE_TIMEOUT": "20s",
+    }  # the probe reads as often as the idle rule
+    path = f"{failing_npu_smi(tmp_path)}:{submit.cluster.environment['PATH']}"
     job = submit(*shell(f"{script} exec sleep 3600"), **options, PATH=path)
     ended = job.end()
     assert (ended["JobState"], ended["Restarts"], ended["NodeList"]) == ("COMPLETED", "1", "n2")
@@ -79,11 +85,11 @@ def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Subm
 
 
 @pytest.mark.parametrize(
-    ("said", "job", "taken"),
+    ("content", "job", "expected"),
     [
         pytest.param({}, {}, ["n1"], id="its own node"),
         pytest.param({"node": "n2"}, {"SLURM_JOB_NODELIST": "n[1-2]"}, ["n2"], id="one of its nodes"),
-        pytest.param({"node": "n2"}, {}, [], id="a node of others"),
+        pytest.param({"node": "n2"}, {}, [], id="a node of another job"),
         pytest.param({"node": "n[1-2]"}, {}, [], id="a range"),
         pytest.param({"node": ""}, {}, [], id="no node"),
         pytest.param({"schedule_cnt": 2}, {}, [], id="another schedule"),
@@ -93,20 +99,20 @@ def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Subm
         pytest.param(None, {}, [], id="no verdict"),
     ],
 )
-def test_the_epilog_takes_only_a_node_of_the_job(
-    submit: Submit, tmp_path: Path, said: dict[str, object] | None, job: dict[str, str], taken: list[str]
+def test_the_epilog_drains_only_a_node_of_the_job(
+    submit: Submit, tmp_path: Path, content: dict[str, object] | None, job: dict[str, str], expected: list[str]
 ) -> None:
-    """Whatever is in the file, which is the user's."""
+    """The file belongs to the user, so it may contain anything."""
     found = {"schema": 1, "verdict": "node-fault", "exit_code": 197, "node": "n1", "device": None}
     found |= {"why": 'chip "0"\n$(id); "node": "n2" Ω', "schedule_cnt": 1, "time": "2026-01-01T00:00:00Z"}
-    if said is not None:
+    if content is not None:
         (tmp_path / "ftrun-7").mkdir()
-        (tmp_path / "ftrun-7" / "verdict.json").write_text(json.dumps(found | said))
-    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "197:0", "SLURM_JOB_WORK_DIR": str(tmp_path)}
-    told |= {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_RESTART_COUNT": "0"}
-    subprocess.run([submit.cluster.folder / "epilog"], env=told | job, timeout=DEADLINE)
-    assert drained(submit) == taken
-    for name in taken:
+        (tmp_path / "ftrun-7" / "verdict.json").write_text(json.dumps(found | content))
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "197:0", "SLURM_JOB_WORK_DIR": str(tmp_path)}
+    variables |= {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_RESTART_COUNT": "0"}
+    subprocess.run([submit.cluster.folder / "epilog"], env=variables | job, timeout=DEADLINE)
+    assert drained(submit) == expected
+    for name in expected:
         reason = submit.cluster.node(name)["Reason"]
         assert reason.startswith("ftrun: job 7: chip ")
         assert not set('"$\\') & set(reason)
@@ -127,24 +133,28 @@ PartitionName=all Nodes=n1
     [(None, "no verdict"), ("Nonsense=1\n", "scontrol"), (UNREACHABLE, "n1 is not drained")],
     ids=["no verdict", "no configuration", "no slurmctld"],
 )
-def test_an_epilog_that_can_do_nothing_says_so(submit: Submit, tmp_path: Path, conf: str | None, why: str) -> None:
-    """Of a configuration that is not there at all `scontrol` says so too, after trying for a minute."""
+def test_an_epilog_that_cannot_drain_reports_why(submit: Submit, tmp_path: Path, conf: str | None, why: str) -> None:
+    """Without any configuration `scontrol` fails as well, but only after a minute."""
     (tmp_path / "slurm.conf").write_text(conf or "")
     if conf is not None:
         (tmp_path / "ftrun-7").mkdir()
         found = {"exit_code": 197, "node": "n1", "schedule_cnt": 1, "why": "a chip"}
         (tmp_path / "ftrun-7" / "verdict.json").write_text(json.dumps(found))
-    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "197:0", "SLURM_JOB_WORK_DIR": str(tmp_path)}
-    told |= {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_RESTART_COUNT": "0", "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "197:0", "SLURM_JOB_WORK_DIR": str(tmp_path)}
+    variables |= {
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_JOB_RESTART_COUNT": "0",
+        "SLURM_CONF": str(tmp_path / "slurm.conf"),
+    }
     epilog = str(slurm.FILES / "epilog.sh")
-    done = subprocess.run([epilog], env=told, capture_output=True, text=True, timeout=DEADLINE)
+    done = subprocess.run([epilog], env=variables, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
     assert done.stderr.startswith("ftrun-epilog: job 7: ")
     assert why in done.stderr
 
 
-def test_after_a_hang_limit_the_job_comes_back_elsewhere_where_that_is_asked(submit: Submit) -> None:
-    """Its first node is n1, which stays good for others."""
+def test_after_a_hang_limit_the_job_can_avoid_its_node(submit: Submit) -> None:
+    """Its first node is n1, which remains available for other jobs."""
     job = submit(*shell(f"test $MA_SCHEDULE_CNT = 2 && exit; {HANG} --times 9"), **AT_ONCE, AVOID_HUNG_NODES="1")
     wait_for(lambda: job.show().get("ExcNodeList") == "n1", "that n1 is excluded")
     ended = job.end()
@@ -160,7 +170,7 @@ def test_three_failed_restarts_fail_the_job(submit: Submit) -> None:
     assert verdict(job)["verdict"] == "failure-limit"
 
 
-def test_what_no_restart_can_cure_fails_the_job(submit: Submit) -> None:
+def test_an_error_that_no_restart_can_cure_fails_the_job(submit: Submit) -> None:
     job = submit(*python("ft.beat(1); ft.fail('the data are gone', recoverable=False)"), FTRUN_RESTART_ON="failure")
     ended = job.end()
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "94:0", "0")
@@ -172,15 +182,15 @@ GIVES_UP = "exec " + shlex.join(python("ft.beat(1); ft.fail('lost', recoverable=
 
 
 @pytest.mark.parametrize(
-    ("trouble", "code", "state"), [(HANGS, 195, "COMPLETED"), (GIVES_UP, 94, "FAILED")], ids=["hang", "fail"]
+    ("failure", "code", "state"), [(HANGS, 195, "COMPLETED"), (GIVES_UP, 94, "FAILED")], ids=["hang", "fail"]
 )
-def test_two_tasks_end_with_one_verdict(submit: Submit, trouble: str, code: int, state: str) -> None:
-    """Rank 1 is in trouble.  Slurm then ends rank 0, which has ignored SIGTERM: it ends with the verdict, too.  Of two
-    codes Slurm takes the higher one, and a 143 would be neither."""
+def test_two_tasks_end_with_one_verdict(submit: Submit, failure: str, code: int, state: str) -> None:
+    """Rank 1 fails.  Slurm then ends rank 0, which ignores SIGTERM: it ends with the same verdict.  Of two codes Slurm
+    uses the higher one, and 143 would be neither."""
     script = (
         "test $MA_SCHEDULE_CNT = 2 && exit; "
         "if test $SLURM_PROCID = 0; then trap '' TERM; touch ready; while :; do sleep 1; done; fi; "
-        f"until test -e ready; do sleep 0.1; done; {trouble}"
+        f"until test -e ready; do sleep 0.1; done; {failure}"
     )
     job = submit(*shell(script), nodes="2", **AT_ONCE, FTRUN_STOP_GRACE="1s")
     ended = job.end()
@@ -201,21 +211,7 @@ def test_the_fourth_schedule_in_a_row_without_progress_fails_the_job(submit: Sub
     assert (verdict(job)["verdict"], verdict(job)["schedule_cnt"]) == ("failure-limit", 4)
 
 
-def test_a_fault_that_the_user_induced_is_not_requeued_for_ever(submit: Submit, tmp_path: Path) -> None:
-    """The fourth schedule in a row for nothing fails the job, since such a fault is none of a chip (ModelArts)."""
-    file, fault = tmp_path / "reset.json", tmp_path / "fault.json"
-    rank = {"RankId": 0, "LogicId": 0, "Status": "unrecovered", "ErrorCodeHex": "80C98002"}
-    fault.write_text(json.dumps({"RankList": [rank]}))
-    script = f"cp {fault} {file}.new; mv {file}.new {file}; exec sleep 3600"
-    options = {"FTRUN_RESET_FILE": str(file), "FTRUN_ON_EXIT": f"rm -f {file}", "FTRUN_MAX_RESTARTS": "0"}
-    job = submit(*shell(script), **options)
-    ended = job.end()
-    assert job.requeued == ["196:0"] * 3
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "93:0", "3")
-    assert drained(submit) == []
-
-
-def test_training_is_warned_and_ends_in_its_own_time(submit: Submit) -> None:
+def test_training_gets_the_signals_of_slurm_and_may_end_by_itself(submit: Submit) -> None:
     """As by --signal=B:USR1@60, and then by the time limit, scancel or a preemption."""
     code = (
         "import signal, sys, time\n"
@@ -227,9 +223,9 @@ def test_training_is_warned_and_ends_in_its_own_time(submit: Submit) -> None:
     )
     job = submit(*python(code), nodes="2")
     job.prints("trains\n", 2)
-    submit.cluster.ask("scancel", "--batch", "--signal=USR1", job.number)
+    submit.cluster.output("scancel", "--batch", "--signal=USR1", job.number)
     job.prints("warned\n", 2)
-    submit.cluster.ask("scancel", job.number)
+    submit.cluster.output("scancel", job.number)
     assert job.end()["JobState"] == "CANCELLED"
     assert (job.output.count("warned\n"), job.output.count("saved\n")) == (2, 2), job.output
 

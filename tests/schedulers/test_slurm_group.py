@@ -1,19 +1,19 @@
-"""Who is a member of a group under a real Slurm, by what it really sets: each task of a step, and nobody else."""
+"""The members of a group by the variables that a real Slurm sets: each task of a step is one, and nothing else is."""
 
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from schedulers.slurm import FILES, Submit
+from schedulers.slurm import Submit
 from support.runs import DEADLINE, HOUSE, wait_for
 
-SAYS = (
+PRINTS_MEMBERSHIP = (
     "import os; from ftrun.platforms import base, table;"
     "print(table.discover(base.Surroundings(os.environ, 'h', '', 'auto')), flush=True)"
 )
 SECRET = "0123456789abcdef"
-WHO = (
+PRINTS_GROUP = (
     "import os; from ftrun.config import option_table, group_config; os.environ.pop('FTRUN_BEAT_DIR', None);"
     "group, note = group_config.current_group(option_table.settings({}, os.environ));"
     " print(group or note or 'alone', flush=True)"
@@ -25,33 +25,35 @@ def python(code: str) -> str:
 
 
 def output(submit: Submit, folder: Path, line: str) -> list[str]:
-    """What a batch script with this line writes."""
+    """The output of a batch script with this line."""
     out = folder / "out"
     out.unlink(missing_ok=True)
     (folder / "script").write_text("\n".join(["#!/bin/sh", line, "echo over"]))
-    words = ["sbatch", "--nodes=2", "--ntasks-per-node=2", "--overcommit", f"--output={out}", "script"]
-    subprocess.run(words, env=submit.cluster.environment, cwd=folder, check=True, capture_output=True, timeout=DEADLINE)
+    command = ["sbatch", "--nodes=2", "--ntasks-per-node=2", "--overcommit", f"--output={out}", "script"]
+    subprocess.run(
+        command, env=submit.cluster.environment, cwd=folder, check=True, capture_output=True, timeout=DEADLINE
+    )
     wait_for(lambda: out.exists() and "over\n" in out.read_text(), "the end of the script")
     return sorted(out.read_text().splitlines()[:-1])
 
 
 def test_each_task_of_a_step_is_a_member_and_the_script_is_none(submit: Submit, tmp_path: Path) -> None:
-    says = python(SAYS)
-    assert output(submit, tmp_path, says) == [
+    prints = python(PRINTS_MEMBERSHIP)
+    assert output(submit, tmp_path, prints) == [
         "Membership(source=\"Slurm's batch script\", size=1, rank=None, host=None, job='')"
     ]
-    found = output(submit, tmp_path, f"srun --overcommit {says}")
+    found = output(submit, tmp_path, f"srun --overcommit {prints}")
     job = found[0].rpartition("job='")[2].partition(".")[0]
     assert found == [f"Membership(source='Slurm', size=4, rank={rank}, host='n1', job='{job}.0')" for rank in range(4)]
-    found = output(submit, tmp_path, f"srun --overcommit --nodes=1 --ntasks=1 --nodelist=n2 {says}")
+    found = output(submit, tmp_path, f"srun --overcommit --nodes=1 --ntasks=1 --nodelist=n2 {prints}")
     assert [line.partition(", job")[0] for line in found] == ["Membership(source='Slurm', size=1, rank=0, host='n2'"]
 
 
-def test_the_script_for_users_makes_a_group_where_there_is_a_secret(submit: Submit, tmp_path: Path) -> None:
-    """The command is not run by ftrun here: it says what ftrun would have said."""
+def test_the_script_for_users_makes_a_group_if_there_is_a_secret(submit: Submit, tmp_path: Path) -> None:
+    """A program in place of ftrun prints the group that ftrun would join."""
     (tmp_path / "secret").write_text(SECRET)
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ftrun").write_text(f"#!/bin/sh\nexec {python(WHO)}\n")
+    (tmp_path / "bin" / "ftrun").write_text(f"#!/bin/sh\nexec {python(PRINTS_GROUP)}\n")
     (tmp_path / "bin" / "ftrun").chmod(0o755)
     path = f"{tmp_path}/bin:{submit.cluster.environment['PATH']}"
     job = submit("true", nodes="2", PATH=path, FTRUN_GROUP_SECRET_FILE=str(tmp_path / "secret"))
@@ -68,7 +70,3 @@ def test_the_script_for_users_makes_a_group_where_there_is_a_secret(submit: Subm
     job = submit("true", PATH=path, FTRUN_GROUP_SECRET_FILE=str(tmp_path / "secret"))
     assert job.end()["ExitCode"] == "0:0"
     assert job.output == "alone\n"
-
-
-def test_the_script_is_sound() -> None:
-    subprocess.run(["bash", "-n", FILES / "job.sh"], check=True)

@@ -25,7 +25,7 @@ CLAIMS: Final = {
         "security/test_shared_folders.py::test_what_ftrun_makes_is_for_its_user_alone",
     ),
     "If another user has taken that name, ftrun uses another": (
-        "cli/test_network_run_dir.py::test_a_local_folder_of_another_user_is_passed_over",
+        "cli/test_network_run_dir.py::test_local_folder_of_another_user_is_not_used",
     ),
     "can neither signal, trace nor read ftrun": (
         "security/test_other_users.py::test_another_user_reaches_neither_processes_nor_files",
