@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,49 +33,34 @@ def killed(runs: Runs) -> Iterator[tuple[Run, int]]:
     end_process(pid)
 
 
-def change(run: Run, **group: Any) -> None:
-    path = run.run_dir / "state.json"
-    state = json.loads(path.read_bytes())
-    state["group"] |= group
-    path.write_text(json.dumps(state))
-
-
-def test_a_cleared_environment_hides_nobody_of_the_commands_group(runs: Runs, killed: tuple[Run, int]) -> None:
-    run, pid = killed
-    again = runs.run("true", run_dir=run.run_dir)
-    assert (again.wait(), again.stderr) == (0, "")
-    assert not alive(pid)
-
-
-def test_a_state_without_a_group_is_read(runs: Runs, killed: tuple[Run, int]) -> None:
+def test_a_process_with_a_cleared_environment_is_found_by_its_group(runs: Runs, killed: tuple[Run, int]) -> None:
+    """Unless the state names no group, as that of an earlier version."""
     run, pid = killed
     path = run.run_dir / "state.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_bytes()).items() if k != "group"}))
+    content = path.read_bytes()
+    path.write_text(json.dumps({k: v for k, v in json.loads(content).items() if k != "group"}))
     again = runs.run("true", run_dir=run.run_dir)
-    assert (again.wait(), again.stderr) == (0, "")
-    assert alive(pid)
-
-
-@pytest.mark.parametrize("what", ["boot", "namespace", "first", "session", "start", "damaged"])
-def test_a_group_whose_number_may_be_reused_is_left_alone(runs: Runs, killed: tuple[Run, int], what: str) -> None:
-    """Each proof by itself: another boot, PID namespace or session, members older than the command."""
-    run, pid = killed
-    group = run.state["group"]
-    boot, namespace, first = group["place"]
-    places = {"boot": ["x", namespace, first], "namespace": [boot, 1, first], "first": [boot, namespace, first + 1]}
-    others: dict[str, dict[str, Any]] = {
-        "session": {"session": 1},
-        "start": {"start": 1 << 60},
-        "damaged": {"start": "x"},
-    }
-    change(run, **others.get(what, {"place": places.get(what)}))
+    assert (again.wait(), again.stderr, alive(pid)) == (0, "", True)
+    path.write_bytes(content)
     again = runs.run("true", run_dir=run.run_dir)
-    assert (again.wait(), again.stderr) == (0, "")
-    assert alive(pid)
+    assert (again.wait(), again.stderr, alive(pid)) == (0, "", False)
 
 
-def test_a_leader_that_started_later_is_another_process() -> None:
-    """The number of the group was given to a new process."""
+def test_a_group_of_another_boot_or_namespace_is_not_loaded() -> None:
+    here = leftovers.current_namespace()
+    assert here is not None
+    group: dict[str, object] = {"number": 1 << 20, "start": 5, "session": 6, "place": list(here), "forks": 7}
+    assert leftovers.load_group({"group": group}) == leftovers.Group(1 << 20, 5, 6, here, 7)
+    elsewhere = [here._replace(boot="x"), here._replace(namespace=1), here._replace(first=here.first + 1)]
+    changes: list[dict[str, object]] = [{"place": list(other)} for other in elsewhere]
+    changes += [{"start": "x"}, {"number": 1}, {"more": 1}]
+    for changed in changes:
+        assert leftovers.load_group({"group": group | changed}) is None
+    assert leftovers.load_group({"group": group, "ended": True}) is None, "that ftrun was not killed"
+    assert leftovers.load_group({}) is None
+
+
+def test_a_group_whose_number_was_reused_is_not_found() -> None:
     with subprocess.Popen(["sleep", "1000"], process_group=0) as process:
         try:
             found = wait_for(lambda: (s := procfs.stat(process.pid)) and s.name == "sleep" and s, "sleep")
@@ -84,14 +68,14 @@ def test_a_leader_that_started_later_is_another_process() -> None:
             assert here is not None
             dead = leftovers.Group(found.pid, found.start, found.session, here, 0)
             assert [s.pid for s in leftovers.find_processes(b"NONE=1", (0, 0), dead)] == [process.pid]
-            earlier = dead._replace(start=found.start - 1, forks=1 << 62)
-            assert leftovers.find_processes(b"NONE=1", (0, 0), earlier) == []
+            for other in (dead._replace(start=found.start - 1, forks=1 << 62), dead._replace(session=1)):
+                assert leftovers.find_processes(b"NONE=1", (0, 0), other) == []
         finally:
             process.kill()
 
 
 def test_a_member_with_the_marker_identifies_its_whole_group() -> None:
-    """However many processes were started since."""
+    """However many processes have been started since."""
     script = "(exec env -i sleep 1000) & (exec sleep 1000) & exec true"
     process = subprocess.Popen(["sh", "-c", script], process_group=0, env=os.environ | {"LEFT": "here"})
     began = procfs.stat(process.pid)
@@ -121,9 +105,8 @@ def test_the_count_of_forks_is_read_again_once_a_minute() -> None:
     assert first is not None
     subprocess.run(["true"], check=True)
     assert recorder.follow(leader, now + 1) == first
-    assert recorder.follow(None, now + leftovers.REFRESH) == first, "nobody holds the number any more"
+    assert recorder.follow(None, now + leftovers.REFRESH) == first, "the number is not in use any more"
     later = recorder.follow(leader, now + leftovers.REFRESH)
     assert later is not None
     assert int(str(later["forks"])) > int(str(first["forks"]))
     assert leftovers.load_group({"group": first}) is not None
-    assert leftovers.load_group({"group": first, "ended": True}) is None, "it was not killed"

@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -40,8 +39,16 @@ open(sys.argv[1], "w").write(json.dumps([mode(n) for n in range(3)]))
 """
 
 
+OURS = b"[ftrun] a line of ours\n"
+
+
+def counted(size: int) -> bytes:
+    """What COUNT writes."""
+    return b"".join(n.to_bytes(8, "big") for n in range(0, size, 8))
+
+
 class Captured:
-    """One that was started, and what is known of its helper."""
+    """A command whose output is captured, with its helper."""
 
     def __init__(self, folder: Path, words: Sequence[str], attempts: int, **more: Any) -> None:
         self.folder = folder
@@ -61,12 +68,10 @@ class Captured:
 
         return int(wait_for(pid, "the helper"))
 
-    @property
-    def said(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "said").read_text().splitlines()]
-
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [line for line in self.said if line["event"] == event]
+        """The messages of that name that PID 1 received."""
+        messages = [json.loads(line) for line in (self.folder / "messages").read_text().splitlines()]
+        return [message for message in messages if message["event"] == event]
 
     @property
     def log(self) -> bytes:
@@ -78,7 +83,7 @@ Start = Callable[..., Captured]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Nothing is left, but for what a test kills."""
+    """Nothing is left behind."""
     made = []
 
     def start(*words: str, attempts: int = 1, **more: Any) -> Captured:
@@ -99,7 +104,7 @@ def python(code: str, *words: str) -> list[str]:
 
 
 def until_end(fd: int) -> bytes:
-    """All that comes, from a pipe whose other end is somebody else's."""
+    """The complete content of a pipe whose other end another process has."""
     found = bytearray()
     while content := os.read(fd, 1 << 20):
         found += content
@@ -107,13 +112,13 @@ def until_end(fd: int) -> bytes:
     return bytes(found)
 
 
-# --- what comes out ---------------------------------------------------------------------------------------------------
+# --- the content ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "append"])
-def test_a_hundred_mebibytes_on_both_streams(start: Start, tmp_path: Path, kind: str) -> None:
+def test_both_streams_are_passed_on_completely(start: Start, tmp_path: Path, kind: str) -> None:
     data = tmp_path / "data"
-    data.write_bytes(os.urandom(100 << 20))
+    data.write_bytes(os.urandom(32 << 20))
     words = ["sh", "-c", f"cat {data} & cat {data} >&2; wait"]
     files = [tmp_path / "out", tmp_path / "err"]
     if kind == "pipe":
@@ -145,19 +150,17 @@ def test_two_streams_that_are_one_file_keep_their_order(start: Start, tmp_path: 
 
 
 def test_output_of_other_processes_is_not_overwritten(start: Start, tmp_path: Path) -> None:
-    """As ftrun's own lines are, which go through the same open file."""
+    """ftrun's own lines go through the same open file."""
     target = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-    run = start(*python(COUNT.format(size=16 << 20)), stdout=target)
+    run = start(*python(COUNT.format(size=4 << 20)), stdout=target)
     written = 0
     while run.process.poll() is None:
-        written += os.write(target, b"[ftrun] a line of ours\n")
+        written += os.write(target, OURS)
     os.close(target)
     seen = (tmp_path / "out").read_bytes()
-    assert len(seen) == written + (16 << 20)
-    assert seen.count(b"[ftrun] a line of ours\n") == written // 23
-    assert seen.replace(b"[ftrun] a line of ours\n", b"") == b"".join(
-        n.to_bytes(8, "big") for n in range(0, 16 << 20, 8)
-    )
+    assert len(seen) == written + (4 << 20)
+    assert seen.count(OURS) == written // len(OURS)
+    assert seen.replace(OURS, b"") == counted(4 << 20)
 
 
 def test_the_log_separates_attempts(start: Start, tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Sta
     assert run.named("tail")[0]["lines"] == ["usage: it"]
 
 
-# --- what is captured -------------------------------------------------------------------------------------------------
+# --- the streams ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_has_its_streams_and_no_other_descriptor(start: Start, tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def test_the_command_has_its_streams_and_no_other_descriptor(start: Start, tmp_p
     assert run.wait() == 0
 
 
-def test_a_terminal_is_left_alone(start: Start, tmp_path: Path) -> None:
+def test_a_terminal_is_not_captured(start: Start, tmp_path: Path) -> None:
     master, slave = pty.openpty()
     end, target = os.pipe()
     run = start(
@@ -207,34 +210,34 @@ def test_a_terminal_is_left_alone(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&-", "<&- 2>&-", "<&-", "</dev/null 1</dev/null"])
 def test_a_stream_that_is_closed_stays_closed(start: Start, tmp_path: Path, closed: str) -> None:
-    """And what we open in its place is not taken for it."""
-    shell, null, told = ["sh", "-c", f'exec "$@" {closed}', "sh"], subprocess.DEVNULL, tmp_path / "told"
-    words = python(MODES, str(told))
+    """And a file that ftrun opens under its number is not captured."""
+    shell, null, modes = ["sh", "-c", f'exec "$@" {closed}', "sh"], subprocess.DEVNULL, tmp_path / "modes"
+    words = python(MODES, str(modes))
     subprocess.run([*shell, *words], check=True, stdin=null, stdout=null, stderr=null)
-    bare = json.loads(told.read_text())
+    bare = json.loads(modes.read_text())
     run = start(*words, prefix=shell, stdin=null, stdout=null, stderr=null)
     assert run.wait() == 0
-    assert json.loads(told.read_text()) == bare
+    assert json.loads(modes.read_text()) == bare
 
 
-# --- whatever becomes of the helper -----------------------------------------------------------------------------------
+# --- the helper is killed ---------------------------------------------------------------------------------------------
 
 
 def kill_again_and_again(run: Captured, out: Path) -> None:
-    """While it passes on, at any moment of that."""
+    """Whenever it has passed on more, at an arbitrary moment."""
     killed = before = 0
     while run.process.poll() is None and killed < 5:
         if out.stat().st_size > before:
             pid = run.helper
-            end_process(pid)  # all may be passed on by now
+            end_process(pid)  # it may have ended by now
             killed += 1
             wait_for(lambda: run.process.poll() is not None or run.helper != pid, "another one")  # noqa: B023
             before = out.stat().st_size
     assert killed > 2
 
 
-def test_a_helper_that_is_killed_loses_and_doubles_nothing_of_a_pipe(start: Start, tmp_path: Path) -> None:
-    size = 64 << 20
+def test_a_killed_helper_loses_and_duplicates_nothing_of_a_pipe(start: Start, tmp_path: Path) -> None:
+    size = 32 << 20
     out = tmp_path / "out"
     out.touch()
     reader = subprocess.Popen(["sh", "-c", f"cat > {out}"], stdin=subprocess.PIPE)
@@ -244,19 +247,19 @@ def test_a_helper_that_is_killed_loses_and_doubles_nothing_of_a_pipe(start: Star
     kill_again_and_again(run, tmp_path / "out")
     assert run.wait() == 0
     assert reader.wait(90) == 0
-    assert out.read_bytes() == b"".join(n.to_bytes(8, "big") for n in range(0, size, 8))
+    assert out.read_bytes() == counted(size)
 
 
-def test_a_helper_that_is_killed_loses_nothing_of_a_file(start: Start, tmp_path: Path) -> None:
-    """A pipeful may come twice."""
-    size = 64 << 20
+def test_a_killed_helper_loses_nothing_of_a_file(start: Start, tmp_path: Path) -> None:
+    """At most the content of a pipe is duplicated."""
+    size = 32 << 20
     with (tmp_path / "out").open("ab") as out:
         run = start(*python(COUNT.format(size=size)), stdout=out)
     kill_again_and_again(run, tmp_path / "out")
     assert run.wait() == 0
-    seen, data = (tmp_path / "out").read_bytes(), b"".join(n.to_bytes(8, "big") for n in range(0, size, 8))
+    seen, data = (tmp_path / "out").read_bytes(), counted(size)
     at = to = 0
-    while to < size:  # as far as it goes, then back to where it was taken up again
+    while to < size:  # up to where a helper was killed, then from where the next one continued
         piece = seen[at : at + PIPEFUL]  # the last one may be shorter
         if piece and piece == data[to : to + PIPEFUL]:
             at, to = at + len(piece), to + len(piece)
@@ -289,7 +292,7 @@ def test_output_arrives_even_if_pid_1_is_killed(start: Start, tmp_path: Path) ->
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_leaves_ends_the_command_as_without_ftrun(start: Start, tmp_path: Path) -> None:
+def test_the_command_gets_sigpipe_when_its_reader_ends(start: Start, tmp_path: Path) -> None:
     end, target = os.pipe()
     run = start("sh", "-c", "while echo y; do :; done", attempts=2, stdout=target)
     os.close(target)
@@ -300,7 +303,7 @@ def test_a_reader_that_leaves_ends_the_command_as_without_ftrun(start: Start, tm
     assert run.named("finished")[0]["well"]
 
 
-def test_a_reader_that_comes_back_late_gets_what_the_command_left(start: Start, tmp_path: Path) -> None:
+def test_a_late_reader_gets_the_output_after_the_end_of_ftrun(start: Start, tmp_path: Path) -> None:
     end, target = os.pipe()
     run = start(
         *python(f"import os; os.write(1, b'x' * {PIPEFUL}); os.write(1, b'y' * 1000)"),
@@ -313,24 +316,11 @@ def test_a_reader_that_comes_back_late_gets_what_the_command_left(start: Start, 
     assert until_end(end) == b"x" * PIPEFUL + b"y" * 1000
 
 
-def test_a_reader_that_stops_holds_the_command_up(start: Start, tmp_path: Path) -> None:
-    end, target = os.pipe()
-    written = tmp_path / "written"
-    code = f"import os\nfor n in range(64): os.write(1, b'x' * {PIPEFUL}); open('{written}', 'w').write(str(n + 1))"
-    run = start(*python(code), stdout=target)
-    os.close(target)
-    wait_for(lambda: written.exists() and written.read_text() == "2", "our pipe and that of the reader are full")
-    assert select.select([end], [], [], 0)[0]
-    assert until_end(end) == b"x" * (64 * PIPEFUL)
-    assert run.wait() == 0
-    assert written.read_text() == "64"
-
-
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_log_disk_costs_the_log(start: Start, tmp_path: Path) -> None:
-    """And when there is room again the log goes on, and says what is missing."""
+def test_with_a_full_disk_only_the_log_is_incomplete(start: Start, tmp_path: Path) -> None:
+    """When there is room again the log continues, with the number of bytes that are missing."""
     need_mounts()
     disk, log, kept = tmp_path / "disk", tmp_path / "output.log", tmp_path / "kept"
     disk.mkdir()
@@ -352,16 +342,13 @@ open("{kept}", "wb").write(seen)
     os.close(target)
     seen = until_end(end)
     assert run.wait() == 0
-    assert seen.rstrip(b"the end\n") == b"".join(n.to_bytes(8, "big") for n in range(0, 8 << 20, 8)).rstrip(
-        b"the end\n"
-    )
+    assert seen.rstrip(b"the end\n") == counted(8 << 20).rstrip(b"the end\n")
     assert b" bytes are missing here: " in kept.read_bytes()
     (problem,) = run.named("problem")
     assert "output.log cannot be written (No space left on device)" in problem["what"]
 
 
 def test_all_descriptors_are_closed(tmp_path: Path) -> None:
-    """In this process, whose streams are whatever pytest has."""
     before = len(os.listdir("/proc/self/fd"))
     captured = output_pipes.OutputPipes()
     captured.close_writers()

@@ -1,4 +1,4 @@
-"""Nothing survives a restart, nor the end of ftrun: hard trees, as real PID 1 and as subreaper."""
+"""No process survives a restart or the end of ftrun: trees that are hard to end, as PID 1 and as subreaper."""
 
 import os
 import re
@@ -40,45 +40,41 @@ def text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def restarts_leave_nothing(runs: Runs, prefix: tuple[str, ...], grace: str, size: int, times: int) -> None:
+@pytest.mark.parametrize(
+    ("grace", "size", "restarts"),
+    [
+        ("off", HARD, 3),
+        ("200ms", HARD, 1),
+        pytest.param("off", 200, 100, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_a_restart_leaves_no_process(runs: Runs, prefix: tuple[str, ...], grace: str, size: int, restarts: int) -> None:
     options = ("--hang-timeout", "300ms", "--max-restarts", "off", "--grace", grace)
-    run = runs.start(*options, *TREE, str(runs.folder), str(size), str(times), prefix=prefix)
-    assert run.wait(60 + 12 * times) == 0, run.log()
+    run = runs.start(*options, *TREE, str(runs.folder), str(size), str(restarts), prefix=prefix)
+    assert run.wait(60 + 12 * restarts) == 0, run.log()
     assert text(runs.folder / "left") == ""
-    assert [int(line) for line in text(runs.folder / "stood").splitlines()] == list(range(1, times + 2))
-    assert len(run.named("hang")) == len(run.named("restart")) == times
+    assert [int(line) for line in text(runs.folder / "stood").splitlines()] == list(range(1, restarts + 2))
+    assert len(run.named("hang")) == len(run.named("restart")) == restarts
     if grace == "off":
-        assert all(record["processes"] > size for record in run.named("killed")[:times])
+        assert all(record["processes"] > size for record in run.named("killed")[:restarts])
     pids = [int(line.split()[1]) for line in text(runs.folder / "pids").splitlines()]
     assert prefix or not [pid for pid in pids if alive(pid)]
-    wait_for(lambda: not runs.living(), "the end of all that it started", 5)
-
-
-def test_five_restarts_by_sigkill(runs: Runs, prefix: tuple[str, ...]) -> None:
-    restarts_leave_nothing(runs, prefix, "off", HARD, 5)
-
-
-def test_restarts_with_a_grace(runs: Runs, prefix: tuple[str, ...]) -> None:
-    restarts_leave_nothing(runs, prefix, "200ms", HARD, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_hundred_restarts_of_two_hundred(runs: Runs, prefix: tuple[str, ...]) -> None:
-    restarts_leave_nothing(runs, prefix, "off", 200, 100)
+    wait_for(lambda: not runs.living(), "the end of all its processes")
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_what_a_command_leaves_is_ended_and_its_code_kept(runs: Runs, prefix: tuple[str, ...], code: int) -> None:
+def test_processes_that_a_command_leaves_are_ended_and_its_exit_code_is_kept(
+    runs: Runs, prefix: tuple[str, ...], code: int
+) -> None:
     run = runs.start("--grace", "200ms", *TREE, str(runs.folder), str(HARD), "0", str(code), prefix=prefix)
     assert run.wait() == code, run.log()
     pids = [int(line.split()[1]) for line in text(runs.folder / "pids").splitlines()]
     assert len(pids) >= HARD
     assert prefix or not [pid for pid in pids if alive(pid)]
-    assert not runs.living()
+    wait_for(lambda: not runs.living(), "the end of all its processes")
 
 
-# A frozen file system: whoever writes to it waits in D state, deaf to SIGKILL.
+# A frozen file system: a process that writes to it waits in state D, where SIGKILL has no effect.
 FROZEN = """
 cd {folder}
 truncate -s 8M image
@@ -91,13 +87,13 @@ set +e
 "$@"
 exit $?
 """
-# The kill timeout of 60 s is no option: it is shortened where the loop asks for its policy.
+# The kill timeout of 60 s is not an option: it is shortened in the policy that the loop uses.
 SHORT = """
 import sys
 sys.path[:0] = {paths!r}
 import ftrun.pid1.loop as loop
-whole = loop.policy
-loop.policy = lambda *found: whole(*found)._replace(kill_timeout=1.0)
+given = loop.policy
+loop.policy = lambda *found: given(*found)._replace(kill_timeout=1.0)
 from ftrun.cli.run import main
 main()
 """
@@ -105,7 +101,7 @@ main()
 
 @pytest.fixture
 def frozen(runs: Runs) -> list[str]:
-    """A prefix: what follows it runs where `./frozen` is a frozen file system."""
+    """A prefix: the command after it runs where `./frozen` is a frozen file system."""
     need_mounts()
     script = FROZEN.format(folder=runs.folder)
     prefix = [*MOUNTS, "sh", "-ec", script, "sh"]
@@ -115,7 +111,7 @@ def frozen(runs: Runs) -> list[str]:
     return prefix
 
 
-def test_what_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, frozen: list[str]) -> None:
+def test_a_process_that_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, frozen: list[str]) -> None:
     program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
     command = ("sh", "-c", "echo $$ > writer; echo x > frozen/file")
     run = runs.start("--start-timeout", "500ms", "--grace", "off", *command, prefix=frozen, program=program)
@@ -130,7 +126,7 @@ def test_what_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, froz
     wait_for(lambda: not alive(writer), "the thaw ends it")
 
 
-def test_what_sigkill_cannot_end_leaves_the_code_of_a_command_that_has_ended(runs: Runs, frozen: list[str]) -> None:
+def test_a_process_that_sigkill_cannot_end_does_not_change_the_exit_code(runs: Runs, frozen: list[str]) -> None:
     program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
     command = ("sh", "-c", "sh -c 'echo $$ > writer; echo x > frozen/file' & until [ -s writer ]; do :; done; exit 0")
     run = runs.start("--grace", "off", *command, prefix=frozen, program=program)
@@ -142,7 +138,7 @@ def test_what_sigkill_cannot_end_leaves_the_code_of_a_command_that_has_ended(run
     wait_for(lambda: not alive(writer), "the thaw ends it")
 
 
-# --- what we are not permitted to signal: the command has changed its user, and CAP_KILL is missing -------------------
+# --- processes that ftrun may not signal: the command has changed its user, and CAP_KILL is missing ------------------
 
 POOR = ("setpriv", "--bounding-set=-all,+setuid,+setgid", "--inh-caps=-all")
 OTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -151,7 +147,7 @@ REFUSED = r"\d+ \(sleep\) \S \S+ of user 65534"
 
 @pytest.fixture
 def poor(runs: Runs, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """A prefix: what follows it may change its user, and cannot signal it then.  What is left, the test ends."""
+    """A prefix: the program after it may change its user, and cannot signal that one.  The rest is ended."""
     if os.getuid() != 0 or not permitted(*POOR, *OTHER):
         pytest.skip("only root can give up capabilities and change its user")
     yield (*prefix, *POOR)
@@ -161,7 +157,9 @@ def poor(runs: Runs, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_a_leftover_that_may_not_be_signalled_keeps_the_code(runs: Runs, poor: tuple[str, ...], code: int) -> None:
+def test_a_leftover_that_may_not_be_signalled_does_not_change_the_exit_code(
+    runs: Runs, poor: tuple[str, ...], code: int
+) -> None:
     run = runs.start("--grace", "1h", *OTHER, "sh", "-c", f"sleep 600 & exit {code}", prefix=poor)
     assert run.wait() == code, run.log()
     assert re.search(rf"cannot end {REFUSED}: no permission .* exit code stays {code}", run.stderr)
@@ -169,14 +167,16 @@ def test_a_leftover_that_may_not_be_signalled_keeps_the_code(runs: Runs, poor: t
 
 
 def test_nothing_is_started_while_a_process_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
-    """A hang of such a command is for another container, and the node is not to blame."""
+    """A hang of such a command is for another container, without isolation of the node."""
     run = runs.start("--grace", "200ms", "--start-timeout", "500ms", *OTHER, "sleep", "600", prefix=poor)
     assert run.wait() == 195, run.log()
     assert len(run.named("spawned")) == 1
     assert re.search(REFUSED, runs.verdict["message"])
 
 
-def test_a_failure_beside_what_may_not_be_signalled_has_its_own_code(runs: Runs, poor: tuple[str, ...]) -> None:
+def test_a_failure_with_a_leftover_that_may_not_be_signalled_keeps_its_exit_code(
+    runs: Runs, poor: tuple[str, ...]
+) -> None:
     options = ("--grace", "200ms", "--restart-on", "failure")
     run = runs.start(*options, *OTHER, "sh", "-c", "sleep 600 & exit 3", prefix=poor)
     assert run.wait() == 3, run.log()
@@ -184,7 +184,7 @@ def test_a_failure_beside_what_may_not_be_signalled_has_its_own_code(runs: Runs,
 
 
 def test_a_stop_that_cannot_be_forwarded_is_reported_at_once(runs: Runs, poor: tuple[str, ...]) -> None:
-    """The command hears nothing of it, and goes on to its own end."""
+    """The command does not receive it, and continues to its own end."""
     script = "read line; exit 4"
     os.mkfifo(runs.folder / "go")
     inner = ("sh", "-c", f'exec 3<>{runs.folder}/go; exec "$@" <&3', "sh")

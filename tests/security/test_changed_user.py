@@ -1,4 +1,4 @@
-"""A command that changes its user under root (gosu, setpriv): it can import the hooks and give beats, and nobody else
+"""A command that changes its user under root (gosu, setpriv) can import the hooks and give heartbeats; no other user
 can."""
 
 import os
@@ -21,8 +21,8 @@ READING = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search
 BEATING = "import ftrun_hooks as ft, time\nfor step in range({}): ft.beat(step); time.sleep(0.02)\n"
 
 
-def anybodys_python() -> str:
-    """A Python that another user may run."""
+def public_python() -> str:
+    """A Python that another user may execute."""
     for python in (sys.executable, "/usr/bin/python3"):
         code = "import sys; sys.exit(sys.version_info < (3, 8))"
         try:
@@ -30,7 +30,7 @@ def anybodys_python() -> str:
                 return python
         except OSError:
             pass
-    pytest.skip("no Python here is for all users")
+    pytest.skip("no Python here may be executed by all users")
 
 
 @pytest.fixture(params=[GOSU, SETPRIV], ids=["gosu", "setpriv"])
@@ -41,34 +41,33 @@ def become(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return words
 
 
-def test_a_hang_of_such_a_rank_is_found_and_it_is_started_again(runs: Runs, become: tuple[str, ...]) -> None:
-    """It imports the hooks from ftrun's own folder on PYTHONPATH, and beats from its start in each attempt."""
+def test_a_hang_of_a_rank_of_another_user_is_found(runs: Runs, become: tuple[str, ...]) -> None:
+    """It imports the hooks from ftrun's own folder on PYTHONPATH, in each attempt."""
     code = BEATING.format(10) + "ft.checkpoint(3, '/some/where'); time.sleep(600)"
-    run = runs.run("--hang-timeout", "2s", "--max-restarts", "1", *become, anybodys_python(), "-c", code, PYTHONPATH="")
+    run = runs.run("--hang-timeout", "2s", "--max-restarts", "1", *become, public_python(), "-c", code, PYTHONPATH="")
     assert run.process.returncode == 195, run.log()
     assert [hang["step"] for hang in run.named("hang")] == [9, 9], run.log()
     assert run.named("progress")[-1]["checkpoint"] == "/some/where"
     assert run.named("problem") == []
 
 
-def test_an_exception_of_such_a_rank_is_the_cause(runs: Runs, become: tuple[str, ...]) -> None:
+def test_an_exception_of_a_rank_of_another_user_is_the_cause(runs: Runs, become: tuple[str, ...]) -> None:
     code = BEATING.format(20) + "raise RuntimeError('no such luck')"
-    run = runs.run(*become, anybodys_python(), "-c", code, PYTHONPATH="")
+    run = runs.run(*become, public_python(), "-c", code, PYTHONPATH="")
     assert run.process.returncode == 1
     assert "no such luck" in run.named("exited")[0]["why"], run.log()
 
 
-def test_a_user_id_that_python_itself_changes(runs: Runs) -> None:
-    """Without an exec, in the middle of the program: it is let in when it asks for it with a beat."""
+def test_a_program_that_changes_its_own_user_gets_access_at_its_next_heartbeat(runs: Runs) -> None:
     code = f"import os, ftrun_hooks._slot as s, ftrun_hooks as ft, time\nos.setuid({NOBODY})\n"
     code += "while s.own_slot.words is None: ft.beat(1); time.sleep(0.01)\nprint('beats')"
-    words = ["--no-auto-beat", "--start-timeout", "60s", anybodys_python(), "-c", code]
+    words = ["--no-auto-beat", "--start-timeout", "60s", public_python(), "-c", code]
     run = runs.run(*words, PYTHONPATH=str(HOUSE / "hooks"))
     assert (run.process.returncode, run.stdout) == (0, "beats\n"), run.log()
     run.until("first_beat")
 
 
-def test_a_shell_that_touches_without_asking(runs: Runs) -> None:
+def test_a_shell_gets_access_without_a_request(runs: Runs) -> None:
     code = "until touch $FTRUN_BEAT_DIR/touch; do sleep 0.1; done 2>/dev/null; sleep 600"
     run = runs.start(*SETPRIV, "sh", "-c", code)
     assert run.until("first_beat")["rank"] == -1
@@ -76,16 +75,16 @@ def test_a_shell_that_touches_without_asking(runs: Runs) -> None:
     run.wait()
 
 
-def test_unmodified_torch(runs: Runs) -> None:
+def test_unmodified_torch_gives_heartbeats(runs: Runs) -> None:
     pytest.importorskip("torch")
-    cache = runs.folder / "inductor"  # else torch makes one in /tmp, for this user
+    cache = runs.folder / "inductor"  # otherwise torch creates one in /tmp
     cache.mkdir()
     cache.chmod(0o777)
     code = (
         "import torch, time\nm = torch.nn.Linear(2, 1); o = torch.optim.SGD(m.parameters(), lr=0.1)\n"
         "while True: m(torch.ones(2)).sum().backward(); o.step(); time.sleep(0.02)"
     )
-    # It may read what is root's alone, such as the Python with torch, and write nothing of root's.
+    # It may read files of root, such as the Python with torch, and write none of them.
     command = (*SETPRIV, *READING, sys.executable, "-c", code)
     run = runs.start(*command, PYTHONPATH="", TORCHINDUCTOR_CACHE_DIR=str(cache))
     run.until("first_beat")
@@ -93,29 +92,29 @@ def test_unmodified_torch(runs: Runs) -> None:
     run.wait()
 
 
-def test_hooks_that_only_root_may_read(runs: Runs, tmp_path: Path) -> None:
-    """Installed below a home folder, say: they are copied to where all may read them."""
+def test_hooks_that_only_root_may_read_are_copied(runs: Runs, tmp_path: Path) -> None:
+    """For example those that are installed below a home folder."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     for name in ("bin", "supervisor", "hooks"):
         shutil.copytree(HOUSE / name, closed / name, ignore=shutil.ignore_patterns("__pycache__"))
     program = (sys.executable, str(closed / "bin" / "ftrun"))
     code = BEATING.format(5) + "print(ft.__file__)"
-    run = runs.run("--start-timeout", "60s", *SETPRIV, anybodys_python(), "-c", code, program=program, PYTHONPATH="")
+    run = runs.run("--start-timeout", "60s", *SETPRIV, public_python(), "-c", code, program=program, PYTHONPATH="")
     assert run.process.returncode == 0, run.log()
     assert run.stdout.startswith("/dev/shm/"), run.stdout
     run.until("first_beat")
 
 
-def test_only_the_users_of_the_tree_get_in(runs: Runs) -> None:
-    """A third user can neither read, write, fill nor replace anything; and the one who was let in cannot replace what
-    is root's, which root's Pythons would load."""
+def test_only_users_of_the_tree_get_access(runs: Runs) -> None:
+    """A third user can neither read, write, fill nor replace anything; the admitted user cannot replace files of root,
+    which Pythons of root would load."""
     code = BEATING.format(10) + "import os; print(os.environ['FTRUN_BEAT_DIR'], flush=True); time.sleep(600)"
-    run = runs.start(*SETPRIV, anybodys_python(), "-c", code, PYTHONPATH="")
+    run = runs.start(*SETPRIV, public_python(), "-c", code, PYTHONPATH="")
     run.until("first_beat")
     folder = wait_for(lambda: run.stdout.strip(), "the beat folder")
 
-    def tried(user: int, code: str) -> str:
+    def error_of(user: int, code: str) -> str:
         head = f"import os; os.setgroups([]); os.setgid({user}); os.setuid({user}); os.chdir({folder!r})\n"
         ran = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True)
         return ran.stderr.strip().rpartition("\n")[2].partition(":")[0]
@@ -125,31 +124,30 @@ def test_only_the_users_of_the_tree_get_in(runs: Runs) -> None:
     replacing = [f"os.rename('{name}', 'x')" for name in ("beats", "bell", "touch", "request", "python")]
     replacing += ["os.unlink('beats')", "os.rmdir('python/__pycache__')", "open('python/x', 'w')"]
     replacing += ["open('python/__pycache__/x', 'w')", "os.chmod('.', 0o777)"]
-    assert {code: tried(1234, code) for code in writing + making + replacing} == dict.fromkeys(
+    assert {code: error_of(1234, code) for code in writing + making + replacing} == dict.fromkeys(
         writing + making + replacing, "PermissionError"
     )
-    assert {code: tried(NOBODY, code) for code in replacing} == dict.fromkeys(replacing, "PermissionError")
+    assert {code: error_of(NOBODY, code) for code in replacing} == dict.fromkeys(replacing, "PermissionError")
     run.process.terminate()
     run.wait()
 
 
-def test_no_text_of_a_file_that_is_not_theirs(runs: Runs, tmp_path: Path) -> None:
-    """Root reads what they put into the folder, and follows no link of theirs."""
+def test_no_link_of_an_admitted_user_is_followed(runs: Runs, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret of root")
     code = BEATING.format(30) + (
         f"import os; os.symlink({str(secret)!r}, os.environ['FTRUN_BEAT_DIR'] + '/fail-0')\n"
         "from ftrun_hooks._slot import own_slot; own_slot.words[9] |= 2; time.sleep(1); raise SystemExit(1)"
     )
-    run = runs.run(*SETPRIV, anybodys_python(), "-c", code, PYTHONPATH="")
+    run = runs.run(*SETPRIV, public_python(), "-c", code, PYTHONPATH="")
     assert "secret of root" not in run.log() + (run.run_dir / "events.jsonl").read_text()
 
 
 @pytest.mark.parametrize("rank", ["python", "another program"])
-def test_where_no_user_can_be_let_in_nobody_is_judged_by_beats(runs: Runs, rank: str) -> None:
-    """A file system in memory without access control lists: one line, and a given start timeout does not kill."""
+def test_without_access_control_lists_missing_heartbeats_do_not_count(runs: Runs, rank: str) -> None:
+    """One line says so, and a given start timeout does not end the job."""
     need_mounts()
-    python = (anybodys_python(), "-c", BEATING.format(100))
+    python = (public_python(), "-c", BEATING.format(100))
     words = [*SETPRIV, *(python if rank == "python" else ("sleep", "3"))]
     run = runs.run(
         *("--start-timeout", "500ms", "--max-restarts", "0", *words),
@@ -163,8 +161,7 @@ def test_where_no_user_can_be_let_in_nobody_is_judged_by_beats(runs: Runs, rank:
     assert run.stderr.count(problem["what"]) == 1
 
 
-def test_who_only_asks_gets_nothing_and_costs_little(runs: Runs) -> None:
-    """Another user who opens the request file all the time."""
+def test_requests_of_a_third_user_have_little_effect(runs: Runs) -> None:
     run = runs.start("sh", "-c", "echo $FTRUN_BEAT_DIR; exec sleep 60")
     folder = wait_for(lambda: run.stdout.strip(), "the beat folder")
     wait_for(lambda: run.named("spawned"), "the start")
@@ -173,14 +170,14 @@ def test_who_only_asks_gets_nothing_and_costs_little(runs: Runs) -> None:
         f"while time.monotonic() < until: os.close(os.open({folder + '/' + layout.REQUEST!r}, os.O_RDONLY))\n"
         f"os.open({folder + '/' + layout.BEATS!r}, os.O_RDWR)"
     )
-    before = spent(run.pid)
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "PermissionError" in asked.stderr
-    assert spent(run.pid) - before < 1.0, "seconds of processor time, where two thirds of a million ask"
+    before = cpu_time(run.pid)
+    requests = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "PermissionError" in requests.stderr
+    assert cpu_time(run.pid) - before < 1.0, "seconds, for hundreds of thousands of requests"
     run.process.terminate()
     run.wait()
 
 
-def spent(pid: int) -> float:
+def cpu_time(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

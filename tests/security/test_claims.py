@@ -1,28 +1,28 @@
-"""docs/security.md makes claims; this list has the tests of each."""
+"""The claims of docs/security.md, with the tests of each."""
 
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 TESTS: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = " ".join((TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8").split())
-# A part of a sentence of the page, and the tests that show it.
+# A part of a sentence of the page, and the tests that prove it.
 CLAIMS: Final = {
     "only the modules of the standard library that are on a written list": (
         "contracts/test_house.py::test_pid1_loads_only_what_is_written_down",
     ),
-    "lines of Python, all from this repository": ("security/test_small_root.py::test_it_is_as_small_as_the_page_says",),
-    "It listens on no socket": ("security/test_small_root.py::test_it_listens_nowhere",),
+    "lines of Python, all from this repository": (
+        "security/test_small_root.py::test_pid1_loads_as_few_lines_as_the_page_states",
+    ),
+    "It listens on no socket": ("security/test_small_root.py::test_pid1_listens_on_no_socket",),
     "The messages of a helper are bounded, and no message can end PID 1": (
         "pid1/test_clients.py::test_a_malformed_message_is_one_problem_that_names_the_helper",
         "host/test_helpers.py::test_a_large_output_is_read_in_bounded_parts",
     ),
     "no module from the working directory or from the command's `PYTHONPATH`": (
-        "security/test_other_users.py::test_no_module_of_the_users_gets_into_a_helper",
+        "security/test_other_users.py::test_a_helper_loads_no_module_of_the_user",
     ),
     "The run dir and the reports have mode 0700": (
-        "security/test_shared_folders.py::test_what_ftrun_makes_is_for_its_user_alone",
+        "security/test_shared_folders.py::test_files_of_ftrun_are_only_for_its_user",
     ),
     "If another user has taken that name, ftrun uses another": (
         "cli/test_network_run_dir.py::test_local_folder_of_another_user_is_not_used",
@@ -31,70 +31,67 @@ CLAIMS: Final = {
         "security/test_other_users.py::test_another_user_reaches_neither_processes_nor_files",
     ),
     "The control socket refuses other users": (
-        "security/test_other_users.py::test_a_socket_in_an_open_folder_is_for_its_user",
+        "security/test_other_users.py::test_a_socket_in_an_open_folder_is_only_for_its_user",
     ),
     "Processes of the command that became another user are ended like all others": (
         "security/test_other_users.py::test_as_pid_1_it_ends_a_tree_with_another_users_processes",
     ),
     "ranks of the other user give heartbeats, and their hangs are found": (
-        "security/test_changed_user.py::test_a_hang_of_such_a_rank_is_found_and_it_is_started_again",
+        "security/test_changed_user.py::test_a_hang_of_a_rank_of_another_user_is_found",
     ),
     "a third user can neither read, write, fill nor replace anything": (
-        "security/test_changed_user.py::test_only_the_users_of_the_tree_get_in",
+        "security/test_changed_user.py::test_only_users_of_the_tree_get_access",
     ),
     "ftrun follows no link that an admitted user puts there": (
-        "security/test_changed_user.py::test_no_text_of_a_file_that_is_not_theirs",
+        "security/test_changed_user.py::test_no_link_of_an_admitted_user_is_followed",
     ),
     "can wake ftrun at most twice a second": (
-        "security/test_changed_user.py::test_who_only_asks_gets_nothing_and_costs_little",
+        "security/test_changed_user.py::test_requests_of_a_third_user_have_little_effect",
     ),
     "missing heartbeats are not counted against any rank": (
-        "security/test_changed_user.py::test_where_no_user_can_be_let_in_nobody_is_judged_by_beats",
+        "security/test_changed_user.py::test_without_access_control_lists_missing_heartbeats_do_not_count",
     ),
     "ftrun writes nothing through a link, a pipe or a file with a second name": (
-        "security/test_shared_folders.py::test_a_state_is_saved_whatever_has_the_name_beside_it",
-        "security/test_shared_folders.py::test_records_go_to_no_file_of_others",
-        "security/test_shared_folders.py::test_records_go_to_no_file_with_a_second_name",
-        "security/test_shared_folders.py::test_a_note_of_phases_goes_where_it_should",
-        "security/test_shared_folders.py::test_samples_of_steps_go_to_no_file_of_others",
-        "security/test_shared_folders.py::test_a_report_is_written_through_no_link",
-        "security/test_shared_folders.py::test_files_of_a_report_replace_links",
+        "security/test_shared_folders.py::test_a_temporary_file_replaces_what_has_its_name",
+        "security/test_shared_folders.py::test_records_are_not_written_to_a_foreign_file",
+        "security/test_shared_folders.py::test_records_are_not_written_to_a_file_with_a_second_name",
+        "security/test_shared_folders.py::test_samples_of_steps_are_not_written_to_a_foreign_file",
+        "security/test_shared_folders.py::test_a_report_is_not_written_through_a_link",
         "helpers/test_mirror.py::test_nothing_is_written_through_a_link",
     ),
     "only if the link belongs to its own user or to root": (
-        "security/test_shared_folders.py::test_a_link_of_another_user_is_no_run_dir",
+        "security/test_shared_folders.py::test_a_link_of_another_user_is_not_a_run_dir",
         "security/test_shared_folders.py::test_the_termination_message_follows_no_link_of_another_user",
     ),
     "A `state.json` of another user, or one that all may write to, is set aside": (
-        "security/test_shared_folders.py::test_a_state_of_another_user_is_not_believed",
+        "security/test_shared_folders.py::test_a_state_of_another_user_is_not_trusted",
     ),
     "From a network disk ftrun copies only files of its own user": (
         "helpers/test_mirror.py::test_a_file_of_another_user_is_not_brought",
     ),
     "ftrun removes and uses only its own beat folder": (
-        "security/test_shared_folders.py::test_no_beat_folder_is_removed_but_ours",
-        "security/test_shared_folders.py::test_a_beat_folder_that_another_user_made_anew_is_not_used",
+        "security/test_shared_folders.py::test_only_own_beat_folders_are_removed",
+        "security/test_shared_folders.py::test_a_beat_folder_that_another_user_recreated_is_not_used",
     ),
     "reads the run dir of a hostile user without harm": (
-        "security/test_shared_folders.py::test_a_hostile_run_dir_is_told_in_plain_lines",
+        "security/test_shared_folders.py::test_ftctl_reads_a_hostile_run_dir_without_harm",
     ),
     "does not take it for a run dir of another user": (
-        "security/test_shared_folders.py::test_a_run_dir_is_whose_it_says",
+        "security/test_shared_folders.py::test_a_run_dir_belongs_to_the_user_in_its_name",
     ),
     "have no effect on a terminal, in a log, a record, a report, a page or a metric": (
-        "security/test_injection.py::test_stderr_has_no_line_of_another",
-        "security/test_injection.py::test_run_log_has_no_line_of_another",
-        "security/test_injection.py::test_a_record_is_a_line",
+        "security/test_injection.py::test_stderr_and_run_log_have_no_forged_line",
+        "security/test_injection.py::test_a_record_is_one_line",
         "security/test_injection.py::test_a_report_is_only_text",
         "security/test_injection.py::test_the_termination_message_is_one_object",
-        "security/test_injection.py::test_ftctl_shows_it",
-        "security/test_injection.py::test_a_page_of_the_timeline_holds_no_markup_of_others",
-        "security/test_injection.py::test_a_label_of_prometheus_is_what_it_was",
+        "security/test_injection.py::test_ftctl_prints_only_text",
+        "security/test_injection.py::test_the_page_of_the_timeline_has_no_foreign_markup",
+        "security/test_injection.py::test_a_label_of_prometheus_keeps_the_text",
         "views/test_page_browser.py::test_text_from_elsewhere_is_never_markup",
     ),
     "are replaced by `***`": (
-        "security/test_masking.py::test_a_secret_is_told_by_its_name",
-        "security/test_masking.py::test_nothing_of_it_is_left_in_a_run_dir",
+        "security/test_masking.py::test_a_secret_is_recognised_by_its_name",
+        "security/test_masking.py::test_no_secret_is_in_a_run_dir",
     ),
     "The secret of a group is in no command line, environment or record": (
         "security/test_other_users.py::test_a_secret_is_in_no_command_line_and_no_environment",
@@ -121,12 +118,8 @@ CLAIMS: Final = {
 }
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_the_page_makes_this_claim(claim: str) -> None:
-    assert claim in PAGE
-
-
-@pytest.mark.parametrize("name", sorted({name for names in CLAIMS.values() for name in names}))
-def test_a_test_of_a_claim_exists(name: str) -> None:
-    file, _, function = name.partition("::")
-    assert f"\ndef {function}(" in (TESTS / file).read_text(encoding="utf-8")
+def test_the_page_makes_the_claims_and_their_tests_exist() -> None:
+    assert [claim for claim in CLAIMS if claim not in PAGE] == []
+    for name in {name for names in CLAIMS.values() for name in names}:
+        file, _, function = name.partition("::")
+        assert f"\ndef {function}(" in (TESTS / file).read_text(encoding="utf-8"), name

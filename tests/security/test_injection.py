@@ -1,4 +1,4 @@
-"""Names and texts of others, with all that acts on a terminal, a log, a browser or Prometheus: shown, not acted on."""
+"""Foreign names and texts that would act on a terminal, a log, a browser or Prometheus are only displayed."""
 
 import json
 import os
@@ -33,7 +33,7 @@ with ft.section(nasty, timeout="300ms"):
 
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run that hung, and failed in the start after it, with such a name wherever there is one."""
+    """A run that hung and then failed, with that text in every name."""
     runs = Runs(tmp_path_factory.mktemp("hung"))
     place = runs.folder / "saved"
     place.mkdir()
@@ -47,49 +47,41 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     runs.end()
 
 
-def plain(text: str) -> None:
-    """Lines, and nothing in them that acts."""
+def assert_plain(text: str) -> None:
+    """Printable lines only."""
     assert [c for c in text.replace("\n", "") if not c.isprintable()] == []
 
 
-def test_all_of_it_happened(hung: Run) -> None:
+def test_stderr_and_run_log_have_no_forged_line(hung: Run) -> None:
     assert hung.process.returncode == 1, hung.log()
+    text = (hung.run_dir.parent / "stderr-0").read_bytes().decode().split("Traceback")[0]  # Python wrote the traceback
+    log = (hung.run_dir / "run.log").read_bytes().decode()
+    assert_plain(text + log)
+    assert all(line.startswith("[ftrun] ") and not line.startswith("[ftrun] forged") for line in text.splitlines())
+    assert not [line for line in log.splitlines() if "forged" in line[:40]]
+
+
+def test_a_record_is_one_line(hung: Run) -> None:
+    content = (hung.run_dir / "events.jsonl").read_bytes()
+    assert content.isascii()
+    assert [json.loads(line)["schema"] for line in content.splitlines()] == [1] * len(hung.records)
+    assert hung.order.count("ended") == 1
     assert hung.named("hang")[0]["section"].startswith("\x1b[2J")
     assert NASTY in hung.named("started")[0]["command"]
     assert NASTY in hung.state["last_checkpoint"]
     assert hung.named("exited")[-1]["why"].startswith("ValueError: ?[2J?]0;x?")
 
 
-def test_stderr_has_no_line_of_another(hung: Run) -> None:
-    ours = (hung.run_dir.parent / "stderr-0").read_bytes().decode().split("Traceback")[0]  # that is Python's own
-    plain(ours)
-    assert [line for line in ours.splitlines() if not line.startswith("[ftrun] ")] == []
-    assert not any(line.startswith("[ftrun] forged") for line in ours.splitlines())
-
-
-def test_run_log_has_no_line_of_another(hung: Run) -> None:
-    text = (hung.run_dir / "run.log").read_bytes().decode()
-    plain(text)
-    assert [line for line in text.splitlines() if "forged" in line[:40]] == []
-
-
-def test_a_record_is_a_line(hung: Run) -> None:
-    content = (hung.run_dir / "events.jsonl").read_bytes()
-    assert content.isascii()
-    assert [json.loads(line)["schema"] for line in content.splitlines()] == [1] * len(hung.records)
-    assert hung.order.count("ended") == 1
-
-
 def test_a_report_is_only_text(hung: Run) -> None:
     folder = hung.run_dir / "reports" / "attempt-1"
     text = (folder / "report.md").read_bytes().decode()
-    plain(text)
+    assert_plain(text)
     page = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
     assert "forged" in page
     assert "<img" not in page
     assert "<p>[ftrun]" not in page
     for path in folder.glob("stacks/*"):
-        plain(path.read_bytes().decode())
+        assert_plain(path.read_bytes().decode())
     assert (folder / "report.json").read_bytes().isascii()
 
 
@@ -101,21 +93,21 @@ def test_the_termination_message_is_one_object(hung: Run) -> None:
 
 
 @pytest.mark.parametrize("words", ["status", "events", "report 1"])
-def test_ftctl_shows_it(hung: Run, words: str) -> None:
+def test_ftctl_prints_only_text(hung: Run, words: str) -> None:
     program = [sys.executable, str(HOUSE / "bin" / "ftctl"), *words.split(), "--run-dir", str(hung.run_dir)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
-    plain(done.stdout)
+    assert_plain(done.stdout)
     assert done.stderr == ""
 
 
-def test_a_page_of_the_timeline_holds_no_markup_of_others(hung: Run) -> None:
+def test_the_page_of_the_timeline_has_no_foreign_markup(hung: Run) -> None:
     page = html.render(history.read(str(hung.run_dir)))
-    plain(page)
+    assert_plain(page)
     assert "forged" in page
     assert "<img" not in page
 
 
-def test_a_label_of_prometheus_is_what_it_was(tmp_path: Path) -> None:
+def test_a_label_of_prometheus_keeps_the_text(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()
     device = {"id": NASTY, "name": NASTY, "util": 1, "memory_used": 2, "memory_total": 3, "power": None}
     (tmp_path / "devices.json").write_text(json.dumps({"mono": 1.0, "devices": [device]}))
@@ -128,10 +120,10 @@ def test_a_label_of_prometheus_is_what_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("--run-dir", "/proc/{}"), ("--", "/nowhere/{}"), ("--config", "/nowhere/{}"), ("--{}",)]
 )
-def test_what_cannot_be_is_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_error_message_is_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
     program = [sys.executable, str(HOUSE / "bin" / "ftrun"), *(word.format(NASTY) for word in words), "true"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode in (2, 127)
     assert done.stderr.count("\n") == 1
-    plain(done.stderr)
+    assert_plain(done.stderr)

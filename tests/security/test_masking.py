@@ -1,4 +1,4 @@
-"""Secrets in command lines are not written down."""
+"""Secrets in command lines are replaced by `***`."""
 
 import json
 import os
@@ -71,7 +71,7 @@ SHOWN = (
 
 
 @pytest.mark.parametrize("words", NAMED, ids=lambda words: words[-1])
-def test_a_secret_is_told_by_its_name(words: tuple[str, ...]) -> None:
+def test_a_secret_is_recognised_by_its_name(words: tuple[str, ...]) -> None:
     given = [word.replace("V", VALUE) for word in ("train", *words, "--lr", "0.1")]
     for found in (" ".join(redact_command(given)), redact(" ".join(given))):
         assert VALUE not in found
@@ -81,19 +81,16 @@ def test_a_secret_is_told_by_its_name(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("word", SHOWN)
-def test_what_is_no_secret_is_shown(word: str) -> None:
+def test_other_values_are_unchanged(word: str) -> None:
     assert redact_command(["--auth=x", word]) == ["--auth=***", word]
     assert redact(word) == word
-
-
-def test_an_option_follows_a_flag() -> None:
     for words in (["--use-auth", "--lr", "1"], ["--use-auth-token", "train.py"], ["--pad-token", "x"]):
-        assert redact_command(words) == words
+        assert redact_command(words) == words, "the option after a flag is not its value"
         assert redact(" ".join(words)) == " ".join(words)
 
 
 @given(st.lists(st.text()))
-def test_any_words(words: list[str]) -> None:
+def test_any_command_line_is_accepted(words: list[str]) -> None:
     assert len(redact_command(words)) == len(words)
     redact(" ".join(words))
 
@@ -101,12 +98,12 @@ def test_any_words(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "TOKEN", "apiKey", "SECRET", "DB_PASSWD", "COOKIE", "X_AUTH", "CREDENTIALS"]
 )
-def test_names(name: str) -> None:
+def test_the_name_of_a_secret_is_recognised(name: str) -> None:
     assert is_secret(name)
 
 
-def test_nothing_of_it_is_left_in_a_run_dir(runs: Runs, tmp_path: Path) -> None:
-    """Not of the command line, that of its children, nor of the environment: of a hang, with all that is collected."""
+def test_no_secret_is_in_a_run_dir(runs: Runs, tmp_path: Path) -> None:
+    """Of the command line, that of its children or the environment, after a hang with its report."""
     script = f'{sys.executable} -c "import time; time.sleep(60)" --api-key {VALUE} & exec "$@"'
     words = (*FTHANG, "sleep", "--after", "2", "--steps", "9", "--step-time", "10ms", "--checkpoint-dir", str(tmp_path))
     run = runs.run(
@@ -123,7 +120,7 @@ def test_nothing_of_it_is_left_in_a_run_dir(runs: Runs, tmp_path: Path) -> None:
     assert any(MASK in word for word in run.named("started")[0]["command"])
     assert "false --token ***" in json.dumps(run.named("problem"))
     assert {"events.jsonl", "state.json", "report.md", "run.log"} <= {path.name for path in files}
-    told = {**{str(path): path.read_bytes() for path in files}, "stderr": run.stderr.encode()}
-    told["verdict"] = json.dumps(runs.verdict).encode()
-    assert [name for name, content in told.items() if VALUE.encode() in content] == []
+    found = {**{str(path): path.read_bytes() for path in files}, "stderr": run.stderr.encode()}
+    found["verdict"] = json.dumps(runs.verdict).encode()
+    assert [name for name, content in found.items() if VALUE.encode() in content] == []
     assert os.listdir(tmp_path)

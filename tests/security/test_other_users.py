@@ -1,4 +1,4 @@
-"""A hostile process of another user in the same container, and what reaches ftrun from it: nothing."""
+"""A hostile process of another user in the same container has no effect on ftrun."""
 
 import json
 import os
@@ -13,11 +13,11 @@ import pytest
 from ftrun.messages import operator
 from support.hostile import needs_root, nobody
 from support.hostile import shared as shared
-from support.runs import HOUSE, PID1, Runs, need_pid1, python, wait_for
+from support.runs import HOUSE, PID1, Runs, descendants, need_pid1, python, wait_for
 from support.runs import runs as runs
 
 pytestmark = needs_root
-HANDS = """
+ATTEMPTS = """
 pids, folder, beats = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 libc = ctypes.CDLL(None, use_errno=True)
 def tried(what, call):
@@ -51,53 +51,46 @@ print("done")
 """
 
 
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [found for word in text.split() for found in (int(word), *children(int(word)))]
-
-
 def test_another_user_reaches_neither_processes_nor_files(runs: Runs) -> None:
-    """With a run dir in a temp folder that all may write to, as by default."""
-    place = Path("/tmp") / f"ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
+    """The run dir is in a temp folder that all may write to, as by default."""
+    run_dir = Path("/tmp") / f"ftrun-{os.getuid()}-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         run = runs.start(
             *python(
                 "import os, time\nft.beat(1); print(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
                 "while True: time.sleep(0.05); ft.beat()"
             ),
-            run_dir=place,
+            run_dir=run_dir,
         )
         run.until("first_beat")
-        wait_for((place / "ftctl.sock").exists, "the control channel")
+        wait_for((run_dir / "ftctl.sock").exists, "the control channel")
         beats = wait_for(lambda: run.stdout.strip(), "the beat folder")
-        pids = [run.pid, *children(run.pid)]
+        pids = [run.pid, *descendants(run.pid)]
         assert len(pids) >= 3  # itself, the command, a helper
-        assert nobody(HANDS, json.dumps(pids), place, beats) == "done\n"
+        assert nobody(ATTEMPTS, json.dumps(pids), run_dir, beats) == "done\n"
         os.kill(run.pid, signal.SIGTERM)
         assert run.wait() == 143
     finally:
         runs.end()
-        for name in place.glob("*"):
+        for name in run_dir.glob("*"):
             name.unlink()
-        place.rmdir()
+        run_dir.rmdir()
 
 
-def test_a_socket_in_an_open_folder_is_for_its_user(runs: Runs, shared: Path) -> None:
-    """Also where the folder is everybody's: its own mode keeps others out."""
+def test_a_socket_in_an_open_folder_is_only_for_its_user(runs: Runs, shared: Path) -> None:
     run = runs.start("sleep", "60", run_dir=shared)
     wait_for((shared / operator.SOCKET).exists, "the control channel")
-    said = nobody(
+    output = nobody(
         "try:\n    socket.socket(socket.AF_UNIX).connect(sys.argv[1])\nexcept PermissionError:\n    print('refused')",
         shared / operator.SOCKET,
     )
-    assert said == "refused\n"
+    assert output == "refused\n"
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 143
 
 
-def test_a_marker_of_ours_makes_nobody_ours(runs: Runs, tmp_path: Path) -> None:
-    """Another user's process with the beat folder in its environment, beside an ftrun that ends its tree, is left alone
-    by it, as it is none of its own."""
+def test_a_foreign_process_with_the_marker_in_its_environment_is_not_ended(runs: Runs) -> None:
+    """It is not a descendant of ftrun."""
     run = runs.start("sh", "-c", "echo $FTRUN_BEAT_DIR; exec sleep 60")
     beats = wait_for(lambda: run.stdout.strip(), "the beat folder")
     with subprocess.Popen(["sleep", "60"], env={"FTRUN_BEAT_DIR": beats, "PATH": "/usr/bin:/bin"}, user=65534) as other:
@@ -108,12 +101,11 @@ def test_a_marker_of_ours_makes_nobody_ours(runs: Runs, tmp_path: Path) -> None:
 
 
 def test_as_pid_1_it_ends_a_tree_with_another_users_processes(runs: Runs) -> None:
-    """Root's ftrun ends what it started as whom it became: nothing survives by a setuid."""
     need_pid1()
     code = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.setuid(65534); print('up', flush=True)\n"
     run = runs.start("--stop-grace", "100ms", *python(code + "time.sleep(600)"), prefix=PID1)
     wait_for(lambda: "up" in run.stdout, "the command")
-    (within,) = children(run.pid)[:1]
+    (within,) = descendants(run.pid)[:1]
     os.kill(within, signal.SIGTERM)
     assert run.wait() == 137
     assert runs.living() == []
@@ -128,7 +120,7 @@ def test_a_secret_is_in_no_command_line_and_no_environment(runs: Runs, tmp_path:
     options = ["--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{port}"]
     run = runs.start(*options, "--group-secret-file", str(secret), "true")
     wait_for((runs.run_dir / operator.SOCKET).exists, "the messenger")
-    for pid in (run.pid, *children(run.pid)):
+    for pid in (run.pid, *descendants(run.pid)):
         for name in ("cmdline", "environ"):
             assert secret.read_bytes() not in Path(f"/proc/{pid}/{name}").read_bytes()
     os.kill(run.pid, signal.SIGTERM)
@@ -141,8 +133,8 @@ SHADOWS = ("json", "select", "struct", "zmq", "traceback", "ftrun", "ftrun_hooks
 
 
 @pytest.mark.parametrize("by", ["working directory", "PYTHONPATH"])
-def test_no_module_of_the_users_gets_into_a_helper(runs: Runs, tmp_path: Path, by: str) -> None:
-    """Nor from the working directory into PID 1.  Whoever sets PYTHONPATH for PID 1 itself is trusted."""
+def test_a_helper_loads_no_module_of_the_user(runs: Runs, tmp_path: Path, by: str) -> None:
+    """Nor does PID 1 from the working directory.  PYTHONPATH of PID 1 itself is trusted."""
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'a').write('{name}\\n')\n")
     script = (

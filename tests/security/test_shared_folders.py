@@ -1,4 +1,4 @@
-"""Run dirs in folders that others may write to: what they put there is not written through, waited for or believed.
+"""Run dirs in folders that others may write to: ftrun does not write through, wait for or trust their files.
 
 The hostile user is real (setuid), and the folder has no sticky bit, so that no setting of the kernel helps.
 """
@@ -35,46 +35,54 @@ PUT: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def whole(folder: Path) -> bool:
-    """Whether nothing in it has changed, come or gone."""
+def is_unchanged(folder: Path) -> bool:
+    """Whether `precious` is as it was made."""
     return [one.name for one in folder.iterdir()] == ["file"] and (folder / "file").read_text() == "precious"
 
 
 @pytest.mark.parametrize("put", PUT)
-def test_a_state_is_saved_whatever_has_the_name_beside_it(runs: Runs, shared: Path, precious: Path, put: str) -> None:
+def test_a_temporary_file_replaces_what_has_its_name(runs: Runs, shared: Path, precious: Path, put: str) -> None:
+    """Of the state, and of the progress of the phases, whose run dirs are in the shared folder."""
     PUT[put](shared / "state.json.new", precious / "file")
     run = runs.run("true", run_dir=shared)
     assert run.process.returncode == 0
     assert run.state["ended"] is True
     assert (shared / "state.json").stat().st_uid == os.getuid()
-    assert whole(precious)
+    PUT[put](shared / "phases.json.new", precious / "file")
+    config = runs.folder / "config.toml"
+    config.write_text('[[phase]]\nname = "one"\ncommand = ["false"]\n')
+    assert runs.run("--config", str(config), run_dir=shared).process.returncode == 1
+    assert json.loads((shared / "phases.json").read_bytes())["phases"][0]["succeeded"] is False
+    assert is_unchanged(precious)
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "run.log"])
 @pytest.mark.parametrize("put", PUT)
-def test_records_go_to_no_file_of_others(runs: Runs, shared: Path, precious: Path, put: str, name: str) -> None:
+def test_records_are_not_written_to_a_foreign_file(
+    runs: Runs, shared: Path, precious: Path, put: str, name: str
+) -> None:
     PUT[put](shared / name, precious / "file")
     run = runs.run("true", run_dir=shared)
     assert run.process.returncode == 2
     assert run.stderr.startswith(f"ftrun: run dir {shared}: ")
     assert run.stderr.count("\n") == 1
-    assert whole(precious)
+    assert is_unchanged(precious)
 
 
-def test_records_go_to_no_file_with_a_second_name(runs: Runs, shared: Path, precious: Path) -> None:
-    os.link(precious / "file", shared / "events.jsonl")  # fs.protected_hardlinks, where it is on, lets only root do it
+def test_records_are_not_written_to_a_file_with_a_second_name(runs: Runs, shared: Path, precious: Path) -> None:
+    os.link(precious / "file", shared / "events.jsonl")  # with fs.protected_hardlinks only root may do that
     run = runs.run("true", run_dir=shared)
     assert run.stderr == f"ftrun: run dir {shared}: events.jsonl has other names\n"
-    assert whole(precious)
+    assert is_unchanged(precious)
 
 
-def test_a_link_of_another_user_is_no_run_dir(runs: Runs, shared: Path, precious: Path) -> None:
+def test_a_link_of_another_user_is_not_a_run_dir(runs: Runs, shared: Path, precious: Path) -> None:
     link(shared / "run", precious)
     assert runs.run("true", run_dir=shared / "run").process.returncode == 2
-    assert whole(precious)
+    assert is_unchanged(precious)
     (shared / "own").symlink_to(runs.folder / "elsewhere")
     (runs.folder / "elsewhere").mkdir()
-    assert runs.run("true", run_dir=shared / "own").process.returncode == 0  # ours leads where we want
+    assert runs.run("true", run_dir=shared / "own").process.returncode == 0  # an own link is followed
 
 
 @pytest.fixture
@@ -85,7 +93,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def forged(runs: Runs, beat_dir: Path, victim: int) -> str:
-    """A state as ftrun writes it, that asks the next one for things that its author may not do."""
+    """A state in the format of ftrun, which asks the next ftrun for what its author may not do."""
     runs.run("true", run_dir=runs.folder / "model")
     state = json.loads((runs.folder / "model" / "state.json").read_bytes())
     start = int(Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[19])
@@ -110,7 +118,7 @@ def ours_that_all_may_write(shared: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("how", [theirs, theirs_by_a_link, ours_that_all_may_write])
-def test_a_state_of_another_user_is_not_believed(
+def test_a_state_of_another_user_is_not_trusted(
     runs: Runs,
     shared: Path,
     precious: Path,
@@ -120,16 +128,15 @@ def test_a_state_of_another_user_is_not_believed(
     link(shared / "ftrun-beats-x", precious)
     how(shared, forged(runs, shared / "ftrun-beats-x", sleeper.pid))
     run = runs.run("sh", "-c", "echo start $MA_PROC_START_CNT preload $LD_PRELOAD", run_dir=shared)
-    assert run.stdout == "start 1 preload\n"  # nothing in the environment is theirs
-    assert state_of(sleeper.pid) == "S"  # no process of theirs to choose is ended
-    assert whole(precious)  # no folder of theirs to choose is emptied
+    assert run.stdout == "start 1 preload\n"  # it sets nothing in the environment
+    assert state_of(sleeper.pid) == "S"  # it ends no process
+    assert is_unchanged(precious)  # it empties no folder
     assert "all counts start again from zero" in run.stderr
     assert len(list(shared.glob("state.json.corrupt-*"))) == 1
 
 
-@needs_root
-def test_a_run_dir_of_an_earlier_container_goes_on_under_another_user(runs: Runs) -> None:
-    """Nobody else can have put anything into it: a pod of another user had the volume, or a snapshot links to it."""
+def test_a_run_dir_of_an_earlier_container_of_another_user_is_continued(runs: Runs) -> None:
+    """No other user may write to it: a pod of another user had the volume, or a snapshot links to it."""
     first = runs.run("true")
     for name in ("events.jsonl", "run.log", "state.json"):
         os.chown(first.run_dir / name, 1000, 1000)
@@ -138,10 +145,10 @@ def test_a_run_dir_of_an_earlier_container_goes_on_under_another_user(runs: Runs
     assert (run.wait(), run.stdout) == (0, "start 2\n"), run.log()
 
 
-def test_no_beat_folder_is_removed_but_ours(shared: Path, precious: Path) -> None:
+def test_only_own_beat_folders_are_removed(shared: Path, precious: Path) -> None:
     link(shared / "ftrun-beats-a", precious)
     beat_folders.remove(str(shared / "ftrun-beats-a"))
-    assert whole(precious)
+    assert is_unchanged(precious)
     nobody("os.mkdir(sys.argv[1]); os.symlink(sys.argv[2], sys.argv[1] + '/to')", shared / "ftrun-beats-b", precious)
     beat_folders.remove(str(shared / "ftrun-beats-b"))
     assert (shared / "ftrun-beats-b" / "to").is_symlink()
@@ -150,77 +157,67 @@ def test_no_beat_folder_is_removed_but_ours(shared: Path, precious: Path) -> Non
     (shared / "ftrun-beats-c" / "deep" / "er").mkdir(parents=True)
     beat_folders.remove(str(shared / "ftrun-beats-c"))
     assert not (shared / "ftrun-beats-c").exists()
-    assert whole(precious)
+    assert is_unchanged(precious)
 
 
-def test_a_beat_folder_that_another_user_made_anew_is_not_used(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beat_folder_that_another_user_recreated_is_not_used(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ftrun.host.mounts.memory_folders", lambda: [str(shared)])
     made = beats.create()
     try:
-        beat_folders.remove(made.path)  # a command empties the memory file system, and somebody is faster than we
+        beat_folders.remove(
+            made.path
+        )  # the command empties the memory file system, and another user is faster than ftrun
         nobody("os.mkdir(sys.argv[1])", made.path)
         made.reset()
         assert os.listdir(made.path) == []
-        assert not made.is_own  # so it is not on PYTHONPATH
+        assert not made.is_own, "so it is not on PYTHONPATH"
         assert "cannot receive heartbeats" in made.problems[-1]
     finally:
         made.close()
 
 
-@pytest.mark.parametrize("put", ["a link", "a pipe"])
-def test_a_note_of_phases_goes_where_it_should(runs: Runs, shared: Path, precious: Path, put: str) -> None:
-    PUT[put](shared / "phases.json.new", precious / "file")
-    config = runs.folder / "config.toml"
-    config.write_text('[[phase]]\nname = "one"\ncommand = ["false"]\n')
-    assert runs.run("--config", str(config), run_dir=shared).process.returncode == 1
-    assert json.loads((shared / "phases.json").read_bytes())["phases"][0]["succeeded"] is False
-    assert whole(precious)
-
-
 @pytest.mark.parametrize("name", ["reports", "reports/attempt-1", "reports/attempt-1/stacks"])
-def test_a_report_is_written_through_no_link(shared: Path, precious: Path, name: str) -> None:
+def test_a_report_is_not_written_through_a_link(shared: Path, precious: Path, name: str) -> None:
     nobody("os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)", shared / name)
     link(shared / name, precious)
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
         Folder(str(shared), 1).write("# report", {}, {1: "stack"})
-    assert whole(precious)
-
-
-def test_files_of_a_report_replace_links(shared: Path, precious: Path) -> None:
-    nobody("os.makedirs(sys.argv[1])", shared / "reports" / "attempt-1")
+    nobody(
+        "os.unlink(sys.argv[1]); os.makedirs(sys.argv[2], exist_ok=True)", shared / name, shared / "reports/attempt-1"
+    )
     link(shared / "reports" / "attempt-1" / "report.md.new", precious / "file")
     folder = Folder(str(shared), 1)
     folder.write("# report", {}, {1: "stack"})
     assert Path(folder.report).read_text() == "# report"
-    assert whole(precious)
+    assert is_unchanged(precious)
 
 
 @pytest.mark.parametrize("put", ["a link", "a pipe"])
-def test_samples_of_steps_go_to_no_file_of_others(
+def test_samples_of_steps_are_not_written_to_a_foreign_file(
     shared: Path, precious: Path, put: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PUT[put](shared / "steps.jsonl", precious / "file")
     monkeypatch.chdir(shared)
     monkeypatch.setattr(steps, "_slots", lambda beat_dir: [[2] * at.SLOT_WORDS])
-    told: list[str] = []
+    problems: list[str] = []
     lines = Lines(messenger.EVENTS)
-    monkeypatch.setattr(lines, "problem", told.append)
+    monkeypatch.setattr(lines, "problem", problems.append)
     sampled = steps.Steps("/nowhere", lines)
     sampled.attempt = 1
     sampled.record(sampled.due)
-    assert len(told) == 1
-    assert whole(precious)
+    assert len(problems) == 1
+    assert is_unchanged(precious)
 
 
 @pytest.mark.parametrize("put", ["a link", "a pipe"])
 def test_the_termination_message_follows_no_link_of_another_user(shared: Path, precious: Path, put: str) -> None:
     PUT[put](shared / "log", precious / "file")
-    write_message(str(shared / "log"), b"said")
-    assert whole(precious)
+    write_message(str(shared / "log"), b"text")
+    assert is_unchanged(precious)
     (shared / "own").symlink_to(shared / "target")
     (shared / "target").touch()
-    write_message(str(shared / "own"), b"said")
-    assert (shared / "target").read_bytes() == b"said"
+    write_message(str(shared / "own"), b"text")
+    assert (shared / "target").read_bytes() == b"text"
 
 
 def found(folder: Path) -> dict[str, int]:
@@ -232,7 +229,7 @@ BEATS = "stat -c %a-%n $FTRUN_BEAT_DIR $FTRUN_BEAT_DIR/*"
 
 
 @pytest.mark.parametrize("umask", [0, 0o77])
-def test_what_ftrun_makes_is_for_its_user_alone(runs: Runs, shared: Path, umask: int) -> None:
+def test_files_of_ftrun_are_only_for_its_user(runs: Runs, shared: Path, umask: int) -> None:
     work = f"{BEATS}; exec {' '.join(HANG)} --checkpoint-dir {runs.folder}"
     script = f'umask {umask:o}; exec "$@"'
     run = runs.run(
@@ -270,7 +267,7 @@ def test_a_file_is_replaced_atomically_and_not_through_a_link(shared: Path, prec
     assert not (shared / "folder.new").exists()
 
 
-def test_a_file_of_ours_is_read_only_if_it_is(shared: Path) -> None:
+def test_only_own_files_are_read(shared: Path) -> None:
     folder = os.open(shared, os.O_RDONLY)
     try:
         assert safe_files.read("none", 10, folder) is None
@@ -285,11 +282,10 @@ def test_a_file_of_ours_is_read_only_if_it_is(shared: Path) -> None:
         os.close(folder)
 
 
-# --- what is looked at ------------------------------------------------------------------------------------------------
+# --- reading run dirs -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_dir_is_whose_it_says(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user cannot make one that is found as ours."""
+def test_a_run_dir_belongs_to_the_user_in_its_name(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody("os.mkdir(sys.argv[1]); open(sys.argv[1] + '/events.jsonl', 'w')", shared / "ftrun-0-1-abc")
     monkeypatch.setenv("TMPDIR", str(shared))
     assert rundir._run_dirs_in_temp() == []
@@ -301,8 +297,8 @@ NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\u2028"
 
 
 @pytest.mark.parametrize("verb", ["status", "events", "report", "timeline", "stacks", "stop"])
-def test_a_hostile_run_dir_is_told_in_plain_lines(shared: Path, verb: str) -> None:
-    """Root looks at the run dir of another user: pipes, links, huge files and escapes."""
+def test_ftctl_reads_a_hostile_run_dir_without_harm(shared: Path, verb: str) -> None:
+    """It has pipes, links, huge files and terminal control sequences."""
     nobody(
         "d = sys.argv[1]; os.mkdir(d); os.makedirs(d + '/reports/attempt-1'); os.mkfifo(d + '/state.json')\n"
         "bad = json.loads(sys.argv[2])\n"

@@ -1,4 +1,4 @@
-"""What runs as PID 1, perhaps as root, is small and hears nobody."""
+"""PID 1, which may run as root, is small and listens on no socket."""
 
 import os
 import re
@@ -22,24 +22,24 @@ print(code, *ours, sep="\\n")
 """
 
 
-def test_it_is_as_small_as_the_page_says(tmp_path: Path) -> None:
-    """All of it that is loaded over a hang, a restart and a failure."""
+def test_pid1_loads_as_few_lines_as_the_page_states(tmp_path: Path) -> None:
+    """During a hang, a restart and a failure."""
     code = "if ft.attempt().is_restart: raise ValueError\nimport time\nft.beat(1); time.sleep(60)"
     options = ["--run-dir", str(tmp_path / "run"), "--hang-timeout", "200ms"]
     environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor:{HOUSE}/hooks"}
-    words = [sys.executable, "-c", LOADED, *options, *python(code)]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    command = [sys.executable, "-c", LOADED, *options, *python(code)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
     code, *files = done.stdout.splitlines()
     assert code == "1"
     lines = sum(Path(file).read_text().count("\n") for file in files)
-    told = re.search(r"under ([\d,]+) lines of Python", PAGE)
-    assert told is not None
-    most = int(told[1].replace(",", ""))
+    stated = re.search(r"under ([\d,]+) lines of Python", PAGE)
+    assert stated is not None
+    most = int(stated[1].replace(",", ""))
     assert most - 1500 < lines < most
 
 
-def test_it_listens_nowhere(runs: Runs) -> None:
-    """All that listens is a helper; it has pipes and nameless pairs of sockets to those, and records."""
+def test_pid1_listens_on_no_socket(runs: Runs) -> None:
+    """It has only unnamed pairs of sockets to its helpers, which listen."""
     run = runs.start("--metrics", "127.0.0.1:0", "sleep", "60")
     run.until("listening")
     wait_for((runs.run_dir / operator.SOCKET).exists, "the control channel")

@@ -1,7 +1,7 @@
-"""What PID 1 does for captured output and nothing else: `capturing.py RUN_DIR ATTEMPTS COMMAND...`.
+"""The part of PID 1 that captures output: `capturing.py RUN_DIR ATTEMPTS COMMAND...`.
 
-RUN_DIR/said has what the helper said, one JSON object a line, RUN_DIR/pid its pid, RUN_DIR/log its stderr.  After each
-attempt but the first it is asked for its last lines.  The exit code is that of the last attempt, or 128 + n.
+RUN_DIR/messages has the messages of the helper, one JSON object a line, RUN_DIR/pid its pid, RUN_DIR/log its stderr.
+After each attempt the helper is asked for its last lines.  The exit code is that of the last attempt, or 128 + n.
 """
 
 import json
@@ -31,11 +31,11 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
     log = os.open(f"{run_dir}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
     helpers = Helpers(poll, log)
     helpers.add(HELPER, *captured.arguments(run_dir), passed=captured.descriptors, lasting=True)
-    said = open(f"{run_dir}/said", "a", buffering=1)  # noqa: SIM115
+    received = open(f"{run_dir}/messages", "a", buffering=1)  # noqa: SIM115
     code = running = 0
 
     def turn() -> list[messages.Event]:
-        """One turn of the loop: what the helper said."""
+        """One turn of the loop; returns the messages of the helper."""
         nonlocal code, running
         due = helpers.deadline
         ready = {fd for fd, _ in poll.poll(None if due is None else 1000 * max(0.0, due - time.monotonic()) + 1)}
@@ -55,7 +55,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
         for _, line in helpers.read_lines(ready, now):
             assert line is not None
             message = messages.EVENTS.load(line)
-            print(line.decode("ascii"), file=said)
+            print(line.decode("ascii"), file=received)
             found.append(message)
             if isinstance(message, messages.Broken):
                 captured.reader_closed(message.stream)
@@ -76,7 +76,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
     captured.close_writers()
     finished = helpers.finish(HELPER, float(os.environ.get(EXIT_HOOKS, 5.0)))
     captured.close_readers()
-    print(json.dumps({"event": "finished", "well": finished}), file=said)
+    print(json.dumps({"event": "finished", "well": finished}), file=received)
     helpers.close()
     return code if code >= 0 else 128 - code
 

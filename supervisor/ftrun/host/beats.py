@@ -295,14 +295,11 @@ class Beats:
         row = words[slot : slot + at.SLOT_WORDS].tolist()
         for _ in range(4):
             if row[at.SEQUENCE] % 2 == 0 and words[slot + at.SEQUENCE] == row[at.SEQUENCE]:
+                sections = beat_slots.sections(row)
                 break
             row = words[slot : slot + at.SLOT_WORDS].tolist()
         else:  # its writer was stopped in the middle: the previously read sections are still valid
-            if before is not None:
-                row[at.DEPTH] = 0
-        sections = (
-            before.sections if before and row[at.SEQUENCE] % 2 else beat_slots.sections(row) if row[at.DEPTH] else ()
-        )
+            sections = before.sections if before else ()
         if not beat_slots.has_plausible_times(row, now):
             self._problem(slot, f"beat slot of rank {row[at.RANK]} contains a time in the future; ftrun ignores it")
             return None
