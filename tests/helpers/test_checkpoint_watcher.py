@@ -1,6 +1,6 @@
-"""The watch helper on real files: what counts, and what does not.
+"""The checkpoint watcher with real files: what counts as saved, and what does not.
 
-That something is *not* told is shown by something that is told later: all that was due before has been told by then.
+That something is *not* reported is shown by a later report: all that was due before has been reported by then.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """In a folder of its own, with relative globs.  Nothing in these tests is a problem."""
+    """In a folder of its own, with relative globs.  No problem is expected."""
     started: list[Watcher] = []
 
     def call(*globs: str) -> Both:
@@ -41,26 +41,30 @@ def start(tmp_path: Path) -> Iterator[Start]:
             assert watcher.problems == []
 
 
-def test_what_exists_at_the_start_is_not_progress(start: Start, out: Path) -> None:
+def test_an_existing_file_does_not_count_even_if_it_is_read(start: Start, out: Path) -> None:
     (out / "old.pt").write_text("x")
     (out / "checkpoint-1").mkdir()
     (out / "checkpoint-1" / "state.pt").write_text("x")
     both = start("out/*.pt", "out/*/*.pt", "out/checkpoint-*")
-    assert both.hearing.lines == both.looking.lines == [{"event": "ready"}]
+    assert both.notified.lines == both.listing.lines == [{"event": "ready"}]
     put(out / "new.pt")
     both.saved(out / "new.pt")
-    both.rest(out)
+    with (out / "old.pt").open():
+        pass
+    os.utime(out / "old.pt", (1, 1))
+    (out / "old.pt").chmod(0o600)
+    both.settle(out)
     assert both.paths == [str(out / "new.pt"), str(out / "later-0.pt")]
-    assert isinstance(both.hearing.saved(out / "new.pt")["mono"], float)
+    assert isinstance(both.notified.saved(out / "new.pt")["mono"], float)
 
 
-def test_renamed_in_counts_at_once_and_each_time(start: Start, out: Path) -> None:
+def test_a_file_renamed_into_place_counts_at_once_and_each_time(start: Start, out: Path) -> None:
     put(out / "last.pt", "1")
     both = start(f"{out}/last.pt", f"{out}/best-*.pt")
     for number in (1, 2):
         put(out / "last.pt", f"2{number}")
         put(out / "best-1.pt", f"2{number}")
-        assert both.hearing.saved(out / "last.pt", number)["renamed"]
+        assert both.notified.saved(out / "last.pt", number)["renamed"]
         both.saved(out / "last.pt", number)
         both.saved(out / "best-1.pt", number)
     put(out / "other.pt")
@@ -69,72 +73,66 @@ def test_renamed_in_counts_at_once_and_each_time(start: Start, out: Path) -> Non
     assert len(both.paths) == 5
     (out / "best-2.pt").rename(out / "aside")
     (out / "aside").rename(out / "best-2.pt")
-    both.hearing.saved(out / "best-2.pt", 2)
+    both.notified.saved(out / "best-2.pt", 2)
 
 
-def test_what_is_open_for_writing_does_not_count(start: Start, out: Path) -> None:
+def test_a_file_that_is_open_for_writing_does_not_count(start: Start, out: Path) -> None:
+    """Nor one that was linked into place while it was open."""
     both = start("out/*.pt")
-    with writing(out / "a.pt"):
-        both.rest(out)
+    with writing(out / "a.pt"), writing(out / "tmp"):
+        os.link(out / "tmp", out / "linked.pt")
+        both.settle(out)
         (out / "b.pt").touch()
         both.saved(out / "b.pt")
-        assert both.counts(out / "a.pt") == {0}
+        assert both.counts(out / "a.pt") == both.counts(out / "linked.pt") == {0}
     both.saved(out / "a.pt")
-    assert both.hearing.saved(out / "a.pt")["renamed"] is False
+    both.saved(out / "linked.pt")
+    assert both.notified.saved(out / "a.pt")["renamed"] is False
 
 
-def test_nor_in_a_folder_that_was_made_a_moment_before(start: Start, out: Path) -> None:
-    """Before anybody could listen in it."""
+def test_a_file_open_for_writing_in_a_new_folder_does_not_count(start: Start, out: Path) -> None:
+    """Before inotify could watch it."""
     both = start("out/*/*.pt", "out/*.pt")
     with contextlib.ExitStack() as still:
-        with both.hearing.stopped():
+        with both.notified.stopped():
             (out / "x").mkdir()
             still.enter_context(writing(out / "x" / "a.pt"))
-        both.rest(out)
-        both.rest(out)
+        both.settle(out)
+        both.settle(out)
         assert both.counts(out / "x" / "a.pt") == {0}
     both.saved(out / "x" / "a.pt")
-    both.rest(out)
+    both.settle(out)
     assert both.counts(out / "x" / "a.pt") == {1}
 
 
-def test_linked_into_place_while_it_is_still_open(start: Start, out: Path) -> None:
-    both = start("out/*.pt")
-    with writing(out / "tmp"):
-        os.link(out / "tmp", out / "a.pt")
-        both.rest(out)
-        assert both.counts(out / "a.pt") == {0}
-    both.saved(out / "a.pt")
-
-
-def test_opened_and_closed_several_times_counts_once_at_the_end(start: Start, out: Path) -> None:
-    hearing = start("out/*.pt").hearing
+def test_a_file_opened_and_closed_repeatedly_counts_once_at_the_end(start: Start, out: Path) -> None:
+    notified = start("out/*.pt").notified
     with contextlib.ExitStack() as still:
-        with hearing.stopped():
+        with notified.stopped():
             for _ in range(20):
                 with writing(out / "a.pt"):
                     pass
             still.enter_context(writing(out / "a.pt"))
             (out / "b.pt").touch()
-        hearing.saved(out / "b.pt")
-        assert hearing.count(out / "a.pt") == 0
-    hearing.saved(out / "a.pt")
+        notified.saved(out / "b.pt")
+        assert notified.count(out / "a.pt") == 0
+    notified.saved(out / "a.pt")
     (out / "d.pt").touch()
-    hearing.saved(out / "d.pt")
-    assert hearing.count(out / "a.pt") == 1
+    notified.saved(out / "d.pt")
+    assert notified.count(out / "a.pt") == 1
 
 
-def test_renamed_in_while_still_open_counts_once(start: Start, out: Path) -> None:
-    hearing = start("out/*.pt").hearing
+def test_a_file_renamed_while_open_counts_once(start: Start, out: Path) -> None:
+    notified = start("out/*.pt").notified
     with writing(out / "a.tmp"):
         (out / "a.tmp").rename(out / "a.pt")
-        hearing.saved(out / "a.pt")
+        notified.saved(out / "a.pt")
     (out / "b.pt").touch()
-    hearing.saved(out / "b.pt")
-    assert hearing.count(out / "a.pt") == 1
+    notified.saved(out / "b.pt")
+    assert notified.count(out / "a.pt") == 1
 
 
-def test_overwritten_in_place_counts(start: Start, out: Path) -> None:
+def test_a_file_overwritten_in_place_counts(start: Start, out: Path) -> None:
     (out / "last.pt").write_text("x")
     (out / "best-1.pt").write_text("x")
     both = start("out/last.pt", "out/best-*.pt")
@@ -142,18 +140,7 @@ def test_overwritten_in_place_counts(start: Start, out: Path) -> None:
         (out / "last.pt").write_text(f"{number}")
         (out / "best-1.pt").write_text(f"{number}")
         both.saved(out / "last.pt", number)
-        both.hearing.saved(out / "best-1.pt", number)  # a listing does not show it
-
-
-def test_reading_is_not_writing(start: Start, out: Path) -> None:
-    (out / "a.pt").write_text("x")
-    both = start("out/*.pt")
-    with (out / "a.pt").open():
-        pass
-    os.utime(out / "a.pt", (1, 1))
-    (out / "a.pt").chmod(0o600)
-    both.rest(out)
-    assert both.counts(out / "a.pt") == {0}
+        both.notified.saved(out / "best-1.pt", number)  # a listing does not show it
 
 
 def test_markers_and_links_count(start: Start, out: Path) -> None:
@@ -184,13 +171,13 @@ def test_markers_and_links_count(start: Start, out: Path) -> None:
     assert sorted(both.paths) == sorted(map(str, expected))
 
 
-def test_what_is_no_file_is_no_checkpoint(start: Start, out: Path) -> None:
+def test_a_pipe_or_a_deleted_file_does_not_count(start: Start, out: Path) -> None:
     both = start("out/*")
     os.mkfifo(out / "pipe")
-    with both.hearing.stopped(), both.looking.stopped():
+    with both.notified.stopped(), both.listing.stopped():
         (out / "deleted").write_text("x")
         (out / "deleted").unlink()
-    both.rest(out)
+    both.settle(out)
     assert both.paths == [str(out / "later-0.pt")]
 
 
@@ -202,7 +189,7 @@ def test_a_slash_at_the_end_means_folders(start: Start, out: Path) -> None:
     (out / "link").symlink_to("sub")
     both.saved(out / "sub")
     both.saved(out / "link")
-    both.rest(out)
+    both.settle(out)
     assert sorted(both.paths) == sorted(str(out / name) for name in ("sub", "link", "later-0.pt"))
 
 
@@ -217,32 +204,32 @@ def test_folders_may_come_and_go(start: Start, tmp_path: Path) -> None:
         both.saved(folder.parent / "marker", number)
         if number == 1:
             shutil.rmtree(top)
-            (tmp_path / "takes").mkdir()  # their inode numbers: who only looks cannot tell them apart
+            (tmp_path / "takes").mkdir()  # their inode numbers: a listing cannot distinguish them
             for inode in range(8):
                 (tmp_path / "takes" / f"{inode}").touch()
         else:
             top.rename(tmp_path / "before")
     put(tmp_path / "before" / "b" / "c" / "not.pt")
     folder.mkdir(parents=True)
-    both.rest(folder)
+    both.settle(folder)
     assert not [path for path in both.paths if "not.pt" in path or "before" in path]
 
 
-def test_made_anew_with_the_same_inodes(start: Start, out: Path) -> None:
+def test_a_file_created_again_with_the_same_inode_counts(start: Start, out: Path) -> None:
     """A file system gives the number of a deleted file to the next one."""
-    hearing = start("out/*.pt", "out/*/state").hearing
+    notified = start("out/*.pt", "out/*/state").notified
     for number in (1, 2, 3):
         (out / "1").mkdir(parents=True)
         (out / "1" / "state").touch()
         (out / "a.pt").touch()
-        hearing.saved(out / "a.pt", number)
-        hearing.saved(out / "1" / "state", number)
+        notified.saved(out / "a.pt", number)
+        notified.saved(out / "1" / "state", number)
         shutil.rmtree(out)
 
 
-def test_a_deleted_folder_that_somebody_is_still_in(start: Start, out: Path) -> None:
+def test_a_folder_deleted_while_open_is_followed_again(start: Start, out: Path) -> None:
     both = start("out/*.pt")
-    fd = os.open(out, os.O_RDONLY)  # so the kernel does not tell of its end
+    fd = os.open(out, os.O_RDONLY)  # so the kernel does not report its end
     try:
         shutil.rmtree(out)
         out.mkdir()
@@ -252,14 +239,14 @@ def test_a_deleted_folder_that_somebody_is_still_in(start: Start, out: Path) -> 
         os.close(fd)
 
 
-def test_a_folder_that_is_renamed_in_brings_its_files(start: Start, out: Path) -> None:
+def test_the_files_of_a_folder_renamed_into_place_count(start: Start, out: Path) -> None:
     both = start("out/checkpoint-*/trainer_state.json", "out/late/*/x")
     for number in (1, 2):
         folder = out / f"tmp-checkpoint-{number}"
         folder.mkdir()
         (folder / "trainer_state.json").write_text("{}")
         folder = folder.rename(out / f"checkpoint-{number}")
-        assert both.hearing.saved(folder / "trainer_state.json")["renamed"]
+        assert both.notified.saved(folder / "trainer_state.json")["renamed"]
     both.saved(out / "checkpoint-2" / "trainer_state.json")
     (out / "checkpoint-2").rename(out / "checkpoint-3")
     (out / "early" / "deep").mkdir(parents=True)
@@ -270,17 +257,17 @@ def test_a_folder_that_is_renamed_in_brings_its_files(start: Start, out: Path) -
     assert both.counts(out / "checkpoint-2" / "trainer_state.json") == {1}
 
 
-def test_a_folder_counts_once_when_it_rests(start: Start, out: Path) -> None:
+def test_a_folder_counts_once_when_it_no_longer_changes(start: Start, out: Path) -> None:
     both = start("out/checkpoint-*")
     grows, busy, rests, renamed = (out / f"checkpoint-{number}" for number in range(4))
     (grows / "a" / "b").mkdir(parents=True)
     (busy / "a").mkdir(parents=True)
     with writing(busy / "a" / "shard"):
         rests.mkdir()
-        fd = os.open(rests, os.O_RDONLY)  # somebody is in it, which is no writing
+        fd = os.open(rests, os.O_RDONLY)  # it is open, but not written to
         (out / "tmp").mkdir()
         (out / "tmp").rename(renamed)
-        assert both.hearing.saved(renamed)["renamed"]
+        assert both.notified.saved(renamed)["renamed"]
         shards = map(str, itertools.count())
         for watcher in both.all:
             paused = watcher.meanwhile(lambda: (grows / "a" / "b" / next(shards)).touch(), rests)
@@ -294,7 +281,7 @@ def test_a_folder_counts_once_when_it_rests(start: Start, out: Path) -> None:
     assert [both.counts(folder) for folder in (grows, busy, rests, renamed)] == [{1}] * 4
 
 
-def test_folders_behind_links(start: Start, tmp_path: Path) -> None:
+def test_folders_behind_links_are_followed(start: Start, tmp_path: Path) -> None:
     for run in ("run1", "run2"):
         (tmp_path / "data" / run).mkdir(parents=True)
         put(tmp_path / "data" / run / f"{run}.pt")
@@ -308,7 +295,7 @@ def test_folders_behind_links(start: Start, tmp_path: Path) -> None:
     (tmp_path / "fresh").rename(link)
     (tmp_path / "data" / "late").mkdir()
     numbers = itertools.count()
-    for watcher in both.all:  # a file of the first instant may be taken for an old one
+    for watcher in both.all:  # a file of the first instant may count as an old one
         while not any("/dangling/c" in path for path in watcher.paths):
             put(tmp_path / "data" / "late" / f"c{next(numbers)}.pt")
             assert watcher.read(0.5)
@@ -320,14 +307,14 @@ def test_folders_behind_links(start: Start, tmp_path: Path) -> None:
     put(tmp_path / "alias" / "sub" / "x.pt")
     both.saved(tmp_path / "alias" / "sub" / "x.pt")
     (link / "b.pt").write_text("again")
-    both.hearing.saved(link / "b.pt", 2)
+    both.notified.saved(link / "b.pt", 2)
     (tmp_path / "data" / "run2").rename(tmp_path / "data" / "before")
     (tmp_path / "data" / "run2").mkdir()
     put(link / "d.pt")
     both.saved(link / "d.pt")
 
 
-def test_deep_hidden_and_circular(start: Start, out: Path) -> None:
+def test_deep_hidden_and_circular_folders_are_matched_as_by_glob(start: Start, out: Path) -> None:
     (out / "loop").symlink_to(out)
     both = start("out/**/*.pt", "out/[ab]?/.x")
     deep = out.joinpath(*"abcdefgh")
@@ -342,29 +329,21 @@ def test_deep_hidden_and_circular(start: Start, out: Path) -> None:
     expected = [deep / "b.pt", out / "c.pt", out / "a1" / ".x", out / "later-0.pt"]
     for path in expected[:-1]:
         both.saved(path)
-    both.rest(out)
+    both.settle(out)
     assert sorted(both.paths) == sorted(map(str, expected))
 
 
-def test_names_of_all_kinds(start: Start, tmp_path: Path) -> None:
+def test_names_of_all_kinds_count_once_by_several_globs(start: Start, tmp_path: Path, out: Path) -> None:
     names = ["schön 模型", "two\nlines", "byte-\udcff", "[x]*?", 'q"\\']
-    both = start(*(f"{glob.escape(name)}/*" for name in names))
+    (out / "x").mkdir()
+    globs = ("out/*.pt", f"{out}/a*", "./out//a.pt", "out/**", "out/x/../*.pt")
+    both = start(*(f"{glob.escape(name)}/*" for name in names), *globs)
     for name in names:
         (tmp_path / name).mkdir()
         put(tmp_path / name / name)
+    put(out / "a.pt")
     for name in names:
         both.saved(tmp_path / name / name)
-
-
-def test_the_same_file_by_several_globs_counts_once(start: Start, out: Path) -> None:
-    both = start("out/*.pt", f"{out}/a*", "./out//a.pt", "out/**")
-    put(out / "a.pt")
-    both.rest(out)
-    assert both.counts(out / "a.pt") == {1}
-
-
-def test_the_way_up(start: Start, out: Path) -> None:
-    (out / "x").mkdir()
-    both = start("out/x/../*.pt")
-    put(out / "a.pt")
     both.saved(f"{out}/x/../a.pt")
+    both.settle(out)
+    assert both.counts(out / "a.pt") == {1}

@@ -1,4 +1,4 @@
-"""What looking for matches costs, and what it holds back.  No process, no waiting: time is made up."""
+"""The cost and the limits of listing folders.  Without a process and without waiting: the clock is simulated."""
 
 import errno
 import math
@@ -19,24 +19,24 @@ from ftrun.host.inotify import Inotify
 from support.watcher import put
 
 
-class Looking:
-    """Folders without inotify, a clock, and counts of what is asked of the file system."""
+class Listing:
+    """Folders without inotify, a clock, and counts of the queries to the file system."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now, self.listing_takes = 1000.0, 0.0
         self.listed: list[str] = []
         self.looked: list[str] = []
         self.problems: dict[str, None] = {}
-        self.inodes: dict[str, int] = {}  # made up, as some file systems do
+        self.inodes: dict[str, int] = {}  # invented, as some file systems do
         clock = SimpleNamespace(monotonic=lambda: self.now)
         patch.setattr(folders, "time", clock)
         patch.setattr(matches, "time", clock)
         patch.setattr(folders, "os", SimpleNamespace(scandir=self._scandir))
-        self.away = "nothing"  # no path that begins with that can be looked at
+        self.failing = "nothing"  # paths that begin with that cannot be read
         stat, look = disk.stat, disk.look
 
         def stat_there(path: str, *more: Any, **most: Any) -> disk.Stat:
-            if path.startswith(self.away):
+            if path.startswith(self.failing):
                 raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
             return stat(path, *more, **most)
 
@@ -88,136 +88,136 @@ class Looking:
 
 
 @pytest.fixture
-def looking(monkeypatch: pytest.MonkeyPatch) -> Looking:
-    return Looking(monkeypatch)
+def listing(monkeypatch: pytest.MonkeyPatch) -> Listing:
+    return Listing(monkeypatch)
 
 
-def test_a_folder_that_did_not_change_is_hardly_listed(looking: Looking, tmp_path: Path) -> None:
+def test_an_unchanged_folder_is_rarely_listed(listing: Listing, tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number}.pt").touch()
-    looking.start(f"{tmp_path}/*.pt")
-    assert looking.go_on(25) == []
-    assert looking.listed == []
-    looking.go_on(120)
-    assert len(looking.listed) == 4, "some object stores never change the time of a folder"
-    assert looking.looked == []
+    listing.start(f"{tmp_path}/*.pt")
+    assert listing.go_on(25) == []
+    assert listing.listed == []
+    listing.go_on(120)
+    assert len(listing.listed) == 4, "some object stores never change the time of a folder"
+    assert listing.looked == []
 
 
-def test_one_new_file_among_many_costs_two_listings_and_two_looks(looking: Looking, tmp_path: Path) -> None:
+def test_one_new_file_among_many_costs_two_listings_and_two_looks(listing: Listing, tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number}.pt").touch()
-    looking.start(f"{tmp_path}/*.pt")
-    looking.go_on(10)
+    listing.start(f"{tmp_path}/*.pt")
+    listing.go_on(10)
     put(tmp_path / "new.pt")
-    assert looking.go_on(2) == ["new.pt"]
-    assert looking.go_on(10) == []
-    assert len(looking.listed) == 2, "once more, for changes within one tick of the clock of the disk"
-    assert looking.looked == [str(tmp_path / "new.pt")] * 2
+    assert listing.go_on(2) == ["new.pt"]
+    assert listing.go_on(10) == []
+    assert len(listing.listed) == 2, "once more, for changes within one tick of the clock of the disk"
+    assert listing.looked == [str(tmp_path / "new.pt")] * 2
 
 
-def test_listing_takes_at_most_a_twentieth_of_the_time(looking: Looking, tmp_path: Path) -> None:
-    looking.start(f"{tmp_path}/*.pt")
-    looking.listing_takes = 10.0
+def test_listing_takes_at_most_a_twentieth_of_the_time(listing: Listing, tmp_path: Path) -> None:
+    listing.start(f"{tmp_path}/*.pt")
+    listing.listing_takes = 10.0
     for number in range(40):
         put(tmp_path / f"{number}.pt")
-        looking.go_on(50)
-    assert 5 <= len(looking.listed) <= 1 + 2000 / (21 * 10)
+        listing.go_on(50)
+    assert 5 <= len(listing.listed) <= 1 + 2000 / (21 * 10)
 
 
-def test_only_names_that_can_fit_are_asked_for(looking: Looking, tmp_path: Path) -> None:
+def test_only_names_that_can_match_are_looked_up(listing: Listing, tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    looking.start(f"{tmp_path}/a/b/last.pt")
-    looking.go_on(100)
-    assert looking.listed == []
+    listing.start(f"{tmp_path}/a/b/last.pt")
+    listing.go_on(100)
+    assert listing.listed == []
     put(tmp_path / "a" / "b" / "last.pt")
-    assert looking.go_on(2) == ["last.pt"]
+    assert listing.go_on(2) == ["last.pt"]
 
 
-def test_inode_numbers_that_mean_nothing(looking: Looking, tmp_path: Path) -> None:
+def test_meaningless_inode_numbers_are_ignored(listing: Listing, tmp_path: Path) -> None:
     for name in ("a.pt", "b.pt"):
         put(tmp_path / name)
-        looking.inodes[name] = 0xFFFFFFFF
-    looking.start(f"{tmp_path}/*.pt")
-    assert looking.go_on(100) == []
-    looking.inodes = {"a.pt": 1, "b.pt": 2}  # another at each listing: SMB without server inodes
-    assert looking.go_on(100) == []
+        listing.inodes[name] = 0xFFFFFFFF
+    listing.start(f"{tmp_path}/*.pt")
+    assert listing.go_on(100) == []
+    listing.inodes = {"a.pt": 1, "b.pt": 2}  # another at each listing: SMB without server inodes
+    assert listing.go_on(100) == []
     put(tmp_path / "a.pt", "replaced")
-    assert looking.go_on(3) == ["a.pt"]
+    assert listing.go_on(3) == ["a.pt"]
 
 
 @pytest.mark.parametrize("at_the_start", [True, False])
 @pytest.mark.parametrize("listens", [True, False])
 @pytest.mark.parametrize("name", ["*.pt", "old.pt", "old.p[t]"])
-def test_a_disk_that_is_away_for_a_while_brings_nothing_new(
-    looking: Looking, tmp_path: Path, at_the_start: bool, listens: bool, name: str
+def test_a_disk_that_fails_for_a_while_brings_nothing_new(
+    listing: Listing, tmp_path: Path, at_the_start: bool, listens: bool, name: str
 ) -> None:
     (tmp_path / "out").mkdir()
     put(tmp_path / "out" / "old.pt")
-    looking.away = f"{tmp_path}/out" if at_the_start else "nothing"
-    looking.start(f"{tmp_path}/out/{name}", notify=Inotify() if listens else None)
-    assert looking.go_on(60) == []
-    looking.away = f"{tmp_path}/out"
-    looking.folders.remounted()
-    assert looking.go_on(60) == []
-    assert [what.split(": ")[1] for what in looking.problems][:1] == [
+    listing.failing = f"{tmp_path}/out" if at_the_start else "nothing"
+    listing.start(f"{tmp_path}/out/{name}", notify=Inotify() if listens else None)
+    assert listing.go_on(60) == []
+    listing.failing = f"{tmp_path}/out"
+    listing.folders.remounted()
+    assert listing.go_on(60) == []
+    assert [what.split(": ")[1] for what in listing.problems][:1] == [
         "Transport endpoint is not connected; checkpoints there are not detected"
     ]
-    looking.away = "nothing"
-    assert looking.go_on(60) == []
+    listing.failing = "nothing"
+    assert listing.go_on(60) == []
     put(tmp_path / "out" / "old.pt", "replaced")
-    looking.folders.remounted()  # in place of the events that nobody reads here
-    assert looking.go_on(60) == ["old.pt"]
+    listing.folders.remounted()  # in place of the events that nobody reads here
+    assert listing.go_on(60) == ["old.pt"]
 
 
-def test_a_match_that_cannot_be_looked_at_is_looked_at_later(looking: Looking, tmp_path: Path) -> None:
+def test_a_match_that_cannot_be_read_is_read_later(listing: Listing, tmp_path: Path) -> None:
     notify = Inotify()
-    looking.start(f"{tmp_path}/*.pt", notify=notify)
+    listing.start(f"{tmp_path}/*.pt", notify=notify)
     ways: list[Callable[[Path], object]] = [Path.touch, put]
     for number, make in enumerate(ways):
-        looking.away = f"{tmp_path}/{number}.pt"
+        listing.failing = f"{tmp_path}/{number}.pt"
         make(tmp_path / f"{number}.pt")
         for event in notify.read():
-            looking.folders.on(event)
-        assert looking.go_on(60) == []
-        looking.away = "nothing"
-        assert looking.go_on(5) == [f"{number}.pt"]
+            listing.folders.on(event)
+        assert listing.go_on(60) == []
+        listing.failing = "nothing"
+        assert listing.go_on(5) == [f"{number}.pt"]
     notify.close()
 
 
-def test_an_old_report_is_not_repeated(looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_report_is_not_repeated(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matches, "REPORTED", 0)
     notify = Inotify()
-    looking.start(f"{tmp_path}/*.pt", notify=notify)
+    listing.start(f"{tmp_path}/*.pt", notify=notify)
     put(tmp_path / "a.pt")
     (tmp_path / "b.pt").touch()
     for event in notify.read():
-        looking.folders.on(event)
-    assert sorted(looking.go_on(5)) == ["a.pt", "b.pt"]
-    looking.folders.remounted()
-    assert looking.go_on(5) == []
-    assert looking.folders.due() is None
-    assert looking.matches.due() is None
+        listing.folders.on(event)
+    assert sorted(listing.go_on(5)) == ["a.pt", "b.pt"]
+    listing.folders.remounted()
+    assert listing.go_on(5) == []
+    assert listing.folders.due() is None
+    assert listing.matches.due() is None
     notify.close()
 
 
-def test_watches_are_left_to_others(looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_watches_is_bounded(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = len(tmp_path.parts)
     monkeypatch.setattr(folders, "WATCHES", needed + 1)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     notify = Inotify()
-    looking.start(f"{tmp_path}/*/*.pt", notify=notify)
-    (problem,) = looking.problems
+    listing.start(f"{tmp_path}/*/*.pt", notify=notify)
+    (problem,) = listing.problems
     assert problem.endswith("the rest are listed")
     for name in ("a", "b"):
         put(tmp_path / name / f"{name}.pt")
     for event in notify.read():
-        looking.folders.on(event)
-    assert sorted(looking.go_on(5)) == ["a.pt", "b.pt"]
+        listing.folders.on(event)
+    assert sorted(listing.go_on(5)) == ["a.pt", "b.pt"]
     notify.close()
 
 
-def test_memory_is_bounded(looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "FOLDERS", 20)
     monkeypatch.setattr(folders, "MARKS", 50)
     monkeypatch.setattr(folder, "MARKS", 50)
@@ -225,20 +225,20 @@ def test_memory_is_bounded(looking: Looking, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(matches, "REPORTED", 5)
     for number in range(60):
         (tmp_path / f"{number}").mkdir()
-    looking.start(f"{tmp_path}/*/x", f"{tmp_path}/*.pt")
-    (problem,) = looking.problems
+    listing.start(f"{tmp_path}/*/x", f"{tmp_path}/*.pt")
+    (problem,) = listing.problems
     assert problem.startswith("the globs lead through more than 20 folders")
     for number in range(10):
         (tmp_path / f"{number}.pt").touch()
-    assert len(looking.go_on(5)) == 5, "the others were let go"
+    assert len(listing.go_on(5)) == 5, "the others were dropped"
     for number in range(60):
         (tmp_path / f"{number}.pt").touch()
-    looking.go_on(5)
-    assert list(looking.problems)[1] == "more than 50 matches: new ones are detected by inotify alone"
-    assert len(looking.problems) == 2
+    listing.go_on(5)
+    assert list(listing.problems)[1] == "more than 50 matches: new ones are detected by inotify alone"
+    assert len(listing.problems) == 2
 
 
-def test_a_folder_of_very_many_files_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_match_with_very_many_files_is_read_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (tmp_path / f"{number}").mkdir()
         (tmp_path / f"{number}" / "x").touch()
@@ -256,7 +256,7 @@ def test_a_folder_of_very_many_files_is_looked_at_in_part(tmp_path: Path, monkey
         assert len(walked) == number
 
 
-def test_fresh_is_the_same_where_nothing_is_cached(tmp_path: Path) -> None:
+def test_a_fresh_stat_equals_a_cached_one_on_a_local_disk(tmp_path: Path) -> None:
     put(tmp_path / "a", "content")
     (tmp_path / "link").symlink_to("a")
     for path in (tmp_path, tmp_path / "a", tmp_path / "link", Path("/proc"), Path("/dev/null")):
@@ -268,6 +268,6 @@ def test_fresh_is_the_same_where_nothing_is_cached(tmp_path: Path) -> None:
         disk.stat(str(tmp_path / "none"), fresh=True)
 
 
-def test_what_is_local() -> None:
+def test_a_path_is_local_on_a_known_file_system() -> None:
     assert disk.local("/proc")
     assert not disk.local("/none")

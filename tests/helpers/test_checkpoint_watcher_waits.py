@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,109 +21,79 @@ from ftrun.helpers.checkpoint_watcher.waits import (
 )
 
 LOOK, OTHER = Look(1, 1), Look(1, 2)
+FOLDER, CHANGED = Look(1, 1, folder=True), Look(1, 2, folder=True)
+CREATED, OPENED, WRITTEN, READ = FileEvent.CREATED, FileEvent.OPENED, FileEvent.WRITTEN, FileEvent.READ
+GROWING = [(at, Look(1, at, folder=True)) for at in range(0, 401, 50)]
+Results = list[float | str | None]
 
 
-def follow(*series: tuple[float, FileEvent]) -> Wait | None:
-    wait = None
-    for at, what in series:
-        wait = after(wait, what, at)
-    return wait
+def results(*series: tuple[float, FileEvent | Look | None], wait: Wait | None = None) -> Results:
+    """After each event, and each look at a time: when the next look is due, or that the match counts or is gone."""
+    found: Results = []
+    for now, what in series:
+        if isinstance(what, FileEvent):
+            wait, counts = after(wait, what, now), False
+        else:
+            wait, counts = after_look(wait or Wait(0), what, now)
+        found.append("counts" if counts else "gone" if wait is None else wait.due)
+    return found
 
 
-def due(wait: Wait | None) -> float:
-    assert wait is not None
-    assert wait.due is not None
-    return wait.due
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        ([(0, CREATED), (0, OPENED), (100, WRITTEN), (100 + SETTLE, LOOK)], [SETTLE, None, 100 + SETTLE, "counts"]),
+        ([(0, WRITTEN), (SETTLE, None)], [SETTLE, "gone"]),
+        ([(0, CREATED), (SETTLE, LOOK), (1, LOOK)], [SETTLE, 2 * SETTLE, "counts"]),
+        ([(0, CREATED), (SETTLE, LOOK), (1, OTHER)], [SETTLE, 2 * SETTLE, 1 + SETTLE]),
+        # A reader of a file that was linked into place only delays it.
+        ([(0, CREATED), (0.1, OPENED), (9, READ)], [SETTLE, None, 9 + SETTLE]),
+        # Opened again, it waits for the close, or until nothing has changed for long.
+        (
+            [(1, WRITTEN), (1.2, OPENED), (6.2, LOOK), (6.2 + PATIENCE, LOOK)],
+            [1 + SETTLE, 1.2 + PATIENCE, 6.2 + LOOKS, "counts"],
+        ),
+        ([(1, WRITTEN), (1.2, OPENED), (6.2, LOOK), (7, WRITTEN)], [1.5, 1.2 + PATIENCE, 6.2 + LOOKS, 7 + SETTLE]),
+        # Of two writers both are waited for.
+        (
+            [(0, CREATED), (0, OPENED), (0.1, OPENED), (0.2, WRITTEN), (3, WRITTEN)],
+            [SETTLE, None, None, 0.2 + PATIENCE, 3 + SETTLE],
+        ),
+        (
+            [(0, FOLDER), *((at, CHANGED) for at in range(1, 6)), (1 + FOLDER_SETTLE, CHANGED)],
+            [at + LOOKS for at in range(6)] + ["counts"],
+        ),
+        # A folder that took long to write has to rest for long.
+        ([*GROWING, (499, GROWING[-1][1]), (500, GROWING[-1][1])], [*(at + LOOKS for at, _ in GROWING), 500, "counts"]),
+        ([(0, OPENED), (0, READ), (0, FileEvent.LOST)], ["gone"] * 3),
+    ],
+)
+def test_a_match_counts_when_nothing_has_changed_it_for_a_while(
+    series: list[tuple[float, FileEvent | Look | None]], expected: Results
+) -> None:
+    assert results(*series) == expected
 
 
-def test_written_and_closed_counts_at_the_first_look() -> None:
-    wait = follow((0, FileEvent.CREATED), (0, FileEvent.OPENED))
-    assert wait is not None
-    assert wait.due is None, "it is being written"
-    wait = after(wait, FileEvent.WRITTEN, 100)
-    assert due(wait) == 100 + SETTLE
-    assert wait is not None
-    assert after_look(wait, LOOK, 100 + SETTLE) == (None, True)
-    assert after_look(wait, None, 100 + SETTLE) == (None, False), "it was deleted again"
-
-
-def test_linked_into_place_counts_at_the_second_equal_look() -> None:
-    wait = follow((0, FileEvent.CREATED))
-    wait, counts = after_look(wait or Wait(0), LOOK, due(wait))
-    assert not counts
-    assert wait is not None
-    assert due(wait) == 2 * SETTLE
-    assert after_look(wait, LOOK, 1) == (None, True)
-    wait, counts = after_look(wait, OTHER, 1)
-    assert (due(wait), counts) == (1 + SETTLE, False)
-
-
-def test_a_reader_of_what_was_linked_into_place_only_delays_it() -> None:
-    wait = follow((0, FileEvent.CREATED), (0.1, FileEvent.OPENED), (9, FileEvent.READ))
-    assert due(wait) == 9 + SETTLE
-
-
-def test_opened_again_it_waits_for_the_close_or_for_long_rest() -> None:
-    wait = follow((0, FileEvent.CREATED), (0, FileEvent.OPENED), (1, FileEvent.WRITTEN), (1.2, FileEvent.OPENED))
-    assert due(wait) == 1.2 + PATIENCE
-    wait, counts = after_look(wait or Wait(0), LOOK, 6.2)
-    assert (due(wait), counts) == (6.2 + LOOKS, False)
-    assert after_look(wait or Wait(0), LOOK, 6.2 + PATIENCE) == (None, True), "who holds it open only reads it"
-    assert due(after(wait, FileEvent.WRITTEN, 7)) == 7 + SETTLE
-
-
-def test_two_that_write_are_both_waited_for() -> None:
-    wait = follow((0, FileEvent.CREATED), (0, FileEvent.OPENED), (0.1, FileEvent.OPENED), (0.2, FileEvent.WRITTEN))
-    assert due(wait) == 0.2 + PATIENCE
-    assert due(after(wait, FileEvent.WRITTEN, 3)) == 3 + SETTLE
-
-
-def test_a_folder_rests_longer() -> None:
-    folder, changed = Look(1, 1, folder=True), Look(1, 2, folder=True)
-    wait, _ = after_look(Wait(0), folder, 0)
-    assert due(wait) == LOOKS
-    wait, counts = after_look(wait or Wait(0), changed, 1)
-    for at in range(2, 6):
-        wait, counts = after_look(wait or Wait(0), changed, at)
-        assert (due(wait), counts) == (at + LOOKS, False)
-    assert after_look(wait or Wait(0), changed, 1 + FOLDER_SETTLE) == (None, True)
-
-
-def test_a_folder_that_took_long_rests_long() -> None:
-    wait: Wait | None = Wait(0)
-    for at in range(0, 401, 50):
-        wait, _ = after_look(wait or Wait(0), Look(1, at, folder=True), at)
-    assert after_look(wait or Wait(0), Look(1, 400, folder=True), 499)[1] is False
-    assert after_look(wait or Wait(0), Look(1, 400, folder=True), 500)[1] is True
-
-
-def test_a_dear_look_is_rare() -> None:
+def test_an_expensive_or_postponed_look_is_repeated_later() -> None:
     wait, _ = after_look(Wait(0), LOOK, 0, took=2)
-    assert due(wait) == 40
-
-
-def test_what_is_busy_is_looked_at_later() -> None:
+    assert wait is not None
+    assert wait.due == 40
     assert postponed(Wait(5, opens=2, made=True, look=LOOK, since=1), 6) == Wait(6 + LOOKS, 2, True, look=LOOK, since=1)
 
 
-def test_what_nobody_waits_for_is_no_news() -> None:
-    for what in (FileEvent.OPENED, FileEvent.READ, FileEvent.LOST):
-        assert after(None, what, 0) is None
-
-
 class File(RuleBasedStateMachine):
-    """One path, its writers and readers, and a clock.  inotify tells all, or loses some and says so."""
+    """One path, its writers and readers, and a clock.  inotify reports all events, or that some were lost."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now, self.there, self.version = 0.0, False, 0
         self.writers = self.readers = 0
-        self.maker = False  # it was made by open, and nobody has closed it yet
+        self.maker = False  # it was created by open, and has not been closed yet
         self.wait: Wait | None = None
         self.counted: int | None = None  # the version that counted last
-        self.touched = 0.0  # when anything was done to it last
+        self.touched = 0.0  # time of the last change
 
-    def tell(self, what: FileEvent) -> None:
+    def handle(self, what: FileEvent) -> None:
         self.touched = self.now
         self.wait = after(self.wait, what, self.now)
 
@@ -135,10 +106,10 @@ class File(RuleBasedStateMachine):
     def make(self, linked: bool) -> None:
         self.there, self.version, self.maker = True, self.version + 1, not linked
         self.writers = self.readers = 0
-        self.tell(FileEvent.CREATED)
+        self.handle(FileEvent.CREATED)
         if not linked:
             self.writers = 1
-            self.tell(FileEvent.OPENED)
+            self.handle(FileEvent.OPENED)
 
     @rule()
     @precondition(lambda self: self.there)
@@ -150,19 +121,19 @@ class File(RuleBasedStateMachine):
     @precondition(lambda self: self.there and not self.maker)
     def open(self, writes: bool) -> None:
         self.writers, self.readers = self.writers + writes, self.readers + (not writes)
-        self.tell(FileEvent.OPENED)
+        self.handle(FileEvent.OPENED)
 
     @rule()
     @precondition(lambda self: self.writers)
     def close(self) -> None:
         self.writers, self.maker = self.writers - 1, False
-        self.tell(FileEvent.WRITTEN)
+        self.handle(FileEvent.WRITTEN)
 
     @rule()
     @precondition(lambda self: self.readers)
     def close_reader(self) -> None:
         self.readers -= 1
-        self.tell(FileEvent.READ)
+        self.handle(FileEvent.READ)
 
     @rule()
     @precondition(lambda self: self.there)
@@ -194,16 +165,16 @@ class File(RuleBasedStateMachine):
     def count(self) -> None:
         assert self.there, "it is gone"
         assert not self.maker, "it is still being written"
-        assert self.now - self.touched >= SETTLE - 1e-9, "it was not left alone"
+        assert self.now - self.touched >= SETTLE - 1e-9, "it was changed just now"
         self.counted = self.version
 
     @invariant()
-    def what_rests_has_counted(self) -> None:
+    def a_match_without_changes_has_counted(self) -> None:
         rests = self.there and not self.writers and not self.readers
         if rests and self.now - self.touched > 3 * PATIENCE:
             assert self.counted == self.version
-            assert self.wait is None, "and nobody wakes up for it"
+            assert self.wait is None, "no look is due any more"
 
 
 TestFile: Any = File.TestCase
-TestFile.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestFile.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

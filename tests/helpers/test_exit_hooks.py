@@ -31,7 +31,7 @@ def exit_hooks(*commands: str, unmount: Sequence[str] = (), grace: float | None 
     return HelperProcess("exit_hooks", json.dumps({"commands": commands, "unmount": unmount, "grace": grace}), **more)
 
 
-def parted(process: HelperProcess, pids: list[int] | None = None) -> Line:
+def finished(process: HelperProcess, pids: list[int] | None = None) -> Line:
     line = process.event("hooks_finished")
     if pids is not None:
         pids += line["pids"]
@@ -44,14 +44,19 @@ DONE: Line = {"late": [], "failed": []}
 
 def test_without_work_it_finishes_at_once() -> None:
     with exit_hooks() as process:
-        assert parted(process) == DONE
+        assert finished(process) == DONE
         assert process.lines == [{"event": "hooks_finished", "late": [], "failed": [], "pids": []}]
 
 
 def test_commands_run_one_after_another_with_output_to_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "run.log"
-    with exit_hooks("sleep 0.3; echo one; ps -o sid= $$", "echo two >&2; ps -o sid= $$", log=log) as process:
-        assert parted(process) == DONE
+    """Without a grace period it waits for each."""
+    log, go = tmp_path / "run.log", tmp_path / "go"
+    wait = f"while ! test -e {go}; do sleep 0.02; done"
+    with exit_hooks(f"{wait}; echo one; ps -o sid= $$", "echo two >&2; ps -o sid= $$", log=log) as process:
+        assert process.read(0.5)
+        assert process.lines == []
+        go.touch()
+        assert finished(process) == DONE
     words = log.read_text().split()
     assert words[::2] == ["one", "two"]
     assert len({*words[1::2], str(os.getsid(0))}) == 3
@@ -63,57 +68,40 @@ def test_a_failing_command_does_not_prevent_the_others(tmp_path: Path) -> None:
             {"what": "exit 3", "why": "it ended with 3"},
             {"what": "kill -9 $$", "why": "it was ended by SIGKILL"},
         ]
-        assert parted(process) == {"late": [], "failed": failed}
+        assert finished(process) == {"late": [], "failed": failed}
     assert (tmp_path / "done").exists()
 
 
-def test_late_commands_continue_without_being_waited_for(tmp_path: Path, pids: list[int]) -> None:
+@pytest.mark.parametrize("grace", [0.5, 0, None])
+def test_late_commands_continue_without_being_waited_for(tmp_path: Path, pids: list[int], grace: float | None) -> None:
+    """After the grace period, or when stdin ends."""
+
     def until(name: str) -> str:
         wait = f"while ! test -e {tmp_path}/go; do sleep 0.02; done"
         return f"touch {tmp_path}/{name}-began; {wait}; touch {tmp_path}/{name}"
 
-    words = ["true", until("first"), until("second"), until("third")]
-    with exit_hooks(*words, grace=0.5) as process:
+    names = ("first", "second", "third")
+    commands = [until(name) for name in names]
+    with exit_hooks(*commands, grace=grace) as process:
         began = time.monotonic()
-        assert parted(process, pids) == {"late": words[1:], "failed": []}
-        assert 0.3 < time.monotonic() - began < 30
+        if grace is None:
+            wait_for((tmp_path / "first-began").exists, "the start of the first")
+            assert process.end() == 0
+            pids += process.lines[-1]["pids"]
+        else:
+            assert finished(process, pids) == {"late": commands, "failed": []}
+            assert time.monotonic() - began >= grace
+    for name in names:
+        wait_for((tmp_path / f"{name}-began").exists, f"the start of the {name}")
     assert len(pids) == 3
-    wait_for((tmp_path / "third-began").exists, "the third was begun too")
-    (tmp_path / "go").touch()
-    for name in ("first", "second", "third"):
-        wait_for((tmp_path / name).exists, f"the {name} is done in the end")
-
-
-def test_no_grace_at_all_starts_all(tmp_path: Path, pids: list[int]) -> None:
-    words = [f"touch {tmp_path}/a; sleep 600", f"touch {tmp_path}/b; sleep 600"]
-    with exit_hooks(*words, grace=0) as process:
-        assert parted(process, pids)["late"] == words
-    for name in "ab":
-        wait_for((tmp_path / name).exists, "it was begun")
     assert all(map(alive, pids))
-
-
-def test_it_stops_waiting_when_stdin_ends(tmp_path: Path) -> None:
-    go, done = tmp_path / "go", tmp_path / "done"
-    word = f"touch {tmp_path}/began; while ! test -e {go}; do sleep 0.02; done; touch {done}"
-    with exit_hooks(word, f"touch {tmp_path}/second") as process:
-        wait_for((tmp_path / "began").exists, "it was begun")
-        assert process.end() == 0
-    wait_for((tmp_path / "second").exists, "the next was begun")
-    go.touch()
-    wait_for(done.exists, "it goes on")
-
-
-def test_without_a_grace_it_waits(tmp_path: Path) -> None:
-    with exit_hooks(f"while ! test -e {tmp_path}/go; do sleep 0.02; done") as process:
-        assert process.read(0.5)
-        assert process.lines == []
-        (tmp_path / "go").touch()
-        assert parted(process) == DONE
+    (tmp_path / "go").touch()
+    for name in names:
+        wait_for((tmp_path / name).exists, f"the end of the {name}")
 
 
 class Mounted:
-    """Two mounts in a namespace of their own; `process` parts in there."""
+    """Two mounts in a namespace of their own; `process` runs there."""
 
     def __init__(self, folder: Path) -> None:
         self.busy, self.free = folder / "busy", folder / "free"
@@ -125,7 +113,7 @@ class Mounted:
         self.holder = self._start([*self._prefix, "sh", "-c", f"exec 9< {self.busy}/x; echo; exec sleep 600"])
 
     def _start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Once it has said a line."""
+        """Return once it has written a line."""
         process = subprocess.Popen(words, stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()
@@ -165,14 +153,14 @@ def test_paths_are_unmounted(mounted: Mounted) -> None:
     mounted.holder.kill()
     mounted.holder.wait()
     with mounted.process(mounted.free, mounted.busy, grace=None) as process:
-        assert parted(process) == DONE
-    assert mounted.left == set()
+        assert finished(process) == DONE
+    wait_for(lambda: not mounted.left, "the end of all mounts")
 
 
-def test_a_path_that_is_no_mount_point_fails_and_the_others_are_unmounted(mounted: Mounted, tmp_path: Path) -> None:
+def test_a_path_without_a_mount_fails_and_the_others_are_unmounted(mounted: Mounted, tmp_path: Path) -> None:
     option = Path("--help")
     with mounted.process(tmp_path, tmp_path / "none", option, mounted.free, grace=60) as process:
-        line = parted(process)
+        line = finished(process)
     assert line["late"] == []
     assert [failed["what"] for failed in line["failed"]] == [
         f"umount {p}" for p in (tmp_path, tmp_path / "none", option)
@@ -187,7 +175,7 @@ def test_a_busy_path_is_unmounted_once_it_is_free(mounted: Mounted) -> None:
         assert process.lines == []
         mounted.holder.kill()
         mounted.holder.wait()
-        assert parted(process) == DONE
+        assert finished(process) == DONE
     assert mounted.left == {mounted.free}
 
 
@@ -195,8 +183,8 @@ def test_a_busy_path_is_unmounted_once_it_is_free(mounted: Mounted) -> None:
 def test_a_path_that_stays_busy_is_unmounted_lazily(mounted: Mounted, grace: float | None, busy: float) -> None:
     with mounted.process(mounted.busy, mounted.free, grace=grace, before=shorter(busy)) as process:
         late = [mounted.busy, mounted.free] if grace is not None else [mounted.busy]
-        assert parted(process) == {"late": [f"umount {path}" for path in late], "failed": []}
-    assert mounted.left == set()
+        assert finished(process) == {"late": [f"umount {path}" for path in late], "failed": []}
+    wait_for(lambda: not mounted.left, "the end of all mounts")
     assert alive(mounted.holder.pid)
 
 
@@ -211,8 +199,8 @@ def test_an_unmount_that_hangs_is_left_behind_and_done_lazily(
     path = f"{fake.parent}:{os.environ['PATH']}"
     with mounted.process(mounted.free, mounted.busy, grace=0.5, PATH=path) as process:
         late = [f"umount {mounted.free}", f"umount {mounted.busy}"]
-        assert parted(process, pids) == {"late": late, "failed": []}
-    assert mounted.left == set()
+        assert finished(process, pids) == {"late": late, "failed": []}
+    wait_for(lambda: not mounted.left, "the end of all mounts")
     assert len(pids) == 1
     assert alive(pids[0])
 
@@ -220,7 +208,7 @@ def test_an_unmount_that_hangs_is_left_behind_and_done_lazily(
 def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": str(tmp_path)}
     with exit_hooks(unmount=["/nowhere"], environment=environment) as process:
-        line = parted(process)
+        line = finished(process)
     assert [failed["what"] for failed in line["failed"]] == ["umount /nowhere"]
     assert "umount" in line["failed"][0]["why"]
 

@@ -1,4 +1,4 @@
-"""What the metrics say of a run, in the words of Prometheus: names, units, labels, and how many there are."""
+"""The metrics of a run: names, units, labels, and the number of series."""
 
 import shutil
 import subprocess
@@ -28,7 +28,7 @@ def ranks(number: int) -> tuple[RankNow, ...]:
 
 
 def full(number: int = 8) -> Snapshot:
-    """All that there can be."""
+    """Every value is known."""
     some = ranks(number)
     return NEW._replace(
         phase="running",
@@ -69,13 +69,13 @@ def values(found: Snapshot) -> dict[tuple[str, tuple[str, ...]], float]:
     return {(reading.name, reading.labels): reading.value for reading in readings(found)}
 
 
-def test_all_that_there_can_be_has_a_reading_and_no_reading_is_unknown() -> None:
+def test_every_metric_has_a_reading_and_every_reading_a_metric() -> None:
     assert {reading.name for reading in readings(full())} == {metric.name for metric in catalogue.METRICS}
     for reading in readings(full()):
         assert len(reading.labels) == len(catalogue.BY_NAME[reading.name].labels), reading
 
 
-def test_the_values() -> None:
+def test_the_values_have_the_units_of_prometheus() -> None:
     found = values(full())
     assert found["ftrun_restarts_total", ("hang",)] == 2
     assert found["ftrun_restarts_total", ("fault",)] == 0, "a counter is there before it counts"
@@ -96,14 +96,14 @@ def test_the_values() -> None:
     assert found["ftrun_paused", ()] == 1
 
 
-def test_one_phase_is_on() -> None:
+def test_exactly_one_phase_is_on() -> None:
     for phase in (*catalogue.PHASES, "one that is not known here"):
         states = {name[1][0]: on for name, on in values(NEW._replace(phase=phase)).items() if name[0] == "ftrun_phase"}
         assert [name for name, on in states.items() if on] == [phase]
         assert set(states) >= set(catalogue.PHASES)
 
 
-def test_what_is_not_known_has_no_reading() -> None:
+def test_an_unknown_value_has_no_reading() -> None:
     names = {reading.name for reading in readings(NEW)}
     assert {"ftrun_up", "ftrun_attempt", "ftrun_lost_seconds_total"} <= names
     assert not names & {"ftrun_step", "ftrun_goodput_ratio", "ftrun_checkpoint_step", "ftrun_verdict_info"}
@@ -111,7 +111,7 @@ def test_what_is_not_known_has_no_reading() -> None:
     assert "ftrun_step" not in {r.name for r in readings(NEW._replace(step_time=float("nan")))}
 
 
-def test_the_touch_file_is_no_number() -> None:
+def test_the_touch_file_has_a_label_instead_of_a_rank() -> None:
     assert ("ftrun_rank_age_seconds", ("touch",)) in values(NEW._replace(ranks=(RankNow(-1, 0, "moving", age=1.0),)))
 
 
@@ -123,7 +123,7 @@ def test_a_process_without_a_rank_has_a_label_that_does_not_change_with_its_pid(
     assert labels([4711, 4712]) == labels([815, 816]) == {"none-0": 50.0, "none-1": 51.0}
 
 
-def test_there_are_not_more_series_with_more_ranks() -> None:
+def test_the_number_of_series_is_bounded() -> None:
     at_most = len(readings(full(catalogue.RANKS)))
     many = readings(full(1024))
     assert at_most <= 350 + 2 * 6
@@ -134,7 +134,7 @@ def test_there_are_not_more_series_with_more_ranks() -> None:
     assert sum(r.name == "ftrun_device_power_watts" for r in readings(crowd)) == catalogue.DEVICES
 
 
-def test_no_series_is_there_twice() -> None:
+def test_no_series_occurs_twice() -> None:
     twice = full()._replace(
         devices=(DeviceNow("GPU-1"), DeviceNow("GPU-1")),
         limits=(Limit("hang", 1.0, "option"), Limit("hang", 2.0, "default")),
@@ -158,13 +158,13 @@ def test_the_parsers_of_prometheus_understand_it(found: Snapshot) -> None:
         assert kinds == {family.type}, family.name
 
 
-def test_a_label_may_hold_anything() -> None:
+def test_a_label_may_have_any_value() -> None:
     names = [s.labels["name"] for f in parse(exposed(full())) for s in f.samples if s.name == "ftrun_device_info"]
     assert AWFUL in names
 
 
 @pytest.mark.parametrize("found", [NEW, full()], ids=["new", "full"])
-def test_promtool_finds_nothing(found: Snapshot) -> None:
+def test_promtool_accepts_the_metrics(found: Snapshot) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed (Debian's package prometheus)")

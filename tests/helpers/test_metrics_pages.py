@@ -1,4 +1,4 @@
-"""The dashboard, the alerts and the page: they name what exists, and are valid."""
+"""The dashboard, the alerts and the page name metrics that exist, and are valid."""
 
 import json
 import re
@@ -46,17 +46,20 @@ def plain(expression: str) -> str:
     return expression
 
 
-@pytest.mark.parametrize("expression", expressions())
-def test_an_expression_names_what_exists(expression: str) -> None:
+def labels_of(expression: str) -> set[str]:
+    """The labels that the metrics of this expression have."""
     names = re.findall(r"\bftrun_\w+", re.sub(r'"[^"]*"', "", expression))
-    assert names
-    assert set(names) <= set(catalogue.BY_NAME)
-    labels = {label for name in names for label in catalogue.BY_NAME[name].labels} | OTHERS
-    matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
-    grouped = re.findall(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", expression)
-    used = {*matched, *(word.strip() for words in grouped for word in words.split(","))}
-    assert used <= labels
-    assert not re.search(r"\$[_a-z]", plain(expression))
+    assert names, expression
+    return {label for name in names for label in catalogue.BY_NAME[name].labels} | OTHERS
+
+
+def test_an_expression_names_metrics_and_labels_that_exist() -> None:
+    for expression in expressions():
+        matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+        grouped = re.findall(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", expression)
+        used = {*matched, *(name.strip() for names in grouped for name in names.split(","))}
+        assert used <= labels_of(expression), expression
+        assert not re.search(r"\$[_a-z]", plain(expression)), expression
 
 
 def test_a_label_is_matched_by_a_value_that_it_can_have() -> None:
@@ -72,26 +75,15 @@ def test_a_label_is_matched_by_a_value_that_it_can_have() -> None:
 
 def test_a_legend_and_a_text_name_labels_that_exist() -> None:
     for panel in panels():
-        for target in panel["targets"]:
-            names = re.findall(r"\bftrun_\w+", target["expr"])
-            labels = {label for name in names for label in catalogue.BY_NAME[name].labels} | OTHERS
-            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, panel["title"]
-    for rule in RULES:
-        names = re.findall(r"\bftrun_\w+", rule["expr"])
-        labels = {label for name in names for label in catalogue.BY_NAME[name].labels} | OTHERS
-        text = " ".join(rule["annotations"].values())
-        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, rule["alert"]
-
-
-def test_the_dashboard_is_one() -> None:
-    assert DASHBOARD["schemaVersion"] >= 39
-    assert [v["type"] for v in DASHBOARD["templating"]["list"]] == ["datasource", "query"]
-    assert len({panel["id"] for panel in panels()}) == len(panels())
-    for panel in panels():
         assert panel["title"]
         assert panel["description"], panel["title"]
+        for target in panel["targets"]:
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels_of(target["expr"]), panel["title"]
         for part in (panel, *panel["targets"]):
             assert part["datasource"]["uid"] == "${datasource}"
+    for rule in RULES:
+        text = " ".join(rule["annotations"].values())
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels_of(rule["expr"]), rule["alert"]
 
 
 def test_no_panel_covers_another() -> None:
@@ -102,15 +94,6 @@ def test_no_panel_covers_another() -> None:
         for x in range(place["x"], place["x"] + place["w"]):
             for y in range(place["y"], place["y"] + place["h"]):
                 assert taken.setdefault((x, y), panel["title"]) == panel["title"]
-
-
-def test_what_has_to_be_seen_is_on_the_dashboard() -> None:
-    shown = " ".join(of_dashboard())
-    for name in (
-        *("goodput_ratio", "lost_seconds_total", "restarts_total", "phase", "step_seconds", "checkpoint_age_seconds"),
-        *("stalest_age_seconds", "stalest_limit_seconds", "device_utilization_ratio", "device_power_watts"),
-    ):
-        assert f"ftrun_{name}" in shown
 
 
 def promtool() -> str:
@@ -126,18 +109,14 @@ def check(*words: str | Path) -> str:
     return done.stdout
 
 
-def test_promtool_takes_the_alerts() -> None:
-    assert f"{len(RULES)} rules found" in check("check", "rules", FOLDER / "alerts.yml")
-
-
-def test_promtool_takes_the_dashboards_expressions(tmp_path: Path) -> None:
+def test_promtool_accepts_the_expressions_of_the_dashboard(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{n}", "expr": plain(e)} for n, e in enumerate(of_dashboard())]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     assert f"{len(rules)} rules found" in check("check", "rules", file)
 
 
-# What the counters do in ten hours, a value a minute, and which alerts there are then.
+# The metrics of ten hours, a value a minute, by the alert that fires then.
 SERIES = {
     "FtrunRestarted": {'ftrun_restarts_total{reason="hang",instance="a"}': "0x590 1x10"},
     "FtrunLastRestart": {
@@ -176,7 +155,7 @@ SERIES = {
 }
 
 
-def test_an_alert_is_there_when_it_should_be_and_only_then(tmp_path: Path) -> None:
+def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
     assert set(SERIES) == {rule["alert"] for rule in RULES}
     tests = []
     for alert, series in SERIES.items():
@@ -203,7 +182,7 @@ def test_an_alert_is_there_when_it_should_be_and_only_then(tmp_path: Path) -> No
     check("test", "rules", file)
 
 
-def test_the_page_has_the_table_as_it_is() -> None:
+def test_the_page_has_the_current_table() -> None:
     made = runpy.run_path(str(FOLDER / "table.py"))
     page = (HOUSE / "docs" / "metrics.md").read_text()
     assert made["page"](page) == page, "run: python docs/metrics/table.py"

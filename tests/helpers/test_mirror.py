@@ -1,4 +1,4 @@
-"""The mirror helper: what it brings, what it copies, and what becomes of both if it is killed at any moment."""
+"""The mirror helper: what it fetches, what it copies, and what a kill at any moment leaves."""
 
 import fcntl
 import json
@@ -61,7 +61,7 @@ def both(tmp_path: Path) -> Folders:
     return Folders(tmp_path)
 
 
-def test_what_is_added_and_replaced_is_copied(both: Folders) -> None:
+def test_new_records_and_replaced_files_are_copied(both: Folders) -> None:
     both.write("events.jsonl", "one\n")
     both.write("state.json", "1")
     with both.keep() as mirror:
@@ -71,7 +71,7 @@ def test_what_is_added_and_replaced_is_copied(both: Folders) -> None:
         both.write("reports/attempt-1/report.md", "why")
         both.has("state.json", "2")
         both.has("reports/attempt-1/report.md", "why")
-        both.has("events.jsonl", "one\ntwo\n")  # whole lines
+        both.has("events.jsonl", "one\ntwo\n")  # complete lines
         both.write("events.jsonl", "f\n")
         both.has("events.jsonl", "one\ntwo\nhalf\n")
         both.write("run.log", "no end")
@@ -82,7 +82,7 @@ def test_what_is_added_and_replaced_is_copied(both: Folders) -> None:
     assert both.remote.stat().st_mode & 0o777 == 0o700
 
 
-def test_only_files_that_are_whole_are_copied(both: Folders, tmp_path: Path) -> None:
+def test_only_complete_regular_files_are_copied(both: Folders, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (both.local / "link.json").symlink_to(tmp_path / "secret")
     (both.local / "away").symlink_to(tmp_path)
@@ -100,7 +100,7 @@ def test_only_files_that_are_whole_are_copied(both: Folders, tmp_path: Path) -> 
     assert sorted(path.name for path in both.remote.iterdir()) == ["mirror.json", "mirror.lock", "state.json"]
 
 
-def test_killed_at_any_moment_it_goes_on_at_the_right_place(both: Folders) -> None:
+def test_copying_resumes_at_the_right_position_after_a_kill(both: Folders) -> None:
     text = ""
     for number in range(4):
         for line in range(500):
@@ -114,20 +114,20 @@ def test_killed_at_any_moment_it_goes_on_at_the_right_place(both: Folders) -> No
     assert both.note(both.local) == both.note(both.remote)
 
 
-def test_killed_over_taking_it_over_it_loses_nothing(both: Folders) -> None:
-    """Between any two of its steps: each may be the last."""
+def test_a_kill_while_taking_over_loses_nothing(both: Folders) -> None:
+    """Between any two of its steps."""
     both.remote.mkdir()
     (both.remote / "state.json").write_text("theirs")
     (both.remote / "events.jsonl").write_text("theirs\nhal")
     both.write("state.json", "ours")
     both.write("events.jsonl", "ours\n")
-    dies = (
+    exits = (
         f"{SOON}; import os; from ftrun.helpers.mirror import files; save, left = files.save, [STEP]\n"
         "def counted(*words):\n left[0] -= 1\n if not left[0]: os._exit(9)\n save(*words)\n"
         "files.save = counted\n"
     )
     for step in (1, 2):
-        with both.keep("-", before=dies.replace("STEP", str(step))) as mirror:
+        with both.keep("-", before=exits.replace("STEP", str(step))) as mirror:
             assert mirror.ended() == 9
     with both.keep("-") as mirror:
         assert mirror.end() == 0
@@ -136,8 +136,8 @@ def test_killed_over_taking_it_over_it_loses_nothing(both: Folders) -> None:
     assert [path.read_text() for path in both.remote.glob("state.json.unread-*")] == ["theirs"]
 
 
-def test_what_others_have_there_is_left_as_it_is(both: Folders) -> None:
-    """Also what looks like a record, and ends amid a line."""
+def test_remote_files_of_others_are_left_unchanged(both: Folders) -> None:
+    """Also those with the name of a record that end with an incomplete line."""
     both.remote.mkdir()
     theirs = {"output.log": "loss 1", "train.log": "half", "data.jsonl": "{", "run.log": "earlier"}
     for name, text in theirs.items():
@@ -149,7 +149,7 @@ def test_what_others_have_there_is_left_as_it_is(both: Folders) -> None:
     assert {name: (both.remote / name).read_text() for name in theirs} == theirs | {"run.log": "earlier\nours\n"}
 
 
-def test_what_the_command_writes_anew_is_copied_anew(both: Folders) -> None:
+def test_a_file_that_is_started_anew_is_copied_anew(both: Folders) -> None:
     both.write("train.log", "a long line\n")
     both.write("deep/events.jsonl", "one\n")
     both.write("steps.jsonl", "1\n2\n")
@@ -170,8 +170,8 @@ def test_what_the_command_writes_anew_is_copied_anew(both: Folders) -> None:
         assert mirror.end() == 0
 
 
-def test_killed_over_taking_it_over_what_is_here_goes_on(both: Folders) -> None:
-    """And removed over there, after that, it does not."""
+def test_the_local_state_continues_after_a_kill_while_taking_over(both: Folders) -> None:
+    """It does not after the remote folder was removed."""
     both.write("state.json", "ours")
     dies = "from ftrun.helpers.mirror import files; save, files.save = files.save, lambda where, note: DIES"
     only_here = f"{dies.replace('DIES', 'save(where, note) if where.endswith(chr(108)) else os._exit(9)')}; import os"
@@ -186,8 +186,8 @@ def test_killed_over_taking_it_over_what_is_here_goes_on(both: Folders) -> None:
 
 
 @pytest.mark.parametrize("name", ["state.json", "run.log"])
-def test_a_file_that_cannot_be_read_is_told(both: Folders, name: str) -> None:
-    """It refuses no start; and a state is not taken for none."""
+def test_a_file_that_cannot_be_read_is_a_problem(both: Folders, name: str) -> None:
+    """The start is not refused, and an unreadable state does not count as a missing one."""
     both.remote.mkdir()
     for each in ("state.json", "events.jsonl", "run.log"):
         (both.remote / each).write_text(each)
@@ -207,11 +207,11 @@ def test_a_file_that_cannot_be_read_is_told(both: Folders, name: str) -> None:
         assert sorted(os.listdir(both.local / ".fetched")) == ["events.jsonl", "state.json"]
 
 
-def test_what_is_fetched(both: Folders) -> None:
+def test_only_files_of_ftrun_are_fetched(both: Folders) -> None:
     both.remote.mkdir()
     for name in ("state.json", "events.jsonl", "steps.jsonl", "run.log", "output.log", "mirror.lock", "mine"):
         (both.remote / name).write_text(name)
-    for name in ("config.json", "data.jsonl", "train.log"):  # of an experiment that has it for its folder
+    for name in ("config.json", "data.jsonl", "train.log"):  # of an experiment in the same folder
         (both.remote / name).write_text(name)
     (both.remote / "link.json").symlink_to("/etc/hostname")
     brought = both.local / ".fetched"
@@ -226,7 +226,7 @@ def test_what_is_fetched(both: Folders) -> None:
         assert mirror.problems == []
     both.has("events.jsonl", "events.jsonl\nmore\n")
     token = both.note(both.remote)["token"]
-    assert both.fetch() == done(read=token, replace=False)  # nobody wrote there since
+    assert both.fetch() == done(read=token, replace=False)  # no one has written there since
     another = "0123456789abcdef"
     other = json.dumps(both.note(both.remote) | {"token": another})
     (both.remote / "mirror.json").write_text(other)
@@ -241,7 +241,7 @@ def test_a_file_of_another_user_is_not_brought(both: Folders) -> None:
     os.chown(both.remote / "state.json", 65534, 65534)
     both.fetch()
     assert os.listdir(both.local / ".fetched") == ["events.jsonl"]
-    os.chown(both.remote, 65534, 65534)  # an NFS server that makes nobody of root
+    os.chown(both.remote, 65534, 65534)  # an NFS server with root squashing
     both.fetch()
     assert sorted(os.listdir(both.local / ".fetched")) == ["events.jsonl", "state.json"]
 
@@ -261,24 +261,8 @@ def test_nothing_is_written_through_a_link(both: Folders, name: str) -> None:
     assert os.listdir(theirs / "attempt-1") == []
 
 
-def test_where_the_local_folder_is_gone_not_all_is_copied(both: Folders) -> None:
-    with both.keep() as mirror:
-        both.write("events.jsonl", "{}\n")
-        both.has("events.jsonl", "{}\n")
-        both.local.rename(both.local.parent / "away")
-        assert "has been removed" in mirror.event("problem")["what"]
-        assert mirror.process.poll() is None
-        (both.local.parent / "away").rename(both.local)
-
-
-def test_a_note_that_is_a_link_is_none_of_ours(both: Folders) -> None:
-    both.remote.mkdir()
-    (both.remote / "mirror.json").symlink_to("/etc/hostname")
-    assert both.fetch() == done(read="none", replace=True)
-
-
-def test_a_disk_that_is_mounted_anew_gets_all(both: Folders, disk: Disk) -> None:
-    """What was written while nothing was mounted there would be hidden by it, and taken for copied."""
+def test_a_disk_that_is_mounted_again_gets_all_files(both: Folders, disk: Disk) -> None:
+    """Files written while nothing is mounted there would be hidden by it, and count as copied."""
     both.remote = disk.view / "run"
     with both.keep() as mirror:
         both.write("state.json", "1")
@@ -301,17 +285,20 @@ def test_a_state_that_was_never_copied_is_not_replaced(both: Folders) -> None:
     assert both.fetch() == done(read="-", replace=False)
 
 
-def test_removed_over_there_it_is_copied_anew(both: Folders) -> None:
+def test_a_removed_remote_folder_is_copied_again(both: Folders) -> None:
     both.write("events.jsonl", "one\n")
     with both.keep() as mirror:
         both.has("events.jsonl", "one\n")
         os.rename(both.remote, both.remote.with_name("gone"))
         both.write("events.jsonl", "two\n")
         both.has("events.jsonl", "one\ntwo\n")
+        both.local.rename(both.local.with_name("away"))
+        assert "has been removed" in mirror.event("problem", lambda line: "removed" in line["what"])["what"]
+        both.local.with_name("away").rename(both.local)
         assert mirror.end() == 0
 
 
-def test_who_is_there_already_is_left_alone(both: Folders) -> None:
+def test_another_ftrun_in_the_folder_is_not_disturbed(both: Folders) -> None:
     both.write("state.json", "ours")
     both.remote.mkdir()
     with (both.remote / "mirror.lock").open("w") as lock:
@@ -329,7 +316,7 @@ def test_who_is_there_already_is_left_alone(both: Folders) -> None:
     assert both.note(both.remote) == theirs
 
 
-def test_a_new_folder_is_nobody_elses(both: Folders) -> None:
+def test_a_new_folder_has_a_free_name(both: Folders) -> None:
     path = both.remote / "20261231_235959_restartable"
     assert both.ask("new", str(path)) == done(path=str(path))
     later = both.remote / "20270101_000000_restartable"
@@ -340,7 +327,7 @@ def test_a_new_folder_is_nobody_elses(both: Folders) -> None:
     assert (both.remote / "20270101_000001_restartable" / "state.json").read_text() == "1"
 
 
-def test_notes_go_both_ways(both: Folders) -> None:
+def test_single_files_are_copied_in_both_directions(both: Folders) -> None:
     here, there = both.local / "phases.json", both.remote / "deep" / "phases.json"
     for text in ("one", None, "two"):
         if text is not None:
@@ -355,7 +342,7 @@ def test_notes_go_both_ways(both: Folders) -> None:
 
 
 @pytest.mark.parametrize(("known", "then"), [("theirs", "ours"), ("an older one", "theirs"), ("", "theirs")])
-def test_a_note_that_did_not_go_over_does_unless_there_is_another_by_now(both: Folders, known: str, then: str) -> None:
+def test_an_unsaved_file_replaces_only_the_remote_file_it_was_for(both: Folders, known: str, then: str) -> None:
     here, there, unsaved = both.local / "phases.json", both.remote / "phases.json", both.local / "phases.json.unsaved"
     both.remote.mkdir()
     for path, text in ((here, "ours"), (there, "theirs"), (unsaved, known)):
@@ -364,21 +351,24 @@ def test_a_note_that_did_not_go_over_does_unless_there_is_another_by_now(both: F
     assert here.read_text() == there.read_text() == then
 
 
-def test_a_note_that_nobody_read_is_kept(both: Folders) -> None:
+def test_a_remote_file_that_was_not_read_is_set_aside(both: Folders) -> None:
     here, there, aside = both.local / "phases.json", both.remote / "phases.json", both.remote / "phases.json.unread"
     both.remote.mkdir()
     here.write_text("ours")
     there.write_text("theirs")
-    for _ in range(2):  # it may be killed over it
+    for _ in range(2):  # as after a kill
         assert both.ask("put", str(here), str(there), str(aside)) == done()
         assert (aside.read_text(), there.read_text()) == ("theirs", "ours")
 
 
-@pytest.mark.parametrize("note", ["{", "[]", '{"token": "x"}', '{"token": 1, "base": {}}', "\0" * 70_000])
-def test_a_note_that_is_none_of_ours(both: Folders, note: str) -> None:
+@pytest.mark.parametrize("note", ["{", "[]", '{"token": "x"}', '{"token": 1, "base": {}}', "\0" * 70_000, None])
+def test_a_mirror_json_of_someone_else_is_ignored(both: Folders, note: str | None) -> None:
     both.remote.mkdir()
     for folder in (both.local, both.remote):
-        (folder / "mirror.json").write_text(note)
+        if note is None:
+            (folder / "mirror.json").symlink_to("/etc/hostname")
+        else:
+            (folder / "mirror.json").write_text(note)
     (both.remote / "state.json").write_text("theirs")
     assert both.fetch() == done(read="none", replace=True)
     both.write("state.json", "ours")
@@ -387,20 +377,17 @@ def test_a_note_that_is_none_of_ours(both: Folders, note: str) -> None:
     both.has("state.json", "ours")
 
 
-def test_what_it_did_not_expect_is_one_line(both: Folders) -> None:
+def test_an_unexpected_error_is_one_problem_and_a_permanent_one_is_refused(both: Folders) -> None:
     both.write("state.json", "1")
     with both.keep(before="from ftrun.helpers.mirror import files; files.replace = lambda *_: 1 / 0") as mirror:
         assert mirror.ended() == 1
         assert mirror.problems == ["unexpected error: ZeroDivisionError('division by zero')"]
-
-
-def test_what_never_works_is_refused(both: Folders) -> None:
+    both.remote.rename(both.remote.with_name("gone"))
     both.remote.write_text("a file")
-    said = both.fetch()
-    assert said == {"event": "refused", "why": f"run dir {both.remote}: File exists"}
+    assert both.fetch() == {"event": "refused", "why": f"run dir {both.remote}: File exists"}
 
 
-def test_a_dead_disk_is_told_once_and_so_is_its_return(both: Folders, disk: Disk) -> None:
+def test_a_dead_disk_and_its_return_are_one_problem_each(both: Folders, disk: Disk) -> None:
     both.remote = disk.view / "run"
     both.write("state.json", "1")
     with both.keep(before=f"{SOON}; synchronization.PATIENCE = synchronization.PERIOD = 0.2") as mirror:

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -159,7 +158,7 @@ def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
     def many(name: str) -> None:
         state_store, _ = start(tmp_path)
         with state_store:
-            for number in range(200):
+            for number in range(60):
                 keep(
                     state_store, fault(number, node=name), schedule=schedule(f"{name}/{number % 20}", best_step=number)
                 )
@@ -170,9 +169,9 @@ def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
         for done in [pool.submit(many, name) for name in ("a", "b")]:
             done.result()
     found = kept(tmp_path)
-    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(200)}
+    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(60)}
     steps = {one["key"]: one["best_step"] for one in found["schedules"]}
-    assert steps == {f"{name}/{number}": 180 + number for name in "ab" for number in range(20)}
+    assert steps == {f"{name}/{number}": 40 + number for name in "ab" for number in range(20)}
     assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
 
 
@@ -215,32 +214,6 @@ def test_a_kill_before_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Pat
             break
     assert code == 0
     assert outcomes == {("C1",), ("C1", "C2")}
-
-
-def test_a_kill_at_any_instant_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    chance = random.Random(5)
-    put(tmp_path, *[fault(-n, more="x" * 1500) for n in range(800)])
-    told = last = 800
-    grew = 0
-    for turn in range(500):  # on a slow machine many a state store is killed before it has begun
-        if turn >= 25 and grew > 2:
-            break
-        state_store, _known = start(tmp_path)
-        with state_store:
-            assert state_store.problems == []
-            last, before = len(kept(tmp_path)["faults"]), last
-            assert before <= last <= told
-            grew += last > before
-            for told in range(last + 1, last + 6):
-                state_store.ask(ask="keep", faults=[fault(told)], schedule=None)
-            assert state_store.read(chance.uniform(0, 0.05))
-            state_store.process.kill()
-    assert grew > 2
-    assert len(os.listdir(tmp_path)) <= 3
-    state_store, _known = start(tmp_path)
-    with state_store:
-        keep(state_store, fault(99))
-    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A watch helper that was started as PID 1 starts it."""
+"""A checkpoint watcher that was started as PID 1 starts it."""
 
 import json
 import os
@@ -31,7 +31,7 @@ Line = dict[str, Any]
 
 
 class Watcher:
-    """Waits for `ready`, unless told not to.  `pace`: how much of the time it takes that it takes outside of tests."""
+    """Waits for `ready` by default.  `pace`: its waiting times, as a part of those outside of tests."""
 
     def __init__(
         self,
@@ -67,17 +67,17 @@ class Watcher:
             self.process.kill()
         self.process.wait(DEADLINE)
         assert self.process.stderr is not None
-        told = self.process.stderr.read()
+        errors = self.process.stderr.read()
         self.process.stderr.close()
-        assert told == b"", told.decode(errors="replace")
+        assert errors == b"", errors.decode(errors="replace")
 
     def read(self, timeout: float) -> bool:
-        """Take what is there, after at most `timeout` s; False when it has ended."""
+        """Read what has arrived, waiting for at most `timeout` s; False when it has ended."""
         if not select.select([self._socket], [], [], timeout)[0]:
             return True
         content = self._socket.recv(1 << 20)
-        *whole, self._rest = (self._rest + content).split(b"\n")
-        self.lines += [json.loads(line.decode("ascii")) for line in whole]
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        self.lines += [json.loads(line.decode("ascii")) for line in lines]
         return bool(content)
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -100,7 +100,7 @@ class Watcher:
         return self.paths.count(str(path))
 
     def meanwhile(self, act: Callable[[], object], path: Path) -> float:
-        """Do that again and again until this path was saved; the longest time in s for which it was not done."""
+        """Repeat `act` until this path was saved; the longest time in s between two repetitions."""
         until, last, longest = time.monotonic() + DEADLINE, time.monotonic(), 0.0
         while self.count(path) == 0:
             assert last < until, f"{path} was not saved: {self.lines}"
@@ -111,7 +111,7 @@ class Watcher:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """What is done meanwhile it hears of at one instant."""
+        """The changes in the block reach it at one instant."""
         self.process.send_signal(signal.SIGSTOP)
         wait_for(lambda: state_of(self.process.pid) == "T", "it is stopped")
         yield
@@ -125,11 +125,11 @@ class Watcher:
     def problems(self) -> list[str]:
         return [line["what"] for line in self.lines if line["event"] == "problem"]
 
-    def problem(self, words: str) -> str:
-        self.until(lambda: any(words in what for what in self.problems), words)
-        return next(what for what in self.problems if words in what)
+    def problem(self, text: str) -> str:
+        self.until(lambda: any(text in what for what in self.problems), text)
+        return next(what for what in self.problems if text in what)
 
-    def hang_up(self) -> int:
+    def close_stdin(self) -> int:
         """Its stdin ends; the exit code."""
         self._socket.close()
         return self.process.wait(DEADLINE)
@@ -145,12 +145,12 @@ class Watcher:
 
 
 class Both:
-    """The same twice, at the same time: one that hears of changes, and one that has to look for them."""
+    """Two of them at the same time: one with inotify, and one that lists folders."""
 
     def __init__(self, cwd: Path, *globs: str, **more: Any) -> None:
-        self.hearing = Watcher(cwd, *globs, ready=False, **more)
-        self.looking = Watcher(cwd, *globs, ready=False, mode="list", **more)
-        self.all = (self.hearing, self.looking)
+        self.notified = Watcher(cwd, *globs, ready=False, **more)
+        self.listing = Watcher(cwd, *globs, ready=False, mode="list", **more)
+        self.all = (self.notified, self.listing)
         for watcher in self.all:
             watcher.ready()
 
@@ -163,11 +163,11 @@ class Both:
 
     @property
     def paths(self) -> list[str]:
-        assert sorted(self.hearing.paths) == sorted(self.looking.paths)
-        return self.hearing.paths
+        assert sorted(self.notified.paths) == sorted(self.listing.paths)
+        return self.notified.paths
 
-    def rest(self, folder: Path) -> None:
-        """Until all that rests has been told: these are linked into place now, so they need two looks."""
+    def settle(self, folder: Path) -> None:
+        """Wait until all that no longer changes has been reported: a file linked into place now needs two looks."""
         number = len(list(folder.glob("later-*")))
         beside, path = folder / ".beside-later", folder / f"later-{number}.pt"
         beside.write_text("x")

@@ -1,4 +1,4 @@
-"""The watch helper where something is in its way: limits, lost events, mounts, network disks, dead peers."""
+"""The checkpoint watcher with limits, lost events, mounts, network disks, and without a reader."""
 
 import contextlib
 import itertools
@@ -25,7 +25,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def until(watcher: Watcher, name: str, make: Callable[[str], object]) -> None:
-    """One is seen.  What is made in the first moment may be taken for what was there already."""
+    """Wait until one is detected.  What is created in the first moment may count as existing."""
     numbers = itertools.count()
 
     def seen() -> bool:
@@ -43,10 +43,14 @@ def limited(limit: str, number: int) -> tuple[str, ...]:
     return (*OWN_LIMITS, "sh", "-ec", f'echo {number} > /proc/sys/user/{limit}\nexec "$@"', "sh")
 
 
-def test_it_ends_with_its_stdin(out: Path) -> None:
+def test_it_ignores_ctrl_c_and_ends_with_its_stdin(out: Path) -> None:
     for mode in ("inotify", "list"):
         with Watcher(out, "*.pt", mode=mode, pace=1) as watcher:
-            assert watcher.hang_up() == 0
+            watcher.process.send_signal(signal.SIGINT)
+            put(out / "a.pt")
+            watcher.saved(out / "a.pt")
+            (out / "a.pt").unlink()
+            assert watcher.close_stdin() == 0
 
 
 def test_it_ends_when_nobody_reads(out: Path) -> None:
@@ -56,7 +60,7 @@ def test_it_ends_when_nobody_reads(out: Path) -> None:
         assert watcher.process.wait(DEADLINE) == 0
 
 
-def test_killed_and_started_again_it_repeats_nothing(out: Path) -> None:
+def test_nothing_is_repeated_after_a_kill_and_a_new_start(out: Path) -> None:
     with Watcher(out, "*.pt") as first:
         put(out / "a.pt")
         first.saved(out / "a.pt")
@@ -68,7 +72,7 @@ def test_killed_and_started_again_it_repeats_nothing(out: Path) -> None:
         assert second.paths == [str(out / "b.pt")]
 
 
-def test_an_unexpected_error_is_one_line(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_one_problem(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     prefix = ("sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh")
@@ -77,15 +81,8 @@ def test_an_unexpected_error_is_one_line(tmp_path: Path) -> None:
         assert watcher.process.wait(DEADLINE) == 1
 
 
-def test_ctrl_c_is_for_the_command(out: Path) -> None:
-    with Watcher(out, "*.pt") as watcher:
-        watcher.process.send_signal(signal.SIGINT)
-        put(out / "a.pt")
-        watcher.saved(out / "a.pt")
-
-
-def test_it_sleeps_until_something_happens(out: Path) -> None:
-    """Not a matter of time: the kernel shows what it is waiting for, and for how long."""
+def test_it_sleeps_until_an_event(out: Path) -> None:
+    """The kernel shows what it waits for, and for how long."""
     with Watcher(out, "*.pt", "**/late/x") as watcher:
         put(out / "a.pt")
         (out / "late").mkdir()
@@ -94,16 +91,16 @@ def test_it_sleeps_until_something_happens(out: Path) -> None:
         watcher.saved(out / "late" / "x")
         syscall = Path(f"/proc/{watcher.process.pid}/syscall")
 
-        def for_ever() -> bool:
+        def waits_forever() -> bool:
             words = syscall.read_text().split()
             return words[0] == "7" and int(words[3], 16) & 0xFFFFFFFF == 0xFFFFFFFF  # poll(fds, 3, -1)
 
         if os.uname().machine != "x86_64":
             pytest.skip("system calls have other numbers here")
-        wait_for(for_ever, "it waits without a limit")
+        wait_for(waits_forever, "it waits without a limit")
 
 
-def test_out_of_watches_it_looks(out: Path) -> None:
+def test_folders_are_listed_without_inotify_watches(out: Path) -> None:
     deep = out / "a" / "b"
     deep.mkdir(parents=True)
     needed = len(deep.parts)
@@ -117,14 +114,14 @@ def test_out_of_watches_it_looks(out: Path) -> None:
             assert all("max_user_watches" in what for what in watcher.problems)
 
 
-def test_without_inotify_it_looks(out: Path) -> None:
+def test_folders_are_listed_without_inotify(out: Path) -> None:
     with Watcher(out, "*.pt", prefix=limited("max_inotify_instances", 0)) as watcher:
         watcher.problem("max_user_instances")
         put(out / "a.pt")
         watcher.saved(out / "a.pt")
 
 
-def test_lost_events_are_made_up_for(out: Path) -> None:
+def test_lost_events_are_recovered_by_listing(out: Path) -> None:
     queue = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if queue > 100_000:
         pytest.skip("the queue of events is very long here")
@@ -151,7 +148,7 @@ def test_lost_events_are_made_up_for(out: Path) -> None:
         assert sorted(watcher.paths) == sorted(str(out / name) for name in [*names, "bus/x"])
 
 
-def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_folder_without_read_permission_is_one_problem(tmp_path: Path) -> None:
     prefix = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") if os.getuid() == 0 else ()
     if prefix and not permitted(*prefix):
         pytest.skip("setpriv cannot take the rights of root away here")
@@ -178,7 +175,7 @@ def in_its_mounts(watcher: Watcher, *words: str | Path) -> None:
     subprocess.run(["nsenter", f"--target={watcher.process.pid}", "--mount", *map(str, words)], check=True)
 
 
-def test_what_a_mount_brings_is_not_progress(out: Path, tmp_path: Path) -> None:
+def test_the_content_of_a_new_mount_does_not_count(out: Path, tmp_path: Path) -> None:
     need_mounts()
     put(out / "under.pt")
     disk = tmp_path / "disk"
@@ -200,8 +197,8 @@ def test_what_a_mount_brings_is_not_progress(out: Path, tmp_path: Path) -> None:
         assert not [path for path in watcher.paths if path.endswith(("/old.pt", "/under.pt"))]
 
 
-def test_a_network_disk_that_others_write_to(out: Path, tmp_path: Path) -> None:
-    """FUSE shows a folder that is changed behind it: no event tells."""
+def test_writes_of_other_machines_to_a_network_disk_are_detected(out: Path, tmp_path: Path) -> None:
+    """FUSE shows a folder that is changed behind it, without an event."""
     if shutil.which("bindfs") is None:
         pytest.skip("bindfs is not installed")
     need_mounts()
