@@ -1,4 +1,4 @@
-"""Completion as a person meets it: by pressing TAB in a real bash and zsh, and by asking a real fish."""
+"""Completion by the TAB key in a real bash and zsh, and by `complete` in a real fish."""
 
 import os
 import pty
@@ -28,7 +28,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 class Shell:
-    """One in a terminal, with our completion loaded."""
+    """A shell in a terminal, with the completion loaded."""
 
     def __init__(self, home: Path, words: list[str], setup: list[str]) -> None:
         self._master, slave = pty.openpty()
@@ -68,7 +68,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run dir, some files, and a program that is nowhere else."""
+    """A folder with a run dir and some files."""
     folder = tmp_path_factory.mktemp("home")
     for attempt in ("attempt-2", "attempt-11"):
         (folder / "rundir" / "reports" / attempt).mkdir(parents=True)
@@ -132,28 +132,26 @@ def test_tab_completes_the_line(shell: Shell, line: str, words: list[str]) -> No
     assert shell.completed(line) == words
 
 
-def test_second_tab_shows_all_values(shell: Shell) -> None:
+def test_a_second_tab_shows_all_values(shell: Shell) -> None:
     shown = shell.offered("ftrun --probe ")
     assert all(word in shown for word in ("auto", "nvidia", "ascend", "off"))
 
 
-# click's script for fish cuts an answer at its first comma.
-@pytest.mark.parametrize(("line", "words"), [one for one in LINES if "," not in one[0]])
-def test_fish_offers_the_same(home: Path, line: str, words: list[str]) -> None:
+def test_fish(home: Path) -> None:
     if shutil.which("fish") is None:
         pytest.skip("no fish here")
-    script = f"ftctl completion fish | source; complete -C '{line}'"
-    asked = subprocess.run(
+    lines = [(line, words) for line, words in LINES if "," not in line]  # click's script cuts an answer at a comma
+    script = "; ".join(["ftctl completion fish | source", *(f"complete -C '{line}'; echo @" for line, _ in lines)])
+    done = subprocess.run(
         ["fish", "--no-config", "-c", script], env=environment(home), cwd=home, capture_output=True, timeout=DEADLINE
     )
-    assert asked.stderr == b""
-    offered = [found.split("\t")[0] for found in asked.stdout.decode().splitlines()]
-    assert offered == words[-1:], asked.stdout
+    assert done.stderr == b""
+    offered = [[one.split("\t")[0] for one in part.split("\n") if one] for part in done.stdout.decode().split("@\n")]
+    assert offered[:-1] == [words[-1:] for _, words in lines]
 
 
-@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("program", [[], ["ftrun"]])
-def test_shell_accepts_the_script(shell_name: str, program: list[str], home: Path) -> None:
+@pytest.mark.parametrize(("shell_name", "program"), [("bash", []), ("zsh", ["ftrun"]), ("fish", [])])
+def test_the_script_is_valid_for_its_shell(shell_name: str, program: list[str], home: Path) -> None:
     ftctl = [str(HOUSE / "bin" / "ftctl"), "completion", shell_name, *program]
     made = subprocess.run(ftctl, env=environment(home), capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert ("fthang" in made.stdout) == (not program)
@@ -163,22 +161,21 @@ def test_shell_accepts_the_script(shell_name: str, program: list[str], home: Pat
     assert (read.returncode, read.stderr) == (0, "")
 
 
-# --- what is asked and answered ---------------------------------------------------------------------------------------
+# --- the offered words -----------------------------------------------------------------------------------------------
 
 
 def items(args: list[str], text: str) -> list["CompletionItem[str]"]:
     return ShellComplete(command_line(), {}, "ftrun", "_FTRUN_COMPLETE").get_completions(args, text)
 
 
-def test_each_option_is_offered_until_it_is_given() -> None:
+def test_every_option_is_offered_until_it_is_used() -> None:
     names = {item.value for item in items([], "-")}
     assert {f"--{option.name}" for option in option_table.OPTIONS} < names
     assert "--probe" not in {item.value for item in items(["--probe", "auto"], "--")}
     assert "--progress" in {item.value for item in items(["--progress", "x"], "--")}
 
 
-def test_offered_values_are_valid() -> None:
-    """No value that would be refused."""
+def test_every_offered_value_is_valid() -> None:
     for option in option_table.OPTIONS:
         for text in ("", "3", "a", "h"):
             if option.flag:
@@ -188,8 +185,8 @@ def test_offered_values_are_valid() -> None:
                     option.read(item.value)
 
 
-def test_unknown_completion_request_is_ignored(home: Path) -> None:
+def test_an_unknown_completion_request_does_not_keep_ftrun_from_running(home: Path) -> None:
     words = [str(HOUSE / "bin" / "ftrun"), "--run-dir", str(home / "another"), "sh", "-c", "exit 7"]
-    for text in ("", "bash_source", "tcsh_complete", "nonsense"):
+    for text in ("bash_source", "tcsh_complete"):
         asked = environment(home) | {"_FTRUN_COMPLETE": text}
         assert subprocess.run(words, env=asked, timeout=DEADLINE, check=False).returncode == 7

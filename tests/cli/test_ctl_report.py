@@ -1,4 +1,4 @@
-"""`ftctl report`: what was found when an attempt was taken for hung."""
+"""`ftctl report`: the evidence on which an attempt was found hung."""
 
 import json
 import subprocess
@@ -15,14 +15,13 @@ def report(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def made(runs: Runs, attempt: int, text: str) -> None:
-    folder = runs.run_dir / "reports" / f"attempt-{attempt}"
-    folder.mkdir(parents=True)
-    (folder / "report.md").write_text(text)
-    (folder / "report.json").write_text(json.dumps({"schema": 1, "attempt": attempt}))
+def error(run_dir: Path, *words: str) -> str:
+    done = report(run_dir, *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    return done.stderr
 
 
-def test_the_report_of_a_hang_as_text_and_as_it_is(runs: Runs) -> None:
+def test_the_report_of_a_hang_is_printed_as_text_and_json(runs: Runs) -> None:
     hang = ("--hang-timeout", "500ms", "--grace", "off", "--max-restarts", "0")
     run = runs.run(*hang, *python("import time\ndef stuck(): time.sleep(3600)\nft.beat(812); stuck()"))
     assert run.wait() == 195
@@ -35,30 +34,15 @@ def test_the_report_of_a_hang_as_text_and_as_it_is(runs: Runs) -> None:
     assert found == json.loads((run.run_dir / "reports" / "attempt-1" / "report.json").read_text())
 
 
-def test_the_last_one_or_the_one_that_is_named(runs: Runs) -> None:
-    run = runs.run("true")
+def test_the_last_or_the_named_report_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+    assert error(tmp_path) == error(tmp_path, "--json") == f"ftctl: {tmp_path}: no report was written\n"
     for attempt in (2, 10, 9):
-        made(runs, attempt, f"# Attempt {attempt}\n")
-    assert report(run.run_dir).stdout == "Attempt 10\n----------\n"
-    assert report(run.run_dir, "9").stdout == "Attempt 9\n---------\n"
-    done = report(run.run_dir, "3")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"ftctl: {run.run_dir}: no report of attempt 3; attempts with a report: 2, 9, 10\n"
-
-
-def test_none_is_told_in_one_line(runs: Runs) -> None:
-    run = runs.run("true")
-    for words in ((), ("--json",)):
-        done = report(run.run_dir, *words)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == f"ftctl: {run.run_dir}: no report was written\n"
-
-
-def test_one_that_was_cut_off_is_told_in_one_line(runs: Runs) -> None:
-    run = runs.run("true")
-    made(runs, 1, "## half a ta")
-    assert report(run.run_dir).stdout.startswith("half a ta\n")
-    (run.run_dir / "reports" / "attempt-1" / "report.json").write_text('{"sche')
-    done = report(run.run_dir, "--json")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith("report.json is not valid JSON: is it truncated?\n")
+        folder = tmp_path / "reports" / f"attempt-{attempt}"
+        folder.mkdir(parents=True)
+        (folder / "report.md").write_text(f"# Attempt {attempt}")
+        (folder / "report.json").write_text('{"sche')
+    assert report(tmp_path).stdout == "Attempt 10\n----------\n"
+    assert report(tmp_path, "9").stdout == "Attempt 9\n---------\n"
+    assert error(tmp_path, "3") == f"ftctl: {tmp_path}: no report of attempt 3; attempts with a report: 2, 9, 10\n"
+    assert error(tmp_path, "--json").endswith("report.json is not valid JSON: is it truncated?\n")

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from ftrun.cli.verbs.serve import listening_socket
 from ftrun.views.page.app import Page, Server
-from ftrun.views.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
 from support.runs import HOUSE
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
@@ -120,61 +119,3 @@ def empty(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "events.jsonl").touch()
     return folder
-
-
-def ranks(number: int, silent: int) -> tuple[RankNow, ...]:
-    """All of them step; that one has been silent for most of its limit."""
-    return tuple(
-        RankNow(
-            rank=rank,
-            pid=4000 + rank,
-            state="moving",
-            step=812 - (rank == silent),
-            moved=31.0 if rank == silent else 0.1 + rank % 7 / 10,
-            alive=0.1,
-            section="evaluation" if rank % 97 == 5 else None,
-            rule="step",
-            age=31.0 if rank == silent else 0.1 + rank % 7 / 10,
-            limit=38.0,
-            step_time=0.42,
-        )
-        for rank in range(number)
-    )
-
-
-def snapshot(run_dir: Path, number: int = 8, **changed: Any) -> Snapshot:
-    """A run of so many ranks, of which one is about to be a suspect."""
-    found = ranks(number, silent=3)
-    shown = Snapshot(
-        run_dir=str(run_dir),
-        alive=True,
-        phase="running",
-        attempt=2,
-        reason="hang",
-        command=("torchrun", "--standalone", "--nproc-per-node", str(number), "train.py"),
-        version="0.1.0",
-        pid=4000,
-        began="2026-11-21T10:00:00.000Z",
-        wall=7380.0,
-        up=812.0,
-        counts={"hang": 1, "fault": 0, "failure": 0},
-        left={"hang": 2, "fault": 3, "failure": 0},
-        restarts={"hang": 1},
-        step=812,
-        best_step=812,
-        step_time=0.42,
-        checkpoint="/checkpoints/step-800",
-        checkpoint_step=800,
-        checkpoint_age=34.0,
-        ranks=found,
-        slowest=found[3],
-        stalest=found[3],
-        limits=(Limit("hang", 38.0, "learned: 99% of silences below 0.9s"), Limit("start", 3600.0, "default")),
-        deadline=7.0,
-        next="Rank 3 will be suspected in 7s: 31s without a step (timeout 38s, learned).",
-        devices=tuple(DeviceNow(f"GPU-{n}", "NVIDIA H100", 97.0, 71 << 30, 80 << 30, 640.0, 1.2) for n in range(8)),
-        trouble=Incident("2026-11-21T11:49:08.000Z", 1, "hang", "rank 3 stopped at step 790, 41s ago (limit 38s)"),
-        lost={"hang": 41.0, "redone": 12.5, "startup": 30.0},
-        goodput=0.9887,
-    )
-    return shown._replace(**changed)

@@ -1,4 +1,4 @@
-"""Who looks on sees what the owner sees, and changes nothing."""
+"""A reader of the beat file sees the same as its owner, and changes nothing."""
 
 import mmap
 import os
@@ -34,7 +34,7 @@ def written(run: MadeRun) -> str:
     return str(run.beats)
 
 
-def test_it_is_what_the_owner_sees(owner: beats.Beats, run: MadeRun) -> None:
+def test_a_reader_sees_what_the_owner_sees(owner: beats.Beats, run: MadeRun) -> None:
     run.rank(0, moved=1, step=9, CREDIT=5 * NS, INTERVALS=100, USUAL=2 * NS, LONGEST=3 * NS, SLOWEST_START=NS)
     run.rank(1, moved=None, step=None, ALIVE_AT=int(run.now * NS))
     run.rank(2, FLAGS=at.DONE)
@@ -51,7 +51,7 @@ def test_it_is_what_the_owner_sees(owner: beats.Beats, run: MadeRun) -> None:
     assert len(seen.ranks) == 5
 
 
-def test_nothing_is_changed_made_or_mended(run: MadeRun) -> None:
+def test_reading_changes_nothing(run: MadeRun) -> None:
     run.rank(0)
     folder = written(run)
     (run.beats / at.BEATS).chmod(0o400)
@@ -62,7 +62,7 @@ def test_nothing_is_changed_made_or_mended(run: MadeRun) -> None:
     assert {name: os.stat(f"{folder}/{name}").st_mtime_ns for name in os.listdir(folder)} == before
 
 
-def test_one_that_is_gone_is_told_only_where_its_pid_means_something(run: MadeRun) -> None:
+def test_a_rank_is_gone_only_if_its_pid_is_of_this_namespace(run: MadeRun) -> None:
     run.rank(0, moved=30, START_TICKS=1)
     run.rank(1, moved=1, START_TICKS=1)
     folder = written(run)
@@ -70,7 +70,7 @@ def test_one_that_is_gone_is_told_only_where_its_pid_means_something(run: MadeRu
     assert [rank.present for rank in beatfile.read(folder, run.now, run.now, here=False).ranks] == [True, True]
 
 
-def test_a_writer_that_was_stopped_in_the_middle_shows_no_sections(run: MadeRun) -> None:
+def test_a_half_written_slot_has_no_sections(run: MadeRun) -> None:
     run.rank(0)
     run.section(0, "half", 3, 60)
     run.rank(0, SEQUENCE=3)
@@ -79,7 +79,7 @@ def test_a_writer_that_was_stopped_in_the_middle_shows_no_sections(run: MadeRun)
     assert rank.step == 7
 
 
-def test_the_touch_file_counts_from_the_start_of_the_command_on(run: MadeRun) -> None:
+def test_the_touch_file_counts_from_the_start_of_the_command(run: MadeRun) -> None:
     folder = written(run)
     assert beatfile.read(folder, run.now, run.now - 50, here=True).ranks == ()
     now = time.time()
@@ -89,7 +89,7 @@ def test_the_touch_file_counts_from_the_start_of_the_command_on(run: MadeRun) ->
     assert rank.moved_at == pytest.approx(run.now - 20, abs=1)
 
 
-def test_what_is_not_ours_is_a_problem(run: MadeRun) -> None:
+def test_a_slot_of_another_layout_is_a_problem(run: MadeRun) -> None:
     run.rank(0, MAGIC_WORD=at.MAGIC + 1)
     run.rank(1, MOVED_AT=int((run.now + 1000) * NS))
     run.rank(2)
@@ -100,7 +100,7 @@ def test_what_is_not_ours_is_a_problem(run: MadeRun) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "link", "nothing", "short"])
-def test_a_file_that_is_none_is_a_problem_and_holds_nobody_up(run: MadeRun, kind: str) -> None:
+def test_anything_but_a_beat_file_is_a_problem(run: MadeRun, kind: str) -> None:
     file = Path(written(run), at.BEATS)
     file.unlink()
     if kind == "folder":

@@ -8,7 +8,7 @@ def shown(markdown: str) -> str:
     return "\n".join(lines(markdown))
 
 
-def test_what_the_report_marks_up_is_read_back() -> None:
+def test_escaped_text_is_read_back() -> None:
     for text in ("a_b*c", "`ticks` and | pipes", "<b>&#x", "\\", "``", "*", "a[1](2)", " spaces "):
         assert shown(code(text)) == text
         assert shown(plain(text)).strip() == text.strip()
@@ -23,22 +23,22 @@ def test_tables_are_columns() -> None:
     ]
 
 
-def test_blocks_are_kept_as_they_are() -> None:
+def test_blocks_are_indented() -> None:
     assert shown(block("| no | table |\n```\n# no title\n  `x`")) == (
         "    | no | table |\n    ```\n    # no title\n      `x`"
     )
 
 
-def test_titles_and_sentences() -> None:
+def test_titles_are_underlined() -> None:
     assert shown("**Rank 3 stopped**\n\n## The suspect\n\n* a thing") == (
         "Rank 3 stopped\n\nThe suspect\n-----------\n\n* a thing"
     )
 
 
-def test_nothing_acts_on_a_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     assert shown("a\x1b[2Jb") == "a\\x1b[2Jb"
 
 
-def test_a_report_that_was_cut_off_is_shown_as_far_as_it_goes() -> None:
+def test_a_truncated_report_is_shown_up_to_its_end() -> None:
     assert shown("## Title\n\n```text\nfirst\n| a") == "Title\n-----\n\n    first\n    | a"
     assert shown("| a | b |\n| --- |") == "a  b"

@@ -23,7 +23,8 @@ from ftrun.views.page.app import FILES, Page
 from ftrun.views.page.middleware import Middleware
 from ftrun.views.rundir import NoRunDir, find
 from ftrun.views.snapshot import RankNow, Snapshot
-from support.pages import empty, snapshot
+from support.pages import empty
+from support.snapshots import snapshot
 
 ROUTES = ("/", *(f"/{name}" for name in FILES if name != "index.html"), "/snapshot.json", "/timeline.svg", "/healthz")
 
@@ -92,12 +93,12 @@ def test_other_sites_may_only_link_to_the_page(client: TestClient, site: str) ->
 def test_the_snapshot_has_all_ranks_and_a_stream_the_first(
     client: TestClient, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show(monkeypatch, snapshot(run_dir, 1024, command=("\udcff", "\0", "</script>")))
+    show(monkeypatch, snapshot(1024, command=("\udcff", "\0", "</script>")))
     found: dict[str, Any] = client.get("/snapshot.json").json()
     assert set(Snapshot._fields) <= set(found)
     assert found["ranks"][0]["rank"] == 3
     assert sorted(rank["rank"] for rank in found["ranks"]) == list(range(1024))
-    assert found["states"] == {"moving": 1024}
+    assert found["states"] == {"moving": 1013, "section": 11}
     assert found["trouble"]["cause"] == "hang"
     assert found["command"] == ["\\udcff", "\0", "</script>"]
     view = Page(lambda: str(run_dir)).feed._read()
@@ -107,12 +108,12 @@ def test_the_snapshot_has_all_ranks_and_a_stream_the_first(
     assert len(view.text) < 40_000
 
 
-def test_the_verdict_says_what_the_scheduler_should_do(tmp_path: Path) -> None:
-    found = feed.payload(snapshot(tmp_path, alive=False, phase="done", verdict="hang-limit", exit_code=195), [])
+def test_the_verdict_says_what_the_scheduler_should_do() -> None:
+    found = feed.payload(snapshot(alive=False, phase="done", verdict="hang-limit", exit_code=195), [])
     assert (found["outer"], found["exit_code"]) == ("reschedule the job", 195)
 
 
-def test_ranks_near_their_limit_come_first(tmp_path: Path) -> None:
+def test_ranks_near_their_limit_come_first() -> None:
     ranks = (
         RankNow(0, 1, "done"),
         RankNow(1, 1, "moving", age=3.0, limit=30.0),
@@ -121,7 +122,7 @@ def test_ranks_near_their_limit_come_first(tmp_path: Path) -> None:
         RankNow(4, 1, "gone"),
         RankNow(5, 1, "moving", age=29.0, limit=30.0),
     )
-    found = feed.payload(snapshot(tmp_path, ranks=ranks), [])
+    found = feed.payload(snapshot(ranks=ranks), [])
     assert [rank["rank"] for rank in found["ranks"]] == [5, 2, 1, 4, 3, 0]
     assert found["states"] == {"done": 1, "moving": 3, "section": 1, "gone": 1}
 

@@ -13,10 +13,11 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ft
 from ftrun.views.page import app, feed
 from ftrun.views.page.feed import SHOWN
 from support import browser
-from support.pages import empty, ftctl_serve, ranks, serving, snapshot
+from support.pages import empty, ftctl_serve, serving
 from support.runs import FTHANG, Runs, wait_for
 from support.runs import runs as runs
 from support.scripted import Script
+from support.snapshots import ranks, snapshot
 
 pytestmark = pytest.mark.skipif(bool(browser.MISSING), reason=f"not here: {', '.join(browser.MISSING)}")
 HOSTILE = '<img src="x" onerror="alert(1)"><script>alert(2)</script>&amp;\x1b[31m\u202e'
@@ -54,10 +55,9 @@ def shows(page: browser.Page, selector: str, text: str) -> None:
 def invented(page: browser.Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a page with an invented run of 1,024 ranks and 8 devices."""
     run_dir = empty(tmp_path / "run")
-    found = ranks(1024, silent=3)
+    found = ranks(1024)
     found = (found[0]._replace(section=HOSTILE), *found[1:])
-    shown = snapshot(run_dir, 1024, ranks=found, command=("python", HOSTILE), problems=("nothing much",), paused=65.0)
-    shown = shown._replace(trouble=shown.trouble and shown.trouble._replace(report="report.md"))
+    shown = snapshot(1024, ranks=found, command=("python", HOSTILE), problems=("nothing much",), paused=65.0)
     (run_dir / "events.jsonl").write_text('{"event": "progress", "step": 1, "time": "2026-11-21T10:00:00.000Z"}\n')
     (run_dir / "reports" / "attempt-1").mkdir(parents=True)
     (run_dir / "reports" / "attempt-1" / "report.md").write_text(HOSTILE)

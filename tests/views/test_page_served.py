@@ -20,9 +20,10 @@ from ftrun.cli.verbs import serve
 from ftrun.views.page import app, event_stream, feed
 from ftrun.views.page.app import Page
 from ftrun.views.snapshot import Snapshot
-from support.pages import FTCTL, Event, empty, ftctl_serve, serving, snapshot
+from support.pages import FTCTL, Event, empty, ftctl_serve, serving
 from support.runs import Runs, wait_for
 from support.runs import runs as runs
+from support.snapshots import snapshot
 
 
 def is_record(name: str) -> Callable[[Event], bool]:
@@ -62,7 +63,7 @@ def test_an_interrupted_stream_continues_in_another_server(runs: Runs) -> None:
 
 
 def test_a_stream_without_news_sends_heartbeats(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: snapshot(Path(run_dir)))
+    monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: snapshot())
     monkeypatch.setattr(event_stream, "BEAT", 0.2)
     with serving(page) as served:
         one = served.stream()
@@ -88,7 +89,7 @@ def test_all_streams_share_one_reader(page: Page, monkeypatch: pytest.MonkeyPatc
 
     def read(run_dir: str) -> Snapshot:
         reads.append(run_dir)
-        return snapshot(Path(run_dir), step=len(reads))
+        return snapshot(step=len(reads))
 
     monkeypatch.setattr(feed, "read_snapshot", read)
     monkeypatch.setattr(feed, "PERIOD", 0.2)
@@ -126,7 +127,7 @@ def test_a_client_that_does_not_read_is_dropped(page: Page, monkeypatch: pytest.
     numbers = itertools.count()
 
     def read(run_dir: str) -> Snapshot:
-        return snapshot(Path(run_dir), why="x" * 4_000_000, step=next(numbers))
+        return snapshot(why="x" * 4_000_000, step=next(numbers))
 
     monkeypatch.setattr(feed, "read_snapshot", read)
     monkeypatch.setattr(feed, "PERIOD", 0.05)

@@ -1,4 +1,4 @@
-"""What is seen of a run by its files alone, as values."""
+"""The snapshot of a run, from its files alone."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def seen(run: MadeRun) -> Snapshot:
     return read_snapshot(run.write(), run.now)
 
 
-def test_a_running_job(run: MadeRun) -> None:
+def test_a_running_run(run: MadeRun) -> None:
     run.rank(0, moved=2, step=9)
     run.rank(1, moved=30, step=8)
     run.samples([(40, 0, 0), (30, 2, 3)])
@@ -58,7 +58,7 @@ def test_the_time_in_the_present_phase(run: MadeRun) -> None:
     run.standing["since"] = run.now - 33
     assert seen(run).since == pytest.approx(33)
     run.gone()
-    assert seen(run).since is None, "nobody knows what it would be in now"
+    assert seen(run).since is None, "unknown after a kill"
 
 
 def test_the_state_of_the_group_is_shown(run: MadeRun) -> None:
@@ -73,7 +73,7 @@ def test_the_state_of_the_group_is_shown(run: MadeRun) -> None:
     assert found.next == "The next start, once all members of the group are ready."
 
 
-def test_one_that_is_done_or_gone_is_not_waited_for(run: MadeRun) -> None:
+def test_a_done_or_gone_rank_is_neither_slowest_nor_stalest(run: MadeRun) -> None:
     run.rank(0, moved=90, FLAGS=at.DONE)
     run.rank(1, moved=90, START_TICKS=1)
     run.rank(2, moved=3)
@@ -82,7 +82,7 @@ def test_one_that_is_done_or_gone_is_not_waited_for(run: MadeRun) -> None:
     assert found.stalest == found.slowest == found.ranks[2]
 
 
-def test_one_that_has_not_moved_yet_is_starting(run: MadeRun) -> None:
+def test_a_rank_that_has_not_moved_is_starting(run: MadeRun) -> None:
     run.rank(0, moved=None, step=None)
     run.standing["phase"] = "starting"
     found = seen(run)
@@ -104,11 +104,11 @@ def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     found = seen(run)
     assert found.ranks == ()
     assert found.next == f"{sentences.UNWATCHED[0].upper()}{sentences.UNWATCHED[1:]}."
-    assert found.limits[1].seconds is None, "what is not armed is not listed as if it were"
+    assert found.limits[1].seconds is None, "it is not active yet"
     assert found.limits[1].source.startswith("until the command's hooks are loaded; then 60m")
 
 
-def test_a_start_limit_that_was_given_holds_from_the_spawn(run: MadeRun) -> None:
+def test_a_given_start_timeout_is_active_from_the_spawn(run: MadeRun) -> None:
     run.limits = run.limits._replace(start=60.0, start_given=True)
     run.run["sources"]["start-timeout"] = "environment"
     run.standing["phase"] = "starting"
@@ -117,13 +117,13 @@ def test_a_start_limit_that_was_given_holds_from_the_spawn(run: MadeRun) -> None
     assert found.endswith("(timeout 60s, set by FTRUN_START_TIMEOUT).")
 
 
-def test_the_idle_rule_is_seen(run: MadeRun) -> None:
+def test_the_idle_rule_is_shown(run: MadeRun) -> None:
     run.attempt |= {"idle_since": run.now - 45, "accelerator": True}
     why = "the default, since the job uses an accelerator"
     assert seen(run).next == f"The command will be suspected in 29m 15s: 45s without any work (timeout 30m, {why})."
 
 
-def test_a_learned_limit_says_why(run: MadeRun) -> None:
+def test_a_learned_timeout_has_its_reason(run: MadeRun) -> None:
     run.limits = run.limits._replace(hang=3600.0, auto=True)
     run.ledger = run.ledger._replace(learned=LearnedTimeouts(50.0, 5.0, 8.0, 300, 4.0))
     run.rank(0, moved=10, INTERVALS=300, USUAL=5 * NS, LONGEST=8 * NS)
@@ -134,7 +134,7 @@ def test_a_learned_limit_says_why(run: MadeRun) -> None:
     assert "(timeout 50s, learned: 10 times 5s" in str(found.next)
 
 
-def test_before_it_is_learned_a_provisional_limit_holds(run: MadeRun) -> None:
+def test_a_provisional_timeout_comes_before_the_learned_one(run: MadeRun) -> None:
     run.limits = run.limits._replace(hang=3600.0, auto=True)
     run.run["sources"]["hang-timeout"] = "default"
     run.rank(0, moved=10)
@@ -145,7 +145,7 @@ def test_before_it_is_learned_a_provisional_limit_holds(run: MadeRun) -> None:
     assert seen(run).limits[0] == ("hang", 200.0, "default: the start timeout, until a hang timeout is learned")
 
 
-def test_a_later_start_shows_the_limit_that_holds_for_it(run: MadeRun) -> None:
+def test_a_later_start_has_a_learned_start_timeout(run: MadeRun) -> None:
     run.limits = run.limits._replace(hang=3600.0, start=3600.0, start_given=False, auto=True)
     run.standing["phase"] = "starting"
     run.attempt |= {"first_beat": 5.5, "start_raised": 0.0, "moved": False}
@@ -156,7 +156,7 @@ def test_a_later_start_shows_the_limit_that_holds_for_it(run: MadeRun) -> None:
     assert found.first_beat == 5.5
 
 
-def test_paused_ages_stand_still(run: MadeRun) -> None:
+def test_ages_do_not_grow_during_a_pause(run: MadeRun) -> None:
     run.rank(0, moved=95)
     run.standing["paused"] = {"since": run.now - 60, "until": run.now + 1200}
     found = seen(run)
@@ -216,7 +216,7 @@ def test_checkpoints_have_an_age(run: MadeRun) -> None:
     assert (found.checkpoint, found.checkpoint_step) == ("/c/5", 5)
     assert found.checkpoint_age == pytest.approx(25, abs=5)
     run.rank(0, CHECKPOINT_AT=int((run.now - 3) * NS), CHECKPOINT_STEP=6)
-    assert seen(run).checkpoint_age == pytest.approx(3, abs=0.01), "as the rank says, where one does"
+    assert seen(run).checkpoint_age == pytest.approx(3, abs=0.01), "the rank reported it"
 
 
 def test_lost_time_and_goodput(run: MadeRun) -> None:
@@ -232,7 +232,7 @@ def test_lost_time_and_goodput(run: MadeRun) -> None:
     assert found.restarts["hang"] == 2
 
 
-def test_the_last_trouble_and_its_report(run: MadeRun) -> None:
+def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
     report = run.folder / "reports" / "attempt-1" / "report.md"
     report.parent.mkdir(parents=True)
     report.touch()
@@ -246,7 +246,7 @@ def test_the_last_trouble_and_its_report(run: MadeRun) -> None:
     assert found.why == "rank 3 stopped at step 812, 41s ago (limit 38s), at collectives.py:88 all_reduce"
 
 
-def test_an_end_of_its_own_is_trouble(run: MadeRun) -> None:
+def test_a_failure_is_an_incident(run: MadeRun) -> None:
     run.record("exited", code=3, why="ValueError: no")
     run.record("stopping", by="SIGTERM")
     found = seen(run).trouble
@@ -254,14 +254,14 @@ def test_an_end_of_its_own_is_trouble(run: MadeRun) -> None:
     assert (found.cause, found.why, found.report) == ("failure", "ValueError: no", None)
 
 
-def test_an_end_that_was_asked_for_is_none(run: MadeRun) -> None:
+def test_a_requested_stop_is_no_incident(run: MadeRun) -> None:
     run.record("stopping", by="outside", signal=15)
     run.record("problem", what="something else")
     run.record("exited", signal=15)
     assert seen(run).trouble is None
 
 
-def test_a_fault_that_does_nothing_is_none(run: MadeRun) -> None:
+def test_a_device_warning_is_no_incident(run: MadeRun) -> None:
     run.record("fault", device="GPU-1", code="13", severity="warning")
     assert seen(run).trouble is None
     run.record("fault", device="GPU-1", code="79", severity="critical", why="fell off the bus")
@@ -270,7 +270,7 @@ def test_a_fault_that_does_nothing_is_none(run: MadeRun) -> None:
     assert (found.cause, found.why) == ("fault", "device GPU-1 reported 79: fell off the bus")
 
 
-def test_a_trouble_of_long_ago_is_found(run: MadeRun) -> None:
+def test_an_incident_of_long_ago_is_found(run: MadeRun) -> None:
     run.ledger = run.ledger._replace(start_cnt=2)
     run.record("hang", ago=9, rule="step", rank=3, age=41.0, limit=38.0, step=812)
     run.record("spawned", 2)
@@ -282,34 +282,34 @@ def test_a_trouble_of_long_ago_is_found(run: MadeRun) -> None:
     assert sum(map(len, run.lines)) > 2 << 20
 
 
-def test_the_end(run: MadeRun) -> None:
+def test_after_the_end_there_is_a_verdict_and_no_budget(run: MadeRun) -> None:
     run.record("ended", verdict="hang-limit", exit_code=195, why="again and again")
     run.standing |= {"phase": "done", "attempt": None}
     found = seen(run)
     assert (found.alive, found.phase, found.verdict, found.exit_code) == (False, "done", "hang-limit", 195)
     assert found.why == "again and again"
     assert found.next is None
-    assert (found.counts, found.left) == ({}, {}), "they are of whoever begins anew"
+    assert (found.counts, found.left) == ({}, {}), "a new run begins with a full budget"
 
 
-def test_one_that_began_again_on_this_run_dir_is_not_over(run: MadeRun) -> None:
+def test_a_new_start_in_the_run_dir_hides_the_earlier_end(run: MadeRun) -> None:
     run.record("ended", verdict="hang-limit", exit_code=195, why="again and again")
     run.record("started", 2, reason="failure", start_cnt=2)
     found = seen(run)
     assert (found.alive, found.phase, found.verdict) == (True, "running", None)
 
 
-def test_killed_without_a_verdict(run: MadeRun) -> None:
+def test_a_killed_ftrun_is_cut_off(run: MadeRun) -> None:
     run.rank(0, moved=2, START_TICKS=1)
     run.gone()
     run.ledger = run.ledger._replace(account=Account(wall=59.0, at=run.now - 1))
     found = seen(run)
     assert (found.alive, found.phase, found.problems) == (False, "cut off", ())
-    assert (found.ranks[0].state, found.ranks[0].age) == ("gone", None), "nobody judges"
+    assert (found.ranks[0].state, found.ranks[0].age) == ("gone", None), "no rule is active"
     assert found.ranks[0].moved == pytest.approx(1, abs=0.01), "as it was at the end"
 
 
-def test_ranks_that_outlive_ftrun_are_no_part_of_the_run(run: MadeRun) -> None:
+def test_ranks_that_run_on_after_ftrun_are_a_problem(run: MadeRun) -> None:
     run.record("progress", ago=25, by="checkpoint", step=5, checkpoint="/c/5")
     run.ledger = run.ledger._replace(last_checkpoint="/c/5", best_checkpoint=5, account=Account(at=run.now - 24))
     run.rank(0, moved=0.5, step=95, CHECKPOINT_AT=int((run.now - 3) * NS), CHECKPOINT_STEP=90)
@@ -327,7 +327,7 @@ def test_another_boot_has_another_clock(run: MadeRun) -> None:
     assert (found.alive, found.phase, found.ranks) == (False, "cut off", ())
 
 
-def test_devices_as_the_probe_said(run: MadeRun) -> None:
+def test_devices_are_those_of_the_probe(run: MadeRun) -> None:
     path = Path(run.write())
     device = {"vendor": "nvidia", "id": "GPU-1", "index": 0, "name": "H100", "util": 97.0, "memory_used": 5}
     device |= {"power": 650.5, "health": "GPU is lost", "recovery": "reboot"}
@@ -340,19 +340,10 @@ def test_devices_as_the_probe_said(run: MadeRun) -> None:
     assert read_snapshot(str(path), run.now).devices == ()
 
 
-# --- bytes that are torn, missing or not ours -------------------------------------------------------------------------
+# --- damaged and missing files ----------------------------------------------------------------------------------------
 
 
-def test_no_state_leaves_the_records(run: MadeRun) -> None:
-    path = Path(run.write())
-    (path / "state.json").unlink()
-    found = read_snapshot(str(path), run.now)
-    assert (found.phase, found.attempt, found.alive) == ("cut off", 1, False)
-    (problem,) = found.problems
-    assert "state.json cannot be read" in problem
-
-
-def test_no_state_makes_no_zeros(run: MadeRun) -> None:
+def test_without_a_state_nothing_is_shown_as_zero(run: MadeRun) -> None:
     path = Path(run.write())
     (path / "state.json").write_bytes(b"torn")
     found = read_snapshot(str(path), run.now)
@@ -367,53 +358,45 @@ def test_no_state_makes_no_zeros(run: MadeRun) -> None:
     assert "restarts    2 after a hang" in lines(found)
 
 
-BROKEN = [b"", b"{", b"null", b'{"schema": 2}', b"\0" * 512, b"[" * 100_000, b'{"schema": 1, "start_cnt": -1}']
-
-
-@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
-def test_a_state_that_is_none_is_a_problem_and_no_error(run: MadeRun, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"schema": 2}', b"\0" * 512, b"[" * 100_000], ids=range(6))
+def test_an_unreadable_state_is_a_problem(run: MadeRun, content: bytes) -> None:
     path = Path(run.write())
     (path / "state.json").write_bytes(content)
-    (problem,) = read_snapshot(str(path), run.now).problems
+    found = read_snapshot(str(path), run.now)
+    assert (found.phase, found.attempt, found.alive) == ("cut off", 1, False), "as the records say"
+    (problem,) = found.problems
     assert "state.json" in problem
     assert "\n" not in problem
 
 
-def test_a_truncated_state_is_a_problem_at_any_length(run: MadeRun) -> None:
+def test_a_state_truncated_at_any_length_is_a_problem(run: MadeRun) -> None:
     run.rank(0)
     path = Path(run.write())
-    whole = (path / "state.json").read_bytes()
-    for length in range(0, len(whole.rstrip()), 97):
-        (path / "state.json").write_bytes(whole[:length])
+    content = (path / "state.json").read_bytes()
+    for length in range(0, len(content.rstrip()), 97):
+        (path / "state.json").write_bytes(content[:length])
         assert len(read_snapshot(str(path), run.now).problems) == 1
 
 
-ODD: list[dict[str, object]] = [
-    {"attempt": {"number": "x"}},
-    {"attempt": 7},
-    {"paused": {"since": None}},
-    {"deadline": "soon", "phase": "healing"},
-    {"attempt": {"spawned_at": 1, "idle_since": None}},
-]
-
-
-@pytest.mark.parametrize("standing", ODD, ids=range(len(ODD)))
-def test_a_state_of_another_make_is_a_problem_and_no_error(run: MadeRun, standing: dict[str, object]) -> None:
-    run.standing |= standing
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"attempt": {"number": "x"}},
+        {"attempt": 7},
+        {"paused": {"since": None}},
+        {"deadline": "soon", "phase": "healing"},
+        {"attempt": {"spawned_at": 1, "idle_since": None}},
+    ],
+    ids=range(5),
+)
+def test_a_malformed_part_of_the_state_is_a_problem(run: MadeRun, part: dict[str, object]) -> None:
+    run.standing |= part
     found = seen(run)
     assert "malformed" in found.problems[0]
-    assert found.step == 7, "the ledger is"
+    assert found.step == 7, "the ledger is valid"
 
 
-def test_unknown_limits_are_a_problem_and_no_error(run: MadeRun) -> None:
-    path = run.write()
-    run.write_state(
-        {**run.rest, "run": run.run | {"limits": {"new": 1}}, "now": run.standing | {"attempt": run.attempt}}
-    )
-    assert "malformed" in read_snapshot(path, run.now).problems[0]
-
-
-def test_a_beat_folder_that_vanished_is_a_problem(run: MadeRun) -> None:
+def test_a_missing_beat_folder_is_a_problem(run: MadeRun) -> None:
     run.write()
     run.close()
     found = read_snapshot(str(run.folder), run.now)
@@ -421,13 +404,13 @@ def test_a_beat_folder_that_vanished_is_a_problem(run: MadeRun) -> None:
     assert "heartbeats cannot be read" in found.problems[0]
 
 
-def test_a_beat_file_that_was_cut_off_is_a_problem(run: MadeRun) -> None:
+def test_a_truncated_beat_file_is_a_problem(run: MadeRun) -> None:
     run.write()
     os.truncate(run.beats / at.BEATS, 100)
     assert "truncated" in read_snapshot(str(run.folder), run.now).problems[0]
 
 
-def test_torn_and_endless_records_are_passed_over(run: MadeRun) -> None:
+def test_damaged_records_are_skipped(run: MadeRun) -> None:
     run.lines.insert(1, b"\xff\xfe not ours\n")
     run.lines.insert(2, b'{"event": 7}\n')
     run.lines.insert(3, b"[" * 100_000 + b"\n")
@@ -440,7 +423,7 @@ def test_torn_and_endless_records_are_passed_over(run: MadeRun) -> None:
     assert found.problems == ()
 
 
-def test_an_empty_file_of_records_is_a_beginning(run: MadeRun) -> None:
+def test_a_run_without_records_is_waiting(run: MadeRun) -> None:
     run.lines = []
     run.standing |= {"phase": "pending", "attempt": None}
     assert seen(run).phase == "waiting"
@@ -451,9 +434,12 @@ def test_no_run_dir(tmp_path: Path) -> None:
         read_snapshot(str(tmp_path / "none"))
     with pytest.raises(NoRunDir, match=r"it has no events\.jsonl"):
         read_snapshot(str(tmp_path))
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(NoRunDir, match="is not a file"):
+        read_snapshot(str(tmp_path))
 
 
-def test_it_is_cheap(run: MadeRun) -> None:
+def test_a_snapshot_of_1024_ranks_is_cheap(run: MadeRun) -> None:
     for rank in range(1024):
         run.rank(rank)
     for number in range(20_000):
@@ -467,16 +453,10 @@ def test_it_is_cheap(run: MadeRun) -> None:
     assert min(costs) < 0.1, "five times what it takes"
 
 
-def test_a_full_disk_is_told_since_nothing_new_gets_there(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.record("started", reason="first", start_cnt=1)
     path = run.write()
     assert not [what for what in read_snapshot(path).problems if "is full" in what]
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     assert [what for what in read_snapshot(path).problems if "is full" in what]
-
-
-def test_events_that_are_no_file_make_no_run_dir(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "events.jsonl")
-    with pytest.raises(NoRunDir, match="is not a file"):
-        read_snapshot(str(tmp_path))

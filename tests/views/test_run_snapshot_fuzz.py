@@ -1,4 +1,4 @@
-"""Whatever the files hold: a snapshot that can be shown, and never an error."""
+"""Whatever the files contain, there is a snapshot that can be shown, and no error."""
 
 import json
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.summary import document, lines, title
 from support.made_run import MadeRun
 
-WORDS = st.sampled_from(["", "x", "running", "stopping", "hang", "2026-01-02T03:04:05.000Z", "\udcff\n\x1b"])
+TEXTS = st.sampled_from(["", "x", "running", "stopping", "hang", "2026-01-02T03:04:05.000Z", "\udcff\n\x1b"])
 NUMBERS = st.sampled_from([0, -1, 1, 5, 1 << 70, 1.5, 1e300, float("inf"), float("nan")])
 VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=5,
 )
 EVENTS = (
@@ -72,12 +72,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeRun]:
     made.close()
 
 
-def places(content: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something is in it."""
+def paths(content: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in it."""
     inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for name, value in inner:
         yield (*so_far, name)
-        yield from places(value, (*so_far, name))
+        yield from paths(value, (*so_far, name))
 
 
 def test_every_limit_is_checked() -> None:
@@ -98,7 +98,7 @@ def test_any_state(run: MadeRun, data: st.DataObject) -> None:
     run.write()
     content = json.loads(file.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
-        path = data.draw(st.sampled_from(list(places(content))))
+        path = data.draw(st.sampled_from(list(paths(content))))
         inner = content
         for name in path[:-1]:
             inner = inner[name]

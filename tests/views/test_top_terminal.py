@@ -1,4 +1,4 @@
-"""`ftctl top` in a real terminal: its keys, its signals, its size, and all as it was at the end."""
+"""`ftctl top` in a real terminal: keys, signals, size, and the terminal restored at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 class Terminal:
-    """One of 80 by 24 with `ftctl top` as its foreground."""
+    """A terminal of 80 by 24 with `ftctl top` in the foreground."""
 
     def __init__(
         self, *words: str, rows: int = 24, columns: int = 80, errors: int | None = None, **environment: str
@@ -61,7 +61,7 @@ class Terminal:
             try:
                 self.text += os.read(self.master, 65536).decode(errors="replace")
             except OSError:
-                break  # nobody has it open any more
+                break  # no process has it open
         return self.text
 
     def until(self, what: str | Callable[[str], object], since: int = 0) -> str:
@@ -80,7 +80,7 @@ class Terminal:
         return self.process.returncode
 
     def restored(self) -> bool:
-        """Echo and line mode as before, the cursor shown, the screen that was there before."""
+        """Whether echo, line mode, cursor and screen are as before."""
         assert self.text.rfind(LEAVE) > self.text.rfind(ENTER)
         assert self.text.rfind(SHOW) > 0
         return termios.tcgetattr(self.slave) == self.before
@@ -111,7 +111,7 @@ def terminal() -> Iterator[Open]:
 
 @pytest.fixture
 def over(tmp_path: Path) -> str:
-    """The run dir of one that has ended."""
+    """The run dir of a run that has ended."""
     script = Script().starts().after(20).saves(20).after(5).hangs(25).starts("hang", step=20).after(9).saves(29)
     return script.ends().written(tmp_path / "over")
 
@@ -131,24 +131,21 @@ def test_q_ends_it(terminal: Open, over: str) -> None:
     assert seen.restored()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)])
-def test_a_signal_ends_it_and_the_terminal_is_as_before(terminal: Open, over: str, number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0), (None, 0)]
+)
+def test_a_signal_or_ctrl_c_ends_it(terminal: Open, over: str, number: int | None, code: int) -> None:
     seen = terminal("--run-dir", over)
     seen.until("q quits")
-    seen.process.send_signal(number)
+    if number is None:
+        seen.press("\x03")
+    else:
+        seen.process.send_signal(number)
     assert seen.ended() == code
     assert seen.restored()
 
 
-def test_ctrl_c_ends_it(terminal: Open, over: str) -> None:
-    seen = terminal("--run-dir", over)
-    seen.until("q quits")
-    seen.press("\x03")
-    assert seen.ended() == 0
-    assert seen.restored()
-
-
-def test_a_terminal_that_hangs_up_is_no_trouble(terminal: Open, over: str, tmp_path: Path) -> None:
+def test_a_terminal_that_hangs_up_ends_it(terminal: Open, over: str, tmp_path: Path) -> None:
     with (tmp_path / "errors").open("wb") as errors:
         seen = terminal("--run-dir", over, "--interval", "100ms", errors=errors.fileno())
         seen.until("q quits")
@@ -158,7 +155,7 @@ def test_a_terminal_that_hangs_up_is_no_trouble(terminal: Open, over: str, tmp_p
     assert (tmp_path / "errors").read_bytes() == b""
 
 
-def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal: Open, over: str) -> None:
+def test_ctrl_z_restores_the_terminal_until_it_continues(terminal: Open, over: str) -> None:
     seen = terminal("--run-dir", over)
     seen.until("q quits")
     seen.process.send_signal(signal.SIGTSTP)  # there is no shell whose job it could be
@@ -171,7 +168,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal: Open, over: s
     assert seen.ended() == 0
 
 
-def test_it_follows_the_size(terminal: Open, over: str) -> None:
+def test_a_new_size_is_used_at_once(terminal: Open, over: str) -> None:
     seen = terminal("--run-dir", over, "--interval", "1h")
     seen.until("q quits")
     since = len(seen.text)
@@ -190,7 +187,7 @@ def test_a_serial_console_gets_ascii(terminal: Open, over: str) -> None:
     assert not re.search(r"\x1b\[[0-9;]*m", seen.text.replace("\x1b[0m", ""))
 
 
-def test_a_terminal_that_can_do_nothing_gets_frame_after_frame(terminal: Open, over: str) -> None:
+def test_a_dumb_terminal_gets_frame_after_frame(terminal: Open, over: str) -> None:
     seen = terminal("--run-dir", over, TERM="dumb", LANG="C")
     seen.until("q quits")
     assert "\x1b" not in seen.text
@@ -200,15 +197,13 @@ def test_a_terminal_that_can_do_nothing_gets_frame_after_frame(terminal: Open, o
 
 
 def test_no_color(terminal: Open, over: str) -> None:
-    seen = terminal("--run-dir", over, NO_COLOR="1")
-    seen.until("q quits")
-    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", seen.text)
-    other = terminal("--run-dir", over)
-    other.until("q quits")
-    assert re.search(r"\x1b\[[0-9;]*3[0-7]m", other.text)
+    for environment in ({"NO_COLOR": "1"}, {}):
+        seen = terminal("--run-dir", over, **environment)
+        seen.until("q quits")
+        assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", seen.text)) == (not environment)
 
 
-def test_a_run_dir_that_vanishes_stays_on_the_screen(terminal: Open, over: str) -> None:
+def test_a_vanished_run_dir_stays_on_the_screen(terminal: Open, over: str) -> None:
     seen = terminal("--run-dir", over, "--interval", "100ms", columns=200)
     seen.until("q quits")
     os.unlink(f"{over}/events.jsonl")
@@ -236,33 +231,21 @@ def test_it_follows_a_run_to_its_verdict(runs: Runs, terminal: Open) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--once"]])
-def test_where_there_is_no_terminal_it_looks_once(over: str, words: list[str]) -> None:
+def test_without_a_terminal_one_frame_or_object_is_printed(over: str, words: list[str]) -> None:
     done = subprocess.run([*FTCTL, "top", "--run-dir", over, *words], capture_output=True, timeout=60)
     assert done.returncode == 0
     assert done.stdout.startswith(b"ftrun: ended with 0 (succeeded)")
     assert b"\x1b" not in done.stdout
     assert len(done.stdout.splitlines()) <= 24
-
-
-@pytest.mark.parametrize("words", [["--once"], []])
-def test_json_is_an_object_a_look(over: str, words: list[str]) -> None:
     done = subprocess.run([*FTCTL, "top", "--run-dir", over, "--json", *words], capture_output=True, timeout=60)
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["verdict"] == "succeeded"
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["--interval", "0s"], 2),
-        (["--interval", "1ms"], 2),
-        (["--interval", "soon"], 2),
-        (["--run-dir", "/no/where"], 1),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(over: str, words: list[str], code: int) -> None:
-    done = subprocess.run([*FTCTL, "top", "--run-dir", over, *words], capture_output=True, timeout=60)
+@pytest.mark.parametrize(("words", "code"), [(["--interval", "1ms"], 2), (["--interval", "soon"], 2), ([], 1)])
+def test_errors_are_one_line(words: list[str], code: int) -> None:
+    done = subprocess.run([*FTCTL, "top", "--run-dir", "/no/where", *words], capture_output=True, timeout=60)
     assert done.returncode == code
     assert done.stderr.count(b"\n") == 1
     assert done.stdout == b""

@@ -21,7 +21,9 @@ LEAST: Final = 0.05  # s: less lost time is not shown
 QUIET: Final = 15.0  # s: half of the smallest learned timeout
 QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
 SHARE: Final = 0.001  # of the whole time: less is not shown
-STATES: Final = ("starting", "moving", "quiet", "section", "done", "gone")
+STATES: Final = {name: name for name in ("starting", "moving", "quiet", "section", "done", "gone")} | {
+    "section": "in a section"
+}
 Line = tuple[str, str]  # name, text
 
 
@@ -138,10 +140,8 @@ def _end(shown: Snapshot) -> Iterator[Line]:
     if shown.why:
         yield "why", shown.why
     known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
-    if known is not None:
-        yield "scheduler", f"should {known.outer}: {known.meaning}"
-    else:
-        yield "scheduler", "should act as it would without ftrun"
+    action = "act as it would without ftrun" if known is None else f"{known.outer}: {known.meaning}"
+    yield "scheduler", f"should {action}"
 
 
 def _restarts(shown: Snapshot) -> str:
@@ -186,8 +186,8 @@ def _rate(step_time: float) -> str:
 
 def _ranks(shown: Snapshot) -> Iterator[Line]:
     states = ["quiet" if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
-    count = {state: states.count(state) for state in STATES}
-    yield "ranks", f"{len(shown.ranks)}: " + ", ".join(f"{n} {_STATE_NAMES[state]}" for state, n in count.items() if n)
+    counts = [f"{states.count(state)} {name}" for state, name in STATES.items() if state in states]
+    yield "ranks", f"{len(shown.ranks)}: {', '.join(counts)}"
     slowest, stalest = shown.slowest, shown.stalest
     if slowest is not None and len(shown.ranks) > 1:
         behind = max((rank.step or 0) for rank in shown.ranks) - (slowest.step or 0)
@@ -195,16 +195,6 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
         yield "slowest", text if behind else f"none, all are at step {slowest.step}"
     if stalest is not None:
         yield "stalest", _stalest(stalest)
-
-
-_STATE_NAMES: Final = {
-    "starting": "starting",
-    "moving": "moving",
-    "quiet": "quiet",
-    "section": "in a section",
-    "done": "done",
-    "gone": "gone",
-}
 
 
 def _stalest(rank: RankNow) -> str:

@@ -75,8 +75,8 @@ class _Page:
         """From (text, style) pairs; cut to the width."""
         found, left = Text(end=""), self.width
         for text, style in parts:
-            whole = self.plain(text)
-            cut = whole if cell_len(whole) <= left else set_cell_size(whole, max(0, left))
+            plain = self.plain(text)
+            cut = plain if cell_len(plain) <= left else set_cell_size(plain, max(0, left))
             found.append(cut, style)
             left -= cell_len(cut)
         return found

@@ -4,13 +4,13 @@ import json
 import os
 import stat
 import sys
-import tempfile
 from typing import Final
 
 import click
 
 from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, missing_package
 from ftrun.core.text.sentences import printable
+from ftrun.host import safe_files
 from ftrun.views import html, rundir, svg, timeline
 from ftrun.views.history import History, read
 
@@ -79,30 +79,14 @@ def write_file(path: str, content: bytes) -> None:
     """Replace the file atomically, or raise OSError; a special file such as /dev/stdout is written directly."""
     target = os.path.realpath(path)
     try:
-        if not stat.S_ISREG(os.stat(target).st_mode):
-            with open(target, "wb") as stream:
-                stream.write(content)
-            return
-    except FileNotFoundError:
-        pass
-    folder, name = os.path.split(target)
-    fd, temporary = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder)
-    try:
-        with open(fd, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-            os.fchmod(stream.fileno(), _mode(target))
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _mode(target: str) -> int:
-    try:
-        return stat.S_IMODE(os.stat(target).st_mode)
+        mode = os.stat(target).st_mode
     except FileNotFoundError:
         mask = os.umask(0o077)
         os.umask(mask)
-        return 0o666 & ~mask
+        mode = stat.S_IFREG | (0o666 & ~mask)
+    if not stat.S_ISREG(mode):
+        with open(target, "wb") as stream:
+            stream.write(content)
+        return
+    folder, name = os.path.split(target)
+    safe_files.replace(target, content, stat.S_IMODE(mode), f"{folder}/.{name[:40]}.{os.getpid()}")

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Final
 
 import click
@@ -20,7 +21,7 @@ from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
 
 LEAST: Final = 0.1  # s
-SEEDED: Final = 32 << 10  # bytes at the end of the records that are read
+RECORDS: Final = 32 << 10  # bytes at the end of the records that are read
 DUMB: Final = 10.0  # s at least between frames where a frame cannot overwrite the one before
 
 
@@ -60,7 +61,7 @@ class WatchedRun:
         self._given = given
         self._dir = rundir.find(given)
         self.shown = read_snapshot(self._dir)
-        self.records = record_files.last(f"{self._dir}/events.jsonl", SEEDED)
+        self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
 
     def update(self) -> None:
         try:
@@ -70,7 +71,7 @@ class WatchedRun:
         except rundir.NoRunDir as error:
             self.shown = self.shown._replace(alive=False, problems=(str(error),))
             return
-        self.records = record_files.last(f"{self._dir}/events.jsonl", SEEDED)
+        self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
 
     @property
     def paces(self) -> list[float]:
@@ -81,11 +82,10 @@ def frame(run: WatchedRun, size: top.Screen, note: str) -> Text:
     return top.render(run.shown, run.paces, run.records, note, size)
 
 
-def note(shown: Snapshot, live: bool) -> str:
+def note(shown: Snapshot) -> str:
     """The last line."""
-    keys = "q quits" if live else ""
     over = "" if shown.alive else "the run is over; " if shown.phase == "done" else "ftrun is gone; "
-    return f"{over}{keys}  {time.strftime('%H:%M:%S')}"
+    return f"{over}q quits  {time.strftime('%H:%M:%S')}"
 
 
 def console(width: int | None = None) -> Console:
@@ -109,10 +109,21 @@ def watch_json(run: WatchedRun, seconds: float, once: bool) -> int:
 def watch(run: WatchedRun, seconds: float) -> int:
     """Until q, Ctrl-C or a signal; then 128 + its number."""
     screen = console()
+    unicode = terminal.shows_unicode()
+
+    def drawn() -> Text:
+        return frame(run, top.Screen(*screen.size, unicode), note(run.shown))
+
     while True:
         with terminal.Keys() as keys:
             try:
-                ended = (print_frames if screen.is_dumb_terminal else live)(run, keys, screen, seconds)
+                if screen.is_dumb_terminal:  # it cannot move the cursor: one frame after another
+                    ended = until_key(run, keys, max(seconds, DUMB), lambda: screen.print(drawn()))
+                else:
+                    with Live(
+                        console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+                    ) as live:
+                        ended = until_key(run, keys, seconds, lambda: live.update(drawn(), refresh=True))
             except OSError:  # the terminal has hung up
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 128 + signal.SIGHUP
@@ -121,39 +132,17 @@ def watch(run: WatchedRun, seconds: float) -> int:
         os.kill(os.getpid(), signal.SIGSTOP)  # until fg
 
 
-def live(run: WatchedRun, keys: terminal.Keys, screen: Console, seconds: float) -> int:
-    unicode = terminal.shows_unicode()
-
-    def drawn() -> Text:
-        width, height = screen.size
-        return frame(run, top.Screen(width, height, unicode), note(run.shown, live=True))
-
-    with Live(
-        drawn(), console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-    ) as at:
-        at.refresh()
-        due = time.monotonic() + seconds
-        while True:
-            event = keys.wait(due - time.monotonic())
-            if event in ("q", "Q"):
-                return 0
-            if isinstance(event, int) and event != signal.SIGWINCH:
-                return event
-            if event is None:
-                run.update()
-                due = time.monotonic() + seconds
-            at.update(drawn(), refresh=True)
-
-
-def print_frames(run: WatchedRun, keys: terminal.Keys, screen: Console, seconds: float) -> int:
-    """For a terminal that cannot move the cursor: one frame after another."""
+def until_key(run: WatchedRun, keys: terminal.Keys, seconds: float, draw: Callable[[], None]) -> int:
+    """Draws at first, after each event, and every so many seconds.  The signal that ends it; 0 for the key q."""
+    draw()
+    due = time.monotonic() + seconds
     while True:
-        width, height = screen.size
-        screen.print(frame(run, top.Screen(width, height, terminal.shows_unicode()), note(run.shown, live=True)))
-        due = time.monotonic() + max(seconds, DUMB)
-        while (event := keys.wait(due - time.monotonic())) is not None:
-            if event in ("q", "Q"):
-                return 0
-            if isinstance(event, int) and event != signal.SIGWINCH:
-                return event
-        run.update()
+        event = keys.wait(due - time.monotonic())
+        if event in ("q", "Q"):
+            return 0
+        if isinstance(event, int) and event != signal.SIGWINCH:
+            return event
+        if event is None:
+            run.update()
+            due = time.monotonic() + seconds
+        draw()
