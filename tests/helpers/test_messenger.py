@@ -156,7 +156,7 @@ def test_a_client_that_disconnects_before_the_reply_does_no_harm(messenger: Mess
 
 
 def test_a_request_without_a_decision_gets_an_error_reply(folders: tuple[Path, Path]) -> None:
-    before = "import ftrun.helpers.messenger.operator_channel as c; c.PATIENCE = 0.05"
+    before = "import ftrun.helpers.messenger.operator_channel as c; c.REPLY_TIMEOUT = 0.05"
     with Messenger(*folders, before=before) as messenger:
         client = messenger.client()
         messenger.order(client, "restart")

@@ -18,8 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.messenger.operator_channel import OperatorChannel
-from ftrun.helpers.messenger.record_publisher import RecordPublisher
 from ftrun.helpers.messenger.steps import Steps
 from ftrun.messages import peers
 from ftrun.messages.messenger import EVENTS, REQUESTS, Answer, Attempt, Report
@@ -37,10 +35,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    import zmq
+    import zmq  # here, so that a missing package is reported as a problem
+
+    from ftrun.helpers.messenger.operator_channel import OperatorChannel
+    from ftrun.helpers.messenger.record_publisher import RecordPublisher
 
     run_dir, beat_dir, *group = argv
-    address = _load_address(group[0]) if group else None
+    address = peers.load_address(group[0]) if group else None
+    if address is not None and address.secret is not None:  # the working directory changes to the run dir
+        address = address._replace(secret=os.path.abspath(address.secret))
     # Clients must not use up the memory of the job: beyond this limit the messenger dies, and is restarted.
     limit = MEMORY if address is None else MEMORY + address.size * MEMORY_PER_MEMBER
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -82,12 +85,6 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
         if link is not None:
             link.close(lines.ended)
         context.destroy(linger=200)  # ms, for the last replies
-
-
-def _load_address(content: str) -> peers.MemberAddress:
-    address = peers.load_address(content)
-    # The path becomes absolute, because the working directory changes to the run dir.
-    return address._replace(secret=address.secret and os.path.abspath(address.secret))
 
 
 def _link(address: peers.MemberAddress, beat_dir: str, lines: Lines) -> "CoordinatorLink | MemberLink":

@@ -10,13 +10,12 @@ import os
 import resource
 import socket
 from collections.abc import Container
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import zmq
 
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.transport import monitor_events
-
-if TYPE_CHECKING:
-    import zmq
 
 RESERVED: Final = 64  # descriptors for everything but connections
 STRANGERS: Final = 64  # connections beyond two for each member
@@ -25,16 +24,14 @@ MAX_REPORTED: Final = 16  # strangers that are reported
 
 
 class Connection(NamedTuple):
-    where: str  # the address of the other end; empty if it was closed in the meantime
-    inode: int  # tells it from a later one with the same descriptor; 0 if it was closed in the meantime
+    host: str  # the address of the other end; empty if it was closed in the meantime
+    inode: int  # distinguishes it from a later one with the same descriptor; 0 if it was closed in the meantime
 
 
 class Connections:
     """`open`: by descriptor, the oldest first.  The owner polls `source`, then calls `closed` and `make_room`."""
 
-    def __init__(self, router: "zmq.Socket[bytes]", size: int, lines: Lines) -> None:
-        import zmq
-
+    def __init__(self, router: zmq.Socket[bytes], size: int, lines: Lines) -> None:
         self._lines = lines
         self._limit = connection_limit(size, lines)
         self._strangers: set[str] = set()
@@ -48,8 +45,6 @@ class Connections:
 
     def closed(self) -> list[int]:
         """The descriptors of connections that closed since the last call; other connections may use them by now."""
-        import zmq
-
         found: list[int] = []
         failed: int | None = None
         for event, value in monitor_events(self.source):
@@ -60,7 +55,7 @@ class Connections:
                 self._shut.discard(value)
                 found.append(value)
                 if failed is not None:
-                    self._report_stranger(failed, connection.where if connection else "")
+                    self._report_stranger(failed, connection.host if connection else "")
                 failed = None
             else:
                 failed = value  # the reason; the event for the disconnection follows
@@ -96,9 +91,7 @@ class Connections:
         finally:
             os.dup2(0, self._pin, inheritable=False)
 
-    def _report_stranger(self, reason: int, where: str) -> None:
-        import zmq
-
+    def _report_stranger(self, reason: int, host: str) -> None:
         if reason == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
             what = "has a different secret from this group"
         elif reason == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
@@ -106,8 +99,8 @@ class Connections:
         else:
             what = "does not use the protocol of a group"
         if len(self._strangers) < MAX_REPORTED:
-            self._strangers.add(f"{where} {what}")
-            self._lines.problem(f"{where or 'an unknown address'} was refused: it {what}")
+            self._strangers.add(f"{host} {what}")
+            self._lines.problem(f"{host or 'an unknown address'} was refused: it {what}")
 
 
 def connection_limit(size: int, lines: Lines) -> int:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+import zmq
+
 from ftrun import __version__
 from ftrun.core.group import coordinator, membership
 from ftrun.core.group.messages import Pulse, Report
@@ -31,8 +33,8 @@ from ftrun.messages.codec import Malformed
 BATCH: Final = 256  # messages that are read before other work is done
 QUEUED: Final = 16  # messages of one peer; each carries a complete state, so the next one replaces a lost one
 RECONNECT: Final = 2.0  # s that a member has to reconnect: a messenger that died has to start again
-STILL: Final = 3.0  # s beyond a heartbeat period; a connection that closes after such a silence was given up
-CALLING: Final = 0.25  # s by which RECONNECT is extended while its host connects; at most HANDSHAKE
+GIVEN_UP: Final = 3.0  # s beyond a heartbeat period; a connection that closes after such a silence was given up
+CONNECTING: Final = 0.25  # s by which RECONNECT is extended while its host connects; at most HANDSHAKE
 LEAVING: Final = 4.0  # s that rank 0 waits for the members to leave
 FLUSH: Final = 0.3  # s in which the last orders are sent; a member that has its own closes the connection earlier
 SCAN: Final = 1.0  # s between two checks for silent members
@@ -43,14 +45,14 @@ KEEPALIVE: Final = 60  # s until the kernel closes the connection of a machine t
 
 
 class Peer:
-    """A member, in the life of one ftrun."""
+    """One ftrun process of a member."""
 
-    def __init__(self, hello: peers.Hello, introduction: bytes = b"") -> None:
-        self.hello, self.introduction = hello, introduction
+    def __init__(self, hello: peers.Hello, hello_frame: bytes = b"") -> None:
+        self.hello, self.hello_frame = hello, hello_frame
         self.id, self.fd = b"", -1  # of its connection, if there is one
         self.report, self.seq, self.state = b"", 0, ""
         self.last_seen, self.stamp = 0.0, b""  # when the last message arrived, and the sender's time in it
-        self.where = ""  # its address
+        self.host = ""  # its address
         self.closed = self.until = math.inf  # when its connection closed, and until when it may reconnect
         self.gone = False  # the coordinator has counted it as lost or left
         self.renews = False  # it has announced that it renews its connection
@@ -61,8 +63,6 @@ class CoordinatorLink:
     """The owner polls `sources`, and calls `process` after that and at `due`."""
 
     def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
-        import zmq
-
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         self._period = peers.period(address.size)
         self._context = zmq.Context(io_threads=1)
@@ -144,8 +144,6 @@ class CoordinatorLink:
         self._context.destroy(linger=200)  # ms, for the last order
 
     def _bind(self) -> bool:
-        import zmq
-
         if self._bound:
             return True
         try:
@@ -168,7 +166,7 @@ class CoordinatorLink:
             own is not None and own.state in ("leaving", "left")
         ):
             return False
-        since = now - self._period - STILL
+        since = now - self._period - GIVEN_UP
         present = {p.hello.rank for p in self._by_id.values() if p.last_seen >= since and not (p.gone or p.refused)}
         return not self._coordinator.epoch or len(present) == self._address.size - 1
 
@@ -176,8 +174,6 @@ class CoordinatorLink:
         return (peer for peers_of_rank in self._peers.values() for peer in peers_of_rank.values())
 
     def _read(self, now: float) -> None:
-        import zmq
-
         self._more = False
         for _ in range(BATCH):
             try:
@@ -192,7 +188,7 @@ class CoordinatorLink:
                 if len(content) != 4 or len(content[3]) > STAMP:
                     raise Malformed("it does not use the protocol of a member")
                 peer = self._by_id.get(id)
-                if peer is None or peer.introduction != content[0]:
+                if peer is None or peer.hello_frame != content[0]:
                     peer = self._admit(content[0])
                     self._attach(peer, id, int(frames[0].get(zmq.SRCFD)), now)
                 self._receive_report(peer, content[1:], now)
@@ -207,9 +203,9 @@ class CoordinatorLink:
         self._more = True
 
     def _goodbye(self, id: bytes, content: list[bytes], now: float) -> None:
-        introduction, notice = content
+        hello_frame, notice = content
         peer = self._by_id.get(id)
-        if peer is None or peer.introduction != introduction or peer.gone:
+        if peer is None or peer.hello_frame != hello_frame or peer.gone:
             return
         if notice == peers.RENEW:
             peer.renews, peer.last_seen = True, now
@@ -229,7 +225,7 @@ class CoordinatorLink:
         for life in [life for life, old in peers_of_rank.items() if old.gone and not old.id and life != hello.life]:
             del peers_of_rank[life]
         peer = peers_of_rank.setdefault(hello.life, Peer(hello))
-        peer.hello, peer.introduction = hello, content
+        peer.hello, peer.hello_frame = hello, content
         return peer
 
     def _attach(self, peer: Peer, id: bytes, fd: int, now: float) -> None:
@@ -245,7 +241,7 @@ class CoordinatorLink:
         if connection is None:
             self._connection_closed(fd, now)
         else:
-            peer.where = connection.where
+            peer.host = connection.host
 
     def _receive_report(self, peer: Peer, frames: list[bytes], now: float) -> None:
         """Process the report, pulse and time of a member.  A heartbeat without changes costs nothing further."""
@@ -275,7 +271,7 @@ class CoordinatorLink:
         peer.id, peer.fd, peer.closed, peer.until = b"", -1, now, now + RECONNECT
         # A member that is killed closes its connection while messages flow.  After a silence the cause is the network:
         # both ends give a connection up when nothing arrives.
-        if not peer.gone and not peer.renews and now < peer.last_seen + self._period + STILL:
+        if not peer.gone and not peer.renews and now < peer.last_seen + self._period + GIVEN_UP:
             self._disconnected.append(peer)
 
     def _check_lost(self, now: float) -> None:
@@ -284,9 +280,9 @@ class CoordinatorLink:
         for peer in self._disconnected:
             if now < peer.until:
                 continue
-            unattached = (one.where for fd, one in self._connections.open.items() if fd not in self._by_fd)
-            if peer.where in unattached and now < peer.closed + HANDSHAKE:
-                peer.until = now + CALLING  # over a slow network a handshake takes longer
+            unattached = (one.host for fd, one in self._connections.open.items() if fd not in self._by_fd)
+            if peer.host in unattached and now < peer.closed + HANDSHAKE:
+                peer.until = now + CONNECTING  # over a slow network a handshake takes longer
             else:
                 self._lose_member(peer, "its connection was closed", True, now)
         if now < self._scan:
@@ -360,8 +356,6 @@ class CoordinatorLink:
         self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp])
 
     def _send(self, frames: list[bytes]) -> None:
-        import zmq
-
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError:

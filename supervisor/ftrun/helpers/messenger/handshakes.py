@@ -16,7 +16,7 @@ from ftrun.messages import peers
 SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
 VERSION: Final = b"\x03\x00"
 MECHANISM: Final = slice(12, 32)  # of a greeting
-PATIENCE: Final = 1.0  # s for each of a few operations
+OPERATION: Final = 1.0  # s for each of a few operations
 FAILED: Final = 3  # failed handshakes in a row; a single one also fails when rank 0 ends during it
 # The rank 0 of an earlier schedule, which has another secret, may answer under the same name until its container is
 # gone: pods and Slurm steps have 30 s to end after SIGTERM.
@@ -79,7 +79,7 @@ def mechanism(endpoint: str) -> bytes:
     Ours is not sent: the server would close the connection at once if it differs."""
     host, _, port = endpoint.rpartition(":")
     try:
-        with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), PATIENCE) as connection:
+        with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), OPERATION) as connection:
             connection.sendall(SIGNATURE + VERSION)
             greeting = b""
             while len(greeting) < MECHANISM.stop and (more := connection.recv(MECHANISM.stop - len(greeting))):

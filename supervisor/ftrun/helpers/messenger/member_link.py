@@ -7,7 +7,9 @@ Every message carries the complete state: what a broken connection loses is sent
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import zmq
 
 from ftrun import __version__
 from ftrun.core.group.messages import Report
@@ -19,9 +21,6 @@ from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, load_secret
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
-
-if TYPE_CHECKING:
-    pass
 
 BATCH: Final = 64  # messages that are read before other work is done
 REPLY_TIMEOUT: Final = 5.0  # s, after which the connection is renewed: rank 0 may have another address
@@ -36,8 +35,6 @@ class MemberLink:
     """The owner polls `sources`, and calls `process` after that and at `due`."""
 
     def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
-        import zmq
-
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         hello = peers.Hello(__version__, address.job, address.size, address.rank, address.life, address.node)
         self._hello = peers.dump(hello)
@@ -77,19 +74,16 @@ class MemberLink:
         self._next = self._lenient_until = now
         # When we sent the latest message that rank 0 has confirmed: it will not give us up before we give it up.
         self._confirmed: float | None = None
-        self._awaiting: float | None = None  # when the oldest message without a reply was sent
+        self._awaiting = math.inf  # when the oldest message without a reply was sent
         self._sent_at = now
         self._contact_sent = 0.0
-        self._renew_at: float | None = None  # when the connection is renewed
+        self._renew_at = math.inf  # when the connection is renewed
 
     @property
     def due(self) -> float:
         """The time of the next action that no socket event triggers."""
-        timeouts = min(
-            math.inf if self._awaiting is None else self._awaiting + REPLY_TIMEOUT,
-            math.inf if self._renew_at is None else self._renew_at,
-            math.inf if self._cut else self._silence_ends,
-        )
+        silence_ends = math.inf if self._cut else self._silence_ends
+        timeouts = min(self._awaiting + REPLY_TIMEOUT, self._renew_at, silence_ends)
         leave_by = self._reported_at + LEAVING if self._may_leave else math.inf
         return min(self._next, max(timeouts, self._lenient_until), leave_by)
 
@@ -127,7 +121,7 @@ class MemberLink:
                 self._send(self._report, now)
         if now >= self._lenient_until:
             self._check_timeouts(now)
-        if self._renew_at is not None and now >= self._renew_at:
+        if now >= self._renew_at:
             self._renew()
         if self._may_leave and (not self._up or now >= self._reported_at + LEAVING):
             self._report_left()
@@ -135,34 +129,23 @@ class MemberLink:
 
     def close(self, orphan: bool) -> None:
         """`orphan`: PID 1 has died.  Unless it had left the group, rank 0 gets a `BYE`, and is not left waiting."""
-        import zmq
-
         if orphan and self._report is not None and self._report.state != "left":
-            try:
-                self._socket.send_multipart([self._hello, peers.BYE], zmq.NOBLOCK)
-            except zmq.ZMQError:
-                pass  # there is no connection
+            self._try_send(peers.BYE)
         self._socket.disable_monitor()
         self._context.destroy(linger=200)  # ms, for the last report
 
     def _connect(self, now: float) -> None:
-        import zmq
-
         try:
             url = server(self._address, False)
             self._secret = secure(self._socket, self._address, False)
             self._socket.connect(url)
             self._url = url
-        except Unusable as error:
-            self._lines.problem(f"this node cannot join the group: {error}")
-            self._next = now + RETRY
-        except zmq.ZMQError as error:
-            self._lines.problem(f"this node cannot join the group: {self._address.endpoint}: {error.strerror}")
+        except (Unusable, zmq.ZMQError) as error:
+            why = error if isinstance(error, Unusable) else f"{self._address.endpoint}: {error.strerror}"
+            self._lines.problem(f"this node cannot join the group: {why}")
             self._next = now + RETRY
 
     def _connection_changed(self, event: int, value: int, now: float) -> None:
-        import zmq
-
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._next, self._up, self._unanswered = now, True, 0
             self._handshakes.reset()
@@ -171,8 +154,8 @@ class MemberLink:
         if event == zmq.EVENT_DISCONNECTED:
             self._up = False
             return
-        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._renew_at is None:
-            self._renew_at = now + RETRY  # after these events libzmq does not reconnect by itself
+        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            self._renew_at = min(self._renew_at, now + RETRY)  # after these events libzmq does not reconnect by itself
         if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value not in ENDED:
             self._handshakes.reset()  # the reply may have been lost, so this shows nothing about the secret of rank 0
             self._unanswered += 1
@@ -196,7 +179,7 @@ class MemberLink:
         self._lines.problem(f"{where} {handshakes.why or hint}")
         if self._secret_changed():
             handshakes.reset()
-            self._renew_at = self._renew_at or now + RETRY
+            self._renew_at = min(self._renew_at, now + RETRY)
         elif handshakes.certain and not self._refusal:
             self._refusal = handshakes.refusal
             self._lines.send(messages.Refused(self._refusal, True))
@@ -209,23 +192,23 @@ class MemberLink:
             return False
 
     def _send(self, report: Report, now: float) -> None:
-        import zmq
-
         if not self._frame:
             failure = report.trouble and report.trouble._replace(age=report.trouble.age + now - self._reported_at)
             self._frame = peers.dump(report._replace(trouble=failure))
         pulse = peers.dump_pulse(read_pulse(self._beat_dir, now))
+        if self._try_send(self._frame, pulse, peers.dump_time(now)):
+            self._sent_at = now
+            self._awaiting = min(self._awaiting, now)
+
+    def _try_send(self, *frames: bytes) -> bool:
+        """Send a message; False if there is no connection."""
         try:
-            self._socket.send_multipart([self._hello, self._frame, pulse, peers.dump_time(now)], zmq.NOBLOCK)
-        except zmq.Again:
-            return  # there is no connection
-        self._sent_at = now
-        if self._awaiting is None:
-            self._awaiting = now
+            self._socket.send_multipart([self._hello, *frames], zmq.NOBLOCK)
+            return True
+        except zmq.ZMQError:
+            return False
 
     def _read(self, now: float) -> None:
-        import zmq
-
         for _ in range(BATCH):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -238,7 +221,7 @@ class MemberLink:
 
     def _receive(self, frames: list[bytes], now: float) -> None:
         if frames[0] == peers.REFUSED and len(frames) == 3:
-            self._awaiting = None
+            self._awaiting = math.inf
             self._refusal = peers.load_why(frames[1])
             if self._refusal not in self._refusals and len(self._refusals) < BATCH:
                 self._refusals.add(self._refusal)
@@ -249,7 +232,7 @@ class MemberLink:
         acknowledged, sent_at = peers.load_ack(frames[2]), peers.load_time(frames[3])
         self._confirmed, self._refusal = max(self._confirmed or sent_at, sent_at), ""
         # The reply gives the time of our message in whole microseconds.
-        self._awaiting = None if sent_at > self._sent_at - 1e-5 else self._sent_at
+        self._awaiting = math.inf if sent_at > self._sent_at - 1e-5 else self._sent_at
         if now < self._silence_ends and (self._cut or now >= self._contact_sent + self._period / 2):
             self._cut, self._contact_sent = False, now
             self._lines.send(messages.Contact(max(0.0, now - self._confirmed)))
@@ -266,29 +249,18 @@ class MemberLink:
         self._lines.send(messages.LeaveConfirmed())
 
     def _check_timeouts(self, now: float) -> None:
-        if self._awaiting is not None and now >= self._awaiting + REPLY_TIMEOUT:
-            self._awaiting = None
-            self._announce_renewal(now)
+        if now >= self._awaiting + REPLY_TIMEOUT:
+            self._awaiting = math.inf
+            self._try_send(peers.RENEW)  # so that rank 0 does not take the closed connection for the end of this member
+            self._renew_at = now + RENEW_DELAY
         if not self._cut and now >= self._silence_ends:
             self._cut = True
             self._lines.send(messages.RankZeroSilent(self._cut_reason()))
 
-    def _announce_renewal(self, now: float) -> None:
-        """Renew the connection soon; the notice prevents rank 0 from taking the closed connection for our end."""
-        import zmq
-
-        try:
-            self._socket.send_multipart([self._hello, peers.RENEW], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            pass  # there is no connection
-        self._renew_at = now + RENEW_DELAY
-
     def _renew(self) -> None:
-        self._renew_at = self._awaiting = None
+        self._renew_at = self._awaiting = math.inf
         if self._url is None:
             return
-        import zmq
-
         self._up = False
         try:
             self._socket.disconnect(self._url)

@@ -6,19 +6,18 @@ time that they wait are limited, and a reply that a client does not read is drop
 
 import math
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
+
+import zmq
 
 from ftrun import __version__
 from ftrun.helpers.lines import Lines
 from ftrun.messages import operator
 from ftrun.messages.messenger import Answer, OperatorOrder, Verb
 
-if TYPE_CHECKING:
-    import zmq
-
 BATCH: Final = 64  # messages that are read before other work is done
 MAX_PENDING: Final = 16  # requests that wait for a reply
-PATIENCE: Final = 10.0  # s
+REPLY_TIMEOUT: Final = 10.0  # s that PID 1 has for its decision
 RATE: Final = 5.0  # requests a second on average
 BURST: Final = 10.0  # requests at once
 
@@ -35,10 +34,8 @@ class Pending(NamedTuple):
 class OperatorChannel:
     """`socket` is None if it could not be created, which was reported as a problem."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", lines: Lines) -> None:
-        import zmq
-
-        self._lines, self._no_message, self._error = lines, zmq.Again, zmq.ZMQError
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lines: Lines) -> None:
+        self._lines = lines
         self._pending: dict[str, Pending] = {}
         self._count = 0
         self._tokens, self._at = BURST, time.monotonic()
@@ -69,12 +66,10 @@ class OperatorChannel:
         self._more = False
         if self.socket is None:
             return
-        import zmq
-
         for _ in range(BATCH):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except self._no_message:
+            except zmq.Again:
                 return
             self._receive(frames, now)
         self._more = True
@@ -92,7 +87,7 @@ class OperatorChannel:
         except operator.RequestRefused as error:
             self._send_reply(Pending(envelope, error.id, now), False, str(error))
             return
-        until = now + PATIENCE
+        until = now + REPLY_TIMEOUT
         pending = Pending(envelope, request.id, until if request.until is None else min(until, request.until))
         if request.verb == operator.PING:
             self._send_reply(pending, True, f"ftrun {__version__}")
@@ -115,11 +110,9 @@ class OperatorChannel:
         return True
 
     def _send_reply(self, pending: Pending, ok: bool, why: str) -> None:
-        import zmq
-
         assert self.socket is not None
         try:
             reply = operator.dump_reply(operator.Reply(pending.id, ok, why), version=__version__)
             self.socket.send_multipart([*pending.envelope, reply], zmq.NOBLOCK)
-        except self._error:
+        except zmq.ZMQError:
             pass  # the client is gone, or does not read

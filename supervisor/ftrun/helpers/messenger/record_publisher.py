@@ -5,14 +5,13 @@
 
 import math
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import zmq
 
 from ftrun.helpers.lines import Lines
 from ftrun.host.inotify import MODIFY, Inotify
 from ftrun.messages import operator
-
-if TYPE_CHECKING:
-    import zmq
 
 FILE: Final = "events.jsonl"
 BATCH: Final = 0.02  # s between two batches: a steady flow of records wakes the messenger at most 50 times a second
@@ -24,9 +23,7 @@ QUEUED: Final = 1000  # records that wait for a subscriber that does not read
 class RecordPublisher:
     """The owner polls `fd`, except between `changed` and `send`.  None: nothing is published, which was reported."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", lines: Lines) -> None:
-        import zmq
-
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lines: Lines) -> None:
         self.fd: int | None = None
         self.due = math.inf
         self._partial = b""

@@ -6,14 +6,14 @@ never sent.
 
 import ipaddress
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import zmq
+from zmq.utils import z85
 
 from ftrun.config.group_config import read_secret
 from ftrun.config.option_table import ConfigError
 from ftrun.messages import peers
-
-if TYPE_CHECKING:
-    import zmq
 
 try:
     from _blake2 import blake2b  # the same as below, without the 4 MiB of OpenSSL
@@ -46,7 +46,7 @@ def server(address: peers.MemberAddress, bind: bool) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def secure(socket: "zmq.Socket[bytes]", address: peers.MemberAddress, bind: bool) -> bytes | None:
+def secure(socket: zmq.Socket[bytes], address: peers.MemberAddress, bind: bool) -> bytes | None:
     """Restrict the socket to peers with the secret, which is returned.  Without one the group stays on this machine."""
     if address.secret is None:
         return None
@@ -70,17 +70,13 @@ def load_secret(path: str) -> bytes:
 
 def _keys(secret: bytes, role: str) -> tuple[bytes, bytes]:
     """The secret and the public key of `role`, either the server or its clients; identical on every node."""
-    import zmq
-    from zmq.utils import z85
 
     key = z85.encode(blake2b(secret, digest_size=32, person=f"ftrun-{role}".encode()).digest())
     return key, zmq.curve_public(key)
 
 
-def monitor_events(monitor: "zmq.Socket[bytes]") -> list[tuple[int, int]]:
+def monitor_events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
     """The pending events of a socket monitor: (event, value)."""
-    import zmq
-
     found: list[tuple[int, int]] = []
     try:
         while True:

@@ -161,7 +161,7 @@ class Clients:
                 found += client.on_end(now)
             elif (message := client.parse(line)) is not None:
                 heal: Heal | None = self._running.get("heal")
-                if heal is not None:
+                if heal is not None and name == "probe":
                     found += heal.handle_probe(message, now)
                 found += client.handle(message, now)
         for client in self._running.values():
