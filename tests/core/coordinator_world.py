@@ -39,7 +39,7 @@ class Body:
         self.seq = self.epoch = self.over = self.ran = 0
         self.state: State = "ready"
         self.tree: int | None = None  # the epoch of the command that lives
-        self.trouble: NodeFailure | None = None
+        self.failure: NodeFailure | None = None
         self.since = world.now
         self.end: GroupEnd | None = None
         self.word: float | None = None  # when we asked what rank 0 has answered last
@@ -49,8 +49,8 @@ class Body:
         self.moved = False  # another will come in its place
 
     def report(self) -> Report:
-        trouble = self.trouble and self.trouble._replace(age=self.world.now - self.since)
-        return Report(self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, trouble,
+        failure = self.failure and self.failure._replace(age=self.world.now - self.since)
+        return Report(self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, failure,
                       self.end, progressed=self.epoch % 3 == 1, ran=self.ran)  # fmt: skip
 
     def now_is(self, state: State) -> None:
@@ -105,7 +105,7 @@ class Body:
             self.end, self.epoch = None, self.over
             self.now_is("ready")
         elif self.state == "ready" and self.epoch < self.over:
-            self.epoch, self.trouble = self.over, None
+            self.epoch, self.failure = self.over, None
             self.now_is("ready")
 
     def start(self, epoch: int) -> None:
@@ -115,7 +115,7 @@ class Body:
                 assert other.tree == epoch, f"epoch {epoch} starts at {self.life}, {other.tree} runs at {other.life}"
                 assert other.rank != self.rank, f"rank {self.rank} starts at {self.life}, and runs at {other.life}"
         self.epoch = self.tree = self.ran = epoch
-        self.trouble = self.end = None
+        self.failure = self.end = None
         self.world.started = max(self.world.started, epoch)
         self.now_is("running")
 
@@ -152,7 +152,7 @@ class Body:
         def settled() -> None:
             if not self.alive or self.state != "fallen":
                 return
-            self.trouble = NodeFailure("failure", "exit code 1")
+            self.failure = NodeFailure("failure", "exit code 1")
             if ends is None:
                 self.now_is("stopping")
                 self.world.later(self.world.dice.random(), self.dead)
@@ -164,7 +164,7 @@ class Body:
 
     def hang(self) -> None:
         if self.state == "running":
-            self.trouble, self.since = NodeFailure("hang", "no step for 60s", 0.0, self.rank, 7), self.world.now
+            self.failure, self.since = NodeFailure("hang", "no step for 60s", 0.0, self.rank, 7), self.world.now
             self.killed_soon()
 
     def finish(self) -> None:
@@ -247,7 +247,7 @@ class World:
     def arrived(self, body: Body, report: Report, session: int, asked: float) -> None:
         if self.coordinator is None or session != self.session or (not body.alive and body.rank == 0):
             return
-        pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.trouble else {}
+        pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.failure else {}
         refused = self.tell(Reported(self.now, report, pulses))
         if not any(isinstance(e, MemberRefused) for e in refused):
             self.heard[body.rank] = (body.life, self.now)

@@ -15,10 +15,10 @@ class Many:
         self.lives = [f"life{rank}" for rank in range(size)]
 
     def reports(
-        self, state: State, epoch: int, ranks: Iterable[int], trouble: NodeFailure | None = None
+        self, state: State, epoch: int, ranks: Iterable[int], failure: NodeFailure | None = None
     ) -> list[Report]:
         self.seq += 1
-        return [Report(r, self.lives[r], self.seq, f"node-{r}", f"boot-{r}", epoch, state, trouble) for r in ranks]
+        return [Report(r, self.lives[r], self.seq, f"node-{r}", f"boot-{r}", epoch, state, failure) for r in ranks]
 
     def hear(self, reports: Iterable[Report]) -> list[Effect]:
         said: list[Effect] = []
@@ -36,9 +36,9 @@ class Many:
             self.lives[rank] = life
         return self.hear(self.reports(state, epoch, ranks))
 
-    def trouble(self, rank: int) -> list[Effect]:
-        trouble = NodeFailure("hang", "no step for 60s", 0.0, rank, 7)
-        return self.hear(self.reports("stopping", self.coordinator.epoch, (rank,), trouble))
+    def fail(self, rank: int) -> list[Effect]:
+        failure = NodeFailure("hang", "no step for 60s", 0.0, rank, 7)
+        return self.hear(self.reports("stopping", self.coordinator.epoch, (rank,), failure))
 
     def gone(self, rank: int) -> list[Effect]:
         self.coordinator, effects = decide(

@@ -105,7 +105,7 @@ def running(size: int = 3) -> Group:
 def drained() -> Group:
     """All but rank 1, which fell, are ready again."""
     group = running()
-    group.reports(1, "stopping", trouble=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
+    group.reports(1, "stopping", failure=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
     group.ready(0, 2)
     return group
 
@@ -164,14 +164,14 @@ def test_a_verdict_before_the_first_start_ends_all() -> None:
 
 def test_a_hang_stops_all_at_once_and_starts_all_when_all_are_ready() -> None:
     group = running()
-    group.reports(1, "stopping", trouble=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
+    group.reports(1, "stopping", failure=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
     assert (group.phase, group.did) == (Draining, ("stop", 1, None))
     assert group.order.why == "member 1 (node-1): no step for 60s"
     group.reports(0, "stopping")
     group.reports(2, "stopping")
     assert group.did == ("stop", 1, "hang")
     assert (group.order.node, group.order.rank, group.order.step) == ("node-1", 9, 40)
-    group.all("ready", trouble=NodeFailure("hang", "no step for 60s"), counts=(1, 0, 0))
+    group.all("ready", failure=NodeFailure("hang", "no step for 60s"), counts=(1, 0, 0))
     assert (group.phase, group.did, group.order.counts) == (Steady, ("run", 2, "hang"), (1, 0, 0))
 
 
@@ -181,8 +181,8 @@ def test_a_member_ready_at_an_older_epoch_delays_the_next() -> None:
     group.all("ready", 0)
     group.reports(0, "running", 1)
     group.reports(1, "running", 1)
-    group.reports(0, "stopping", 1, trouble=NodeFailure("failure", "exit code 1"))
-    group.reports(0, "ready", 1, trouble=NodeFailure("failure", "exit code 1"))
+    group.reports(0, "stopping", 1, failure=NodeFailure("failure", "exit code 1"))
+    group.reports(0, "ready", 1, failure=NodeFailure("failure", "exit code 1"))
     group.reports(1, "ready", 1)
     assert group.did == ("stop", 1, None)
     group.reports(2, "ready", 1)
@@ -192,12 +192,12 @@ def test_a_member_ready_at_an_older_epoch_delays_the_next() -> None:
 def test_the_first_failure_decides() -> None:
     group = running()
     group.reports(0, "fallen")
-    group.reports(2, "stopping", trouble=NodeFailure("fault", "Xid 79", 3.0), counts=(0, 1, 0))
+    group.reports(2, "stopping", failure=NodeFailure("fault", "Xid 79", 3.0), counts=(0, 1, 0))
     group.reports(1, "ready")
     assert group.order.cause is None
     group.now += 2
     group.reports(
-        0, "ending", trouble=NodeFailure("failure", "exit code 1", 2.0), end=GroupEnd(93, "failure-limit", "again")
+        0, "ending", failure=NodeFailure("failure", "exit code 1", 2.0), end=GroupEnd(93, "failure-limit", "again")
     )
     assert group.did == ("stop", 1, "fault")
     assert group.order.why == "member 2 (node-2): Xid 79"
@@ -206,7 +206,7 @@ def test_the_first_failure_decides() -> None:
 def test_a_verdict_waits_for_earlier_failures() -> None:
     group = running()
     group.reports(
-        0, "ending", trouble=NodeFailure("failure", "exit code 1", 1.0), end=GroupEnd(1, "failed", "exit code 1")
+        0, "ending", failure=NodeFailure("failure", "exit code 1", 1.0), end=GroupEnd(1, "failed", "exit code 1")
     )
     assert group.did == ("stop", 1, None)
     group.reports(1, "stopping")
@@ -220,7 +220,7 @@ def test_a_verdict_waits_for_earlier_failures() -> None:
 def test_a_failure_that_follows_a_loss_is_no_verdict() -> None:
     group = running()
     group.reports(
-        0, "ending", trouble=NodeFailure("failure", "exit code 1", 0.0), end=GroupEnd(1, "failed", "exit code 1")
+        0, "ending", failure=NodeFailure("failure", "exit code 1", 0.0), end=GroupEnd(1, "failed", "exit code 1")
     )
     group.reports(2, "ready")
     group.now += SILENCE
@@ -235,7 +235,7 @@ def test_a_loss_stays_the_cause_when_the_member_is_back_early() -> None:
     group.reports(1, "ready", 0, "new", boot="boot1")
     group.reports(1, "ready", 1, "new", boot="boot1")
     group.reports(
-        0, "ending", trouble=NodeFailure("failure", "exit code 1", 0.0), end=GroupEnd(1, "failed", "exit code 1")
+        0, "ending", failure=NodeFailure("failure", "exit code 1", 0.0), end=GroupEnd(1, "failed", "exit code 1")
     )
     group.reports(2, "ready")
     assert group.did == ("stop", 1, "peer")
@@ -282,8 +282,8 @@ def test_progress_resets_the_counts() -> None:
     assert isinstance(effect, ReportReceived)
     assert effect.order.progressed
     assert group.reports(1, "running", progressed=True) == ()
-    group.reports(1, "stopping", trouble=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
-    group.all("ready", trouble=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
+    group.reports(1, "stopping", failure=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
+    group.all("ready", failure=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
     assert (group.order.counts, group.order.progressed) == ((0, 1, 0), False)
     group.all("running")
     assert not group.order.progressed
@@ -291,10 +291,10 @@ def test_progress_resets_the_counts() -> None:
 
 def test_a_requested_restart_keeps_the_counts() -> None:
     group = drained()
-    group.reports(1, "ready", trouble=NodeFailure("hang", "no step"), counts=(1, 0, 0))
+    group.reports(1, "ready", failure=NodeFailure("hang", "no step"), counts=(1, 0, 0))
     group.all("running")
-    group.reports(0, "stopping", trouble=NodeFailure("manual", "ftctl restart"), counts=(7, 7, 7))
-    group.all("ready", trouble=NodeFailure("manual", "ftctl restart"))
+    group.reports(0, "stopping", failure=NodeFailure("manual", "ftctl restart"), counts=(7, 7, 7))
+    group.all("ready", failure=NodeFailure("manual", "ftctl restart"))
     assert (group.did, group.order.counts) == (("run", 3, "manual"), (1, 0, 0))
 
 
@@ -330,8 +330,8 @@ def test_success_needs_all_members() -> None:
 def test_a_member_that_is_done_restarts_with_the_others() -> None:
     group = running()
     group.reports(0, "done")
-    group.reports(1, "stopping", trouble=NodeFailure("hang", "no step"))
-    group.reports(1, "ready", trouble=NodeFailure("hang", "no step"))
+    group.reports(1, "stopping", failure=NodeFailure("hang", "no step"))
+    group.reports(1, "ready", failure=NodeFailure("hang", "no step"))
     group.reports(2, "ready")
     assert group.did == ("stop", 1, "hang")
     group.reports(0, "ready")
@@ -370,7 +370,7 @@ def test_the_verdict_of_a_member_that_left_ends_all(end: GroupEnd) -> None:
 def test_a_member_without_contact_to_rank_0_is_lost_and_decides_nothing(state: str) -> None:
     """The others keep their containers, and wait for it."""
     group, cut = running(), GroupEnd(195, "hang-limit", "no reply", cut=True)
-    group.reports(1, state, trouble=NodeFailure("peer", "no reply"), end=cut)
+    group.reports(1, state, failure=NodeFailure("peer", "no reply"), end=cut)
     group.ready(0, 2)
     if state == "ending":
         assert group.did == ("stop", 1, "peer")
@@ -551,7 +551,7 @@ def test_a_new_coordinator_waits_for_members_that_have_not_reported() -> None:
 def test_a_new_coordinator_handles_a_failure() -> None:
     group = Group()
     group.reports(0, "running", 5)
-    group.reports(1, "stopping", 5, trouble=NodeFailure("hang", "no step"))
+    group.reports(1, "stopping", 5, failure=NodeFailure("hang", "no step"))
     assert group.did == ("stop", 5, None)
 
 
@@ -566,7 +566,7 @@ def test_a_higher_epoch_wins() -> None:
 def test_a_new_coordinator_fences_members_without_a_past() -> None:
     group = Group()
     group.reports(0, "ready", 5, ran=5)
-    group.reports(1, "ready", 5, trouble=NodeFailure("hang", "no step"), counts=(2, 0, 0))
+    group.reports(1, "ready", 5, failure=NodeFailure("hang", "no step"), counts=(2, 0, 0))
     group.reports(2, "ready", 5)
     group.at(FENCE - 0.1)
     assert (group.did, group.coordinator.deadline) == (("stop", 5, "hang"), FENCE)
@@ -614,7 +614,7 @@ def test_a_member_that_ran_the_newest_epoch_is_not_fenced(ran: int, starts: bool
 def test_a_higher_epoch_fences_members_of_an_older_one() -> None:
     group = Group()
     group.reports(1, "ready", 5, ran=5)
-    group.reports(0, "stopping", 5, trouble=NodeFailure("hang", "no step"))
+    group.reports(0, "stopping", 5, failure=NodeFailure("hang", "no step"))
     group.reports(2, "running", 6)
     for rank in (0, 1, 2):
         group.reports(rank, "ready", 6, ran=5 if rank == 1 else 6)
@@ -629,14 +629,14 @@ def test_failures_that_follow_the_loss_of_rank_0_are_no_verdict() -> None:
     group.reports(0, "ready", 0)
     for rank in (1, 2):
         why = NodeFailure("failure", "exit code 1: connection reset", 60.0)
-        group.reports(rank, "ending", 5, trouble=why, end=GroupEnd(1, "failed", "exit code 1"))
+        group.reports(rank, "ending", 5, failure=why, end=GroupEnd(1, "failed", "exit code 1"))
     group.reports(0, "ready", 5)
     assert (group.did, group.order.why) == (("stop", 5, "peer"), "member 0 (node-0) was lost, and has come back")
     for rank in (1, 2):
         group.reports(rank, "ready", 5)
     assert group.did == ("run", 6, "peer")
     for rank in (1, 0):
-        group.reports(rank, "ending", 6, trouble=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
+        group.reports(rank, "ending", 6, failure=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
     group.reports(2, "stopping", 6)
     assert group.end == (1, "exit code 1")  # of this epoch it knows all
 
@@ -649,7 +649,7 @@ def test_a_new_rank_0_explains_no_failure_of_the_next_epoch() -> None:
         group.reports(rank, "ready", 5, ran=5)
     group.reports(0, "ready", 5)
     assert group.did == ("run", 6, "peer")
-    group.reports(1, "ending", 6, trouble=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
+    group.reports(1, "ending", 6, failure=NodeFailure("failure", "x"), end=GroupEnd(1, "failed", "exit code 1"))
     for rank in (0, 2):
         group.reports(rank, "ready", 6, ran=0)
     assert group.end == (1, "exit code 1")
@@ -665,11 +665,11 @@ def test_counts_of_an_earlier_container_hold() -> None:
 # --- the root cause -------------------------------------------------------------------------------------------------
 
 
-def hung(pulses: dict[int, Pulse], *troubles: NodeFailure) -> tuple[str | None, int | None, int | None]:
+def hung(pulses: dict[int, Pulse], *failures: NodeFailure) -> tuple[str | None, int | None, int | None]:
     group = running()
-    for rank, trouble in enumerate(troubles):
-        group.reports(rank, "stopping", trouble=trouble, pulses=pulses)
-    for rank in range(len(troubles), 3):
+    for rank, failure in enumerate(failures):
+        group.reports(rank, "stopping", failure=failure, pulses=pulses)
+    for rank in range(len(failures), 3):
         group.reports(rank, "ready")
     assert group.order.cause == "hang"
     return group.order.node, group.order.rank, group.order.step

@@ -15,7 +15,7 @@ def test_four_thousand_start_hang_lose_one_and_end_together() -> None:
     assert many.all("running", 1) == []
     assert isinstance(many.coordinator.phase, Steady)
 
-    effects = many.trouble(1234)
+    effects = many.fail(1234)
     assert [e.order.cause for e in effects if isinstance(e, ReportReceived)] == [None]
     effects = many.all("ready", 1, but=(1234,)) + many.all("ready", 1, only=(1234,))
     assert [(e.order.what, e.order.cause) for e in effects if isinstance(e, ReportReceived)] == [

@@ -299,9 +299,9 @@ def _told(job: Job, policy: Policy, now: float) -> str:
     if not policy.group:
         return ""
     said = report(job, GroupMember(0, "life", "a", "boot"), policy, now, False)
-    trouble = "" if said.trouble is None else f", {said.trouble.cause} {_show(said.trouble.age)} ago"
+    failure = "" if said.failure is None else f", {said.failure.cause} {_show(said.failure.age)} ago"
     end = "" if said.end is None else f", {said.end.code}"
-    return f"; tells {said.state} {said.epoch}{trouble}{end}{', progress' if said.progressed else ''}"
+    return f"; tells {said.state} {said.epoch}{failure}{end}{', progress' if said.progressed else ''}"
 
 
 def _state(job: Job) -> str:

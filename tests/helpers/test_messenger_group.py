@@ -122,7 +122,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[int], Group]]:
 def test_all_start_together_and_stop_together(make: Callable[[int], Group]) -> None:
     nodes = make(3).running()
     nodes[2].report(
-        "ending", 1, trouble=NodeFailure("failure", "it ended with 1"), end=GroupEnd(1, "command-failed", "so")
+        "ending", 1, failure=NodeFailure("failure", "it ended with 1"), end=GroupEnd(1, "command-failed", "so")
     )
     for node in nodes[:2]:
         order = node.ordered("stop", 1)
@@ -154,11 +154,11 @@ def test_the_rank_that_stopped_first_is_found_across_all_nodes(make: Callable[[i
     for node in nodes[1:]:
         for _ in range(2):  # a heartbeat with a pulse of this epoch
             node.contact()
-    nodes[1].report("stopping", 1, trouble=NodeFailure("hang", "rank 1 is silent", rank=1, step=9))
+    nodes[1].report("stopping", 1, failure=NodeFailure("hang", "rank 1 is silent", rank=1, step=9))
     for node in (nodes[0], nodes[2]):
         node.ordered("stop")
         node.report("ready", 1)
-    nodes[1].report("ready", 1, trouble=NodeFailure("hang", "rank 1 is silent", rank=1, step=9))
+    nodes[1].report("ready", 1, failure=NodeFailure("hang", "rank 1 is silent", rank=1, step=9))
     order = nodes[0].ordered("run", 2)
     assert (order.cause, order.node, order.rank, order.step) == ("hang", "node2", 2, 5)
 

@@ -92,8 +92,8 @@ def _load(load: Any, content: bytes) -> None:
         ({"rank": True}, "`rank`: not an integer"),
         ({"rank": 1 << 60}, "`rank`: not an integer"),
         ({"state": "mad"}, "`state`: none of ready, running"),
-        ({"trouble": {"cause": "hang"}}, "`trouble`: `why` is missing"),
-        ({"trouble": {"cause": "hang", "why": "", "age": float("nan")}}, "`trouble`: `age`: not a number"),
+        ({"failure": {"cause": "hang"}}, "`failure`: `why` is missing"),
+        ({"failure": {"cause": "hang", "why": "", "age": float("nan")}}, "`failure`: `age`: not a number"),
         ({"counts": [1, 2]}, "`counts`: not 3 values"),
         ({"more": 1}, "unknown field 'more'"),
     ],
@@ -114,11 +114,11 @@ def test_a_hello_of_another_version_is_not_checked_further() -> None:
 def test_any_text_fits_into_a_frame(some: str, char: str) -> None:
     text = (some + char) * 2000
     worst = REPORT._replace(
-        node=text, boot=text, life=text, trouble=NodeFailure("failure", text), end=GroupEnd(1, text, text, text, text)
+        node=text, boot=text, life=text, failure=NodeFailure("failure", text), end=GroupEnd(1, text, text, text, text)
     )
     content = peers.dump(worst)
     found = peers.load_report(content)
     assert len(content) <= peers.LIMIT
-    assert found.trouble is not None
-    assert found.trouble.why.isprintable()
-    assert len(found.trouble.why) <= peers.TEXT
+    assert found.failure is not None
+    assert found.failure.why.isprintable()
+    assert len(found.failure.why) <= peers.TEXT

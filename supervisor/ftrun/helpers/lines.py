@@ -16,7 +16,7 @@ NO_REQUESTS: Final[Protocol[Any]] = Protocol("ask")  # of a helper that accepts 
 
 
 def write(line: bytes) -> None:
-    """Write the whole line to PID 1.  OSError if PID 1 no longer reads."""
+    """Write the complete line to PID 1.  OSError if PID 1 no longer reads."""
     while line:
         line = line[os.write(1, line) :]
 
@@ -25,7 +25,7 @@ class Lines:
     """The connection of a helper to PID 1.
 
     `events` are the messages that the helper may send, `requests` those that it accepts.  `ended`: stdin has ended, so
-    no further requests arrive, and nobody waits for outstanding replies.
+    no further requests arrive, and outstanding replies are not needed.
     """
 
     def __init__(self, events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> None:

@@ -72,7 +72,7 @@ class GetVerdict(NamedTuple):
 
 
 class History(NamedTuple):
-    """The whole history, oldest first: at the start, and after each `Keep`."""
+    """The complete history, oldest first: at the start, and after each `Keep`."""
 
     faults: tuple[Fault, ...]
     schedules: tuple[Schedule, ...]

@@ -25,7 +25,7 @@ class ExitCause:
 
     def begin(self, exited: CommandExited, pid: int) -> None:
         self._exited, self._pid = exited, pid
-        self._clients.ask_tail()
+        self._clients.request_tail()
 
     @property
     def deadline(self) -> float | None:

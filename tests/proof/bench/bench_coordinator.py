@@ -21,7 +21,7 @@ def main() -> None:
         many = Many(size)
         many.all("ready")
         many.all("running", 1)
-        many.trouble(size // 2)
+        many.fail(size // 2)
         ready = many.reports("ready", 1, range(size))
         barrier = took(lambda many=many, ready=ready: many.hear(ready))  # type: ignore[misc]
         assert many.coordinator.epoch == 2

@@ -275,8 +275,8 @@ def _beat_file() -> bytes:
 
 
 def _messages() -> list[bytes | str]:
-    trouble = NodeFailure("hang", "why", 2.5, 3, 7, True)
-    reports = [REPORT, REPORT._replace(trouble=trouble), REPORT._replace(end=GroupEnd(195, "hang-limit", "why"))]
+    failure = NodeFailure("hang", "why", 2.5, 3, 7, True)
+    reports = [REPORT, REPORT._replace(failure=failure), REPORT._replace(end=GroupEnd(195, "hang-limit", "why"))]
     orders = [GroupOrder(3, "run", "why"), GroupOrder(3, "stop", "why", "hang", "n", 1, 7)]
     values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]
     return [
@@ -337,7 +337,7 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
         for report in (
             REPORT,
             REPORT._replace(state="ready"),
-            REPORT._replace(trouble=NodeFailure("hang", "w", 1.0, 1, 7)),
+            REPORT._replace(failure=NodeFailure("hang", "w", 1.0, 1, 7)),
         )
     ],
     "member": lambda: [

@@ -265,8 +265,8 @@ def _reason(coordinator: Coordinator, who: MemberState | None) -> str:
             None,
         )
         return f"{odd.name} does not run its command" if odd else "a member is missing"
-    if who.report.trouble is not None and who.at is not None and who.report.epoch == coordinator.epoch:
-        return f"{who.name}: {sentences.short(who.report.trouble.why, sentences.REASON)}"
+    if who.report.failure is not None and who.at is not None and who.report.epoch == coordinator.epoch:
+        return f"{who.name}: {sentences.short(who.report.failure.why, sentences.REASON)}"
     if who.gone is not None:
         return f"{who.name} is lost: {who.gone.why}"
     if who is _new_rank_zero(coordinator):
@@ -280,9 +280,9 @@ def _cure(coordinator: Coordinator, who: MemberState | None, pulses: Mapping[int
     why = coordinator.order.why if who is None else _reason(coordinator, who)
     if who is None:
         return Cure("peer", why)
-    if who.report.trouble is None or who.report.epoch != coordinator.epoch:
+    if who.report.failure is None or who.report.epoch != coordinator.epoch:
         return Cure("peer", why, Suspect(who.report.node))
-    cause = who.report.trouble.cause
+    cause = who.report.failure.cause
     counts = who.report.counts if cause in CAUSES else None
     return Cure(cause, why, root_cause(who, coordinator.members, pulses), counts)
 

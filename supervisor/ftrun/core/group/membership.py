@@ -213,7 +213,7 @@ def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
             return "running" if report.state == "running" else "done"
         case "leaving":
             return "leaving"
-        case "fallen" if current and report.trouble is None:
+        case "fallen" if current and report.failure is None:
             return "fallen"
         case "ending" if current:
             return "ending"
@@ -283,7 +283,7 @@ def fence_latecomer(coordinator: Coordinator, now: float, report: Report) -> Coo
 def has_no_past(report: Report, epoch: int) -> bool:
     """Whether an earlier life may exist in the place of this member.  Not in that of rank 0, where the coordinator is;
     nor in that of a member that itself ran the newest epoch, since it was alone in its place when that began."""
-    return report.rank != 0 and report.state == "ready" and report.trouble is None and report.ran < max(epoch, 1)
+    return report.rank != 0 and report.state == "ready" and report.failure is None and report.ran < max(epoch, 1)
 
 
 def fence_unknown(coordinator: Coordinator, now: float) -> Coordinator:

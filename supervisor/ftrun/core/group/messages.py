@@ -56,7 +56,7 @@ class Report(NamedTuple):
     boot: str  # of its machine
     epoch: int
     state: State
-    trouble: NodeFailure | None = None  # in this epoch
+    failure: NodeFailure | None = None  # in this epoch
     end: GroupEnd | None = None
     counts: Counts = (0, 0, 0)
     progressed: bool = False  # in this epoch, beyond all earlier ones

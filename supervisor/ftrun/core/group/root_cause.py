@@ -42,10 +42,10 @@ class Suspect(NamedTuple):
 def first_failure(report: Report, now: float, before: MemberState | None) -> float | None:
     """When the failure of this report began; None: there is no failure.  A later report of the same failure does not
     move its beginning."""
-    if report.trouble is None and report.state not in ("fallen", "ending", "left"):
+    if report.failure is None and report.state not in ("fallen", "ending", "left"):
         return None
-    if report.trouble is not None:
-        at = now - max(report.trouble.age, 0.0)
+    if report.failure is not None:
+        at = now - max(report.failure.age, 0.0)
         known = before is not None and before.at is not None and before.report.epoch == report.epoch
         return min(at, before.at) if known and before is not None and before.at is not None else at
     return before.at if before is not None and before.report.epoch == report.epoch and before.at is not None else now
@@ -69,14 +69,14 @@ def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: 
     """The suspect of the failure.  In a hang that is the rank with the lowest step; among several, one whose stack does
     not show that it waits for others; then the one that has been silent longest.  In any other failure, the reported
     rank."""
-    failure = failed.report.trouble
+    failure = failed.report.failure
     if failure is None:
         return Suspect(failed.report.node)
     if failure.cause != "hang":
         return Suspect(failed.report.node, failure.rank, failure.step)
     epoch = failed.report.epoch
     found = [
-        _candidate(member.report, member.report.trouble, pulses.get(rank))
+        _candidate(member.report, member.report.failure, pulses.get(rank))
         for rank, member in members.items()
         if member.report.epoch == epoch and (member is failed or rank in pulses)
     ]

@@ -268,7 +268,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
     return Report(
         *(me.rank, me.life, 0, me.node, me.boot, ledger.epoch),
         state=state,
-        trouble=failure,
+        failure=failure,
         end=_own_end(job, policy) if state in ("ending", "done", "left") else None,
         counts=counts,
         progressed=attempt is not None and attempt.progressed,

@@ -312,7 +312,7 @@ class CoordinatorLink:
 
     def _pulses_if_failed(self, report: Report, now: float) -> dict[int, Pulse]:
         """The latest pulses of all members if the report contains a failure, else nothing."""
-        if report.trouble is None:
+        if report.failure is None:
             return {}
         if now >= self._pulses_at + PULSES_VALID:
             self._pulses_at, self._pulses = now, {}

@@ -193,8 +193,8 @@ class MemberLink:
 
     def _send(self, report: Report, now: float) -> None:
         if not self._frame:
-            failure = report.trouble and report.trouble._replace(age=report.trouble.age + now - self._reported_at)
-            self._frame = peers.dump(report._replace(trouble=failure))
+            failure = report.failure and report.failure._replace(age=report.failure.age + now - self._reported_at)
+            self._frame = peers.dump(report._replace(failure=failure))
         pulse = peers.dump_pulse(read_pulse(self._beat_dir, now))
         if self._try_send(self._frame, pulse, peers.dump_time(now)):
             self._sent_at = now

@@ -1,6 +1,6 @@
 """The sockets of a group: the address of rank 0, and the CURVE keys, which are derived from the secret of the group.
 
-Without the secret nobody can send or read messages.  A client has to know the public key of the server, and that is
+Without the secret no messages can be sent or read.  A client has to know the public key of the server, and that is
 never sent.
 """
 

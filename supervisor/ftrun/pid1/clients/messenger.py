@@ -100,7 +100,7 @@ class GroupMessenger(Messenger):
             case messages.Refused(why, final):
                 self._refusal = f"{self._rank_zero} does not take this node: {why}"
                 self.problem(self._refusal)
-                # A member that was accepted before may fit again when the whole group is rescheduled.
+                # A member that was accepted before may fit again when all members are rescheduled.
                 if final and self._last_contact is None:
                     return [ev.CoordinatorLost(now, self._refusal, True)]
             case messages.GroupNote(what):
@@ -182,4 +182,4 @@ class GroupMessenger(Messenger):
 
 def _without_age(new: Report) -> Report:
     """The report without the fields that alone do not make it worth sending."""
-    return new._replace(seq=0, trouble=new.trouble and new.trouble._replace(age=0.0))
+    return new._replace(seq=0, failure=new.failure and new.failure._replace(age=0.0))

@@ -18,24 +18,24 @@ class Output(Client[messages.Event]):
 
     def start(self) -> None:
         captured = self.context.output_pipes
-        self.tail_asked = False
+        self.tail_requested = False
         self.tail: tuple[str, ...] = ()
-        words = captured.arguments(self.context.work_dir.output)
-        self.context.helpers.add(self.name, *words, passed=captured.descriptors, lasting=True)
+        arguments = captured.arguments(self.context.work_dir.output)
+        self.context.helpers.add(self.name, *arguments, passed=captured.descriptors, lasting=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.Broken(stream):
                 self.context.output_pipes.reader_closed(stream)
             case messages.Tail(lines):
-                self.tail, self.tail_asked = lines, False
+                self.tail, self.tail_requested = lines, False
         return []
 
     def on_spawning(self) -> None:
         self.send(messages.Attempt(self.context.attempt, time.monotonic()))
 
-    def ask_tail(self) -> None:
-        self.tail, self.tail_asked = (), self.context.helpers.is_running(self.name)
+    def request_tail(self) -> None:
+        self.tail, self.tail_requested = (), self.context.helpers.is_running(self.name)
         self.send(messages.GetTail())
 
     def finish(self) -> str | None:

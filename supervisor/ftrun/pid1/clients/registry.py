@@ -227,10 +227,10 @@ class Clients:
         found: StateStore | None = self._running.get("state_store")
         return found
 
-    def ask_tail(self) -> None:
+    def request_tail(self) -> None:
         """Ask for the last lines of the command's output, if it is captured; later they are in `tail`."""
         if (output := self._output) is not None:
-            output.ask_tail()
+            output.request_tail()
 
     @property
     def tail(self) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ class Clients:
         """Until when a helper may still report the cause of a failure at `since`: a device fault, the last output,
         or the history; 0 if none is expected."""
         store, output = self._store, self._output
-        if (store is not None and not store.loaded) or (output is not None and output.tail_asked):
+        if (store is not None and not store.loaded) or (output is not None and output.tail_requested):
             return since + ASKING
         return since + REPORTING if self._context.devices else 0.0
 

@@ -100,7 +100,7 @@ def pure(size: int) -> dict[str, float]:
     many.all("running", 1)
     kept = tracemalloc.get_traced_memory()[0] / 1024
     tracemalloc.stop()
-    many.trouble(size // 2)
+    many.fail(size // 2)
     ready = many.reports("ready", 1, range(size))
     began = time.process_time()
     many.hear(ready)
