@@ -66,9 +66,6 @@ class FtrunCallback(_base()):  # type: ignore[misc]
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         self._enter(trainer, "sanity check")
 
-    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
-        self._stage.leave()  # without a batch there is no end of the validation
-
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         self._enter(trainer, "sanity check" if trainer.sanity_checking else "validation")
 
@@ -78,17 +75,17 @@ class FtrunCallback(_base()):  # type: ignore[misc]
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._stage.leave()
 
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+    on_sanity_check_end = on_validation_end  # without a batch there is no end of the validation
+
+    def on_test_start(self, trainer: Any, *more: Any) -> None:
         self._enter(trainer, "test")
 
-    def on_test_batch_end(self, trainer: Any, *more: Any) -> None:
-        self._enter(trainer, "test")
+    on_test_batch_end = on_test_start
 
-    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_predict_start(self, trainer: Any, *more: Any) -> None:
         self._enter(trainer, "prediction")
 
-    def on_predict_batch_end(self, trainer: Any, *more: Any) -> None:
-        self._enter(trainer, "prediction")
+    on_predict_batch_end = on_predict_start
 
     def _enter(self, trainer: Any, name: str) -> None:
         own_slot.claim(trainer.global_rank)

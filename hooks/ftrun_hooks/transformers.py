@@ -32,24 +32,29 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
         self._training = True
         self._stage.leave()
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._stage.leave()
-
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._stage.leave()
+
+    on_epoch_begin = on_predict = on_step_begin
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         beat()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         beat(state.global_step)
-        self._expect(control)
+        self.on_epoch_end(args, state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._expect(control)
+        """Enter the section of what the trainer does next, which has no event for its beginning."""
+        if control.should_evaluate:
+            self._stage.enter("validation")
+        elif control.should_save:
+            self._stage.enter("checkpoint")
+        else:
+            self._stage.leave()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._stage.enter(_asked_for())
+        self._stage.enter(_section_name())
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         # Only after this event it is decided whether this is the best model, which is to be saved.
@@ -57,9 +62,6 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
             self._stage.enter("checkpoint")
         else:
             self._stage.leave()
-
-    def on_predict(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._stage.leave()
 
     def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._stage.leave()
@@ -71,17 +73,8 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
         self._training = False
         self._stage.leave()
 
-    def _expect(self, control: Any) -> None:
-        """Enter the section of what the trainer does next, which has no event for its beginning."""
-        if control.should_evaluate:
-            self._stage.enter("validation")
-        elif control.should_save:
-            self._stage.enter("checkpoint")
-        else:
-            self._stage.leave()
 
-
-def _asked_for() -> str:
+def _section_name() -> str:
     """The section of this prediction step, by the trainer's method that runs: the event does not name it."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_name not in ("evaluate", "predict"):

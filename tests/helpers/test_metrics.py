@@ -10,8 +10,8 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ftrun.helpers.metrics import catalogue
+from ftrun.helpers.metrics.catalogue import readings
 from ftrun.helpers.metrics.exporter import _registry
-from ftrun.helpers.metrics.readings import readings
 from ftrun.views.snapshot import DeviceNow, Limit, RankNow, Snapshot
 
 NEW = Snapshot(run_dir="/run", alive=True, phase="launching", attempt=1, reason="first")

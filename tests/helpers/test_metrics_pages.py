@@ -104,7 +104,7 @@ def promtool() -> str:
 
 
 def check(*words: str | Path) -> str:
-    done = subprocess.run([promtool(), *map(str, words)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([promtool(), *map(str, words)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

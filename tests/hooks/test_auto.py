@@ -61,7 +61,7 @@ class Program:
     def run(self, code: str, python: str = sys.executable, **env: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(map(str, [self.auto, self.folder, HOUSE / "tests"]))
         environment = self.beats.environment(PYTHONPATH=path, **env)
-        return subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
 
     def without(self, code: str) -> subprocess.CompletedProcess[str]:
         """What it would do outside ftrun, where the hooks are installed."""

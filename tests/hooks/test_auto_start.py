@@ -29,7 +29,7 @@ Ran = tuple[int, str, str]
 def ran(beats: BeatDir, words: Iterable[object], *path: object, python: Path = NEW[0], **env: str) -> Ran:
     environment = beats.environment(**env) | {"PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [str(python), *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout, done.stderr
 
 

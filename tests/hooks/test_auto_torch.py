@@ -50,7 +50,7 @@ def start(beats: BeatDir, folder: Path, code: str, *words: str, auto: bool = Tru
     command = [sys.executable, *words, str(script)]
     path = [AUTO] if auto else []
     return subprocess.run(
-        command, env=environment(beats, *path), cwd=folder, capture_output=True, text=True, timeout=180
+        command, env=environment(beats, *path), cwd=folder, capture_output=True, text=True, timeout=600
     )
 
 

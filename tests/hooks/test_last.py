@@ -24,7 +24,7 @@ Ended = tuple[int, str, str]
 def ran(beats: BeatDir, *words: object, path: object = AUTO, python: Path = NEW[0], **env: str) -> Ended:
     environment = beats.environment(**env) | {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [str(python), *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -217,7 +217,7 @@ def run(folder: Path, package: str) -> dict[str, Any]:
     env = beats.environment(CUDA_VISIBLE_DEVICES="")
     env["PYTHONPATH"] = os.pathsep.join([str(folder), env["PYTHONPATH"]])
     command = [sys.executable, __file__, str(folder), package]
-    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
+    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     beats.close()
     found: dict[str, Any] = json.loads((folder / "noted.json").read_text())

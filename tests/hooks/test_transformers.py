@@ -188,7 +188,7 @@ def noted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     beats = BeatDir(folder / "beats")
     env = beats.environment(HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="")
     command = [sys.executable, __file__, str(folder)]
-    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
+    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     beats.close()
     found: dict[str, Any] = json.loads((folder / "noted.json").read_text())

@@ -56,7 +56,7 @@ class BeatDir:
             env=self.environment(**env),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
 
     def start(self, code: str, **env: str) -> subprocess.Popen[bytes]:

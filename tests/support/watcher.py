@@ -20,9 +20,9 @@ DEADLINE = 60.0  # s: only a broken one takes so long
 PROGRAM = [sys.executable, "-m", "ftrun.helpers.checkpoint_watcher"]
 QUICK = """
 import sys
-from ftrun.helpers.checkpoint_watcher import __main__, folders, waits
+from ftrun.helpers.checkpoint_watcher import __main__, folders, matches
 pace = float(sys.argv[1])
-for module, names in (waits, ("SETTLE", "PATIENCE", "FOLDER_SETTLE", "LOOKS")), (folders, ("ROUND", "RELIST")):
+for module, names in (matches, ("SETTLE", "PATIENCE", "FOLDER_SETTLE", "LOOKS")), (folders, ("ROUND", "RELIST")):
     for name in names:
         setattr(module, name, getattr(module, name) * pace)
 sys.exit(__main__.main(sys.argv[2:]))

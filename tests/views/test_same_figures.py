@@ -3,7 +3,7 @@
 import pytest
 
 from ftrun.cli.verbs.timeline import document as timeline_document
-from ftrun.helpers.metrics import readings
+from ftrun.helpers.metrics import catalogue
 from ftrun.views import history, html, run_snapshot, summary, timeline
 from ftrun.views.page.feed import payload
 from support.runs import Runs, python
@@ -47,7 +47,7 @@ def test_all_views_show_the_same_figures_for_several_ranks(runs: Runs, kind: str
     assert (document["goodput"], document["totals"]) == (status["goodput"], pytest.approx(status["lost"]))
     for why, seconds in account["lost"].items():
         assert drawn.drawn_totals[why] == pytest.approx(seconds, abs=1.0), why
-    metrics = {(reading.name, *reading.labels): reading.value for reading in readings.readings(shown)}
+    metrics = {(reading.name, *reading.labels): reading.value for reading in catalogue.readings(shown)}
     assert metrics["ftrun_goodput_ratio",] == shown.goodput
     assert metrics["ftrun_lost_seconds_total", "hang"] == status["lost"]["hang"]
 

@@ -10,8 +10,6 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from ftrun.helpers.checkpoint_watcher.waits import Look
-
 # File systems that only this machine changes, so that inotify reports everything: linux/magic.h, and the file systems
 # that coreutils' `stat.c` marks "local".  Any other (NFS, SMB, Lustre, GPFS, BeeGFS, CephFS, FUSE with virtiofs, 9p,
 # AFS, GlusterFS, ... and what is unknown) is also listed from time to time.  overlayfs is a container's root: whatever
@@ -51,6 +49,14 @@ _AT_STATX_FORCE_SYNC: Final = 0x2000
 _STATX_BASIC_STATS: Final = 0x7FF
 _libc = ctypes.CDLL(None, use_errno=True)
 _statx = getattr(_libc, "statx", None)
+
+
+class Look(NamedTuple):
+    """A match at one instant.  `print`: a number for its size and time; for a folder, for those of all its content."""
+
+    ino: int
+    print: int
+    folder: bool = False
 
 
 class Stat(NamedTuple):

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Final
 
+from ftrun.helpers.checkpoint_watcher.disk import Look
 from ftrun.helpers.checkpoint_watcher.globs import Globs, State
-from ftrun.helpers.checkpoint_watcher.waits import Look
 
 MARKS: Final = 200_000  # known matches
 
@@ -41,7 +41,7 @@ class Folder:
         self.relist_at = 0.0
 
     @property
-    def place(self) -> str:
+    def full_path(self) -> str:
         return self.path or "/"
 
     def at(self, name: str) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from ftrun.helpers.checkpoint_watcher import disk
+from ftrun.helpers.checkpoint_watcher.disk import Look
 from ftrun.helpers.checkpoint_watcher.folder import MARKS, Folder, Origin
 from ftrun.helpers.checkpoint_watcher.globs import Globs
-from ftrun.helpers.checkpoint_watcher.matches import Matches, fits
-from ftrun.helpers.checkpoint_watcher.waits import FileEvent, Look
+from ftrun.helpers.checkpoint_watcher.matches import FileEvent, Matches, fits
 from ftrun.host import inotify
 from ftrun.host.inotify import Inotify
 
@@ -100,11 +100,11 @@ class Folders:
         elif mask & inotify.MOVED_TO:
             self._matches.renamed(folder, name)
         elif mask & inotify.CREATE:
-            self._matches.tell(folder, name, FileEvent.CREATED)
+            self._matches.handle(folder, name, FileEvent.CREATED)
         elif mask & inotify.CLOSE_WRITE:
-            self._matches.tell(folder, name, FileEvent.WRITTEN)
+            self._matches.handle(folder, name, FileEvent.WRITTEN)
         else:
-            self._matches.tell(folder, name, FileEvent.OPENED if mask & inotify.OPEN else FileEvent.READ)
+            self._matches.handle(folder, name, FileEvent.OPENED if mask & inotify.OPEN else FileEvent.READ)
 
     # --- adding and removing folders
 
@@ -163,7 +163,7 @@ class Folders:
         identity, wd = (found.dev, found.ino), folder.wd
         folder.mtime_ns = found.mtime_ns
         if identity[0] != folder.identity[0]:
-            folder.local = disk.local(folder.place)
+            folder.local = disk.local(folder.full_path)
         self._watch(folder)
         if identity != folder.identity or folder.wd not in (wd, -1):
             folder.identity, folder.again = identity, True
@@ -197,13 +197,13 @@ class Folders:
         # MASK_ADD: another path may lead to the same inode.
         mask = inotify.ONLYDIR | inotify.MASK_ADD | SELF | CHANGED
         try:
-            wd = self._notify.add(folder.place, mask | (USED if self._globs.final(folder.state) else 0))
+            wd = self._notify.add(folder.full_path, mask | (USED if self._globs.final(folder.state) else 0))
         except OSError as error:
             wd = -1
             if error.errno == errno.ENOSPC:
                 self._problem("no more inotify watches (fs.inotify.max_user_watches): folders are listed instead")
             elif error.errno not in (errno.EACCES, *disk.GONE):  # otherwise its listing reports it, where it matters
-                self._problem(f"inotify on {folder.place!r}: {error.strerror}; it is listed instead")
+                self._problem(f"inotify on {folder.full_path!r}: {error.strerror}; it is listed instead")
         if wd != folder.wd:
             self._unwatch(folder)
             folder.wd = wd
@@ -261,7 +261,7 @@ class Folders:
             except OSError as error:
                 folder.unread = not folder.listed
                 if error.errno not in disk.GONE:
-                    self._problem(_not_detected(folder.place, error))
+                    self._problem(_not_detected(folder.full_path, error))
         self._marks += len(folder.marks) - folder.listed
         folder.listed = len(folder.marks)
         ended = time.monotonic()
@@ -287,7 +287,7 @@ class Folders:
         """The marks of all matches.  A known match costs no system call, unless inode numbers are meaningless here."""
         marks = {hash(name): folder.marks[hash(name)] for name in folder.literals if hash(name) in folder.marks}
         known = folder.marks
-        with os.scandir(folder.place) as entries:
+        with os.scandir(folder.full_path) as entries:
             for entry in entries:
                 name, ino = entry.name, entry.inode()
                 if known.get(hash(name)) == ino and not folder.exact:
@@ -313,7 +313,7 @@ class Folders:
         if origin is Origin.RENAMED:
             self._matches.renamed(folder, name)
         else:
-            self._matches.tell(folder, name, FileEvent.FOUND)
+            self._matches.handle(folder, name, FileEvent.FOUND)
 
 
 def _not_detected(path: str, error: OSError) -> str:

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import catalogue
-from ftrun.helpers.metrics.readings import Reading, readings
+from ftrun.helpers.metrics.catalogue import Reading, readings
 from ftrun.host import safe_files
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir

@@ -107,7 +107,7 @@ def within(root: str, path: str) -> int:
 def load(folder: str) -> dict[str, Any]:
     """The `mirror.json` of a folder; empty if there is none, or it was not written by ftrun."""
     try:
-        fd = os.open(f"{folder}/{NOTE}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = _open_without_links(f"{folder}/{NOTE}", os.O_RDONLY)
         found = json.loads(safe_files.read_regular(fd, LIMIT))
         valid = TOKEN.fullmatch(found["token"]) and isinstance(found["base"], dict) and isinstance(found["remote"], str)
         return dict(found) if valid else {}
@@ -124,4 +124,4 @@ def save(folder: str, note: dict[str, Any]) -> None:
 
 
 def _open_without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    return os.open(path, flags | safe_files.OPEN_FLAGS, 0o600)

@@ -11,15 +11,15 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from ftrun.helpers.lines import write
+from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.output.log import Log
 from ftrun.helpers.output.relay import Relay
 from ftrun.helpers.output.tail import Tail
 from ftrun.messages import output as messages
-from ftrun.messages.codec import Malformed
-from ftrun.messages.helpers import LINE_LIMIT, Problem
 from ftrun.messages.output import EVENTS, REQUESTS, Attempt, Broken, Event, GetTail, Request
 
 PATIENCE: Final = 0.5  # s
@@ -27,18 +27,20 @@ LOG_PATIENCE: Final = 2.0  # s
 
 
 def main(argv: Sequence[str]) -> int:
+    return run(partial(_run, argv), EVENTS, REQUESTS)
+
+
+def _run(argv: Sequence[str], lines: Lines) -> None:
     log, *streams = argv
-    Output(log, [int(stream) for stream in streams]).run()
-    return 0
+    Output(log, [int(stream) for stream in streams], lines).run()
 
 
 class Output:
     """Collects the data of the relays, and replies to the requests of PID 1."""
 
-    def __init__(self, log: str, streams: Sequence[int]) -> None:
+    def __init__(self, log: str, streams: Sequence[int], lines: Lines) -> None:
         self.lock = threading.Condition()  # notified when data has been forwarded
-        self._send_lock = threading.Lock()
-        self._reported: set[str] = set()  # problems
+        self._lines, self._send_lock = lines, threading.Lock()
         self._tail = Tail(len(streams))
         self._log = Log(log, self.problem)
         self._relays = [Relay(stream, 3 + 2 * n, 4 + 2 * n, self) for n, stream in enumerate(streams)]
@@ -46,11 +48,9 @@ class Output:
     def run(self) -> None:
         for relay in self._relays:
             relay.start()
-        while line := sys.stdin.buffer.readline(LINE_LIMIT):
-            try:
-                self._handle(REQUESTS.load(line))
-            except Malformed as why:
-                self.problem(f"malformed request: {why}")
+        while not self._lines.ended:
+            for request in self._lines.requests():
+                self._handle(request)
         for relay in self._relays:
             relay.join()
         self._log.close(LOG_PATIENCE)
@@ -81,18 +81,12 @@ class Output:
         self._send(Broken(stream))
 
     def problem(self, description: str) -> None:
-        with self._send_lock:
-            reported = description in self._reported
-            self._reported.add(description)
-        if not reported:
-            self._send(Problem(description))
+        with self._send_lock, suppress(OSError):  # PID 1 has died; the output is still forwarded
+            self._lines.problem(description)
 
     def _send(self, message: Event) -> None:
-        try:
-            with self._send_lock:
-                write(EVENTS.dump(message))
-        except OSError:
-            pass  # PID 1 has died; the output is still forwarded
+        with self._send_lock, suppress(OSError):
+            self._lines.send(message)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ftrun.helpers.checkpoint_watcher.waits import (
+from ftrun.helpers.checkpoint_watcher.disk import Look
+from ftrun.helpers.checkpoint_watcher.matches import (
     FOLDER_SETTLE,
     LOOKS,
     PATIENCE,
     SETTLE,
     FileEvent,
-    Look,
     Wait,
     after,
     after_look,
