@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -43,8 +42,13 @@ def look(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
 
 def started(runs: Runs) -> Run:
     run = runs.start("--no-auto-beat", *python(RANKS))
-    run.until("first_beat")
-    wait_for(lambda: len(re.findall(r'"rank": \d', look(run, "--json").stdout)) >= 4, "all ranks")
+
+    def complete() -> bool:
+        found = json.loads(look(run, "--json").stdout or '{"processes": []}')["processes"]
+        waiting = [p for p in found if p["rank"] is not None and "wait" in str(p["threads"][-1:]) and p["threads"][1:]]
+        return len(found) == 6 and len(waiting) == 4
+
+    wait_for(complete, "all ranks, their threads and the child")
     return run
 
 
@@ -98,10 +102,10 @@ def test_killed_run_has_no_stacks(runs: Runs) -> None:
 def test_run_in_another_pid_namespace_is_one_line(runs: Runs) -> None:
     need_pid1()
     run = runs.start("sleep", "3600", prefix=PID1)
-    run.until("spawned")
+    expected = "in another PID namespace; run ftctl in its container"
+    wait_for(lambda: expected in look(run).stderr, "the command to be in the state file")
     done = look(run)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "in another PID namespace; run ftctl in its container" in done.stderr
     stop_inside(run)
 
 

@@ -1,15 +1,15 @@
-"""Two ranks of real DistributedDataParallel, of which one hangs: evidence and verdict name it, and what holds it."""
+"""Two ranks of real DistributedDataParallel, of which one hangs: evidence and verdict name it."""
 
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.evidence_job import Job, a_job, ask, needs_spy, rank
+from support.evidence_job import Job, ask, needs_spy, rank
+from support.evidence_job import job as job
 from support.runs import Runs, state_of, wait_for
 from support.runs import runs as runs
 
@@ -55,23 +55,17 @@ if __name__ == '__main__':
 """
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    pytest.importorskip("torch.distributed")
-    with a_job(tmp_path) as made:
-        yield made
-
-
 def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path) -> None:
-    words = ("lock", "1", str(tmp_path / "store"))
+    pytest.importorskip("torch.distributed")
+    arguments = ("lock", "1", str(tmp_path / "store"))
     # Not `start`, which waits for the first line of each: they meet before it.
-    first = job.begin(TRAIN, *words, RANK="0", LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
-    other = job.start(TRAIN, *words, RANK="1", LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
+    first = job.begin(TRAIN, *arguments, RANK="0", LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
+    other = job.start(TRAIN, *arguments, RANK="1", LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
     wait_for(lambda: state_of(first) == state_of(other) == "S", "the hang")
     both = [rank(0, first), rank(1, other)]
 
     def waits() -> str:
-        """It may still be on its way to the all-reduce."""
+        """The reason, once the first rank waits in the all-reduce."""
         answer = ask(job, ranks=both, patience=3600.0)
         why = str(answer.result["why"])
         return why if answer.result["cleared"] is None and "_engine_run_backward" in why else ""
@@ -79,20 +73,20 @@ def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path)
     assert wait_for(waits, "the backward pass").startswith("it waits for rank 1, at <string>:")
     os.kill(other, signal.SIGSTOP)
     wait_for(lambda: state_of(other) == "T", "stop")
-    assert waits().startswith("rank 1 is stopped by SIGSTOP, at <string>:")
+    assert wait_for(waits, "the backward pass").startswith("rank 1 is stopped by SIGSTOP, at <string>:")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hung", [0, 1])
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "expected"),
     [
         ("stop", "rank {hung} is stopped by SIGSTOP"),
         ("lock", "train.py:"),
         ("worker", "(pt_data_worker) is stopped by SIGSTOP, at train.py:"),
     ],
 )
-def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: str, told: str, hung: int) -> None:
+def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: str, expected: str, hung: int) -> None:
     pytest.importorskip("torch.distributed")
     (tmp_path / "train.py").write_text(TRAIN)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -102,6 +96,6 @@ def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: st
     run = runs.run("--hang-timeout", "3s", "--max-restarts", "0", "--grace", "1s", sys.executable, *torchrun)
     assert run.process.returncode == 195, run.log()
     (found,) = run.named("hang")
-    assert told.format(hung=hung) in found["why"], run.log()
+    assert expected.format(hung=hung) in found["why"], run.log()
     # Whichever of both was silent for longer: the verdict is about that rank, or says that it waits for that rank.
     assert found["rank"] == hung or f"rank {hung}" in found["why"] or how == "worker", run.log()

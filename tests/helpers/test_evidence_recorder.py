@@ -1,4 +1,4 @@
-"""torch's flight recorder: over a real gloo group, and from servers that are not what they should be."""
+"""torch's flight recorder: of a real gloo group, and of servers whose answers are malformed or late."""
 
 import json
 import os
@@ -6,16 +6,15 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftrun.helpers.evidence import flight_recorder
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
-from support.evidence_job import a_job, ask, rank
+from support.evidence_job import Job, ask, rank
+from support.evidence_job import job as job
 from support.runs import state_of, wait_for
 
 RANK = """import datetime, os, sys, time, torch
@@ -45,36 +44,33 @@ ranks[0].wait()"""
 
 
 @pytest.mark.torch
-def test_the_rank_that_never_comes_is_named(tmp_path: Path) -> None:
+def test_the_rank_that_does_not_enter_a_collective_is_named(job: Job) -> None:
     pytest.importorskip("torch.distributed")
-    with a_job(tmp_path) as job:
-        job.start(LAUNCHER, RANK)
-        waits, late = (int(word) for word in job.first_line.split())
-        text = "rank 1 (last in 1, gloo:barrier) has not reached collective 2, gloo:all_reduce of default_pg, in which "
+    job.start(LAUNCHER, RANK)
+    waiting, late = map(int, job.first_line.split())
+    ranks = [rank(0, waiting), rank(1, late)]
+    text = "rank 1 (last in 1, gloo:barrier) has not reached collective 2, gloo:all_reduce of default_pg, in which "
 
-        def asked() -> Any:
-            answer = ask(job, finding={"pid": waits}, ranks=[rank(0, waits), rank(1, late)], between=1)
-            assert answer.result["cleared"] is None
-            return answer if text in answer.result["why"] else None
+    def examined() -> Any:
+        answer = ask(job, finding={"pid": waiting}, ranks=ranks, between=1)
+        assert answer.result["cleared"] is None
+        return answer if text in answer.result["why"] else None
 
-        answer = wait_for(asked, "rank 0 in its collective")
-        assert f"{text}rank 0 waits" in answer.document["collectives"]["late"]
-        assert "2 gloo:all\\_reduce of default\\_pg, not left" in answer.markdown
-        assert [group["ranks"] for group in answer.document["groups"]] == [[0], [1]]
-        assert answer.result["why"].startswith(
-            "it waits for rank 1, at <string>:11 main; <string>:12 main, in distributed"
-        )
+    answer = wait_for(examined, "rank 0 in its collective")
+    assert f"{text}rank 0 waits" in answer.document["collectives"]["late"]
+    assert "2 gloo:all\\_reduce of default\\_pg, not left" in answer.markdown
+    assert [group["ranks"] for group in answer.document["groups"]] == [[0], [1]]
+    assert answer.result["why"].startswith("it waits for rank 1, at <string>:11 main; <string>:12 main, in distributed")
 
-        os.kill(late, signal.SIGSTOP)
-        wait_for(lambda: state_of(late) == "T", "stop")
-        answer = ask(job, finding={"pid": waits}, ranks=[rank(0, waits), rank(1, late)], between=3, timeout=10)
-        assert answer.seconds < 10
-        assert "timed out" in answer.document["collectives"]["ranks"]["1"]["problem"]
-        assert answer.document["collectives"]["ranks"]["0"]["problem"] is None
+    os.kill(late, signal.SIGSTOP)
+    wait_for(lambda: state_of(late) == "T", "stop")
+    answers = ask(job, finding={"pid": waiting}, ranks=ranks, between=3).document["collectives"]["ranks"]
+    assert "timed out" in answers["1"]["problem"]
+    assert answers["0"]["problem"] is None
 
 
 class Server:
-    """Answers every connection with these bytes, and then closes it, or not."""
+    """Answers every connection with these bytes; `closes`: and closes it."""
 
     def __init__(self, path: str, content: bytes, closes: bool) -> None:
         self._content, self._closes = content, closes
@@ -107,7 +103,7 @@ class Server:
 
 @pytest.fixture
 def short() -> Iterator[str]:
-    """A folder whose name leaves room: that of a socket has 107 bytes."""
+    """A folder with a short name: the name of a socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ev-") as folder:
         yield folder
 
@@ -140,19 +136,18 @@ ENTRY = {
 }
 
 
-def test_an_answer(serve: Any) -> None:
+def test_an_answer_has_the_last_collective_of_each_group(serve: Any) -> None:
     answer = flight_recorder.ask(serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode())))
     assert answer.pid == os.getpid()
     assert answer.last == {"default_pg": Collective(7, "nccl:all_reduce", "[[4]]", True)}
 
 
-def test_a_server_that_hooks_have_started(serve: Any, short: str, tmp_path: Path) -> None:
-    with a_job(tmp_path) as job:
-        pid = job.start("import time; print('ready', flush=True); time.sleep(600)", FTRUN_BEAT_DIR=short)
-        assert flight_recorder.ask_all([pid], {pid: 3}) == {}
-        serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode()), name=f"torch-{pid}.sock")
-        [(number, answer)] = flight_recorder.ask_all([pid], {pid: 3}).items()
-        assert (number, answer.last["default_pg"].number) == (3, 7)
+def test_a_server_that_the_hooks_have_started_is_asked(serve: Any, short: str, job: Job) -> None:
+    pid = job.start("import time; print('ready', flush=True); time.sleep(600)", FTRUN_BEAT_DIR=short)
+    assert flight_recorder.ask_all([pid], {pid: 3}) == {}
+    serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode()), name=f"torch-{pid}.sock")
+    [(number, answer)] = flight_recorder.ask_all([pid], {pid: 3}).items()
+    assert (number, answer.last["default_pg"].number) == (3, 7)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +164,7 @@ def test_a_server_that_hooks_have_started(serve: Any, short: str, tmp_path: Path
         ok(b"[" * 100_000),
     ],
 )
-def test_an_answer_that_is_none(serve: Any, content: bytes) -> None:
+def test_a_malformed_answer_is_an_error(serve: Any, content: bytes) -> None:
     with pytest.raises((ValueError, OSError)):
         flight_recorder.ask(serve(content))
 
@@ -181,24 +176,16 @@ def test_an_answer_that_is_none(serve: Any, content: bytes) -> None:
         (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", "HTTP 500"),
     ],
 )
-def test_an_answer_that_is_a_refusal(serve: Any, content: bytes, problem: str) -> None:
+def test_an_error_status_is_the_problem(serve: Any, content: bytes, problem: str) -> None:
     assert problem in str(flight_recorder.ask(serve(content)).problem)
 
 
-def test_a_server_that_never_ends_its_answer(serve: Any) -> None:
-    began = time.monotonic()
-    with pytest.raises(OSError, match="timed out"):
-        flight_recorder.ask(serve(ok(b"{"), closes=False))
-    assert time.monotonic() - began < 10 * flight_recorder.ANSWER
-
-
-def test_an_answer_that_comes_after_the_verdict_is_added_to_the_report(serve: Any, tmp_path: Path) -> None:
-    with a_job(tmp_path) as job:
-        path = serve(ok(b"{"), closes=False)
-        job.start("import time; print('ready', flush=True); time.sleep(600)", TORCH_WORKER_SERVER_SOCKET=path)
-        answer = ask(job, ranks=[rank(0, job.pid)], between=0.1)
-        assert "timed out" in answer.document["collectives"]["ranks"]["0"]["problem"]
-        assert "flight recorder" not in answer.missing
+def test_an_answer_that_does_not_end_times_out_and_is_added_to_the_report_after_the_reply(serve: Any, job: Job) -> None:
+    path = serve(ok(b"{"), closes=False)
+    job.start("import time; print('ready', flush=True); time.sleep(600)", TORCH_WORKER_SERVER_SOCKET=path)
+    answer = ask(job, ranks=[rank(0, job.pid)], between=0.1)
+    assert "timed out" in answer.document["collectives"]["ranks"]["0"]["problem"]
+    assert "flight recorder" not in answer.missing
 
 
 def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str = "[[4]]") -> Answer:
@@ -229,5 +216,5 @@ def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str =
         ),
     ],
 )
-def test_lagging_ranks(answers: dict[int, Answer], expected: list[str]) -> None:
+def test_lagging_and_mismatched_ranks_are_named(answers: dict[int, Answer], expected: list[str]) -> None:
     assert flight_recorder.lagging_ranks(answers) == expected

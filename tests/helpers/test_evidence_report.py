@@ -61,7 +61,7 @@ def facts(text: str = "text") -> Facts:
     )
 
 
-def test_the_opening_sentence() -> None:
+def test_the_report_opens_with_a_summary() -> None:
     assert opening(facts("gloo:barrier")) == (
         f"**Rank 0{hang_rules.sentence(facts().request.finding)[6:]}. This began at 2026-01-02 03:04:05 UTC. It is at "
         "`train.py:88 train, in distributed_c10d.py:3252 all_reduce`. Rank 2 (last in 4, gloo:barrier) has not reached "
@@ -69,7 +69,7 @@ def test_the_opening_sentence() -> None:
     )
 
 
-def test_report_for_operators() -> None:
+def test_report_md_has_ranks_stacks_and_the_reason() -> None:
     text = markdown(facts())
     assert "The suspicion was not cleared: it does almost nothing." in text
     assert "The first to stop was rank 3 after step 7, 53s ago." in text
@@ -78,7 +78,7 @@ def test_report_for_operators() -> None:
     assert "Its main thread is in `text`." in text
 
 
-def test_report_for_programs() -> None:
+def test_report_json_has_the_same() -> None:
     found = json.loads(json.dumps(document(facts())))
     assert found["schema"] == 1
     assert found["first_to_stop"] == [3]

@@ -7,16 +7,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from support.evidence_job import NO_PTRACE, Job, a_job, ask, needs_spy, rank
-from support.runs import permitted, state_of, wait_for
+from support.evidence_job import NO_PTRACE, READY, Answer, Job, ask, need_no_ptrace, needs_spy, rank
+from support.evidence_job import job as job
+from support.runs import children, state_of, wait_for
 
 pytestmark = needs_spy
 
-READY = "print('ready', flush=True)"
 HEAD = """import asyncio, ctypes, fcntl, http.client, multiprocessing, os, queue, select, signal, socket, subprocess
 import sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -163,12 +162,6 @@ CLOSED = {
 }
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    with a_job(tmp_path) as made:
-        yield made
-
-
 @contextmanager
 def silent_server() -> Iterator[int]:
     """A server outside the job that accepts connections and sends nothing: its port."""
@@ -193,16 +186,12 @@ def silent_server() -> Iterator[int]:
                 connection.close()
 
 
-def asleep(job: Job) -> None:
-    wait_for(lambda: all(state_of(pid) in "ST" for pid in job.members()), "sleep")
-
-
 @pytest.mark.parametrize("name", OPEN)
 def test_an_open_wait_is_cleared(job: Job, name: str) -> None:
     code, text = OPEN[name]
     with silent_server() as port:
         job.start(HEAD + code, str(port))
-        asleep(job)
+        job.wait_asleep()
         answer = ask(job, patience=3600.0)
     assert text in str(answer.result["cleared"]), answer.markdown
     assert "The suspicion was cleared: " in answer.markdown
@@ -213,36 +202,29 @@ def test_a_closed_wait_is_not_cleared(job: Job, name: str) -> None:
     code, text = CLOSED[name]
     with silent_server() as port:
         job.start(HEAD + code, str(port))
-        asleep(job)
+        job.wait_asleep()
         # On a busy machine a loop that waits 50 ms at a time may not run for half a second.
         answer = ask(job, patience=3600.0, between=2.0 if "again and again" in name else 0.5)
     assert answer.result["cleared"] is None, answer.markdown
     assert text in answer.document["verdict"]["reason"]
 
 
-def test_a_timeout_that_is_set_or_at_its_maximum_is_not_extended(job: Job) -> None:
-    job.start(f"import time\n{READY}\ntime.sleep(50)")
-    asleep(job)
-    assert ask(job, finding={"learned": False}).result["cleared"] is None
-    assert ask(job, patience=41.0).result["cleared"] is None
+def test_an_open_wait_extends_a_learned_timeout_below_its_maximum_and_the_idle_timeout(job: Job) -> None:
+    job.start(f"import time\n{READY}time.sleep(500)")
+    job.wait_asleep()
     assert "timer" in ask(job, patience=3600.0).result["cleared"]
-
-
-def test_an_open_wait_extends_the_idle_timeout(job: Job) -> None:
-    """Only by default: PID 1 sends no patience where the user set the timeout."""
-    job.start(f"import time\n{READY}\ntime.sleep(50)")
-    asleep(job)
+    assert ask(job, patience=41.0).result["cleared"] is None
+    assert ask(job, finding={"learned": False}).result["cleared"] is None
     idle = {"rule": "idle", "rank": None, "learned": False, "age": 1800.0}
     assert "timer" in ask(job, finding=idle, patience=3600.0).result["cleared"]
-    assert ask(job, finding=idle).result["cleared"] is None
+    assert ask(job, finding=idle).result["cleared"] is None  # PID 1 sends no patience where the user set the timeout
 
 
 def test_a_wait_that_cannot_be_observed_is_open(job: Job) -> None:
-    if os.getuid() or not permitted(*NO_PTRACE):
-        pytest.skip("capabilities cannot be given up here")
-    closed = f"import ctypes, threading\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}\nl = threading.Lock()\n"
+    need_no_ptrace()
+    closed = f"import ctypes, threading\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}l = threading.Lock()\n"
     job.start(f"{closed}l.acquire(); l.acquire()", prefix=NO_PTRACE)
-    asleep(job)
+    job.wait_asleep()
     assert "it is unknown what" in ask(job, (*NO_PTRACE, sys.executable), patience=3600.0).result["cleared"]
 
 
@@ -260,7 +242,7 @@ def test_a_rank_waits_for_one_that_uploads(job: Job) -> None:
     with silent_server() as port:
         job.start(WAITS)
         other = job.start(HEAD + "upload()", str(port))
-        asleep(job)
+        job.wait_asleep()
         both = [rank(0, job.pid), rank(1, other)]
         answer = ask(job, ranks=both, patience=3600.0)
         assert answer.result["cleared"].startswith("it waits for other ranks; rank 1 waits for 127.0.0.1:")
@@ -289,7 +271,7 @@ def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
     environment, connected, text = ELSEWHERE[name]
     with silent_server() as port:
         job.start(CONNECTED if connected else WAITS, str(port), RANK="0", **environment)
-        asleep(job)
+        job.wait_asleep()
         cleared = ask(job, patience=3600.0).result["cleared"]
     assert (cleared is None) if text is None else (text in cleared)
 
@@ -299,7 +281,7 @@ def test_a_rank_of_this_node_that_hangs_closes_the_wait_for_other_nodes(job: Job
     environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     job.start(WAITS, RANK="0", **environment)
     other = job.start(HEAD + "ready(); stuck()", "0", RANK="1", **environment)
-    asleep(job)
+    job.wait_asleep()
     both = [rank(0, job.pid), rank(1, other)]
     for finding in ({}, {"rank": 1, "pid": other}):
         answer = ask(job, finding=finding, ranks=both, patience=3600.0)
@@ -323,11 +305,11 @@ workers[0].join()
 """
 
 
-def test_a_worker_that_is_done_waits_for_one_that_still_works(job: Job) -> None:
-    """Uneven work of several processes without RANK; where the other one is stopped, nobody can end the wait."""
+def test_a_worker_that_has_ended_its_share_waits_for_one_that_works(job: Job) -> None:
+    """Uneven work of several processes without RANK; while the other one is stopped, the wait is closed."""
     job.start(HOGWILD)
     wait_for(lambda: len(children(job.pid)) == 2, "the workers")
-    idle, train = children(job.pid)
+    idle, train = sorted(children(job.pid))
     wait_for(lambda: state_of(idle) == "S" and state_of(train) == "R", "the barrier")
     suspect = {"rank": -1 - idle, "pid": idle}
     answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train, 0.0)], patience=3600.0)
@@ -338,61 +320,64 @@ def test_a_worker_that_is_done_waits_for_one_that_still_works(job: Job) -> None:
     assert answer.result["cleared"] is None
 
 
-def children(pid: int) -> list[int]:
-    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-
-
 def test_ranks_that_wait_for_each_other_are_not_cleared(job: Job) -> None:
     job.start(WAITS)
     other = job.start(WAITS)
-    asleep(job)
+    job.wait_asleep()
     answer = ask(job, ranks=[rank(0, job.pid), rank(1, other)], patience=3600.0)
     assert answer.result["cleared"] is None
     assert "in turn" in answer.document["verdict"]["reason"]
 
 
-LOADER = """import os, sys, time, threading, socket
+# A DataLoader for each argument after the port; its worker prints the pid of the loader, its own pid and the argument.
+LOADERS = """import os, sys, time, threading, signal, socket
 from torch.utils.data import DataLoader, Dataset
-how = sys.argv[2]
 class Batches(Dataset):
     def __len__(self):
         return 100
     def __getitem__(self, index):
         if index < 5:
             return index
-        print(os.getpid(), flush=True)
+        os.write(1, f'{os.getppid()} {os.getpid()} {how}\\n'.encode())
         if how == 'asks a server':
             socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)
-        if how == 'rests':
-            time.sleep(50)
+        if how == 'sleeps':
+            time.sleep(500)
         if how == 'is stuck':
             lock = threading.Lock()
             with lock, lock: pass
-        time.sleep(10 ** 6)
-for batch in DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context='fork'):
-    pass
+        os.kill(os.getpid(), signal.SIGSTOP)
+for how in sys.argv[2:]:
+    if os.fork() == 0:
+        for batch in DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context='fork'):
+            pass
+os.wait()
 """
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("how", ["asks a server", "rests", "is stuck", "is stopped"])
-def test_a_loader_waits_for_its_worker(job: Job, how: str) -> None:
+def test_a_loader_waits_for_its_worker(job: Job) -> None:
     pytest.importorskip("torch.utils.data")
-    with silent_server() as port:
-        job.start(LOADER, str(port), how)
-        worker = int(job.first_line)
-        if how == "is stopped":
-            os.kill(worker, signal.SIGSTOP)
-        asleep(job)
-        answer = ask(job, patience=3600.0)
-    told = answer.result["cleared"] or answer.result["why"]
+    # The beginning of the result; whether it is cleared.
     expected = {
-        "asks a server": f"it waits for the workers of its DataLoader; process {worker} (",
-        "rests": f"it waits for the workers of its DataLoader; process {worker} (",
-        "is stuck": f"it waits for process {worker} (",
-        "is stopped": f"process {worker} (",
+        "asks a server": ("it waits for the workers of its DataLoader; process {worker} (", True),
+        "sleeps": ("it waits for the workers of its DataLoader; process {worker} (", True),
+        "is stuck": ("it waits for process {worker} (", False),
+        "is stopped": ("process {worker} (pt_data_worker) is stopped by SIGSTOP, at <string>:", False),
     }
-    assert told.startswith(expected[how]), answer.markdown
-    assert (answer.result["cleared"] is None) == (how in ("is stuck", "is stopped"))
-    if how == "is stopped":
-        assert ") is stopped by SIGSTOP, at <string>:" in told
+    with silent_server() as port:
+        job.start(LOADERS, str(port), *expected)
+        output = job.processes[0].stdout
+        assert output is not None
+        lines = [job.first_line, *(output.readline() for _ in range(len(expected) - 1))]
+        for loader, worker, how in (line.decode().strip().split(None, 2) for line in lines):
+            text, cleared = expected[how]
+
+            def examined(loader: str = loader) -> Answer | None:
+                """The answer, once the loader waits for its worker."""
+                answer = ask(job, finding={"pid": int(loader)}, patience=3600.0)
+                return answer if "_get_data" in str(answer.process(int(loader))["stack"]) else None
+
+            answer = wait_for(examined, "the wait of the loader")
+            assert (answer.result["cleared"] is not None) == cleared, answer.markdown
+            assert (answer.result["cleared"] or answer.result["why"]).startswith(text.format(worker=worker)), how

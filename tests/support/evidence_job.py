@@ -1,4 +1,4 @@
-"""A small job that hangs or works, and an evidence helper that is asked about it as PID 1 asks."""
+"""A small job that hangs or works, and an evidence helper that investigates it, as PID 1 starts it."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,16 +14,22 @@ import pytest
 
 from ftrun.helpers.evidence import stacks
 from ftrun.host.helpers import CODE
-from support.runs import HOUSE, alive, carrying, end_process, wait_for
+from support.runs import HOUSE, alive, carrying, end_process, permitted, state_of, wait_for
 
 PATHS = f"{HOUSE / 'supervisor'}\n{HOUSE / 'hooks'}"
 NO_PTRACE = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")
+READY = "print('ready', flush=True)\n"
 Line = dict[str, Any]
 needs_spy = pytest.mark.skipif(stacks.program() is None, reason="py-spy is not installed")
 
 
+def need_no_ptrace() -> None:
+    if os.getuid() or not permitted(*NO_PTRACE):
+        pytest.skip("capabilities cannot be given up here")
+
+
 class Job:
-    """One tree of processes that carry a mark of their own; `pid` is its root."""
+    """A tree of processes with a beat folder of its own in their environment; `pid` is its root."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,9 +40,9 @@ class Job:
     def pid(self) -> int:
         return self.processes[0].pid
 
-    def start(self, code: str, *words: str, prefix: Sequence[str] = (), **more: Any) -> int:
-        """A program in Python, until it prints its first line; what it has to say then is in `said`."""
-        pid = self.begin(code, *words, prefix=prefix, **more)
+    def start(self, code: str, *arguments: str, prefix: Sequence[str] = (), **variables: str) -> int:
+        """Start a program in Python and wait for its first line, `first_line`; returns its pid."""
+        pid = self.begin(code, *arguments, prefix=prefix, **variables)
         out, err = self.processes[-1].stdout, self.processes[-1].stderr
         assert out is not None
         assert err is not None
@@ -45,12 +50,11 @@ class Job:
         assert self.first_line, err.read().decode()
         return pid
 
-    def begin(self, code: str, *words: str, prefix: Sequence[str] = (), **more: Any) -> int:
-        """The same, which is not waited for."""
-        environment = os.environ | {"FTRUN_BEAT_DIR": self.mark} | more
+    def begin(self, code: str, *arguments: str, prefix: Sequence[str] = (), **variables: str) -> int:
+        """The same without waiting."""
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", code, *words],
-            env=environment,
+            [*prefix, sys.executable, "-c", code, *arguments],
+            env=os.environ | {"FTRUN_BEAT_DIR": self.mark} | variables,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -61,6 +65,9 @@ class Job:
 
     def members(self) -> list[int]:
         return carrying(f"FTRUN_BEAT_DIR={self.mark}")
+
+    def wait_asleep(self) -> None:
+        wait_for(lambda: all(state_of(pid) in "ST" for pid in self.members()), "the sleep of all processes")
 
     def end(self) -> None:
         def none_left() -> bool:
@@ -78,12 +85,11 @@ class Job:
 
 class Answer(NamedTuple):
     lines: list[Line]
-    seconds: float  # until the last word
-    folder: Path
+    seconds: float  # until the last line
 
     @property
     def result(self) -> Line:
-        assert self.lines, "it said nothing"
+        assert self.lines, "no message"
         assert [line["event"] for line in self.lines[:-1]] == ["problem"] * (len(self.lines) - 1)
         assert self.lines[-1]["event"] == "reply"
         return self.lines[-1]
@@ -100,21 +106,16 @@ class Answer(NamedTuple):
     def process(self, pid: int) -> Line:
         return next(p for p in self.document["processes"] if p["pid"] == pid)
 
-    def stack(self, pid: int) -> str:
-        return (Path(self.result["report"]).parent / "stacks" / f"{pid}.txt").read_text()
-
     @property
     def missing(self) -> dict[str, str]:
         return {line["what"]: line["why"] for line in self.document["missing"]}
 
 
 class EvidenceHelper:
-    """A helper under way."""
+    """A running helper."""
 
-    def __init__(
-        self, folder: Path, request: dict[str, Any], program: Sequence[str] = (sys.executable,), **environment: str
-    ) -> None:
-        self.folder, self.started = folder, time.monotonic()
+    def __init__(self, request: dict[str, Any], program: Sequence[str] = (sys.executable,), **environment: str) -> None:
+        self.started = time.monotonic()
         self.process = subprocess.Popen(
             [*program, "-I", "-c", CODE.format(name="evidence"), PATHS, json.dumps(request)],
             env=os.environ | environment,
@@ -124,30 +125,27 @@ class EvidenceHelper:
         )
 
     def answer(self) -> Answer:
-        """To its end; it complains of nothing on stderr."""
-        out, err = self.process.stdout, self.process.stderr
-        assert out is not None
-        assert err is not None
+        """Wait for its end; it prints nothing on stderr."""
+        assert self.process.stdout is not None
         lines, last = [], 0.0
-        for line in out:
+        for line in self.process.stdout:
             lines.append(json.loads(line))
             last = time.monotonic() - self.started
-        told = err.read()
-        assert self.process.wait(60) == 0
-        assert not told, told.decode()
-        return Answer(lines, last, self.folder)
+        _, errors = self.process.communicate(timeout=60)
+        assert (self.process.returncode, errors.decode()) == (0, "")
+        return Answer(lines, last)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
             pipe.close()
+        self.process.wait()
 
 
 def request(job: Job, **changed: Any) -> dict[str, Any]:
-    """A question about the root of the job, by a learned limit."""
+    """A request about the root of the job, with a learned timeout."""
     finding = {"rule": "step", "rank": 0, "age": 41.0, "limit": 30.0, "step": 7, "pid": job.pid, "learned": True}
     return {
         "run_dir": str(job.folder / "run"),
@@ -165,30 +163,20 @@ def request(job: Job, **changed: Any) -> dict[str, Any]:
 def ask(
     job: Job, program: Sequence[str] = (sys.executable,), environment: dict[str, str] | None = None, **changed: Any
 ) -> Answer:
-    asked = EvidenceHelper(job.folder, request(job, **changed), program, **(environment or {}))
+    helper = EvidenceHelper(request(job, **changed), program, **(environment or {}))
     try:
-        return asked.answer()
+        return helper.answer()
     finally:
-        asked.close()
+        helper.close()
 
 
-def rank(number: int, pid: int, moved_ago: float | None = 41.0, **more: Any) -> dict[str, Any]:
-    moved = None if moved_ago is None else time.monotonic() - moved_ago
-    known: dict[str, Any] = {
-        "rank": number,
-        "pid": pid,
-        "step": 7,
-        "alive_at": moved,
-        "moved_at": moved,
-        "sections": [],
-    }
-    return known | {"done": False, "present": True} | more
+def rank(number: int, pid: int, moved_ago: float = 41.0) -> dict[str, Any]:
+    moved = time.monotonic() - moved_ago
+    return {"rank": number, "pid": pid, "step": 7, "alive_at": moved, "moved_at": moved}
 
 
-@contextmanager
-def a_job(folder: Path) -> Iterator[Job]:
-    job = Job(folder)
-    try:
-        yield job
-    finally:
-        job.end()
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    yield made
+    made.end()

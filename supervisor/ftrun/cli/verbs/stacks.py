@@ -128,7 +128,7 @@ def _frames(thread: Thread | None) -> tuple[str, ...]:
     """The innermost first."""
     if thread is None or not thread.frames:
         return ("no Python frame",)
-    return tuple(f"{frame.file}:{frame.line} {frame.name}" for frame in thread.frames)
+    return tuple(frame.full for frame in thread.frames)
 
 
 def _ranges(numbers: Iterable[int]) -> str:

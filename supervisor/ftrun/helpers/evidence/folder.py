@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from ftrun.host import safe_files
@@ -41,15 +42,12 @@ class Folder:
         fresh = numbers[-1] + 1 if numbers else 1
         if os.path.exists(self.report):
             numbers.append(fresh)
-            for kind in ("md", "json"):
-                _ignoring_absence(os.replace, _name(kind), _name(kind, fresh), src_dir_fd=folder, dst_dir_fd=folder)
-        for number in numbers[:-KEPT]:
-            for kind in ("md", "json"):
-                _ignoring_absence(os.unlink, _name(kind, number), dir_fd=folder)
-
-
-def _name(kind: str, number: int | None = None) -> str:
-    return f"report{'' if number is None else f'-{number}'}.{kind}"
+        for kind in ("md", "json"):
+            with suppress(FileNotFoundError):
+                os.replace(f"report.{kind}", f"report-{fresh}.{kind}", src_dir_fd=folder, dst_dir_fd=folder)
+            for number in numbers[:-KEPT]:
+                with suppress(FileNotFoundError):
+                    os.unlink(f"report-{number}.{kind}", dir_fd=folder)
 
 
 def _put(name: str, folder: int, text: str, sync: bool = True) -> None:
@@ -60,10 +58,3 @@ def _put(name: str, folder: int, text: str, sync: bool = True) -> None:
         if sync:
             os.fsync(fd)
     os.replace(f"{name}.new", name, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _ignoring_absence(call: Any, *names: str, **folders: int) -> None:
-    try:
-        call(*names, **folders)
-    except FileNotFoundError:
-        pass

@@ -61,8 +61,8 @@ class Facts(NamedTuple):
 def location_summary(facts: Facts) -> str:
     """Where the suspect is, and which process it waits for: for the verdict.  Empty if the suspect has ended."""
     suspect = facts.suspect
-    places = [*_cause(facts), suspect.location] if suspect and not suspect.gone else []
-    return printable("; ".join(places + lagging_ranks(facts.answers)))[:LOCATION]
+    locations = [*_cause(facts), suspect.location] if suspect and not suspect.gone else []
+    return printable("; ".join(locations + lagging_ranks(facts.answers)))[:LOCATION]
 
 
 def _cause(facts: Facts) -> list[str]:
@@ -177,12 +177,11 @@ def open_files(world: World, pid: int) -> OpenFiles | None:
         return world.sockets[end.key].description if end.key in world.sockets else end.key
 
     numbers, main = sorted(process.fds), process.threads[0] if process.threads else None
-    call = (
-        f"{main.call.name} on {main.fds[0][0]}, {text(main.fds[0][0])}"
-        if main and main.call and len(main.fds) == 1
-        else None
-    )
-    return OpenFiles(tuple((fd, text(fd)) for fd in numbers[:FILES]), max(0, len(numbers) - FILES), call)
+    opened = tuple((fd, text(fd)) for fd in numbers[:FILES])
+    files = OpenFiles(opened, max(0, len(numbers) - FILES), None)
+    if main is None or main.call is None or len(main.fds) != 1:
+        return files
+    return files._replace(call=f"{main.call.name} on {main.fds[0][0]}, {text(main.fds[0][0])}")
 
 
 def unavailable(
@@ -217,7 +216,7 @@ def _process_list(pids: Sequence[int]) -> str:
 
 
 def _frames(thread: Thread) -> list[str]:
-    return [printable(f"    {frame.file}:{frame.line} {frame.name}") for frame in thread.frames]
+    return [printable(f"    {frame.full}") for frame in thread.frames]
 
 
 def _capitalized(text: str) -> str:
@@ -239,7 +238,7 @@ def ranks_by_stack(facts: Facts) -> dict[tuple[str, ...], list[int]]:
         change = by_pid.get(rank.pid)
         if change is not None and not change.gone:
             frames = change.main.frames if change.main else ()
-            stack = tuple(f"{f.file}:{f.line} {f.name}" for f in frames) or (change.location,)
+            stack = tuple(frame.full for frame in frames) or (change.location,)
             groups.setdefault(stack, []).append(rank.rank)
     return dict(sorted(groups.items(), key=lambda group: len(group[1])))
 

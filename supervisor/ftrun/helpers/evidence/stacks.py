@@ -37,6 +37,10 @@ class Frame(NamedTuple):
         return f"{os.path.basename(self.file)}:{self.line} {self.name}"
 
     @property
+    def full(self) -> str:
+        return f"{self.file}:{self.line} {self.name}"
+
+    @property
     def library(self) -> bool:
         return bool(_LIBRARY.search(self.file))
 
@@ -98,7 +102,7 @@ def collect(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
 
 
 def find_moving(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:
-    """Sample `pids` until `until`: those whose main thread is seen in another place than in `before`.
+    """Sample `pids` until `until`: those whose main thread is seen in another line than in `before`.
 
     Two observations alone may find a loop that spends nearly all its time in one call, like training that waits for its
     device in each step, twice in the same line.

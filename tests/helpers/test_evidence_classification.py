@@ -61,7 +61,9 @@ def change(
         pytest.param(IDLE, change(io=1e6), True, "MB/s", id="idle, reads again"),
     ],
 )
-def test_verdict(finding: Finding, suspect: Change, accelerated: bool, cleared: str | None) -> None:
+def test_a_suspect_that_works_is_cleared(
+    finding: Finding, suspect: Change, accelerated: bool, cleared: str | None
+) -> None:
     verdict = classify(finding, [suspect], [], accelerated)
     if cleared is None:
         assert verdict.cleared is None
@@ -116,7 +118,7 @@ def test_the_suspect_waits_only_for_ranks_that_stopped_as_well() -> None:
     assert [rank.rank for rank in other_silent_ranks(LEARNED, ranks, 100.0)] == [1]
 
 
-def look(at: float, ticks: int, *found: ProcessState) -> Observation:
+def observation(at: float, ticks: int, *found: ProcessState) -> Observation:
     return Observation(at, ticks, {(s.stat.pid, s.stat.start): s for s in found})
 
 
@@ -124,9 +126,9 @@ def stacks(**frames: Frame) -> Stacks:
     return Stacks({int(pid[1:]): stack(frame) for pid, frame in frames.items()}, {})
 
 
-def test_activity_of_new_and_of_ended_processes() -> None:
-    first = look(10.0, 1000, seen(1, 5.0, 100), seen(2, 7.0, 10**9))
-    second = look(12.0, 1200, seen(1, 5.5, 300), seen(3, 1.0, 50, start=1100), seen(4, 900.0, 10**9, start=5))
+def test_ended_processes_are_inactive_and_all_activity_of_new_ones_counts() -> None:
+    first = observation(10.0, 1000, seen(1, 5.0, 100), seen(2, 7.0, 10**9))
+    second = observation(12.0, 1200, seen(1, 5.5, 300), seen(3, 1.0, 50, start=1100), seen(4, 900.0, 10**9, start=5))
     found = {c.pid: c for c in changes(first, stacks(), second, stacks())}
     assert (found[1].cpu, found[1].io) == (0.25, 100.0)
     assert (found[2].gone, found[2].cpu, found[2].io) == (True, 0.0, None)
@@ -135,7 +137,7 @@ def test_activity_of_new_and_of_ended_processes() -> None:
 
 
 def test_a_reused_pid_is_another_process() -> None:
-    first, second = look(10.0, 1000, seen(1, 5.0)), look(12.0, 1200, seen(1, 0.5, start=1100))
+    first, second = observation(10.0, 1000, seen(1, 5.0)), observation(12.0, 1200, seen(1, 0.5, start=1100))
     found = changes(first, stacks(p1=TRAIN), second, stacks(p1=TRAIN))
     assert [(c.gone, c.cpu, c.moved) for c in found] == [(False, 0.25, None), (True, 0.0, None)]
 
@@ -152,22 +154,22 @@ def test_a_reused_pid_is_another_process() -> None:
         ({"p1": TRAIN}, {"p1": TRAIN}, {1}, 0.01, False),  # a launcher that polls
     ],
 )
-def test_moved(
+def test_a_stack_moves_if_it_is_seen_in_another_line(
     before: dict[str, Frame], after: dict[str, Frame], moving: set[int], cpu: float, moved: bool | None
 ) -> None:
-    first, second = look(10.0, 1000, seen(1)), look(12.0, 1200, seen(1, 2 * cpu))
+    first, second = observation(10.0, 1000, seen(1)), observation(12.0, 1200, seen(1, 2 * cpu))
     [found] = changes(first, stacks(**before), second, stacks(**after), moving)
     assert found.moved is moved
 
 
 def test_counters_without_permission_are_unknown() -> None:
-    first = look(10.0, 1000, seen(1)._replace(io=None, switches=None))
-    second = look(12.0, 1200, seen(1)._replace(io=None, switches=None))
+    first = observation(10.0, 1000, seen(1)._replace(io=None, switches=None))
+    second = observation(12.0, 1200, seen(1)._replace(io=None, switches=None))
     [found] = changes(first, stacks(), second, stacks())
     assert (found.io, found.calls, found.switches) == (None, None, None)
 
 
-def test_family_has_the_suspect_first() -> None:
+def test_process_subtree_has_the_suspect_first() -> None:
     found = [change()._replace(seen=seen(pid, parent=parent)) for pid, parent in ((3, 2), (2, 9), (4, 3), (5, 1))]
     assert [c.pid for c in process_subtree(2, found)] == [2, 3, 4]
     assert process_subtree(7, found) == []
