@@ -1,14 +1,18 @@
-"""What `npu-smi` prints is read by its separators; what it does not say is None.
+"""The output of `npu-smi`, whatever it is; a missing value is None.
 
-The texts are restated from the formats that npu_smi.py names; real outputs are read where they lie beside the house.
+The texts are restated from the formats that npu_smi.py names; real outputs are read where they are available.
 """
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ftrun.helpers.probe import npu_smi
+from ftrun.helpers.probe.ascend import MOST_IDS, ids
 from ftrun.helpers.probe.npu_smi import Chip, Ecc, Health, Process, Reading
 from support.device.npu_smi import FakeNpuSmi
 
@@ -21,8 +25,8 @@ CODES = {
     "8C084E00": "node type=adda, sensor type=Heartbeat Sensor, event state=Heartbeat Lost.",
 }
 NOTHING = (Reading(), None, Health(), None, Ecc())
-# What is to be read from a real output, by chip; of one that is not here, nothing.
-SAID: dict[str, dict[int | None, tuple[object, ...]]] = {
+# The values in the real outputs, by chip; the others have none.
+VALUES: dict[str, dict[int | None, tuple[object, ...]]] = {
     "910A__23.0.5__info_-t_ecc.txt": {0: (*NOTHING[:4], Ecc(0, 0))},
     "910A__23.0.5__info_-t_health_OK.txt": {None: (Reading(), None, Health("ok", {}), None, Ecc())},
     "910A__23.0.5__info_-t_usages.txt": {0: (Reading(0, 0, None, None, 0, 32768 * MIB), *NOTHING[1:])},
@@ -59,15 +63,17 @@ def everything(text: str) -> dict[int | None, tuple[object, ...]]:
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no real outputs in {SAMPLES}")
-def test_real_outputs_say_what_they_say() -> None:
+def test_real_outputs() -> None:
     texts = {path.name: path.read_text() for path in SAMPLES.glob("*.txt")}
-    assert texts.keys() >= SAID.keys() | MAPPED.keys()
+    assert texts.keys() >= VALUES.keys() | MAPPED.keys()
     for name, text in texts.items():
         for ending in ("\n", "\r\n"):
             found = everything(text.replace("\n", ending))
-            assert found == SAID.get(name, dict.fromkeys(found, NOTHING)), name
+            assert found == VALUES.get(name, dict.fromkeys(found, NOTHING)), name
             assert npu_smi.mapping(text.replace("\n", ending)) == MAPPED.get(name, ()), name
         assert not npu_smi.refused(text), name
+        kind = name.partition("info_-t_")[2].partition("__")[0].removesuffix(".txt").partition("_")[0]
+        assert kind not in npu_smi.KEYS or not npu_smi.is_unparsed(kind, text), name
 
 
 @pytest.mark.parametrize(
@@ -79,12 +85,12 @@ def test_real_outputs_say_what_they_say() -> None:
         ("950", (Chip(0, 0, 0, 0, "Ascend950PR", True), Chip(1, 0, 1, 1, "Ascend950PR", True))),
     ],
 )
-def test_chips_are_listed_and_what_is_beside_them_is_not(kind: str, chips: tuple[Chip, ...], tmp_path: Path) -> None:
+def test_mapping_lists_chips_only(kind: str, chips: tuple[Chip, ...], tmp_path: Path) -> None:
     text, _ = FakeNpuSmi(tmp_path, kind, cards=2).answers()["info -m"]
     assert npu_smi.mapping(str(text)) == chips
 
 
-def test_a_map_may_have_words_around_it_and_twice_the_same_line() -> None:
+def test_mapping_with_other_text_and_repeated_lines() -> None:
     text = "libfoo: log level 3\nNPU ID\tChip ID\tChip Logic ID\tChip Name\n4 0 0 -\n4 0 0 Again\n"
     assert npu_smi.mapping(text + "4 1 - Mcu\n5 x 1 B\n6 0\n\n") == (Chip(4, 0, 0, None, "", False),)
     assert npu_smi.mapping("There is no NPU card on this server.\n") == ()
@@ -95,7 +101,7 @@ def test_a_map_may_have_words_around_it_and_twice_the_same_line() -> None:
 TWO = "\tNPU ID : 3\n\tChip Count : 2\n\n{first}\n{second}\n"
 
 
-def test_two_chips_of_a_card_are_told_apart_wherever_their_number_stands() -> None:
+def test_chips_of_a_card_are_distinguished_by_their_number() -> None:
     after = TWO.format(
         first="Aicore Usage Rate(%) : 7\nChip ID : 0\n", second="Aicore Usage Rate(%) : 9\nChip ID : 1\n"
     )
@@ -106,22 +112,13 @@ def test_two_chips_of_a_card_are_told_apart_wherever_their_number_stands() -> No
         assert {chip: npu_smi.reading(lines).util for chip, lines in npu_smi.blocks(text).items()} == {0: 7, 1: 9}
 
 
-def test_a_chip_that_fails_does_not_get_the_values_of_the_next() -> None:
+def test_chip_that_fails_has_no_values_of_the_next_chip() -> None:
     failed = "Chip ID : 0\nFailed to query npu chip: 0 info.\n"
     text = TWO.format(first=failed, second="NPU Real-time Power(W) : 95.1\nChip ID : 1\n")
     assert {chip: npu_smi.reading(lines).power for chip, lines in npu_smi.blocks(text).items()} == {0: None, 1: 95.1}
 
 
-def test_what_is_beside_a_chip_does_not_speak_for_it() -> None:
-    text = "NPU ID : 0\nAicore Usage Rate(%) : 7\n\nChip Name : mcu\nNPU Real-time Power(W) : 12.5\n"
-    assert reading(text) == Reading(util=7)
-
-
-def test_what_is_said_first_holds() -> None:
-    assert reading("HBM Capacity(MB) : 100\nAicore Usage Rate(%) : 7\n\nAicore Usage Rate(%) : 9\n").util == 7
-
-
-def test_where_two_chips_share_a_paragraph_nobody_knows_whose_a_line_is() -> None:
+def test_chips_in_one_paragraph_have_no_values() -> None:
     text = "Aicore Usage Rate(%) : 7\nChip ID : 0\nAicore Usage Rate(%) : 9\nChip ID : 1\n"
     assert all(npu_smi.reading(lines) == Reading() for lines in npu_smi.blocks(text).values())
 
@@ -131,43 +128,41 @@ def reading(text: str) -> Reading:
     return npu_smi.reading(lines)
 
 
-def test_the_busiest_engine_is_the_utilisation() -> None:
-    text = "Aicore Usage Rate(%) : 3\nAivector Usage Rate(%) : 88\nAicpu Usage Rate(%) : 99\nNPU Utilization(%) : 40"
-    assert reading(text).util == 88
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Aicore Usage Rate(%) : 7\n\nChip Name : mcu\nNPU Real-time Power(W) : 12.5\n", Reading(util=7)),
+        ("HBM Capacity(MB) : 0\nAicore Usage Rate(%) : 7\n\nAicore Usage Rate(%) : 9\n", Reading(7, memory_total=0)),
+        ("Aicore Usage Rate(%) : 3\nAivector Usage Rate(%) : 88\nAicpu Usage Rate(%) : 99\n", Reading(util=88)),
+        ("Aicore Usage Rate(%) : 3\nNPU Utilization(%) : 40\n", Reading(util=40)),
+        ("Aicore Usage Rate(%) : 3\nVectorcore Usage Rate(%) : 61\n", Reading(util=61)),  # of a 310P
+        (
+            "DDR Capacity(MB) : 1000\nDDR Usage Rate(%) : 50\nHBM Capacity(MB) : 0\nHBM Usage Rate(%) : 7\n",
+            Reading(memory_used=500 * MIB, memory_total=1000 * MIB),
+        ),
+        (
+            "Aicore Usage Rate(%) : 255\nNPU Real-time Power(W) : 178,5\nAicore curFreq(MHZ) : 1,650\n",
+            Reading(power=178.5),
+        ),
+    ],
+)
+def test_reading(text: str, expected: Reading) -> None:
+    assert reading(text) == expected
 
 
-def test_a_310p_has_vector_cores_that_are_engines_too() -> None:
-    assert reading("Aicore Usage Rate(%) : 3\nVectorcore Usage Rate(%) : 61\nAicpu Usage Rate(%) : 99").util == 61
-
-
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no real outputs in {SAMPLES}")
-def test_no_real_output_is_taken_for_garbled() -> None:
-    for path in SAMPLES.glob("*info_-t_*.txt"):
-        kind = path.name.split("info_-t_")[1].partition("__")[0].removesuffix(".txt").partition("_")[0]
-        if kind in npu_smi.KEYS:
-            assert not npu_smi.is_unparsed(kind, path.read_text()), path.name
-    for kind in npu_smi.KEYS:
-        assert npu_smi.is_unparsed(kind, "")
-        assert npu_smi.is_unparsed(kind, "\0\xff garbage\n")
-        assert not npu_smi.is_unparsed(kind, "Error parameter of -t\n")
-
-
-def test_a_chip_without_hbm_has_other_memory() -> None:
-    text = "DDR Capacity(MB) : 1000\nDDR Usage Rate(%) : 50\nHBM Capacity(MB) : 0\nHBM Usage Rate(%) : 7\n"
-    assert reading(text) == Reading(memory_used=500 * MIB, memory_total=1000 * MIB)
+@pytest.mark.parametrize("kind", npu_smi.KEYS)
+def test_is_unparsed(kind: str) -> None:
+    assert npu_smi.is_unparsed(kind, "")
+    assert npu_smi.is_unparsed(kind, "\0\xff garbage\n")
+    assert not npu_smi.is_unparsed(kind, "Error parameter of -t\n")
 
 
 @pytest.mark.parametrize(
     "value", ["NA", "-", "", "xxx", "...", "-1", "nan", "inf", "1e3", "0x10", "٣", "9" * 5000, "5 %"]
 )
-def test_what_is_no_number_is_none(value: str) -> None:
+def test_text_that_is_no_number_is_none(value: str) -> None:
     keys = ("Aicore Usage Rate(%)", "HBM Capacity(MB)", "HBM Usage Rate(%)", "NPU Real-time Power(W)")
     assert reading("".join(f"\t{key:<30} : {value}\r\n" for key in keys)) == Reading()
-
-
-def test_more_than_all_is_no_percentage_and_a_comma_may_be_a_point() -> None:
-    text = "Aicore Usage Rate(%) : 255\nNPU Real-time Power(W) : 178,5\nAicore curFreq(MHZ) : 1,650\n"
-    assert reading(text) == Reading(power=178.5)
 
 
 def processes(text: str) -> tuple[Process, ...] | None:
@@ -175,7 +170,7 @@ def processes(text: str) -> tuple[Process, ...] | None:
     return npu_smi.processes(lines)
 
 
-def test_processes_have_names_with_blanks_or_none() -> None:
+def test_processes() -> None:
     text = (
         "\tProcess id:812     Process name:a name: b         Process memory(MB):3\n"
         "\tGet pid name failed.\n"
@@ -194,7 +189,7 @@ def health(text: str) -> Health:
     return npu_smi.health(lines)
 
 
-def test_codes_come_with_their_texts() -> None:
+def test_codes_have_texts() -> None:
     text = (
         "\tHealth Status                  : Critical\n"
         "\tError Code                     : 80E01801 80E18402\n"
@@ -204,19 +199,19 @@ def test_codes_come_with_their_texts() -> None:
     )
     two = {"80E01801": "HBM multi-bit ECC error", "80E18402": "node type=SoC: L2"}
     assert health(text) == Health("Critical", two)
-    # The driver has no text for one of them, so nobody knows for which.
+    # The driver has no text for one of them, and it is unknown for which.
     one = text.partition("\n\n")[0]
     assert health(one) == Health("Critical", dict.fromkeys(two, "HBM multi-bit ECC error"))
 
 
-def test_a_health_that_is_not_told_is_not_good() -> None:
-    assert health("Health : OK\n") == Health("ok", None)  # of a card as a whole: no codes are told
+def test_unknown_health_is_not_ok() -> None:
+    assert health("Health : OK\n") == Health("ok", None)  # of a whole card: without codes
     assert health("Health Status : UNKNOWN\nError Code : NA\n") == Health("UNKNOWN", {})
     assert health("Health Status : NA\nError Code : ???\n") == Health(None, None)
     assert health('Failed to query "health" info.\n') == Health(None, None)
 
 
-def test_fault_events_have_codes() -> None:
+def test_fault_events() -> None:
     def events(text: str) -> dict[str, str] | None:
         (lines,) = npu_smi.blocks(text).values()
         return npu_smi.events(lines)
@@ -230,7 +225,7 @@ def test_fault_events_have_codes() -> None:
     assert events("This device does not support querying current-fault-event.\n") is None
 
 
-def test_only_what_cannot_be_corrected_is_an_error() -> None:
+def test_only_uncorrectable_errors_are_counted() -> None:
     text = (
         "DDR Double Bit Error Count               : 1\n"
         "HBM Single Bit Error Count               : 50\n"
@@ -244,8 +239,78 @@ def test_only_what_cannot_be_corrected_is_an_error() -> None:
     assert npu_smi.ecc(lines) == Ecc(3, 12)
 
 
-def test_a_refusal_is_not_a_failure() -> None:
+def test_refused() -> None:
     assert npu_smi.refused("This device does not support querying proc-mem.\r\n")
     assert npu_smi.refused("Error parameter of -t\nUsage: npu-smi info\n")
     assert not npu_smi.refused("Invalid card id.\nError parameter of -i\n")
     assert not npu_smi.refused('Failed to query "usages" info.\n')
+
+
+# --- any text ---------------------------------------------------------------------------------------------------------
+
+FRAGMENTS = [*(":", " : ", "\n", "\n\n", "\r\n", "\t", "NA", "-", "%", "\0", "é", "0x", "|"), "Chip ID : 1", "9" * 30]
+
+
+def originals() -> list[str]:
+    found: list[str] = []
+    for kind in ("910A", "910B", "A3", "950"):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = FakeNpuSmi(Path(folder), kind)
+            fake.set(processes=[(1, "a b", 3), (2, "", 4)], codes=[("80E01801", "one"), ("8C084E00", "two")])
+            found += [str(text) for text, _ in fake.answers().values()]
+    return found
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> str:
+    text = draw(st.sampled_from(ORIGINALS))
+    for _ in range(draw(st.integers(0, 6))):
+        lines = text.splitlines(keepends=True) or [""]
+        at = draw(st.integers(0, len(text)))
+        line = draw(st.integers(0, len(lines) - 1))
+        text = draw(
+            st.sampled_from(
+                [
+                    text[:at],
+                    text[at:],
+                    text[:at] + text[at + 1 :],
+                    text[:at] + draw(st.sampled_from(FRAGMENTS)) + text[at:],
+                    "".join(lines[:line] + lines[line + 1 :]),
+                    "".join([*lines[: line + 1], *lines[line:]]),
+                    "".join([*lines[line:], *lines[:line]]),
+                    text + draw(st.sampled_from(ORIGINALS)),
+                ]
+            )
+        )
+    return text
+
+
+ORIGINALS = originals()
+
+
+@given(text=broken() | st.text())
+def test_any_text_is_accepted(text: str) -> None:
+    for chip in npu_smi.mapping(text):
+        assert min(chip[:3]) >= 0
+        assert chip.name.lower() not in npu_smi.NO_CHIP
+    assert npu_smi.refused(text) in (True, False)
+    for number, lines in npu_smi.blocks(text).items():
+        assert number is None or number >= 0
+        assert not any("\n" in key + value for key, value in lines)
+        reading = npu_smi.reading(lines)
+        assert all(value is None or value >= 0 for value in reading)
+        assert all(value is None or value <= 100 for value in reading[:2])
+        assert reading.memory_used is None or reading.memory_used <= (reading.memory_total or 0)
+        assert all(process.pid >= 0 for process in npu_smi.processes(lines) or ())
+        health = npu_smi.health(lines)
+        assert health.text is None or health.text.lower() not in npu_smi.NO_VALUE
+        for codes in (health.codes, npu_smi.events(lines)):
+            assert all(code == code.upper() and int(code, 16) >= 0 for code in codes or ())
+        assert all(count is None or count >= 0 for count in npu_smi.ecc(lines))
+
+
+@given(text=st.text(alphabet="0123456789,- x", max_size=12) | st.text())
+def test_any_value_of_the_variable_is_accepted(text: str) -> None:
+    found = ids(text)
+    assert len(found) <= MOST_IDS * (text.count(",") + 1)
+    assert all(str(number) in text or "-" in text or f"0{number}" in text for number in found)
