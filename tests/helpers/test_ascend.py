@@ -357,14 +357,6 @@ def test_unparsed_output_is_one_problem_for_each_kind_of_query(fake: Fake, opene
     assert "\0" not in usages
 
 
-def test_health_in_another_language_is_a_problem(fake: Fake, opened: Open) -> None:
-    tool = fake()
-    tool.set(health="Sta\u0301t")
-    vendor = opened(tool)
-    assert vendor.devices()[0].health is None
-    assert "Sta\u0301t" in vendor.problems[0]
-
-
 @pytest.mark.usefixtures("impatient")
 def test_card_that_never_answers_does_not_delay_the_others(fake: Fake, opened: Open) -> None:
     tool = fake(cards=3)
@@ -481,12 +473,11 @@ def test_tool_that_prints_without_end_is_killed(fake: Fake, opened: Open, monkey
     wait_for_tools()
 
 
-@pytest.mark.parametrize("visible", ["0", "0,1"])
-def test_values_without_a_chip_belong_to_no_chip(visible: str, fake: Fake, opened: Open) -> None:
+def test_values_without_a_chip_belong_to_no_chip(fake: Fake, opened: Open) -> None:
     tool = fake("A3")
     for kind in ("usages", "common"):
         tool.say(f"info -t {kind} -i 0", "NPU ID : 0\n\nAicore Usage Rate(%) : 7\n")
-    assert {device.util for device in opened(tool, ASCEND_RT_VISIBLE_DEVICES=visible).devices()} == {None}
+    assert [device.util for device in opened(tool, ASCEND_RT_VISIBLE_DEVICES="0").devices()] == [None]
 
 
 def test_exit_status_of_the_tool_is_ignored(fake: Fake, opened: Open) -> None:

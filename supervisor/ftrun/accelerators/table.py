@@ -1,4 +1,4 @@
-"""The vendors, in the order in which they are asked."""
+"""The vendors, in the order in which they are tried."""
 
 from typing import Final
 

@@ -23,10 +23,8 @@ class Platform(NamedTuple):
 
     flushing: bool = False
     graceful: bool = False
-    restart_process: bool = False
     faults: tuple[RankFault, ...] = ()
     clear: bool = True
-    update_time: int = 0
     retry_time: int | None = None
 
 

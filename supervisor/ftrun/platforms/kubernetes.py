@@ -15,8 +15,9 @@ def membership(at: Surroundings) -> Membership | None:
     job, jobs = number(environment, "JOBSET_JOB_INDEX"), number(environment, "JOBSET_REPLICAS") or 1
     rank: int | None = index
     if jobs > 1:
-        whole = isinstance(size, int) and size % jobs == 0
-        rank = job * (size // jobs) + index if job is not None and isinstance(size, int) and whole else None
+        rank = None
+        if job is not None and isinstance(size, int) and size % jobs == 0:
+            rank = job * (size // jobs) + index
     tail = f"-{job}-{index}" if jobs > 1 else f"-{index}"
     first = environment.get("JOBSET_COORDINATOR") or _sibling(host, hosts, tail, "-0-0" if jobs > 1 else "-0")
     return Membership("Kubernetes", None, rank, first, first or "")
@@ -28,8 +29,8 @@ def _sibling(host: str, hosts: str, tail: str, other: str) -> str | None:
     name = host.partition(".")[0]
     if not name.endswith(tail):
         return None
-    known = [word for line in hosts.splitlines() for word in line.partition("#")[0].split()[1:]]
-    full = next((word for word in (host, *known) if word.startswith(f"{name}.")), None)
+    known = [entry for line in hosts.splitlines() for entry in line.partition("#")[0].split()[1:]]
+    full = next((entry for entry in (host, *known) if entry.startswith(f"{name}.")), None)
     if full is None and name in known:
         return None
     return name.removesuffix(tail) + other + (full or name).removeprefix(name)

@@ -6,7 +6,7 @@ from ftrun.platforms.base import Membership, Platform, Surroundings, names, numb
 from ftrun.platforms.volcano import task
 
 HANG_MINUTES: Final = "MA_HANG_DETECT_TIME"  # what `--idle-timeout auto` means
-END_GRACE: Final = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"  # for the work at the very end; -1, or none: waits
+END_GRACE: Final = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"  # s for the work at the end; -1 or unset: no limit
 
 
 def membership(at: Surroundings) -> Membership | None:

@@ -1,4 +1,4 @@
-"""The platforms, in the order in which they are asked."""
+"""The platforms, in the order in which they are tried."""
 
 from typing import Final
 

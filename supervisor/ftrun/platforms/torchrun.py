@@ -16,7 +16,7 @@ def membership(at: Surroundings) -> Membership | None:
 
 
 TORCHRUN: Final = Platform(
-    name="as torchrun is told of it",
+    name="by the variables of torchrun",
     membership=membership,
     variables=("MASTER_ADDR", "PET_MASTER_ADDR", "NNODES", "PET_NNODES", "NODE_RANK", "PET_NODE_RANK"),
     schedules=None,

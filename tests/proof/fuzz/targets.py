@@ -121,13 +121,18 @@ def phase_note(content: bytes) -> None:
 
 
 def npu(content: bytes) -> None:
-    said = text(content)
-    npu_smi.mapping(said)
-    npu_smi.refused(said)
-    ascend.ids(said)
-    for lines in npu_smi.blocks(said).values():
-        for read in (npu_smi.reading, npu_smi.processes, npu_smi.health, npu_smi.events, npu_smi.ecc):
-            read(lines)
+    output = text(content)
+    assert all(min(chip[:3]) >= 0 for chip in npu_smi.mapping(output))
+    npu_smi.refused(output)
+    assert len(ascend.ids(output)) <= ascend.MOST_IDS * (output.count(",") + 1)
+    for chip, lines in npu_smi.blocks(output).items():
+        assert chip is None or chip >= 0
+        reading, health = npu_smi.reading(lines), npu_smi.health(lines)
+        assert all(value is None or value >= 0 for value in (*reading, *npu_smi.ecc(lines)))
+        assert all(value is None or value <= 100 for value in reading[:2])
+        assert reading.memory_used is None or reading.memory_used <= (reading.memory_total or 0)
+        assert all(process.pid >= 0 for process in npu_smi.processes(lines) or ())
+        assert all(int(code, 16) >= 0 for code in {**(health.codes or {}), **(npu_smi.events(lines) or {})})
 
 
 def reset_json(content: bytes) -> None:

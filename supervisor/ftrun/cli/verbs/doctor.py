@@ -71,9 +71,8 @@ def _lines(found: list[Finding], width: int) -> Iterator[str]:
             yield from _wrapped(f"remedy: {one.remedy}", width)
     bad = [one for one in found if one.state != "ok"]
     yield ""
-    yield f"{len(found) - len(bad)} of {len(found)} checks are ok" + (
-        f"; see: {', '.join(one.name for one in bad)}" if bad else ""
-    )
+    see = f"; see: {', '.join(one.name for one in bad)}" if bad else ""
+    yield f"{len(found) - len(bad)} of {len(found)} checks are ok{see}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -44,7 +44,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 
 
 def _run_command(remedy: Remedy, children: Children) -> str | None:
-    """Run the command.  Returns why it has not healed the device, or None."""
+    """Run the command.  Returns why it failed, or None."""
     try:
         pid = children.start(["sh", "-c", remedy.command], remedy.environment, kill_with_parent=True)
     except (OSError, ValueError) as error:

@@ -1,10 +1,9 @@
 """Parses `reset.json`, and the variables that name the ranks of this container, into values.
 
 MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
-RankList (RankId, LogicId, Status, Policy, InitialPolicy, ErrorCode, ErrorCodeHex), UpdateTime, RetryTime,
-FaultFlushing, GracefulExit, RestartFaultProcess; before the first fault `{"status": "initializing"}`.  The meaning of
-GracefulExit and RetryTime for the command is in core/machine/requests.py.  Two components write the file, and
-any field may be missing or null:
+RankList (RankId, LogicId, Status, ErrorCode, ErrorCodeHex), RetryTime, FaultFlushing, GracefulExit, and others that are
+not needed here; before the first fault `{"status": "initializing"}`.  The meaning of GracefulExit and RetryTime for the
+command is in core/machine/requests.py.  Two components write the file, and any field may be missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
   else, LogicId 0 and no code.  The agent in the container kills on it, and waits until it is over before it starts.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
@@ -41,9 +40,12 @@ def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str
         raise ValueError("it is not an object")
     listed = _get(found, "RankList", list, [])
     flushing = _get(found, "FaultFlushing", bool, False)
+    retries = int(_get(found, "RetryTime", int, 0))
+    if abs(retries) > LARGEST_NUMBER:  # beyond the range of a message
+        raise ValueError("RetryTime is out of range")
     faults: list[RankFault] = []
+    faults_without_code: list[RankFault] = []
     dropped, clear = [], not flushing
-    faults_without_code: list[RankFault] = []  # of ranks without a code
     for number, entry in enumerate(listed):
         try:
             rank, logic, status, codes = _rank(entry)
@@ -62,11 +64,9 @@ def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str
     state = Platform(
         flushing=flushing,
         graceful=bool(_get(found, "GracefulExit", int, 0)),
-        restart_process=_get(found, "RestartFaultProcess", bool, False),
         faults=tuple(faults[:MAX_FAULTS]),
         clear=clear,
-        update_time=_number(found, "UpdateTime"),
-        retry_time=_number(found, "RetryTime"),
+        retry_time=retries,
     )
     return state, dropped
 
@@ -77,14 +77,6 @@ def _get(found: Mapping[str, Any], name: str, kind: type, absent: Any) -> Any:
         return absent
     if not isinstance(value, kind):
         raise ValueError(f"{name} is {json.dumps(value)[:40]}")
-    return value
-
-
-def _number(found: Mapping[str, Any], name: str) -> int:
-    """A number within the range of a message; ValueError for others."""
-    value = int(_get(found, name, int, 0))
-    if abs(value) > LARGEST_NUMBER:
-        raise ValueError(f"{name} is out of range")
     return value
 
 

@@ -22,8 +22,8 @@ class Heal(Client[messages.Event]):
 
     def start(self) -> None:
         self._fault: Fault | None = None
-        self._asked_at = 0.0
-        self._waits: set[str] = set()  # sources without an answer yet: command, probe, platform
+        self._requested_at = 0.0
+        self._waits: set[str] = set()  # sources that have not answered yet: command, probe, platform
         self._probe_dropped = False
         self._command = self.context.settings["heal"].value
 
@@ -31,7 +31,7 @@ class Heal(Client[messages.Event]):
         """Answered by `HealingFinished`."""
         context, policy = self.context, self.context.policy
         index = next((device.index for device in context.devices if device.id == fault.device), None)
-        self._fault, self._asked_at, self._waits = fault, now, set()
+        self._fault, self._requested_at, self._waits = fault, now, set()
         if index is not None:
             self._waits.add("probe")
         if fault.place in context.reported:
@@ -88,13 +88,13 @@ class Heal(Client[messages.Event]):
         self._fault, self._waits = None, set()
         self.context.helpers.remove(self.name)
 
-    def _answered(self, who: str, well: bool, why: str | None, now: float) -> list[ev.Event]:
-        if self._fault is None or who not in self._waits:
+    def _answered(self, source: str, ok: bool, why: str | None, now: float) -> list[ev.Event]:
+        if self._fault is None or source not in self._waits:
             return []
-        if not well:
+        if not ok:
             self._fault, self._waits = None, set()
             return [ev.HealingFinished(now, False, why)]
-        self._waits.discard(who)
+        self._waits.discard(source)
         return self._outcome(now)
 
     def _outcome(self, now: float) -> list[ev.Event]:
@@ -107,6 +107,6 @@ class Heal(Client[messages.Event]):
         if self._fault is None or "probe" not in self._waits or "command" in self._waits:
             return
         timeout = self.context.policy.heal_timeout
-        left = self._asked_at + timeout - min(SPARE, timeout / 4) - now
+        left = self._requested_at + timeout - min(SPARE, timeout / 4) - now
         request = probe.Clear(self._fault.device, self._fault.code, max(left, 1.0))
         self.context.helpers.send("probe", probe.REQUESTS.dump(request))

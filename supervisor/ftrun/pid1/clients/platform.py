@@ -14,8 +14,8 @@ from ftrun.pid1.clients.base import Client
 
 LOOK: Final = 0.5  # s between two reads of the platform's file
 # MindCluster's agent ends the processes for any code, and only then the device plugin resets the chip.  So a fault that
-# the table calls harmless is recovered in place too; otherwise the reset would wait for ever.
-OBEYED: Final = {"warning": "minor", "unknown": "minor", "user": "minor+user"}
+# is harmless by the table is recovered in place too; otherwise the reset would wait forever.
+SEVERITIES: Final = {"warning": "minor", "unknown": "minor", "user": "minor+user"}
 
 
 class Platform(Client[messages.Event]):
@@ -26,12 +26,12 @@ class Platform(Client[messages.Event]):
         self._hold: str | None = None  # why the platform permits no start
         self._ends = False  # the platform asks for the end of a running command
         self._retries: int | None = None  # highest reported number of rescheduled pods of this job
-        table = self.context.settings["fault-table"].value
-        words = [str(reset_file(self.context.settings)), str(LOOK), *([table] if table else [])]
-        self.context.helpers.add(self.name, *words)
+        settings = self.context.settings
+        arguments = str(reset_file(settings)), str(LOOK), str(settings["fault-table"].value or "")
+        self.context.helpers.add(self.name, *arguments)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
-        return self._platform(message, now) if isinstance(message, messages.Platform) else []
+        return self._changed(message, now) if isinstance(message, messages.Platform) else []
 
     def permitted(self, now: float) -> ev.StartHeld:
         """Whether the platform permits a start.  Faults of devices that the job runs without do not count."""
@@ -39,14 +39,14 @@ class Platform(Client[messages.Event]):
         without = bool(barred) and barred <= set(ledger.removed if ledger is not None else ())
         return ev.StartHeld(now, None if without else self._hold, self._ends)
 
-    def _platform(self, message: messages.Platform, now: float) -> list[ev.Event]:
+    def _changed(self, message: messages.Platform, now: float) -> list[ev.Event]:
         context = self.context
         ids = {device.index: device.id for device in context.devices if device.vendor == ASCEND.name}
         found = {}
         for one in message.faults:
             # Without a code the number of the chip has no meaning.
             device = f"rank{one.rank}" if one.code == NO_CODE else ids.get(one.logic, f"npu{one.logic}")
-            severity = OBEYED.get(one.severity, one.severity)
+            severity = SEVERITIES.get(one.severity, one.severity)
             why = f"the platform reports rank {one.rank} as {one.status}"
             found[device, one.code] = Fault(device, one.code, severity, why)
         self._hold = None if message.clear else "a rank of this container has status fault"
@@ -58,15 +58,12 @@ class Platform(Client[messages.Event]):
             self._hold, context.barred = "all processes of the job are to end (GracefulExit)", frozenset()
         events: list[ev.Event] = [self.permitted(now)]
         if not ids and (visible := os.environ.get(ASCEND.visible)):  # no probe has reported the devices
-            events.append(
-                ev.DevicesFound(now, tuple(Device(f"npu{name}", ASCEND.visible, name) for name in visible.split(",")))
-            )
-        events += [
-            ev.FaultReported(now, fault, clock()) for place, fault in found.items() if place not in context.reported
-        ]
-        events += self._rescheduled(
-            message.retry_time, now
-        )  # after the faults of this node, which restart the command anyway
+            devices = tuple(Device(f"npu{name}", ASCEND.visible, name) for name in visible.split(","))
+            events.append(ev.DevicesFound(now, devices))
+        new = [fault for key, fault in found.items() if key not in context.reported]
+        events += [ev.FaultReported(now, fault, clock()) for fault in new]
+        # After the faults of this node, which restart the command anyway.
+        events += self._rescheduled(message.retry_time, now)
         context.reported = frozenset(found)
         return events
 

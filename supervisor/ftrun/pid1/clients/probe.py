@@ -38,9 +38,7 @@ class Probe(Client[messages.Event]):
         self._removed: frozenset[str] = frozenset()
         self._begun = 0  # number of probes started
         self._present_faults: set[tuple[str, str]] = set()  # faults that are present, by device and code
-        self._broken: dict[
-            str, str
-        ] = {}  # health of the devices that could not work at the first check, from the driver
+        self._broken: dict[str, str] = {}  # the driver's text for the devices that could not work at the first check
         self._started = False  # whether the command was started
         self._min_devices, self._kind = settings["min-devices"].value, settings["probe"].value
         self.checks = context.policy.checks_devices and host.hiding_variable() is None
@@ -61,7 +59,7 @@ class Probe(Client[messages.Event]):
             case messages.Present(devices) if self.checks and not self._started:
                 return [self._present(devices, now)]
             case messages.Checked(well) if self.checks:
-                return [ev.DevicesChecked(now, self._well(well), clock())]
+                return [ev.DevicesChecked(now, self._permitted(well), clock())]
             case messages.Fault():
                 return self._fault(message, now)
             case messages.Freed() if self._freeing:
@@ -93,9 +91,8 @@ class Probe(Client[messages.Event]):
         if self._kind != "auto":
             self.problem(why)
         if self._min_devices is not None:
-            self.problem(
-                f"--min-devices {self._min_devices} has no effect, because no device was found ({why})", printed=True
-            )
+            effect = f"--min-devices {self._min_devices} has no effect, because no device was found"
+            self.problem(f"{effect} ({why})", printed=True)
         if self._freeing:
             self._freeing = False
             return [ev.DevicesReleased(now)]
@@ -142,9 +139,9 @@ class Probe(Client[messages.Event]):
         )
         if self.context.policy.device_timeout is None:
             held, silent = (), ()  # --device-timeout off
-        return ev.DevicesReleased(now, held, silent, self._well(message.well), clock())
+        return ev.DevicesReleased(now, held, silent, self._permitted(message.well), clock())
 
-    def _well(self, devices: Sequence[str]) -> tuple[str, ...]:
+    def _permitted(self, devices: Sequence[str]) -> tuple[str, ...]:
         """The healthy devices without those that the platform bars from a start."""
         return tuple(device for device in devices if device not in self.context.barred)
 
