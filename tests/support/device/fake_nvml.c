@@ -1,8 +1,8 @@
-/* A libnvidia-ml.so.1 that says what a file says: for tests.  nvml.py writes that file and knows its words.
+/* A libnvidia-ml.so.1 for tests, whose answers come from a file that nvml.py writes.
 
-   $FTRUN_FAKE_NVML names it; every call heeds what it says then.  A line is SCOPE FROM KEY VALUE...: SCOPE is "-" for
-   the library, "0" for GPU 0, "0.1" for MIG device 1 of it; the line counts from FROM (CLOCK_MONOTONIC, s) on; the last
-   one that counts holds.  A value that is not there is not supported.  Layouts are those of nvml.h (versions as named).
+   $FTRUN_FAKE_NVML names the file, which every call reads.  A line is SCOPE FROM KEY VALUE...: SCOPE is "-" for the
+   library, "0" for GPU 0, "0.1" for MIG device 1 of it; the line is valid from FROM (CLOCK_MONOTONIC, s) on, and the last
+   valid one is used.  A value that is missing is not supported.  Layouts are those of nvml.h (versions as named).
    -DOLD leaves out what drivers before 450 did not have. */
 
 #include <stdint.h>
@@ -30,9 +30,9 @@ typedef struct {
 typedef struct { int registered[GPUS]; long seen[GPUS]; } Set;
 
 static Device devices[GPUS], migs[GPUS][MIGS];
-static double epoch = -1; /* of the driver that this was initialised with; -1: it was not */
+static double epoch = -1; /* of the driver at the initialisation; -1: not initialised */
 static int initialised;   /* how often */
-static int fallen[GPUS];  /* lost ones stay so until the library is initialised afresh */
+static int fallen[GPUS];  /* lost GPUs, until the library is initialised again */
 
 static double now(void) {
     struct timespec t;
@@ -45,7 +45,7 @@ static void pause_ms(int ms) {
     nanosleep(&t, NULL);
 }
 
-/* What the file says; it is replaced whole, never written to. */
+/* The content of the file, which is only ever replaced. */
 static const char *state(void) {
     static char text[TEXT];
     static ino_t inode;
@@ -68,7 +68,7 @@ static const char *next(const char *line) {
     return end ? end + 1 : line + strlen(line);
 }
 
-/* The value of a key, into `value`; whether there is one. */
+/* Store the value of a key in `value`; returns whether there is one. */
 static int get(const char *scope, const char *key, char *value, size_t size) {
     size_t length = strlen(scope), k = strlen(key);
     int found = 0;
@@ -95,15 +95,15 @@ static double number_or(const char *scope, const char *key, double otherwise) {
     return number(scope, key, &value) ? value : otherwise;
 }
 
-/* There is a file STATE.blocked once a call has blocked. */
-static void say_blocked(void) {
+/* Create the file STATE.blocked. */
+static void report_blocked(void) {
     char path[4096];
     FILE *file;
     snprintf(path, sizeof path, "%s.blocked", getenv("FTRUN_FAKE_NVML"));
     if ((file = fopen(path, "w"))) fclose(file);
 }
 
-/* What every call does first: block, fail as it is told to. */
+/* The begin of every call: it blocks or fails as the file demands. */
 static int enter(const Device *device, const char *call) {
     char key[96], which[64];
     const char *scope = device ? device->scope : "-";
@@ -112,7 +112,7 @@ static int enter(const Device *device, const char *call) {
     if (device) snprintf(parent, sizeof parent, "%d", device->gpu);
     while ((get("-", "blocks", which, sizeof which) || get(scope, "blocks", which, sizeof which))
            && (!strcmp(which, call) || !strcmp(which, "*"))) {
-        say_blocked();
+        report_blocked();
         pause_ms(5);
     }
     if (strcmp(call, "nvmlInitWithFlags") && epoch != number_or("-", "epoch", 0)) return UNINITIALIZED;
@@ -123,9 +123,9 @@ static int enter(const Device *device, const char *call) {
     return device && fallen[device->gpu] ? LOST : OK;
 }
 
-#define ENTER(device) do { int wrong = enter(device, __func__); if (wrong) return wrong; } while (0)
+#define ENTER(device) do { int error = enter(device, __func__); if (error) return error; } while (0)
 
-static int whole(const Device *device, const char *key, double factor, unsigned *value) {
+static int integer(const Device *device, const char *key, double factor, unsigned *value) {
     double found;
     if (!number(device->scope, key, &found)) return UNSUPPORTED;
     *value = (unsigned)(found * factor + 0.5);
@@ -136,25 +136,25 @@ static int copy(const Device *device, const char *key, char *to, unsigned size) 
     return get(device->scope, key, to, size) ? OK : UNSUPPORTED;
 }
 
-/* "holders" are PID:BYTES, listed and counted as long as they live; "pids" are listed whatever they are. */
+/* "holders" are PID:BYTES, listed and counted while these processes exist; "pids" are always listed. */
 static unsigned holders(const Device *device, Process *found, unsigned long long *bytes) {
-    char text[4096], *rest = text, *word;
+    char text[4096], *rest = text, *item;
     unsigned n = 0;
     *bytes = 0;
     if (!get(device->scope, "holders", text, sizeof text)) *text = 0;
-    while ((word = strsep(&rest, " "))) {
+    while ((item = strsep(&rest, " "))) {
         unsigned long long used;
         unsigned pid;
         char path[32];
-        if (sscanf(word, "%u:%llu", &pid, &used) != 2 || n >= PIDS) continue;
+        if (sscanf(item, "%u:%llu", &pid, &used) != 2 || n >= PIDS) continue;
         snprintf(path, sizeof path, "/proc/%u", pid);
         if (access(path, F_OK)) continue;
         found[n++] = (Process){pid, used, 0, 0};
         *bytes += used;
     }
     if (!get(device->scope, "pids", text, sizeof text)) *text = 0;
-    for (rest = text; (word = strsep(&rest, " "));)
-        if (*word && n < PIDS) found[n++] = (Process){(unsigned)atoi(word), 0, 0, 0};
+    for (rest = text; (item = strsep(&rest, " "));)
+        if (*item && n < PIDS) found[n++] = (Process){(unsigned)atoi(item), 0, 0, 0};
     return n;
 }
 
@@ -215,13 +215,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
 
 int nvmlDeviceGetUUID(Device *d, char *to, unsigned size) { ENTER(d); return copy(d, "uuid", to, size); }
 int nvmlDeviceGetName(Device *d, char *to, unsigned size) { ENTER(d); return copy(d, "name", to, size); }
-int nvmlDeviceGetPowerUsage(Device *d, unsigned *to) { ENTER(d); return whole(d, "power", 1000, to); }
-int nvmlDeviceGetClockInfo(Device *d, int kind, unsigned *to) { ENTER(d); (void)kind; return whole(d, "clock", 1, to); }
+int nvmlDeviceGetPowerUsage(Device *d, unsigned *to) { ENTER(d); return integer(d, "power", 1000, to); }
+int nvmlDeviceGetClockInfo(Device *d, int kind, unsigned *to) { ENTER(d); (void)kind; return integer(d, "clock", 1, to); }
 
 int nvmlDeviceGetUtilizationRates(Device *d, Rates *to) {
     ENTER(d);
-    if (whole(d, "util", 1, &to->gpu)) return UNSUPPORTED;
-    return whole(d, "memory_util", 1, &to->memory);
+    if (integer(d, "util", 1, &to->gpu)) return UNSUPPORTED;
+    return integer(d, "memory_util", 1, &to->memory);
 }
 
 int nvmlDeviceGetMemoryInfo(Device *d, Memory *to) {
@@ -237,10 +237,10 @@ int nvmlDeviceGetMemoryInfo(Device *d, Memory *to) {
     return OK;
 }
 
-/* As the driver: it counts for 20 ms. */
+/* As in the driver, which measures for 20 ms. */
 int nvmlDeviceGetPcieThroughput(Device *d, int direction, unsigned *to) {
     ENTER(d);
-    if (whole(d, direction ? "received" : "sent", 1e-3, to)) return UNSUPPORTED;
+    if (integer(d, direction ? "received" : "sent", 1e-3, to)) return UNSUPPORTED;
     pause_ms(20);
     return OK;
 }
@@ -260,7 +260,7 @@ int nvmlDeviceGetFieldValues(Device *d, int count, Field *fields) {
     for (int i = 0; i < count; i++) {
         snprintf(key, sizeof key, "field:%u", fields[i].field);
         fields[i].type = 1;
-        fields[i].result = whole(d, key, 1, &fields[i].value.ui);
+        fields[i].result = integer(d, key, 1, &fields[i].value.ui);
     }
     return OK;
 }
@@ -353,8 +353,8 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device *d, unsigned *n, Process *
 int nvmlDeviceGetRemappedRows(Device *d, unsigned *corrected, unsigned *not, unsigned *pending, unsigned *failed) {
     ENTER(d);
     *pending = *failed = 0;
-    if (whole(d, "rows_corrected", 1, corrected)) return UNSUPPORTED;
-    return whole(d, "rows_uncorrected", 1, not);
+    if (integer(d, "rows_corrected", 1, corrected)) return UNSUPPORTED;
+    return integer(d, "rows_uncorrected", 1, not);
 }
 
 int nvmlDeviceGetMigMode(Device *d, unsigned *current, unsigned *pending) {
@@ -369,7 +369,7 @@ int nvmlDeviceGetMaxMigDeviceCount(Device *d, unsigned *count) {
     return OK;
 }
 
-/* There may be none between others. */
+/* Only every second index has a device. */
 int nvmlDeviceGetMigDeviceHandleByIndex(Device *d, unsigned index, Device **mig) {
     ENTER(d);
     if (index >= MIGS || index % 2 || index / 2 >= number_or(d->scope, "migs", 0)) return NOT_FOUND;

@@ -1,6 +1,6 @@
 """A fake `npu-smi` for PATH.
 
-It prints the formats of the real one, restated from the source that ftrun/helpers/probe/npu_smi.py names.
+It prints the formats of the real tool, restated from the source that ftrun/helpers/probe/npu_smi.py names.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# The last answer is changed with one rename, so a tool that runs meanwhile sees the old or the new state, not both.
+# All answers are replaced by one rename, so a tool that runs meanwhile prints the old or the new state, not both.
 SCRIPT: Final = """#!/bin/sh
 echo "$*" >>{here}/calls
 here=$(readlink -f {here}/now)
@@ -26,7 +26,7 @@ NAMES: Final = {"910A": "Ascend 910A", "910B": "Ascend 910B3", "A3": "Ascend910"
 
 
 class Chip(NamedTuple):
-    """What one chip says; None is printed as NA.  `lost`: it is not there.  `never`: what asks its card never ends."""
+    """The state of one chip; None is printed as NA.  `lost`: it is not listed.  `never`: queries of its card hang."""
 
     util: int | None = 0
     memory_util: int | None = 0
@@ -44,12 +44,12 @@ class Chip(NamedTuple):
 
 
 class FakeNpuSmi:
-    """Of a kind of node, with so many cards; an A3 has two chips on each, and the 910B an MCU that is listed, too."""
+    """The tool of one kind of node; an A3 has two chips on each card, and a 910B an MCU that is listed, too."""
 
     def __init__(self, folder: Path, kind: str = "910B", cards: int = 1) -> None:
         self.folder, self.kind = folder, kind
         self.chips = {(card, chip): Chip() for card in range(cards) for chip in range(2 if kind == "A3" else 1)}
-        self._said: dict[str, tuple[str | bytes, int]] = {}
+        self._fixed: dict[str, tuple[str | bytes, int]] = {}
         self._turn = 0
         folder.mkdir(parents=True, exist_ok=True)
         self._write()
@@ -58,22 +58,22 @@ class FakeNpuSmi:
         tool.chmod(0o755)
 
     def environment(self) -> dict[str, str]:
-        """With this tool first on PATH."""
+        """The variables with which this tool is first on PATH."""
         return {"PATH": f"{self.folder}:{os.environ.get('PATH', os.defpath)}"}
 
     def set(self, card: int = 0, chip: int = 0, **values: object) -> None:
-        """Fields of `Chip`, from now on."""
+        """Change fields of `Chip`."""
         self.chips[card, chip] = Chip(**(self.chips[card, chip]._asdict() | values))
         self._write()
 
     def say(self, question: str, text: str | bytes, code: int = 0) -> None:
-        """This, whatever the state, to these words: `info -t usages -i 0`."""
-        self._said[question] = text, code
+        """Always print this for a query such as `info -t usages -i 0`."""
+        self._fixed[question] = text, code
         self._write()
 
     @property
     def calls(self) -> list[str]:
-        """The words of every call, oldest first."""
+        """The arguments of every call, oldest first."""
         log = self.folder / "calls"
         return log.read_text().splitlines() if log.exists() else []
 
@@ -82,7 +82,7 @@ class FakeNpuSmi:
         answers = self.folder / f"answers.{self._turn}"
         answers.mkdir()
         (answers / "unknown").write_text(UNKNOWN)
-        for question, (text, code) in (self.answers() | self._said).items():
+        for question, (text, code) in (self.answers() | self._fixed).items():
             (answers / question).write_bytes(text if isinstance(text, bytes) else text.encode())
             if code:
                 (answers / f"{question}.exit").write_text(str(code))
@@ -93,10 +93,10 @@ class FakeNpuSmi:
         link = self.folder / "next"
         link.symlink_to(answers)
         link.replace(self.folder / "now")
-        shutil.rmtree(self.folder / f"answers.{self._turn - 2}", ignore_errors=True)  # read by nobody any more
+        shutil.rmtree(self.folder / f"answers.{self._turn - 2}", ignore_errors=True)  # no longer in use
 
     def answers(self) -> dict[str, tuple[str | bytes, int]]:
-        """Every question that it knows: the text and the exit status."""
+        """For every query: the text and the exit status."""
         found: dict[str, tuple[str | bytes, int]] = {"info -m": (self._map(), 0)}
         for card in dict.fromkeys(card for card, _ in self.chips):
             chips = {chip: state for (of, chip), state in self.chips.items() if of == card}
@@ -107,8 +107,8 @@ class FakeNpuSmi:
                 found[f"info -t current-fault-event -i {card}"] = self._of_card("event", card, chips)
                 continue
             for chip, state in chips.items():
-                words = f"info -t health -i {card} -c {chip}"
-                found[words] = ("Invalid chip id.\nError parameter of -c\n", 1) if state.lost else (_health(state), 0)
+                query = f"info -t health -i {card} -c {chip}"
+                found[query] = ("Invalid chip id.\nError parameter of -c\n", 1) if state.lost else (_health(state), 0)
         return found
 
     def _map(self) -> str:

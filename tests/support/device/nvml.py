@@ -1,13 +1,13 @@
-"""A fake NVIDIA driver library, which the real `pynvml` loads, and what it is to say.
+"""A fake NVIDIA driver library, which the real `pynvml` loads, and its answers.
 
     fake = FakeNvml(tmp_path, devices=2)
     fake.set(0, **BUSY, holders={pid: 20 * GIB})      # its memory comes back when that process has ended
     fake.set(1, lost=True)
     subprocess.run(..., env=os.environ | fake.environment())
     fake.xid(0, 79)
-    fake.later(3.0, 0, memory_used=0)                 # on its own, in 3 s
+    fake.later(3.0, 0, memory_used=0)                 # in 3 s
 
-It says what is set at once, to every process that has its environment.
+An answer that is set is used at once, in every process that has its environment.
 """
 
 import atexit
@@ -27,7 +27,7 @@ SOURCE: Final = Path(__file__).with_name("fake_nvml.c")
 GIB: Final = 1 << 30
 ALL_INSTANCES: Final = 0xFFFFFFFF
 
-# What a device does, as an H100 shows it; SPINNING is a collective that waits: all busy, at low power.
+# The values of an H100; SPINNING is a collective that waits: busy at low power.
 IDLE: Final[dict[str, Any]] = {"util": 0, "memory_util": 0, "power": 71.5, "clock": 345, "sent": 0, "received": 0}
 BUSY: Final[dict[str, Any]] = {
     "util": 97,
@@ -44,7 +44,7 @@ LOST, UNKNOWN, MISMATCH, NOT_LOADED, NO_PERMISSION = 15, 999, 18, 9, 4  # nvmlRe
 
 @functools.cache
 def library(old: bool = False) -> Path:
-    """The folder with a libnvidia-ml.so.1, gone when Python ends; `old`: as drivers before 450 had it."""
+    """A temporary folder with a libnvidia-ml.so.1; `old`: as of drivers before 450."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -73,7 +73,7 @@ class FakeNvml:
         self._library = library(old)
         self._path = folder / "nvml.state"
         self._values: dict[tuple[str, str], Any] = {}
-        self._more: list[str] = []  # what holds later, and Xids
+        self._more: list[str] = []  # later values, and Xids
         self._xids = 0
         self._epoch = 0
         self._set("-", {"devices": devices, "epoch": 0})
@@ -85,7 +85,7 @@ class FakeNvml:
         self._write()
 
     def environment(self) -> dict[str, str]:
-        """What a process needs to load it."""
+        """The variables with which a process loads the library."""
         path = os.pathsep.join(filter(None, (str(self._library), os.environ.get("LD_LIBRARY_PATH"))))
         return {"LD_LIBRARY_PATH": path, "FTRUN_FAKE_NVML": str(self._path)}
 
@@ -94,13 +94,13 @@ class FakeNvml:
         self._write()
 
     def later(self, delay: float, scope: int | str, **values: Any) -> None:
-        """The same from `delay` s on; it holds over what is set."""
+        """Set values from `delay` s on; they override those that are set otherwise."""
         at = time.monotonic() + delay
         self._more += [_line(str(scope), at, key, value) for key, value in values.items()]
         self._write()
 
     def divide(self, index: int, number: int) -> list[str]:
-        """Make MIG devices, 4 at most, of a GPU; their UUIDs."""
+        """Partition a GPU into MIG devices, 4 at most; returns their UUIDs."""
         self._set(str(index), {"migs": number})
         for mig in range(number):
             memory = {"memory_used": 12 << 20, "memory_total": 10 * GIB}
@@ -110,7 +110,7 @@ class FakeNvml:
         return [uuid(index, mig) for mig in range(number)]
 
     def xid(self, index: int, code: int, instance: int = ALL_INSTANCES) -> None:
-        """Fire it; `instance`: the GPU instance that it concerns (MIG device n has n + 1)."""
+        """Report an Xid; `instance`: the GPU instance that it concerns (MIG device n has n + 1)."""
         self.xids((index, code), instance=instance)
 
     def xids(self, *faults: tuple[int, int], instance: int = ALL_INSTANCES) -> None:
@@ -126,7 +126,7 @@ class FakeNvml:
         return self._path.with_name(f"{self._path.name}.blocked").exists()
 
     def reload(self) -> None:
-        """The driver is loaded anew: whoever used it has to start again."""
+        """Reload the driver: every process that uses it has to initialise it again."""
         self._epoch += 1
         self.set("-", epoch=self._epoch)
 
@@ -135,13 +135,13 @@ class FakeNvml:
 
     def _write(self) -> None:
         lines = [_line(scope, 0, key, value) for (scope, key), value in self._values.items()]
-        beside = self._path.with_suffix(".new")
-        beside.write_text("\n".join([*lines, *self._more, ""]), encoding="utf-8")
-        beside.replace(self._path)
+        new = self._path.with_suffix(".new")
+        new.write_text("\n".join([*lines, *self._more, ""]), encoding="utf-8")
+        new.replace(self._path)
 
 
 def uuid(index: int, mig: int | None = None) -> str:
-    """Of GPU `index`: they differ in their second character."""
+    """The UUID of GPU `index`; they differ in their second character."""
     if mig is None:
         return f"GPU-{index:x}{'abcdef0'}-{index:04x}-4000-8000-000000000000"
     return f"MIG-{index:x}{mig:x}{'abcdef'}-{index:04x}-5000-8000-000000000000"
