@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.host import beats
 from ftrun_hooks import layout as at
-from support.runs import Runs, need_mounts, python, wait_for
+from support.runs import HOUSE, Runs, need_mounts, python, wait_for
 
 
 class Writer:
@@ -214,7 +214,9 @@ def test_a_touch_is_a_heartbeat_and_rings_once(reader: beats.Beats) -> None:
     assert reader.read(now) == ()
     os.utime(touch, (1, 1))  # its own time decides nothing
     assert os.read(watch, 4096)
+    assert reader.is_touched
     (rank,) = reader.read(now + 1)
+    assert not reader.is_touched
     assert (rank.rank, rank.moved_at) == (-1, now + 1)
     assert reader.read(now + 2) == (rank,), "older, as it was not touched again"
     touch.write_text("x")
@@ -225,6 +227,18 @@ def test_a_touch_is_a_heartbeat_and_rings_once(reader: beats.Beats) -> None:
     reader.read(now + 4)
     reader.reset()
     assert reader.read(now + 5) == ()
+
+
+def test_a_touch_before_the_touch_file_is_watched_is_seen(runs: Runs) -> None:
+    """The command may be faster than PID 1.  Failed before on a busy machine: such a hang was never found."""
+    slow = "import time, ftrun.host.beats as beats; watch = beats.Beats.start_watching\n"
+    slow += "def start_watching(*given): time.sleep(1); return watch(*given)\n"
+    slow += "beats.Beats.start_watching = start_watching; from ftrun.cli.run import main; main()"
+    paths = f"import sys; sys.path[:0] = {[str(HOUSE / 'supervisor'), str(HOUSE / 'hooks')]!r}\n"
+    options = ("--hang-timeout", "300ms", "--max-restarts", "0", "sh", "-c", "touch $FTRUN_BEAT_DIR/touch; sleep 600")
+    run = runs.start(*options, program=(sys.executable, "-c", paths + slow))
+    assert run.until("hang")
+    assert run.wait() == 195
 
 
 def test_texts_are_read_again_when_replaced(reader: beats.Beats, writer: Writer) -> None:

@@ -113,8 +113,8 @@ def frozen(runs: Runs) -> list[str]:
 
 def test_a_process_that_sigkill_cannot_end_is_named_and_isolates_the_node(runs: Runs, frozen: list[str]) -> None:
     program = (sys.executable, "-c", SHORT.format(paths=[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]))
-    command = ("sh", "-c", "echo $$ > writer; echo x > frozen/file")
-    run = runs.start("--start-timeout", "500ms", "--grace", "off", *command, prefix=frozen, program=program)
+    command = ("sh", "-c", "echo $$ > writer; touch $FTRUN_BEAT_DIR/touch; echo x > frozen/file")
+    run = runs.start("--hang-timeout", "500ms", "--grace", "off", *command, prefix=frozen, program=program)
     assert run.wait() == 197, run.log()
     writer = int((runs.folder / "writer").read_text())
     named = rf"{writer} \(sh\) D \w+"
@@ -168,7 +168,7 @@ def test_a_leftover_that_may_not_be_signalled_does_not_change_the_exit_code(
 
 def test_nothing_is_started_while_a_process_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
     """A hang of such a command is for another container, without isolation of the node."""
-    run = runs.start("--grace", "200ms", "--start-timeout", "500ms", *OTHER, "sleep", "600", prefix=poor)
+    run = runs.start("--grace", "200ms", "--start-timeout", "2s", *OTHER, "sleep", "600", prefix=poor)
     assert run.wait() == 195, run.log()
     assert len(run.named("spawned")) == 1
     assert re.search(REFUSED, runs.verdict["message"])

@@ -185,6 +185,11 @@ class Beats:
         self._watch(at.REQUEST, IN_OPEN)
         return self.watch
 
+    @property
+    def is_touched(self) -> bool:
+        """Whether the touch file was touched since the last read."""
+        return self._touched() != self._touch_key
+
     def _watch(self, name: str, events: int) -> int:
         number: int = self._add_watch(self.watch, f"{self.path}/{name}".encode(), events | IN_ONESHOT)
         return number
@@ -216,7 +221,7 @@ class Beats:
         return must_read
 
     def _grant_access(self, now: float) -> bool:
-        before, untouched = self.access.problem, self._touched() == self._touch_key
+        before, untouched = self.access.problem, not self.is_touched
         changed = self.access.update(now)
         if changed and untouched:
             self._touch_key = self._touched()  # granting access changed its mode: that is not a touch

@@ -6,15 +6,12 @@ from ftrun.core.machine import effects as do
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
 from ftrun.host import reaper, tree_killer
-from ftrun.host.console import Console
-from ftrun.host.journal import Journal
-from ftrun.host.tree import Tree
+from ftrun.pid1.bootstrap import Setup
 
 
-def give_up(
-    problem: BaseException, journal: Journal, console: Console, tree: Tree, policy: Policy, attempt: int
-) -> do.Exit:
+def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int) -> do.Exit:
     """Send SIGTERM to the tree, and SIGKILL after the grace, until the kill timeout; record the error and the end."""
+    journal, tree = setup.journal, setup.tree
     try:
         import traceback  # needed for an internal error only
 
@@ -24,7 +21,7 @@ def give_up(
     journal.log(text)
     journal.record("problem", attempt, (("traceback", text),), True)
     why = f"ftrun itself failed ({problem!r})"
-    console.print(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
+    setup.console.print(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
     deadline = time.monotonic() + policy.grace
     tree.terminate()
     while time.monotonic() < deadline + policy.kill_timeout:

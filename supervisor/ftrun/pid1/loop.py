@@ -101,8 +101,7 @@ class Supervisor:
         self._printed_problem: str | None = None
         self._just_executed = False  # the command has just executed
         self._exit_cause = ExitCause(self._beats.path, self._clients)
-        run = settings, self._policy, command, self._console, setup.run_dir.given
-        self._state_file = StateFile(self._journal, self._tree, self._beats.path, *run)
+        self._state_file = StateFile(setup, self._policy, command)
 
     def run(self) -> int:
         if self._signals.stop is not None:  # it came after the end of the command of the phase before
@@ -224,6 +223,8 @@ class Supervisor:
             self._just_executed = True
             if (watch := self._beats.start_watching(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
+            if self._beats.is_touched:  # before it was watched
+                self._read_beats(now)
 
     def _reap(self, now: float) -> None:
         """Reap every child that changed, including adopted orphans; only the end of the command itself is an event."""
@@ -361,8 +362,7 @@ class Supervisor:
 
     def abandon(self, problem: BaseException) -> int:
         """Handle an internal error of ftrun: exit code 125."""
-        attempt = self._job.ledger.start_cnt
-        self._exit = give_up(problem, self._journal, self._console, self._tree, self._policy, attempt)
+        self._exit = give_up(problem, self._setup, self._policy, self._job.ledger.start_cnt)
         self._setup.write_termination_message(self._exit, self._job.ledger)
         self._job = done_with(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
         try:

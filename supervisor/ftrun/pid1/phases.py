@@ -124,13 +124,8 @@ class ProgressFile:
             return  # do not overwrite a file that could not be read
         self.stages[index] = self.stages[index]._replace(**changed)
         content = {"schema": SCHEMA, "phases": [stage._asdict() for stage in self.stages]}
-        path = self._kept.path
         try:
-            with open(safe_files.create(f"{path}.new", 0o644), "w", encoding="ascii") as stream:
-                stream.write(json.dumps(content) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.rename(f"{path}.new", path)
+            safe_files.replace(self._kept.path, json.dumps(content).encode("ascii") + b"\n", 0o644)
             self._save()
         except OSError as error:
             self._warn(str(error.strerror))

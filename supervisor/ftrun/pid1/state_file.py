@@ -12,10 +12,8 @@ from ftrun.core.machine.states import Done, Job
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction
 from ftrun.host import clock, leftovers, procfs
-from ftrun.host.console import Console
-from ftrun.host.journal import Journal
-from ftrun.host.tree import Tree
 from ftrun.messages import state
+from ftrun.pid1.bootstrap import Setup
 
 PAUSE: Final = 0.2  # s between two saves for figures alone
 TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
@@ -24,20 +22,9 @@ TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 class StateFile:
     """Saves changes: those of the phase at once, those of figures alone at most every `PAUSE` seconds, at `due`."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        tree: Tree,
-        beat_dir: str,
-        settings: Settings,
-        policy: Policy,
-        command: Sequence[str],
-        console: Console,
-        run_dir: str,
-    ) -> None:
-        self._journal, self._tree, self._beat_dir = journal, tree, beat_dir
-        self._run = _run(settings, policy, command)
-        self._policy, self._console, self._run_dir = policy, console, run_dir
+    def __init__(self, setup: Setup, policy: Policy, command: Sequence[str]) -> None:
+        self._setup, self._journal, self._tree, self._policy = setup, setup.journal, setup.tree, policy
+        self._run = _run(setup.settings, policy, command)
         self._notices = Notices(GivenNotices())
         self._group = leftovers.Recorder()
         self._saved: Job | None = None
@@ -54,10 +41,10 @@ class StateFile:
     def follow(self, job: Job, now: float) -> None:
         """Called with each new `job`, before any effect of it is visible to others.  The records that led to it are
         written by then."""
-        self._notices = notices(job, self._policy, self._notices.given, self._run_dir, now)
+        self._notices = notices(job, self._policy, self._notices.given, self._setup.run_dir.given, now)
         for line in self._notices.lines:
             self._journal.log(line)
-            self._console.print(line, severity="info")
+            self._setup.console.print(line, severity="info")
         self._journal.flush()
         if job is self._saved and self._save_due is None:
             return
@@ -78,7 +65,7 @@ class StateFile:
             self._at, self._since = at, self._saved_at
         process = procfs.stat(self._tree.command) if self._tree.command else None
         more: dict[str, object] = {
-            "beat_dir": self._beat_dir,
+            "beat_dir": self._setup.beats.path,
             "pid": process.pid if process else None,
             "pid_start": process.start if process else None,
             "group": self._group.follow(process, self._saved_at),

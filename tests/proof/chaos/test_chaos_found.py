@@ -6,6 +6,8 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,15 +27,15 @@ DEAF = "import os, signal, time; ft.beat(1); signal.signal(signal.SIGTERM, signa
 
 def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path) -> None:
     """An ftrun that is killed then is followed by one that knows it."""
-    journal = Journal(str(tmp_path))
     settings = option_table.settings({}, {})
-    standing = StateFile(
-        journal, Tree(b"A=b"), "/none", settings, derived.policy(settings), ["train"], Console(0), str(tmp_path)
-    )
+    run_dir, beats = SimpleNamespace(given=str(tmp_path)), SimpleNamespace(path="/none")
+    objects = {"journal": Journal(str(tmp_path)), "tree": Tree(b"A=b"), "console": Console(0), "settings": settings}
+    setup: Any = SimpleNamespace(run_dir=run_dir, beats=beats, **objects)
+    state_file = StateFile(setup, derived.policy(settings), ["train"])
     phase, ledger = Running(Attempt(1)), Ledger(start_cnt=1)
     for step in (8, 16, 24):
         ledger = ledger._replace(best_checkpoint=step, last_checkpoint=f"/c/{step}")
-        standing.follow(Job(phase, ledger=ledger), 100.0)
+        state_file.follow(Job(phase, ledger=ledger), 100.0)
         assert json.loads((tmp_path / "state.json").read_bytes())["last_checkpoint"] == f"/c/{step}"
 
 
