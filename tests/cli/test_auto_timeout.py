@@ -2,24 +2,13 @@
 
 import os
 import signal
-import sys
 import time
 
-from support.runs import HOUSE, Runs, python, state_of, wait_for
+from support.runs import Runs, patched, python, state_of, wait_for
 
-FAST = """
-import os
-import signal
-import sys
-import time
-sys.path[:0] = [{paths}]
-import ftrun.core.rules.adaptive_timeout as learning
-learning.FLOOR = learning.PROVISIONAL_FLOOR = 1.0
-from ftrun.cli.run import main
-main()
-"""
-# The same program, with half a minute made a second so that a test need not wait for it.
-SOON = (sys.executable, "-c", FAST.format(paths=", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))))
+# ftrun, with half a minute made a second.
+FAST = "import ftrun.core.rules.adaptive_timeout as learning\nlearning.FLOOR = learning.PROVISIONAL_FLOOR = 1.0"
+SOON = patched(FAST)
 # What sleeps for 10**6 s in these programs hangs on purpose: ftrun has to find and kill it.
 STEPS = """
 import os, sys, time
@@ -97,7 +86,7 @@ def test_frozen_time_is_not_learned(runs: Runs) -> None:
     """SIGSTOP of ftrun and of its command, as a frozen container or a laptop that sleeps; here while the limit is still
     provisional, five minutes, and would by itself be looked at twice a minute."""
     code = "print(os.getpid(), flush=True)\nfor step in range(10**9):\n    ft.beat(step); time.sleep(0.02)"
-    program = (*SOON[:-1], SOON[-1].replace("learning.PROVISIONAL_FLOOR = ", ""))
+    program = patched(FAST.replace("learning.PROVISIONAL_FLOOR = ", ""))
     run = runs.start("--no-auto-beat", *python(f"import os, time\n{code}"), program=program)
     wait_for(lambda: run.named("first_beat"), "a step")
     pids = [int(run.stdout.split()[0]), run.process.pid]

@@ -6,9 +6,9 @@ import pytest
 
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import UNKNOWN, uuid
-from support.device.rig import QUICK, REBOOT, RESET, SOON, TRAINS, Rig, faults
+from support.device.rig import FAST, QUICK, REBOOT, RESET, SOON, TRAINS, Rig, faults
 from support.refusals import refusal
-from support.runs import Run, Runs, python, wait_for
+from support.runs import Run, Runs, patched, python, wait_for
 
 RESETS = ("40F84E00", "node type=L2BUFF, event state=bus")  # major
 
@@ -101,10 +101,9 @@ def test_fault_of_an_unused_device_is_ignored(four: Rig) -> None:
 @pytest.mark.parametrize("scope", ["-", 0])
 def test_driver_that_does_not_answer_is_no_fault(four: Rig, scope: str | int) -> None:
     four.gpus.set(scope, blocks="*")
-    soon = "import ftrun.core.machine.starting\nftrun.core.machine.starting.CHECK = 0.5\nfrom ftrun.cli"
-    quick = SOON[2].replace("from ftrun.cli", soon)
+    quick = patched(f"{FAST}\nimport ftrun.core.machine.starting as starting\nstarting.CHECK = 0.5")
     four.end()
-    run = four.runs.start("--probe", "nvidia", *QUICK, *python(TRAINS), program=(*SOON[:2], quick))
+    run = four.runs.start("--probe", "nvidia", *QUICK, *python(TRAINS), program=quick)
     assert run.wait() == 0, run.log()
     assert len(four.starts) == 1
 

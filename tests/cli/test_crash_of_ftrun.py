@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from ftrun.core.machine.values import LearnedTimeouts, Ledger
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.codec import Malformed
 from ftrun.messages.state import dump_state, load_state
-from support.runs import FTHANG, HOUSE, Runs, alive, carrying, number_in, python, wait_for
+from support.runs import FTHANG, HOUSE, Runs, alive, carrying, number_in, patched, python, wait_for
 
 LEAVES = """
 import os, time
@@ -182,21 +181,17 @@ def test_second_ftrun_on_a_run_dir_is_refused(runs: Runs) -> None:
     assert first.process.poll() is None
 
 
-FAILING = f"""
-import sys
-sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
+FAILING = """
 import ftrun.pid1.loop
-def decide(job, event, policy, whole=ftrun.pid1.loop.decide):
+def decide(job, event, policy, unchanged=ftrun.pid1.loop.decide):
     if type(event).__name__ == 'BeatsRead': raise RuntimeError('planted\\nbug')
-    return whole(job, event, policy)
+    return unchanged(job, event, policy)
 ftrun.pid1.loop.decide = decide
-from ftrun.cli.run import main
-main()
 """
 
 
 def test_internal_error_ends_the_tree_with_125(runs: Runs) -> None:
-    run = runs.run("--grace", "300ms", *FTHANG, "none", program=(sys.executable, "-c", FAILING))
+    run = runs.run("--grace", "300ms", *FTHANG, "none", program=patched(FAILING))
     assert run.wait() == 125, run.log()
     (problem,) = run.named("problem")
     assert "RuntimeError: planted" in problem["traceback"]

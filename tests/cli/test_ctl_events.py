@@ -4,13 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from support.runs import HOUSE, Runs, python, wait_for
-
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
+from support.runs import FTCTL, Runs, python, wait_for
 
 
 def events(run_dir: Path, *words: str) -> list[str]:

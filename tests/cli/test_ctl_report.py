@@ -2,12 +2,9 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
-from support.runs import HOUSE, Runs, python
-
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
+from support.runs import FTCTL, Runs, python
 
 
 def report(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:

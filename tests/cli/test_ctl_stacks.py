@@ -4,15 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from ftrun.helpers.evidence import stacks
-from support.runs import HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
-from support.within import stop_inside
+from support.runs import FTCTL, PID1, Run, Runs, need_pid1, python, stop_inside, wait_for
 
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 RANKS = """
 import os, subprocess, threading, time
 def wait(): time.sleep(3600)

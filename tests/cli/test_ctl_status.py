@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.runs import FTHANG, HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
-from support.within import stop_inside
+from support.runs import FTCTL, FTHANG, HOUSE, PID1, Run, Runs, need_pid1, python, stop_inside, wait_for
 
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 HANG = ("--hang-timeout", "500ms", "--grace", "off", "--max-restarts", "1")
 
 

@@ -2,25 +2,16 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.device.nvml import BUSY, GIB, FakeNvml
-from support.runs import HOUSE, Run, Runs, helpers, number_in, python, state_of, wait_for
+from support.runs import Run, Runs, helpers, number_in, patched, python, state_of, wait_for
 
-PATCHED = """
-import sys
-sys.path[:0] = [{paths}]
-import ftrun.pid1.clients.probe as probing
-probing.SILENCE = 1.5
-probing.PERIOD = 0.2
-from ftrun.cli.run import main
-main()
-"""
-# The same program, with a probe that looks and is given up sooner.
-SOON = (sys.executable, "-c", PATCHED.format(paths=", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))))
+# ftrun, with a probe that takes samples sooner, and is replaced sooner.
+FAST = "import ftrun.pid1.clients.probe as probe\nprobe.SILENCE, probe.PERIOD = 1.5, 0.2"
+SOON = patched(FAST)
 PROBE = ("--probe", "nvidia", "--no-auto-beat", "--grace", "off", "--backoff", "10ms")
 AGAIN = (*PROBE, "--restart-on", "failure")
 # Fails when the file `go` is there, and the second time it ends well.
@@ -159,8 +150,7 @@ def test_warning_is_recorded_and_the_job_continues(runs: Runs) -> None:
 def test_probe_without_a_driver_ends_with_a_problem_only_where_it_was_asked_for(
     runs: Runs, kind: str, problems: int
 ) -> None:
-    there = "import ftrun.host.devices as devices\ndevices.DRIVERS = ('/dev/null',)\nfrom ftrun.cli"
-    program = (*SOON[:2], SOON[2].replace("from ftrun.cli", there))
+    program = patched(f"{FAST}\nimport ftrun.host.devices as devices\ndevices.DRIVERS = ('/dev/null',)")
     run = runs.start("--probe", kind, "--no-auto-beat", *python(FAILS.replace("2 -", "1 -")), program=program)
     seen = wait_for(lambda: run.helper("probe"), "the probe")
     wait_for(lambda: not state_of(seen), "its end")

@@ -3,7 +3,6 @@
 import json
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from support.device.nvml import SPINNING, FakeNvml
 from support.device.rig import SOON
-from support.runs import HOUSE, Run, Runs, python, wait_for
+from support.runs import FTCTL, Run, Runs, python, wait_for
 from support.runs import runs as runs
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
@@ -23,7 +22,6 @@ def log():
         time.sleep(0.05)
 threading.Thread(target=log, daemon=True).start()
 threading.Event().wait({})"""
-FTCTL = [sys.executable, str(HOUSE / "bin" / "ftctl")]
 
 
 class Pair:

@@ -7,20 +7,15 @@ import pytest
 
 from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, observe
 from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
-from support.runs import HOUSE, Runs, python, wait_for
+from support.runs import Runs, patched, python, wait_for
 
-# The same program with ModelArts' minutes made a second, so that `auto` can be waited for.
+# With ModelArts' minute made a second.
 FAST = """
-import sys
-sys.path[:0] = [{paths}]
 import ftrun.config.derived as derived
 timeout = derived.idle_timeout
 derived.idle_timeout = lambda found: 1.0 if timeout(found) == 60.0 else timeout(found)
-from ftrun.cli.run import main
-main()
 """
-PATHS = ", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))
-MINUTE = (sys.executable, "-c", FAST.format(paths=PATHS))
+MINUTE = patched(FAST)
 OPTIONS = ("--idle-timeout", "1s", "--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "off")
 AUTO = ("--no-auto-beat", "--grace", "off", "--restart-on", "none", "--probe", "nvidia")
 QUIET = "import time\ntime.sleep(10**6)"
@@ -229,9 +224,7 @@ def test_auto_does_not_apply_where_only_others_use_the_devices(runs: Runs) -> No
 
 def test_last_sample_of_a_blocked_probe_is_no_proof(runs: Runs) -> None:
     """It saw an idle device for a moment; since then nobody knows, while the main thread waits for the device."""
-    later = "import ftrun.pid1.clients.probe as probing\nprobing.STALE = 0.6\nimport ftrun.config.option_table"
-    stale = FAST.replace("import ftrun.config.option_table", later)
-    program = (sys.executable, "-c", stale.format(paths=PATHS))
+    program = patched(f"{FAST}import ftrun.pid1.clients.probe as probe\nprobe.STALE = 0.6")
     fake = faked(runs)
     fake.set(0, **SPINNING)
     code = FOR.format(5, "pass")

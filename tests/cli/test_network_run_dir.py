@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,10 +16,8 @@ import pytest
 from ftrun.host.work_dir import local_folder as folder
 from support.network_disk import Disk
 from support.network_disk import disk as disk
-from support.runs import HOUSE, PID1, Run, Runs, alive, need_pid1, state_of, wait_for
+from support.runs import FTCTL, PID1, Run, Runs, alive, need_pid1, patched, state_of, wait_for
 
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
-PATHS = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
 HANGS_ONCE = ("--start-timeout", "1s", "sh", "-c", "test $MA_PROC_START_CNT = 2 || sleep 1000")
 WAITS = ("sh", "-c", "until test -e go; do sleep 0.02; done; exit 7")
 
@@ -38,13 +35,10 @@ def local(runs: Runs) -> Path:
 
 def program(first: float = 60, last: float = 60) -> tuple[str, ...]:
     """ftrun with these timeouts in s, for the disk at the start and for the last copy, and with its helpers at once."""
-    code = (
-        f"import sys; sys.path[:0] = {PATHS}; from ftrun.pid1.clients import base; "
-        "base.SETTLED = 0; from ftrun.host import work_dir; from ftrun.pid1.clients import mirror; "
-        f"work_dir.PATIENCE = {first}; work_dir.SAVING = mirror.COPYING = {last}; "
-        "from ftrun.cli import run; run.main()"
+    return patched(
+        "from ftrun.host import work_dir; from ftrun.pid1.clients import base, mirror; base.SETTLED = 0; "
+        f"work_dir.PATIENCE = {first}; work_dir.SAVING = mirror.COPYING = {last}"
     )
-    return sys.executable, "-c", code
 
 
 DEAD: Final = 0.5  # s, where the disk does not answer

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
@@ -11,20 +10,12 @@ from ftrun.core.machine.states import Job, Paused, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Rank
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
-from support.runs import HOUSE, Run, Runs, python, wait_for
+from support.runs import FTCTL, Run, Runs, patched, python, wait_for
 
 AUTO = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True, idle=1800.0)
 STARTED = GivenNotices(started=True)
-SOON = """
-import sys
-sys.path[:0] = [{paths}]
-import ftrun.core.machine.notices as notices
-notices.UNWATCHED = 0.6
-from ftrun.cli.run import main
-main()
-"""
-# The same program, which warns after less than a second.
-PROGRAM = (sys.executable, "-c", SOON.format(paths=", ".join(repr(str(HOUSE / p)) for p in ("supervisor", "hooks"))))
+# ftrun, which warns after less than a second.
+PROGRAM = patched("import ftrun.core.machine.notices as notices\nnotices.UNWATCHED = 0.6")
 ONCE_FAILING = 'if [ "$MA_PROC_START_CNT" = 1 ]; then exit 3; fi'
 
 
@@ -186,7 +177,7 @@ def test_command_line_as_one_argument_gets_a_hint(runs: Runs) -> None:
 
 
 def test_ftctl_without_a_verb_shows_its_help() -> None:
-    done = subprocess.run([sys.executable, str(HOUSE / "bin" / "ftctl")], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(FTCTL, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: ftctl VERB ...\n")
     assert "\\n" not in done.stderr

@@ -14,9 +14,8 @@ import pytest
 import zmq
 
 from ftrun.messages import operator
-from support.runs import HOUSE, PID1, Run, Runs, alive, children, need_pid1, python, wait_for
+from support.runs import FTCTL, HOUSE, PID1, Run, Runs, alive, children, need_pid1, python, wait_for
 
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 TRAIN = "import time\nfor step in range(10**6):\n ft.beat(step); time.sleep(0.01)"
 SILENT = "import time\nft.beat(1)\ntime.sleep(3600)"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from support.group_runs import Group
-from support.hosts import PORT, Hosts, children, is_messenger
+from support.hosts import PORT, Hosts
 from support.runs import end_process, wait_for
 
 Make = Callable[[int], Hosts]
@@ -103,8 +103,8 @@ def test_a_replacement_never_trains_beside_the_member_that_it_replaces(hosts: Ma
         one.until("problem")
 
     def is_replaced() -> bool:
-        for pid in filter(is_messenger, children(first.pid)):
-            end_process(pid)
+        if messenger := first.helper("messenger"):
+            end_process(messenger)
         return any(record["why"] == "member 1 (host-2) is back" for record in zero.named("group"))
 
     wait_for(is_replaced, "a replacement")

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from support.runs import DEADLINE, FTRUN, HOUSE, Run, carrying, wait_for
+from support.runs import DEADLINE, FTRUN, HOUSE, Run, carrying, children, end_process, status, wait_for
 
 PORT = 29470
 PATHS = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps `ip` there, also for those who have no such PATH
@@ -71,19 +71,12 @@ class Network:
 
 
 class Proxy:
-    """A TCP proxy on the bridge: who speaks with rank 0 through it meets what it is told to do."""
+    """A TCP proxy on the bridge, which delays, stalls or cuts the connections to rank 0."""
 
     def __init__(self, network: Network, mark: Mapping[str, str], listen: str, target: str) -> None:
         self.address = listen
         self.process = subprocess.Popen(
-            [
-                *ONE_LIFE,
-                *network.enter,
-                sys.executable,
-                str(HOUSE / "tests" / "support" / "tcp_proxy.py"),
-                listen,
-                target,
-            ],
+            [*ONE_LIFE, *network.enter, sys.executable, str(HOUSE / "tests/support/tcp_proxy.py"), listen, target],
             env={"PATH": PATHS, **mark},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -98,15 +91,15 @@ class Proxy:
         self._say(f"delay {seconds}")
 
     def stall(self) -> None:
-        """Connections stay, and are made, and carry nothing."""
+        """Existing and new connections carry no data."""
         self._say("stall")
 
     def flow(self) -> None:
-        """The end of a stall: what was kept goes on its way."""
+        """The end of a stall; the stored data is forwarded."""
         self._say("flow")
 
     def cut(self) -> None:
-        """All connections there are; new ones may be made."""
+        """Close all connections; new ones are possible."""
         self._say("cut")
 
     def connections(self) -> int:
@@ -134,7 +127,7 @@ class Proxy:
 
 
 class Host:
-    """A machine, its address, and the link to the others."""
+    """A host, its address, and the link to the others."""
 
     def __init__(self, number: int, network: Network, switch: Network) -> None:
         self.number, self.name, self.address = number, f"host-{number}", f"10.77.0.{number + 1}"
@@ -146,14 +139,14 @@ class Host:
         network.ip("link set lo up", f"addr add {self.address}/24 dev eth0", "link set eth0 up")
 
     def cut(self, silent: bool = False) -> None:
-        """No packet goes or comes.  `silent`: it also has no way to see that; else its own link is down."""
+        """No packet passes.  Its own link is down, unless `silent`: then it cannot detect that."""
         if silent:
             self._switch.ip(f"link set {self._port} nomaster")
         else:
             self.network.ip("link set eth0 down")
 
     def narrow(self, size: int) -> None:
-        """No packet of more than `size` bytes comes in any more, and nobody is told."""
+        """Silently drop incoming packets of more than `size` bytes."""
         self._switch.ip(f"link set {self._port} mtu {size}")
 
     def restore(self) -> None:
@@ -185,26 +178,23 @@ class Container(Run):
 
         def look() -> int:
             within = self.named("spawned")[-1]["pid"]
-            return next((pid for pid in children(self.pid) if inner(pid) == within), 0)
+            inner = {pid: status(pid).get("NSpid", "").split()[-1:] for pid in children(self.pid)}
+            return next((pid for pid, number in inner.items() if number == [str(within)]), 0)
 
         return int(wait_for(look, "the command of this container"))
 
     @property
     def messenger(self) -> int:
-        """The helper that speaks with the others, as seen from here."""
-
-        def look() -> int:
-            return next((pid for pid in children(self.pid) if is_messenger(pid)), 0)
-
-        return int(wait_for(look, "the messenger"))
+        """The pid of the messenger, as seen from here."""
+        return int(wait_for(lambda: self.helper("messenger"), "the messenger"))
 
     def ask(self, number: int) -> None:
-        """A signal to ftrun itself, not before it is there to see it."""
+        """Send ftrun a signal once its helpers run."""
         wait_for(lambda: self.messenger, "its helpers")
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """As a machine that fails: the container is gone at once, and all in it."""
+        """Kill the container with all of its processes, as the failure of its host does."""
         os.kill(self.pid, signal.SIGKILL)
         self.process.wait(DEADLINE)
 
@@ -267,7 +257,7 @@ class Hosts:
         return f"{self.hosts[0].address}:{PORT}"
 
     def proxy(self, port: int = PORT, target: str = "") -> Proxy:
-        """Before rank 0's endpoint, or another target; its `address` is what the others are to be told."""
+        """For rank 0's endpoint, or another target; the others use its `address`."""
         listen = f"10.77.0.254:{port}"
         self._proxies.append(Proxy(self._switch, self._mark, listen, target or self.endpoint))
         return self._proxies[-1]
@@ -312,14 +302,14 @@ class Hosts:
 
     @property
     def last(self) -> list[Container]:
-        """Of each rank the newest."""
+        """The newest of each rank."""
         return list({container.rank: container for container in self.started}.values())
 
     def log(self) -> str:
         return "\n\n".join(container.log() for container in self.started)
 
     def close(self) -> None:
-        """End all of it, by pid; nothing is left."""
+        """End all processes, by pid."""
         for container in self.started:
             container.process.kill()  # and with it, its PID 1
             container.process.wait(DEADLINE)
@@ -330,10 +320,7 @@ class Hosts:
         def none_left() -> bool:
             left = set(carrying(self.marker)) - holders
             for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
+                end_process(pid)
             return not left
 
         wait_for(none_left, "the end of all containers")
@@ -341,32 +328,9 @@ class Hosts:
             network.close()
 
 
-def children(pid: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def inner(pid: int) -> int:
-    """Its number in its own PID namespace."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return int(next(line for line in text.splitlines() if line.startswith("NSpid:")).split()[-1])
-
-
-def is_messenger(pid: int) -> bool:
-    try:
-        return b"messenger" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
 @cache
 def refusal() -> str:
-    """Why there can be no hosts here; empty where there can."""
+    """Why network namespaces are not possible here; empty where they are."""
     for program in ("ip", "unshare", "nsenter", "setpriv"):
         if not shutil.which(program, path=PATHS):
             return f"there is no `{program}` here"
@@ -380,7 +344,7 @@ def refusal() -> str:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Callable[[int], Hosts]]:
-    """Makes hosts for one test; none stays."""
+    """Makes hosts for one test."""
     if why := refusal():
         pytest.skip(f"no hosts in network namespaces: {why}")
     made: list[Hosts] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,21 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftrun.workload.kinds import FAILURES, HEALTHY, KINDS, Kind
-from support.runs import FTHANG, HOUSE, Run, Runs, wait_for
+from support.runs import FTHANG, HOUSE, Run, Runs, patched, wait_for
 
 PAGE = HOUSE / "docs" / "hang-matrix.md"
 FLOOR, IDLE, START, LONG = 3, 4, 30, 8  # s: the shortest learned, the idle, the start timeout, the healthy kinds
 PATIENCE = 3 * IDLE  # s, for a hang that is not expected to be found
 AT_ONCE = 2
 ARGUMENTS = {"crash": "7", "signal": "SEGV", "orphans": "3"} | {k.name: f"{LONG}s" for k in HEALTHY if " " in k.usage}
-FTRUN = f"""
-import sys
-sys.path[:0] = [{str(HOUSE / "supervisor")!r}, {str(HOUSE / "hooks")!r}]
-import ftrun.core.rules.adaptive_timeout as adaptive_timeout
-adaptive_timeout.FLOOR = {FLOOR}.0
-from ftrun.cli.run import main
-main()
-"""
+FTRUN = patched(f"import ftrun.core.rules.adaptive_timeout as adaptive_timeout; adaptive_timeout.FLOOR = {FLOOR}.0")
 OPTIONS = f"--idle-timeout {IDLE}s --restart-on hang,fault,failure --backoff 100ms --grace 1s".split()
 TRAINING = ["--after", "125", "--steps", "160", "--step-time", "5ms", "--checkpoint-every", "25"]
 
@@ -95,7 +87,7 @@ def run_cell(cell: Cell, folder: Path) -> Result:
     words = [*OPTIONS, *cell.mode.ftrun, *FTHANG, cell.kind]
     words += [ARGUMENTS[cell.kind]] if cell.kind in ARGUMENTS else []
     try:
-        run = runs.start(*words, *TRAINING, *cell.mode.fthang, program=(sys.executable, "-c", FTRUN))
+        run = runs.start(*words, *TRAINING, *cell.mode.fthang, program=FTRUN)
         begun = _begun(run, cell)
         if cell in UNDETECTED:
             until = time.monotonic() + PATIENCE

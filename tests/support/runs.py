@@ -20,6 +20,7 @@ import pytest
 
 HOUSE = Path(__file__).resolve().parents[2]
 FTRUN = (sys.executable, str(HOUSE / "bin" / "ftrun"))
+FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 FTHANG = (sys.executable, str(HOUSE / "bin" / "fthang"))
 TREE = (sys.executable, str(HOUSE / "tests" / "support" / "trees.py"))
 DEADLINE = 90.0  # s; never waited for in full unless something is broken
@@ -51,8 +52,8 @@ def wait_for(condition: Callable[[], Any], what: str = "the condition", timeout:
 
 
 def without_start_line(stderr: str) -> str:
-    """Less the line that ftrun writes once the command is executed (core/machine/notices.py), as text or as JSON: the
-    first one, or the first of each phase."""
+    """Without the line that ftrun writes when it has executed the command (core/machine/notices.py), as text or as
+    JSON: the first one, or the first of each phase."""
     seen: set[str] = set()
 
     def first(line: re.Match[str]) -> str:
@@ -70,7 +71,7 @@ def number_in(path: Path) -> int:
 
 
 def permitted(*words: str) -> bool:
-    """Whether this machine lets us do that."""
+    """Whether this machine permits that."""
     try:
         return subprocess.run([*words, "true"], capture_output=True, timeout=60).returncode == 0
     except OSError:
@@ -91,6 +92,13 @@ def python(code: str, *words: str) -> list[str]:
     """A small program in Python, with the hooks as `ft`."""
     head = f"import sys; sys.path.insert(0, {str(HOUSE / 'hooks')!r}); import ftrun_hooks as ft\n"
     return [sys.executable, "-c", head + code, *words]
+
+
+def patched(statements: str) -> tuple[str, ...]:
+    """ftrun as a program that first executes these statements, which change one of its modules."""
+    paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
+    code = f"import sys\nsys.path[:0] = {paths}\n{statements}\nfrom ftrun.cli.run import main\nmain()\n"
+    return sys.executable, "-c", code
 
 
 def state_of(pid: int) -> str:
@@ -235,8 +243,15 @@ class Run:
         return f"code {self.process.poll()}\n{self.stderr}\n{self.stdout[-800:]}\n{self.order}"
 
 
+def stop_inside(run: Run) -> None:
+    """End the ftrun in the namespace of `PID1` with SIGTERM; killing the `unshare` around it would kill ftrun."""
+    (pid,) = children(run.pid)
+    os.kill(pid, signal.SIGTERM)
+    run.wait()
+
+
 class Runs:
-    """Starts ftrun in a folder of its own; `end` leaves nothing of it on the machine, and tells what was left."""
+    """Starts ftrun in a folder of its own; `end` ends all of its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,6 +1,9 @@
-"""Options and errors that the verbs of `ftctl` share."""
+"""What the verbs of `ftctl` share: options, errors, and output to any terminal, file or pipe."""
 
-from collections.abc import Callable
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -30,4 +33,32 @@ def missing_package(package: str, extra: str, verb: str) -> Callable[[ImportErro
     return lambda error: UserError(f"{verb} needs {package} ({error.name} is missing): pip install 'ftrun[{extra}]'")
 
 
-Command = Callable[..., Any]
+def width() -> int:
+    """The width of the terminal, 40 to 80."""
+    try:
+        return max(40, min(80, os.get_terminal_size(1).columns or 80))
+    except OSError:
+        return 80
+
+
+def show(lines: Iterable[str]) -> None:
+    """Characters that the terminal cannot show are escaped.  If the reader closes the pipe, exit with 0."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        for line in lines:
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # click would exit with 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
+        sys.exit(0)
+
+
+def show_json(value: Any) -> None:
+    show([json.dumps(value)])
+
+
+def bold(text: str) -> str:
+    """Bold on a terminal that supports it, unless NO_COLOR is set."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    return text if plain else f"\033[1m{text}\033[0m"

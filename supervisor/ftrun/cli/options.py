@@ -8,12 +8,12 @@ from click.shell_completion import CompletionItem
 
 from ftrun import __version__
 from ftrun.config import option_table
+from ftrun.config.parsers import CAUSES, UNITS
 from ftrun.core.rules import exit_codes
 
 NOTES = """Each option is also read from the environment, as FTRUN_<NAME>. Durations: 500ms, 90s, 10m, 1h, 1d; "off"
 disables."""
 FILES: Final = {"FILE": "file", "PATH": "file", "GLOB": "file", "COMMAND": "file", "DIR": "dir"}
-UNITS: Final = ("ms", "s", "m", "h", "d")
 USUAL: Final = ("auto", "off", "10s", "1m", "5m", "30m", "1h")
 
 
@@ -67,7 +67,7 @@ def _values(option: option_table.Option, ctx: click.Context, param: click.Parame
         return [CompletionItem(text, type=FILES[option.metavar])]
     if option.metavar == "LIST":
         before, _, last = text.rpartition(",")
-        causes = [word for word in ("hang", "fault", "failure", *([] if before else ["none"])) if word.startswith(last)]
+        causes = [word for word in (*CAUSES, *([] if before else ["none"])) if word.startswith(last)]
         return [CompletionItem(f"{before},{word}" if before else word) for word in causes]
     if text.isdecimal() and "DUR" in option.metavar:
         return [CompletionItem(text + unit) for unit in UNITS]

@@ -56,11 +56,9 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
     requested = size == given["size"] or given["rank"] is not None or not (given["endpoint"] or ":").startswith(":")
     if size is not None and size <= 1:
         return None, ""
-    secret: str | None = given["secret-file"]
+    secret: str | None = given["secret-file"] or (SECRET if size is not None and os.path.lexists(SECRET) else None)
     if secret:
         read_secret(secret)
-    elif size is not None and os.path.lexists(SECRET):
-        secret = SECRET
     if size is None:
         if requested:
             raise ConfigError("--group-size: the number of members is not known; give --group-size N")
@@ -78,10 +76,11 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
             raise ConfigError(f"--group-rank: {rank}{origin} is out of range; the ranks are 0 to {size - 1}")
         if endpoint is None:
             raise ConfigError("--group-endpoint: the address of rank 0 is not known; give --group-endpoint HOST:PORT")
-        _check(endpoint)
-        if secret:
-            read_secret(secret)
-        elif not is_loopback(endpoint):
+        try:
+            checked(endpoint)
+        except ValueError as error:
+            raise ConfigError(f"--group-endpoint: {error}") from None
+        if not secret and not is_loopback(endpoint):
             raise ConfigError(f"--group-secret-file: a secret is needed, because {endpoint} is not on loopback")
     except ConfigError as error:
         if requested or secret:
@@ -132,10 +131,3 @@ def _endpoint(given: str | None, host: str | None) -> str | None:
         return None
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{host}{given or f':{PORT}'}"
-
-
-def _check(endpoint: str) -> None:
-    try:
-        checked(endpoint)
-    except ValueError as error:
-        raise ConfigError(f"--group-endpoint: {error}") from None

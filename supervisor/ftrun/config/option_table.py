@@ -291,22 +291,24 @@ def _check_table(file: str) -> None:
     """ConfigError if the fault table of the site has any error.  The helpers that need the table read it again."""
     from ftrun.core.rules import fault_codes
 
+    content = _content("fault-table", file)
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            fault_codes.parse(stream.read(1 << 20).decode())
-    except OSError as error:
-        raise ConfigError(f"--fault-table {file}: {error.strerror}") from None
+        fault_codes.parse(content.decode())
     except ValueError as error:
         raise ConfigError(f"--fault-table {file}: {error}") from None
 
 
 def read_annotations(file: str) -> annotations.Annotations:
+    return annotations.read(file, _content("annotations", file).decode("utf-8", "replace"))
+
+
+def _content(option: str, file: str) -> bytes:
+    """At most 1 MiB of the file.  Opening a FIFO does not wait for its writer."""
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for its writer.
         with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
-            return annotations.read(file, (stream.read(1 << 20) or b"").decode("utf-8", "replace"))
+            return stream.read(1 << 20) or b""
     except OSError as error:
-        raise ConfigError(f"--annotations {file}: {error.strerror}") from None
+        raise ConfigError(f"--{option} {file}: {error.strerror}") from None
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -4,17 +4,16 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-HOUR: Final = 3600.0
-UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": HOUR, "d": 24 * HOUR}
+UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 CAUSES: Final = ("hang", "fault", "failure")
 
 
 def duration(text: str) -> float:
     """`500ms`, `90s`, `10m`, `1h`, `1d` as seconds."""
-    for unit in ("ms", "s", "m", "h", "d"):
+    for unit, factor in UNITS.items():
         number = text.removesuffix(unit)
         if number != text and number.replace(".", "", 1).isdecimal() and number.isascii():
-            seconds = float(number) * UNITS[unit]
+            seconds = float(number) * factor
             if not 0 < seconds < 3660 * UNITS["d"]:
                 raise ValueError(f"{text!r} is out of range; a duration is above zero (`off` disables)")
             return seconds

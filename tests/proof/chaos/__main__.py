@@ -1,4 +1,4 @@
-"""Many short jobs, each made of a seed and an index and struck by faults: `bin/prove chaos`."""
+"""Many short jobs with faults, each derived from a seed and an index: `bin/prove chaos`."""
 
 import argparse
 import queue
@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proof.chaos.check import check
-from proof.chaos.plan import Job, job
+from proof.chaos.plan import Job, Outcome, job
 from proof.chaos.play import Stopped, play
-from proof.chaos.seen import Seen
 from proof.chaos.world import refusal
 from support import measured
 
@@ -50,7 +49,7 @@ class Result(NamedTuple):
     """`seen` None: the harness itself failed, as `wrong` says."""
 
     job: Job
-    seen: Seen | None
+    outcome: Outcome | None
     wrong: list[str]
 
 
@@ -81,7 +80,7 @@ class Chaos:
                 continue
             self.results.append(result)
             if result.wrong:
-                print(told(result, self.folder), flush=True)
+                print(report(result, self.folder), flush=True)
         return self.results
 
     def _work(self, done: "queue.SimpleQueue[Result | None]") -> None:
@@ -100,8 +99,8 @@ def one(made: Job, folder: Path, stop: threading.Event) -> Result | None:
     """One job; None if it was stopped."""
     mine = folder / f"{made.seed}-{made.number}"
     try:
-        seen = play(made, mine, stop)
-        wrong = check(seen)
+        outcome = play(made, mine, stop)
+        wrong = check(outcome)
     except Stopped:
         shutil.rmtree(mine, ignore_errors=True)
         return None
@@ -109,23 +108,23 @@ def one(made: Job, folder: Path, stop: threading.Event) -> Result | None:
         return Result(made, None, [f"the harness failed: {traceback.format_exc()}"])
     if not wrong:
         shutil.rmtree(mine, ignore_errors=True)
-    return Result(made, seen, wrong)
+    return Result(made, outcome, wrong)
 
 
-def told(result: Result, folder: Path) -> str:
-    """Everything that helps to find out why."""
-    made, seen = result.job, result.seen
-    lines = [f"--- {made.name} {'failed' if result.wrong else 'is well'}", *(f"  {wrong}" for wrong in result.wrong)]
+def report(result: Result, folder: Path) -> str:
+    """A description of the job and its failure."""
+    made, outcome = result.job, result.outcome
+    lines = [f"--- {made.name} {'failed' if result.wrong else 'passed'}", *(f"  {wrong}" for wrong in result.wrong)]
     lines += [f"  {made.mode}, {made.place}, {made.training}", f"  {' '.join(f'--{n} {t}' for n, t in made.options)}"]
     lines += [f"  planned: {fault}" for fault in made.faults]
-    if seen is not None:
-        lines += [f"  struck {s.at:.3f} in life {s.life}, start {s.attempt}: {s.fault}" for s in seen.struck]
-        for number, life in enumerate(seen.lives):
-            lines.append(f"  ftrun {number}: code {life.code}{', killed by us' if life.killed else ''}")
-            for record in life.records[-TAIL:]:
+    if outcome is not None:
+        lines += [f"  struck {s.at:.3f} in life {s.run}, start {s.attempt}: {s.fault}" for s in outcome.injected]
+        for number, run in enumerate(outcome.runs):
+            lines.append(f"  ftrun {number}: code {run.code}{', killed by us' if run.killed else ''}")
+            for record in run.records[-TAIL:]:
                 fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
                 lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
-            lines += [f"    | {line}" for line in life.stderr.splitlines()[-12:]]
+            lines += [f"    | {line}" for line in run.stderr.splitlines()[-12:]]
     lines.append(f"  folder: {folder / f'{made.seed}-{made.number}'}; again: bin/prove chaos --job {made.name}")
     return "\n".join(lines)
 
@@ -134,23 +133,23 @@ def counts(results: Sequence[Result]) -> tuple[Counter[str], Counter[str]]:
     """How many faults were injected, and how many of those were in a job that failed, by kind."""
     injected, lost = Counter[str](), Counter[str]()
     for result in results:
-        if result.seen is None:
+        if result.outcome is None:
             continue
-        kinds = Counter(s.fault.kind for s in result.seen.struck)
-        kinds.update(f"training {r['does']}" for r in result.seen.attempts if "does" in r)
-        kinds["start with another uptime"] += (len(result.seen.lives) - 1) * (result.job.place == "other uptime")
+        kinds = Counter(s.fault.kind for s in result.outcome.injected)
+        kinds.update(f"training {r['does']}" for r in result.outcome.attempts if "does" in r)
+        kinds["start with another uptime"] += (len(result.outcome.runs) - 1) * (result.job.place == "other uptime")
         injected += kinds
         lost += kinds if result.wrong else Counter()
     return injected, lost
 
 
 def page(results: Sequence[Result], seed: int, took: float) -> measured.Measured:
-    """What is published."""
+    """The published section."""
     injected, lost = counts(results)
-    seen = [result.seen for result in results if result.seen is not None]
-    starts = sum(len([r for r in one.attempts if "resumed" in r]) for one in seen)
-    lives = sum(len(one.lives) for one in seen)
-    median = statistics.median(one.seconds for one in seen)
+    outcome = [result.outcome for result in results if result.outcome is not None]
+    starts = sum(len([r for r in one.attempts if "resumed" in r]) for one in outcome)
+    runs = sum(len(one.runs) for one in outcome)
+    median = statistics.median(one.seconds for one in outcome)
     rows = [(kind, f"{injected[kind]:,}", f"{lost[kind]:,}") for kind in sorted(injected)]
     return measured.Measured(
         name="10-chaos",
@@ -160,7 +159,7 @@ def page(results: Sequence[Result], seed: int, took: float) -> measured.Measured
             f"{len(results):,} short jobs, {injected.total():,} faults, {lost.total():,} lost: in {took / 60:.0f} "
             f"minutes, from seed {seed}. A job is a small training under ftrun, as PID 1 of a PID namespace or as a "
             "subreaper, with options, children and faults that are drawn by its seed and index; "
-            f"{median:.1f} s is the median. There were {lives:,} ftruns and {starts:,} starts of the command.",
+            f"{median:.1f} s is the median. There were {runs:,} ftruns and {starts:,} starts of the command.",
             "After each job: no process and no beat folder is left; each ftrun has exited once, with the code of its "
             "verdict; the records are whole, in order, and know an end of each start; the command has seen each count "
             "once; no start resumed below a checkpoint on record; nothing ended a start but what had been done to it; "
@@ -195,7 +194,7 @@ def main() -> int:
     if given.job:
         result = one(job(*map(int, given.job.split(":"))), folder, threading.Event())
         assert result is not None
-        print(told(result, folder))
+        print(report(result, folder))
         return _close(folder, [result])
     print(f"seed {given.seed}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -5,7 +5,6 @@ import resource
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,11 @@ from typing import NamedTuple
 
 from proof.chaos.plan import Fault
 from proof.chaos.world import Undo, World, _signal
-from support.runs import HOUSE, state_of
-
-FTCTL = HOUSE / "bin" / "ftctl"
+from support.runs import FTCTL, state_of
 
 
 class Missed(Exception):
-    """There is nobody to strike: the fault does not happen, and does not count."""
+    """There is no target: the fault does not happen, and does not count."""
 
 
 class Scene(NamedTuple):
@@ -30,8 +27,8 @@ class Scene(NamedTuple):
     asked: list["subprocess.Popen[bytes]"]
 
 
-def strike(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    """Do it.  Gives the pid that was struck, and what undoes it; Missed if nobody is there."""
+def inject(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    """Inject it.  Returns the pid of the target, and what undoes it; Missed if there is no target."""
     return KINDS[fault.kind](fault, scene)
 
 
@@ -101,17 +98,17 @@ def _passed_on(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 
 
 def _order(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    """A pause is followed by the word that it is over."""
+    """A pause is followed by a resume."""
     run_dir = scene.world.run_dir
     if not (run_dir / "ftctl.sock").exists():
         raise Missed
 
     def give(verb: str) -> "subprocess.Popen[bytes]":
-        words = [sys.executable, str(FTCTL), verb, "--run-dir", str(run_dir)]
+        words = [*FTCTL, verb, "--run-dir", str(run_dir)]
         null = subprocess.DEVNULL
-        told = subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)
-        scene.asked.append(told)
-        return told
+        process = subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        scene.asked.append(process)
+        return process
 
     def resume() -> None:
         wait_orders([given])  # two that are under way may come in any order
@@ -194,12 +191,12 @@ KINDS: dict[str, Callable[[Fault, Scene], tuple[int, Undo | None]]] = {
 
 
 def wait_orders(asked: list["subprocess.Popen[bytes]"], seconds: float = 20.0) -> list[int]:
-    """How ftctl ended, each; one that does not is killed."""
+    """The exit codes of ftctl; one that does not end is killed."""
     until = time.monotonic() + seconds
-    for told in asked:
+    for process in asked:
         try:
-            told.wait(max(0.0, until - time.monotonic()))
+            process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            told.kill()
-            told.wait()
-    return [told.returncode for told in asked]
+            process.kill()
+            process.wait()
+    return [process.returncode for process in asked]

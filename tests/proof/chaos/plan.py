@@ -1,15 +1,19 @@
-"""What one job is, made wholly from a seed and an index: the same two give the same job, on any machine."""
+"""What one job is, and what is known of it when it is over: plain values.
+
+A job is made from a seed and an index alone: the same two give the same job, on any machine.
+"""
 
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 Mode = Literal["pid1", "subreaper"]
+Record = dict[str, Any]
 
 
 class Fault(NamedTuple):
-    """`kind` is one of `faults.KINDS`.  It strikes `after` s after the next record named `on` (none: after the fault
-    before it) and, where it is one that ends, is undone `lasting` s later.  `what` says more: a signal, who, which."""
+    """`kind` is one of `faults.KINDS`.  It is injected `after` s after the next record named `on` (none: after the
+    fault before it) and, if it is one that ends, undone `lasting` s later.  `what`: its signal, target or value."""
 
     kind: str
     on: str
@@ -19,8 +23,8 @@ class Fault(NamedTuple):
 
 
 class Training(NamedTuple):
-    """`troubles`: what it does by itself, by start: (kind, steps after the one it resumed at).  `term`: what it makes
-    of SIGTERM.  `reports`: it tells its checkpoints by the hooks; else they are watched for."""
+    """`troubles`: its own failures, as (start, kind, steps after the one it resumed at).  `term`: its reaction to
+    SIGTERM.  `reports`: it reports its checkpoints by the hooks; else ftrun watches the files."""
 
     steps: int
     pace: float
@@ -33,7 +37,7 @@ class Training(NamedTuple):
 
 
 class Job(NamedTuple):
-    """`place`: what its surroundings are made for: one of `PLACES`.  `hang`: the limit, in s."""
+    """`place`: its environment, one of `PLACES`.  `hang`: the timeout, in s."""
 
     seed: int
     number: int
@@ -48,6 +52,53 @@ class Job(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.seed}:{self.number}"
+
+
+class Injected(NamedTuple):
+    """A fault that was injected: from `at` to `until` by the clock of the ftrun number `run`, during the start
+    `attempt` (0: none yet).  `pid` is that of its target, as seen from outside."""
+
+    fault: Fault
+    at: float
+    run: int
+    attempt: int
+    pid: int = 0
+    until: float = 0.0
+
+
+class Run(NamedTuple):
+    """One ftrun.  `code`: as in a shell; None: it did not end in time.  `killed`: by the chaos.  `state`: the
+    state.json at its start; `late`: for how long, in s, the harness itself was not awake."""
+
+    records: tuple[Record, ...]
+    code: int | None
+    killed: bool = False
+    state: bytes | None = None
+    stderr: str = ""
+    late: float = 0.0
+
+    @property
+    def refused(self) -> bool:
+        """It started nothing, or could not be started itself (1)."""
+        return self.code in (1, 2, 125) and not self.records
+
+
+class Outcome(NamedTuple):
+    """`attempts`: what the training recorded; `left`: processes; `beats`: beat folders; `verdict`: the termination
+    message; `orders`: exit codes of ftctl; `copied`: a run dir on a slow disk equals the local one; `unread`: lines of
+    the records that are invalid."""
+
+    job: Job
+    runs: tuple[Run, ...]
+    injected: tuple[Injected, ...] = ()
+    attempts: tuple[Record, ...] = ()
+    left: tuple[str, ...] = ()
+    beats: tuple[str, ...] = ()
+    verdict: Record | None = None
+    orders: tuple[int, ...] = ()
+    copied: bool = True
+    unread: int = 0
+    seconds: float = 0.0
 
 
 CHILDREN = ("plain", "daemon", "session", "stopped", "deaf")

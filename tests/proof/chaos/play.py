@@ -1,4 +1,4 @@
-"""One job from its start to its end: the faults of its plan, in their order, and what was seen."""
+"""Run one job with the faults of its plan, in their order, and return its outcome."""
 
 import json
 import subprocess
@@ -8,20 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proof.chaos.faults import Missed, Scene, strike, wait_orders
-from proof.chaos.plan import Fault, Job
-from proof.chaos.seen import Life, Record, Seen, Struck
+from proof.chaos.faults import Missed, Scene, inject, wait_orders
+from proof.chaos.plan import Fault, Injected, Job, Outcome, Record, Run
 from proof.chaos.world import World, world
 
 LOOK = 0.004  # s
 AGAIN = 0.03  # s
-PATIENCE = 2.5  # s that a fault waits for its record, then it strikes anyway; and for whoever it is to strike
+PATIENCE = 2.5  # s that a fault waits for its record, after which it is injected anyway; and for its target
 DEADLINE = 150.0  # s for a job; most take five
-LIVES = 5
+RUNS = 5
 
 
 class Stopped(Exception):
-    """We were asked to end."""
+    """The program was asked to end."""
 
 
 class Undo(NamedTuple):
@@ -31,7 +30,7 @@ class Undo(NamedTuple):
 
 
 class Tail:
-    """The records, as they come."""
+    """Reads the records while they are written."""
 
     def __init__(self, made: World) -> None:
         self._world, self.records, self.unread = made, list[Record](), 0
@@ -64,8 +63,8 @@ class Player:
     def __init__(self, job: Job, made: World, stop: threading.Event) -> None:
         self.job, self.world, self._stop = job, made, stop
         self.tail = Tail(made)
-        self.lives: list[Life] = []
-        self.struck: list[Struck] = []
+        self.runs: list[Run] = []
+        self.injected: list[Injected] = []
         self.asked: list[subprocess.Popen[bytes]] = []
         self._undo: list[Undo] = []
         self._queue = list(job.faults)
@@ -76,19 +75,19 @@ class Player:
 
     def play(self) -> None:
         until = time.monotonic() + DEADLINE
-        while len(self.lives) < LIVES:
-            life = self._live(until)
-            self.lives.append(life)
-            if life.refused:
+        while len(self.runs) < RUNS:
+            run = self._run(until)
+            self.runs.append(run)
+            if run.refused:
                 self.finish()  # an outer scheduler would try again later
-            elif life.code is None or not life.killed:
+            elif run.code is None or not run.killed:
                 return
 
-    def _live(self, until: float) -> Life:
+    def _run(self, until: float) -> Run:
         """One ftrun to its end."""
         state = _read(self.world.run_dir / "state.json")
         self.tail.read()
-        first, late, number = len(self.tail.records), 0.0, len(self.lives)
+        first, late, number = len(self.tail.records), 0.0, len(self.runs)
         process = self.world.start()
         self._now = time.monotonic()
         while True:
@@ -100,20 +99,15 @@ class Player:
                 break
             self.tail.read()
             self._undo_due(now)
-            self._strike_due(now, number, first)
+            self._inject_due(now, number, first)
             time.sleep(LOOK)
-        code = _status(process.returncode, (self.world.folder / f"said-{number}").read_text(errors="replace"))
-        if code is None:
-            return self._life(first, None, False, state, number, late)
-        killed = any(s.fault.kind == "ftrun killed" and s.life == number for s in self.struck)
-        return self._life(first, code, killed and code == 137, state, number, late)
-
-    def _life(self, first: int, code: int | None, killed: bool, state: bytes | None, number: int, late: float) -> Life:
+        output = (self.world.folder / f"output-{number}").read_text(errors="replace")
+        code = _status(process.returncode, output)
+        killed = code == 137 and any(s.fault.kind == "ftrun killed" and s.run == number for s in self.injected)
         self.tail.read()
-        said = (self.world.folder / f"said-{number}").read_text(errors="replace")
-        return Life(tuple(self.tail.records[first:]), code, killed, state, said, late)
+        return Run(tuple(self.tail.records[first:]), code, killed, state, output, late)
 
-    def _strike_due(self, now: float, number: int, first: int) -> None:
+    def _inject_due(self, now: float, number: int, first: int) -> None:
         if not self._queue:
             return
         fault = self._queue[0]
@@ -124,7 +118,7 @@ class Player:
             self._due = (now if fault.on else self._since) + fault.after
         if now < max(self._due, self._again) or len(self.tail.records) <= first:
             return
-        done = self._strike(fault)
+        done = self._inject(fault)
         if done is None and now < self._due + PATIENCE:
             self._again = now + AGAIN
             return
@@ -135,14 +129,14 @@ class Player:
         pid, undo = done
         ahead = self.world.uptime(number)
         attempt = next((r["attempt"] for r in reversed(self.tail.records) if "attempt" in r), 0)
-        self.struck.append(Struck(fault, now + ahead, number, attempt, pid))
+        self.injected.append(Injected(fault, now + ahead, number, attempt, pid))
         if undo is not None:
-            self._undo.append(Undo(now + fault.lasting, len(self.struck) - 1, undo))
+            self._undo.append(Undo(now + fault.lasting, len(self.injected) - 1, undo))
 
-    def _strike(self, fault: Fault) -> tuple[int, Callable[[], object] | None] | None:
-        """None: nobody is there to be struck."""
+    def _inject(self, fault: Fault) -> tuple[int, Callable[[], object] | None] | None:
+        """None: its target does not exist."""
         try:
-            return strike(fault, Scene(self.world, self._command(), self.asked))
+            return inject(fault, Scene(self.world, self._command(), self.asked))
         except Missed:
             return None
 
@@ -159,15 +153,15 @@ class Player:
         for undo in [undo for undo in self._undo if all_of_them or undo.at <= now]:
             self._undo.remove(undo)
             undo.call()
-            ahead = self.world.uptime(len(self.lives))
-            self.struck[undo.which] = self.struck[undo.which]._replace(until=now + ahead)
+            ahead = self.world.uptime(len(self.runs))
+            self.injected[undo.which] = self.injected[undo.which]._replace(until=now + ahead)
 
     def finish(self) -> None:
-        """Whatever still lasts is undone."""
+        """Undo all faults that still last."""
         self._undo_due(time.monotonic(), True)
 
 
-def play(job: Job, folder: Path, stop: threading.Event) -> Seen:
+def play(job: Job, folder: Path, stop: threading.Event) -> Outcome:
     """Run it; raises Stopped if `stop` was set meanwhile."""
     began = time.monotonic()
     with world(job, folder) as made:
@@ -177,13 +171,13 @@ def play(job: Job, folder: Path, stop: threading.Event) -> Seen:
         finally:
             player.finish()
             orders = wait_orders(player.asked)
-        ended = all(life.code is not None for life in player.lives)
+        ended = all(run.code is not None for run in player.runs)
         left = made.left() if ended else []
         copied = not ended or made.copied()
-        seen = Seen(
+        outcome = Outcome(
             job,
-            tuple(player.lives),
-            tuple(player.struck),
+            tuple(player.runs),
+            tuple(player.injected),
             tuple(_lines(folder / "attempts")),
             tuple(left),
             tuple(made.beat_folders()),
@@ -195,18 +189,18 @@ def play(job: Job, folder: Path, stop: threading.Event) -> Seen:
         )
         if not ended:
             _keep(made, folder)
-        return seen
+        return outcome
 
 
-def _status(code: int | None, said: str) -> int | None:
-    """As a shell has it.  An `unshare` whose child was killed wants to die of the same, and fails in that."""
-    if code == 1 and said.endswith("unshare: sigprocmask unblock failed: Invalid argument\n"):
+def _status(code: int | None, output: str) -> int | None:
+    """As in a shell.  An `unshare` whose child was killed fails to end itself by the same signal."""
+    if code == 1 and output.endswith("unshare: sigprocmask unblock failed: Invalid argument\n"):
         return 137
     return 128 - code if code is not None and code < 0 else code
 
 
 def _keep(made: World, folder: Path) -> None:
-    """What hangs is looked at while it does."""
+    """Save the stacks of what hangs."""
     with (folder / "hanging").open("w") as stream:
         for process in made.processes():
             wchan = (_read(Path(f"/proc/{process.pid}/wchan")) or b"").decode()

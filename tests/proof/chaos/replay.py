@@ -222,7 +222,7 @@ class _Replay:
         if step is not None:
             self.job = self.job._replace(ledger=ledger._replace(best_step=max(step, ledger.best_step or 0)))
 
-    def _told(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _describe(self, record: dict[str, Any]) -> dict[str, Any]:
         """What the hooks said of a checkpoint.  One whose path could not be told shows that of the one before."""
         path, ledger = record.get("checkpoint"), self.job.ledger
         number = int((re.findall(r"\d+", str(path).rpartition("/")[2]) or [0])[-1])
@@ -236,7 +236,7 @@ class _Replay:
             return self._looked(now, step=record["step"], moved_at=now)
         if self.policy.files:
             return ev.CheckpointSaved(now, str(path), record["seen"])
-        return self._looked(now, moved_at=now, **self._told(record))
+        return self._looked(now, moved_at=now, **self._describe(record))
 
     def _suspicion(self, record: dict[str, Any]) -> ev.Event:
         now, phase = record["mono"], self.job.phase

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proof.chaos.__main__ import Chaos, seconds, told
+from proof.chaos.__main__ import Chaos, report, seconds
 from proof.chaos.world import refusal
 
 SHORT_SEED, SHORT = 1, 10.0  # s
@@ -24,16 +24,16 @@ def _need_a_world() -> None:
 def run(seed: int, lasting: float, folder: Path) -> None:
     chaos = Chaos(seed, lasting, 2, folder)
     results = chaos.run()
-    failed = "\n".join(told(result, folder) for result in results if result.wrong)
+    failed = "\n".join(report(result, folder) for result in results if result.wrong)
     assert results
     assert not failed, failed
 
 
-def test_whatever_is_done_to_it_nothing_is_lost(tmp_path: Path) -> None:
+def test_short_chaos_finds_no_violation(tmp_path: Path) -> None:
     run(SHORT_SEED, SHORT, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_whatever_is_done_to_it_for_long_nothing_is_lost(tmp_path: Path) -> None:
+def test_long_chaos_finds_no_violation(tmp_path: Path) -> None:
     run(random.SystemRandom().randrange(1, 10**6), seconds(os.environ.get("FTRUN_CHAOS", "2m")), tmp_path)

@@ -1,4 +1,4 @@
-"""The judges of chaos are judged: each planted wrong is seen, and nothing right is taken for wrong."""
+"""The checks of chaos find each planted violation, and none in a correct run."""
 
 import json
 from typing import Any
@@ -10,9 +10,8 @@ from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from ftrun.messages.state import dump_state
 from proof.chaos.check import check
-from proof.chaos.plan import Fault, Job, Training, job
+from proof.chaos.plan import Fault, Injected, Job, Outcome, Run, Training, job
 from proof.chaos.replay import Beside, replay
-from proof.chaos.seen import Life, Seen, Struck
 
 OPTIONS = {"restart-on": "hang,failure", "max-restarts": "1", "hang-timeout": "2s", "grace": "1s", "probe": "off"}
 POLICY = Policy(
@@ -61,21 +60,21 @@ def wrote(start: int, mono: float, **what: Any) -> dict[str, Any]:
     return {"start": start, "mono": mono, **what}
 
 
-def seen(**changed: Any) -> Seen:
+def outcome(**changed: Any) -> Outcome:
     made = Job(1, 1, "subreaper", "plain", tuple(OPTIONS.items()), 2.0, 1, TRAINING, ())
     attempts = (
-        wrote(1, 10.15, pid=7, resumed=0, told=None),
+        wrote(1, 10.15, pid=7, resumed=0, checkpoint=None),
         wrote(1, 10.45, saved=5, path=SAVED),
-        wrote(2, 13.25, pid=8, resumed=5, told=SAVED),
-        wrote(3, 16.35, pid=9, resumed=5, told=SAVED),
+        wrote(2, 13.25, pid=8, resumed=5, checkpoint=SAVED),
+        wrote(3, 16.35, pid=9, resumed=5, checkpoint=SAVED),
         wrote(3, 16.9, does="exits"),
     )
-    struck = (
-        Struck(Fault("command killed", "", 0.0, 0.0, "KILL"), 10.95, 0, 1, 70),
-        Struck(Fault("command stopped", "", 0.0), 13.4, 0, 2, 80),
+    injected = (
+        Injected(Fault("command killed", "", 0.0, 0.0, "KILL"), 10.95, 0, 1, 70),
+        Injected(Fault("command stopped", "", 0.0), 13.4, 0, 2, 80),
     )
     verdict = {"exit_code": 93, "verdict": "failure-limit", "start_cnt": 3}
-    return Seen(made, (Life(tuple(course()), 93),), struck, attempts, verdict=verdict)._replace(**changed)
+    return Outcome(made, (Run(tuple(course()), 93),), injected, attempts, verdict=verdict)._replace(**changed)
 
 
 def changed(at: int, **fields: Any) -> tuple[dict[str, Any], ...]:
@@ -88,50 +87,52 @@ def without(at: int) -> tuple[dict[str, Any], ...]:
     return tuple(record for index, record in enumerate(course()) if index != at)
 
 
-def test_a_right_course_is_right() -> None:
-    assert check(seen()) == []
+def test_correct_run_has_no_violation() -> None:
+    assert check(outcome()) == []
     again = replay(course(), POLICY)
     assert (again.wrong, again.verdict, again.code, again.consecutive) == (None, "failure-limit", 93, 1)
     assert again.ledger.start_cnt == 3
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "the exit code is another": {"lives": (Life(tuple(course()), 195),)},
-    "it did not end": {"lives": (Life(tuple(course()[:-1]), None),)},
+    "the exit code is another": {"runs": (Run(tuple(course()), 195),)},
+    "it did not end": {"runs": (Run(tuple(course()[:-1]), None),)},
     "a process is left": {"left": ("70 python S",)},
     "a beat folder is left": {"beats": ("ftrun-beats-0-1-a",)},
     "the termination message says another code": {"verdict": {"exit_code": 0, "verdict": "succeeded", "start_cnt": 3}},
     "the termination message counts too few": {"verdict": {"exit_code": 93, "verdict": "", "start_cnt": 2}},
     "a line is none": {"unread": 1},
     "the copy is another": {"copied": False},
-    "ftrun threw": {"lives": (Life(tuple(course()), 93, stderr='File "/x/supervisor/ftrun/loop.py"'),)},
-    "time runs backwards": {"lives": (Life(changed(5, mono=9.0), 93),)},
-    "a record has no schema": {"lives": (Life(changed(5, schema=None), 93),)},
-    "it does not begin with started": {"lives": (Life(tuple(course()[1:]), 93),)},
-    "it does not end with ended": {"lives": (Life(tuple(course()[:-1]), 93),)},
-    "a start has no end": {"lives": (Life(without(5), 93),)},
-    "an end is of another start": {"lives": (Life(changed(5, attempt=2), 93),)},
-    "a restart too many in a row": {"lives": (Life(changed(9, consecutive=2), 93),)},
-    "a wrong count of starts": {"lives": (Life(changed(9, start_cnt=3), 93),)},
-    "the command saw a start twice": {"attempts": (*seen().attempts, seen().attempts[2])},
-    "the command saw a start that is not on record": {"attempts": (*seen().attempts, wrote(4, 17.0, resumed=5))},
-    "a start went back behind a checkpoint": {"attempts": (*seen().attempts[:2], wrote(2, 13.2, resumed=0))},
+    "ftrun threw": {"runs": (Run(tuple(course()), 93, stderr='File "/x/supervisor/ftrun/loop.py"'),)},
+    "time runs backwards": {"runs": (Run(changed(5, mono=9.0), 93),)},
+    "a record has no schema": {"runs": (Run(changed(5, schema=None), 93),)},
+    "it does not begin with started": {"runs": (Run(tuple(course()[1:]), 93),)},
+    "it does not end with ended": {"runs": (Run(tuple(course()[:-1]), 93),)},
+    "a start has no end": {"runs": (Run(without(5), 93),)},
+    "an end is of another start": {"runs": (Run(changed(5, attempt=2), 93),)},
+    "a restart too many in a row": {"runs": (Run(changed(9, consecutive=2), 93),)},
+    "a wrong count of starts": {"runs": (Run(changed(9, start_cnt=3), 93),)},
+    "the command saw a start twice": {"attempts": (*outcome().attempts, outcome().attempts[2])},
+    "the command saw a start that is not on record": {"attempts": (*outcome().attempts, wrote(4, 17.0, resumed=5))},
+    "a start went back behind a checkpoint": {"attempts": (*outcome().attempts[:2], wrote(2, 13.2, resumed=0))},
     "a stopped command was not found": {
-        "struck": (*seen().struck, Struck(Fault("command stopped", "", 0.0), 17.3, 0, 3))
+        "injected": (*outcome().injected, Injected(Fault("command stopped", "", 0.0), 17.3, 0, 3))
     },
     "a killed command was not noticed": {
-        "struck": (*seen().struck, Struck(Fault("command killed", "", 0.0, 0.0, "KILL"), 12.5, 0, 4))
+        "injected": (*outcome().injected, Injected(Fault("command killed", "", 0.0, 0.0, "KILL"), 12.5, 0, 4))
     },
     "a signal did not come to the command": {
-        "struck": (seen().struck[0], Struck(Fault("signal passed on", "", 0.0, 0.0, "HUP"), 10.3, 0, 1))
+        "injected": (outcome().injected[0], Injected(Fault("signal passed on", "", 0.0, 0.0, "HUP"), 10.3, 0, 1))
     },
-    "it ended though it was killed": {"struck": (*seen().struck, Struck(Fault("ftrun killed", "", 0.0), 18.0, 0, 3))},
-    "a healthy start was taken for hung": {"struck": seen().struck[:1]},
-    "a start fell of nothing": {"struck": seen().struck[1:]},
-    "a start fell of nothing by itself": {"attempts": seen().attempts[:-1]},
+    "it ended though it was killed": {
+        "injected": (*outcome().injected, Injected(Fault("ftrun killed", "", 0.0), 18.0, 0, 3))
+    },
+    "a healthy start was taken for hung": {"injected": outcome().injected[:1]},
+    "a start fell of nothing": {"injected": outcome().injected[1:]},
+    "a start fell of nothing by itself": {"attempts": outcome().attempts[:-1]},
     "a helper died of nothing": {
-        "lives": (
-            Life(
+        "runs": (
+            Run(
                 (
                     *course()[:4],
                     record(10.3, "problem", 1, helper="sampler", what="it ended"),
@@ -141,14 +142,14 @@ WRONG: dict[str, dict[str, Any]] = {
             ),
         )
     },
-    "nobody had asked for the end": {"lives": (Life(changed(6, by="outside", signal=15), 93),)},
-    "125 without a reason": {"lives": (Life(changed(21, exit_code=125), 125),), "verdict": None},
+    "nobody had asked for the end": {"runs": (Run(changed(6, by="outside", signal=15), 93),)},
+    "125 without a reason": {"runs": (Run(changed(21, exit_code=125), 125),), "verdict": None},
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_seen(name: str) -> None:
-    assert check(seen(**WRONG[name]))
+def test_planted_violation_is_found(name: str) -> None:
+    assert check(outcome(**WRONG[name]))
 
 
 OTHER: dict[str, tuple[int, dict[str, Any]]] = {

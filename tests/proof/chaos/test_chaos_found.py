@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from ftrun.host.console import Console
 from ftrun.host.journal import Journal
 from ftrun.host.tree import Tree
 from ftrun.pid1.state_file import StateFile
-from support.runs import HOUSE, Runs, carrying, end_process, python, wait_for, words
+from support.runs import Runs, carrying, end_process, patched, python, wait_for, words
 
 # Processes below that sleep for 99 s wait to be killed by ftrun: that it does so is what is tested.
 DEAF = "import os, signal, time; ft.beat(1); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -99,18 +98,15 @@ def test_a_kill_is_on_record_as_one_of_the_start_that_it_ended(runs: Runs) -> No
     assert [(r["event"], r["attempt"]) for r in run.named("killed", "restart")] == [("killed", 1), ("restart", 2)]
 
 
-LATE = f"""
-import os, signal, sys
-sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
+LATE = """
+import os, signal
 class Late:
     def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
         kill(pid, number)
 late = Late()  # goes when the interpreter does, which has given each signal its default action back by then
-from ftrun.cli.run import main
-main()
 """
 
 
 def test_a_signal_that_comes_when_all_is_over_is_not_the_status_of_ftrun(runs: Runs) -> None:
-    run = runs.run("sh", "-c", "exit 3", program=(sys.executable, "-c", LATE))
+    run = runs.run("sh", "-c", "exit 3", program=patched(LATE))
     assert run.wait() == 3, run.log()

@@ -92,7 +92,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, ended if PLAN["term"] == "save" else signal.SIG_IGN)
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
         signal.signal(number, lambda number, frame: write_down(got=number))
-    write_down(pid=os.getpid(), resumed=begun, told=os.environ.get("FTRUN_LAST_CHECKPOINT"))
+    write_down(pid=os.getpid(), resumed=begun, checkpoint=os.environ.get("FTRUN_LAST_CHECKPOINT"))
     for kind in PLAN["children"]:
         child(kind)
     kind, after = next(((kind, after) for start, kind, after in PLAN["troubles"] if start == START), ("", 0))

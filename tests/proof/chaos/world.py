@@ -135,7 +135,7 @@ class World:
             str(self.folder),
             plan,
         ]
-        with (self.folder / f"said-{number}").open("wb") as said:
+        with (self.folder / f"output-{number}").open("wb") as said:
             process = subprocess.Popen(
                 words,
                 env=self.environment(),

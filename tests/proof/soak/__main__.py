@@ -1,4 +1,4 @@
-"""Restart a small tree thousands of times; nothing of ftrun may grow with that."""
+"""Restart a small process tree thousands of times; no figure of ftrun may grow with the restarts."""
 
 import argparse
 import signal
@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from proof.soak.growth import Growth
-from proof.soak.judgement import grown, growths
+from proof.soak.growth import Growth, grown, growths
 from proof.soak.running import Broken, Plan, Soak
 from proof.soak.samples import SUPERVISOR, Sample
 from support.measured import Measured, Plot, Series, save
@@ -21,7 +20,7 @@ NAMES: Final = {"pid1": "PID 1", "subreaper": "subreaper"}
 COLUMNS: Final = {"descriptors": 1, "threads": 1, "rss": 1024, "pss": 1024}  # and what the figure is divided by
 POINTS: Final = 25  # of a line
 KNOWN: Final = {
-    "events.jsonl": "a few records a restart, by design: all of it is what the job's history is made of",
+    "events.jsonl": "a few records a restart, by design: they are the history of the job",
     "run.log": "a line a restart",
     "output.log": "what the command prints",
     "steps.jsonl": "a line a minute of steps, and one for each attempt that steps",
@@ -62,8 +61,8 @@ def soaked(mode: Mode, plan: Plan) -> list[Sample]:
         for sample in soak.samples():
             samples.append(sample)
             ftrun = sample.processes[SUPERVISOR]
-            told = f"{NAMES[mode]}: {sample.restarts + 1} starts, {ftrun.rss} KiB, {ftrun.descriptors} descriptors"
-            print(f"\r{told} ", end="", file=sys.stderr, flush=True)
+            line = f"{NAMES[mode]}: {sample.restarts + 1} starts, {ftrun.rss} KiB, {ftrun.descriptors} descriptors"
+            print(f"\r{line} ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return samples
 
@@ -72,10 +71,10 @@ def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong:
     before = (
         f"One ftrun restarts a small tree {plan.restarts:,} times: a parent, two children, one in a session of its own "
         f"and a daemon. Half of the restarts are after an exit, half after a signal, but one in {plan.hang} is after a "
-        f"hang (with its evidence, its report, and a child that is deaf to SIGTERM) and one in {plan.look} by `ftctl "
+        f"hang (with its evidence, its report, and a child that ignores SIGTERM) and one in {plan.look} by `ftctl "
         "restart`. All ordinary helpers run: the watcher of checkpoints, the output, the state store, the sampler, the "
-        "messenger and the metrics. While the tree stands still before such an order, ftrun is looked at from outside.",
-        "From the first tenth of the looks after the warm-up (a tenth, too) to the last: medians.",
+        "messenger and the metrics. While the tree waits before such a restart, ftrun is measured from outside.",
+        "Medians of the first tenth of the samples after the warm-up (also a tenth) and of the last tenth.",
     )
     made_by = "bin/prove soak" + (f" --restarts {plan.restarts}" if plan.restarts != Plan().restarts else "")
     heads = ("ftrun as", "process", "descriptors", "threads", "RSS, MiB", "PSS, MiB")
@@ -124,7 +123,7 @@ def _rest(samples: list[Sample]) -> str:
         ("files", "TMPDIR"): "files in the temp folder",
         (SUPERVISOR, "inotify"): "inotify instances of its own",
     }
-    told = ", ".join(f"{_cell(known[key], 1)} {name}" for key, name in words.items())
+    figures = ", ".join(f"{_cell(known[key], 1)} {name}" for key, name in words.items())
     many = max(1, len(samples) // 10)
     pids, files = (
         [
@@ -134,7 +133,7 @@ def _rest(samples: list[Sample]) -> str:
         for kind in (0, 1)
     )
     return (
-        f"{told}. The whole machine, on which others work as well: {pids[0]} processes at the beginning and {pids[1]} "
+        f"{figures}. The machine, which other work shares: {pids[0]} processes at the beginning and {pids[1]} "
         f"at the end, {files[0]:,} and {files[1]:,} open files."
     )
 

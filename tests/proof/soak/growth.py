@@ -1,23 +1,25 @@
-"""Whether a figure grows with the restarts, or only moves: a pure judgement."""
+"""Whether a figure of a running ftrun grows with its restarts, or only varies: pure functions of the samples."""
 
 import statistics
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from proof.soak.samples import Sample
 
 WARM: Final = 0.1  # of the samples, in which caches fill and helpers are started
 TENTH: Final = 0.1
 
 
 class Allowed(NamedTuple):
-    """Growth that is none: `slack` in all, and `each` a restart, both in the unit of the figure."""
+    """Variation that is no growth: `slack` in total, and `each` per restart, in the unit of the figure."""
 
     slack: float = 0.0
     each: float = 0.0
 
 
 class Growth(NamedTuple):
-    """`first` and `last` are medians of a tenth of the samples, the first after the warm-up; `limit` is what `last` may
-    be."""
+    """`first` and `last` are medians of a tenth of the samples, the first after the warm-up; `limit` is the maximum of
+    `last`."""
 
     first: float
     last: float
@@ -28,10 +30,22 @@ class Growth(NamedTuple):
         return self.last > self.limit
 
 
-def judge(figures: Sequence[tuple[int, float]], allowed: Allowed) -> Growth:
-    """Of one figure, with the restarts before each sample, in order.  ValueError for fewer than three samples."""
+NOTHING: Final = Allowed()
+# KiB.  A new helper fills its caches, Python touches its arenas page by page, and a subreaper reads all processes of
+# the machine, whose number varies; PSS depends on what other processes share.
+MEMORY: Final = Allowed(slack=1024, each=0.05)
+ALLOWED: Final = {
+    "descriptors": Allowed(slack=1),  # a sample may include one that is open for a moment
+    "rss": MEMORY,
+    "pss": MEMORY,
+    "processes": Allowed(slack=2),  # temporary helpers: evidence, one that was restarted
+}
+
+
+def growth(figures: Sequence[tuple[int, float]], allowed: Allowed) -> Growth:
+    """The growth of one figure, as (restarts before the sample, value) in order.  ValueError for less than three."""
     if len(figures) < 3:
-        raise ValueError(f"{len(figures)} samples say nothing")
+        raise ValueError(f"{len(figures)} samples are too few")
     figures = figures[int(WARM * len(figures)) :]
     many = max(1, int(TENTH * len(figures)))
     (began, first), (ended, last) = _middle(figures[:many]), _middle(figures[-many:])
@@ -40,3 +54,36 @@ def judge(figures: Sequence[tuple[int, float]], allowed: Allowed) -> Growth:
 
 def _middle(figures: Sequence[tuple[int, float]]) -> tuple[float, float]:
     return statistics.median(at for at, _ in figures), statistics.median(figure for _, figure in figures)
+
+
+def growths(samples: Sequence[Sample]) -> dict[tuple[str, str], Growth]:
+    """The growth of each figure that is in at least half of the samples, by its process and name."""
+    series: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for sample in samples:
+        for key, figure in sample.figures().items():
+            series.setdefault(key, []).append((sample.restarts, figure))
+    long = {key: figures for key, figures in series.items() if 2 * len(figures) >= len(samples)}
+    return {key: growth(figures, ALLOWED.get(key[1], NOTHING)) for key, figures in long.items()}
+
+
+def grown(samples: Sequence[Sample]) -> list[str]:
+    """One line for each figure that has grown."""
+    lines = [
+        f"{who}: {what} from {growth.first:.0f} to {growth.last:.0f} (at most {growth.limit:.0f})"
+        for (who, what), growth in growths(samples).items()
+        if growth.grown
+    ]
+    return lines + [
+        f"{name}: {len(pids)} processes one after another"
+        for name, pids in _pids(samples).items()
+        if len(pids) > max(2, len(samples) // 20)
+    ]
+
+
+def _pids(samples: Sequence[Sample]) -> dict[str, set[int]]:
+    """The pids of each process: a helper that is restarted again and again would hide its growth."""
+    found: dict[str, set[int]] = {}
+    for sample in samples:
+        for name, process in sample.processes.items():
+            found.setdefault(name, set()).add(process.pid)
+    return found

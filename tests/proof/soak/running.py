@@ -1,4 +1,4 @@
-"""One ftrun that restarts a small tree again and again, and is looked at while the tree stands still."""
+"""One ftrun that restarts a small tree again and again, and is measured while the tree waits."""
 
 import os
 import select
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple, Self
 
 from proof.soak.samples import Sample, look
-from support.runs import FTRUN, HOUSE, Mode, carrying, children, end_process
+from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_process
 
-DEADLINE: Final = 600.0  # s from one look to the next, and for the end; never waited for unless something is broken
+DEADLINE: Final = 600.0  # s from one sample to the next, and for the end; reached only if something is broken
 TREE: Final = (sys.executable, "-S", "-E", str(HOUSE / "tests" / "proof" / "soak" / "tree.py"))
 MARK: Final = "FTRUN_SOAK"
 MOUNTED: Final = ("unshare", "--mount", "--propagation", "private")
@@ -26,7 +26,7 @@ OPTIONS: Final = (
 
 
 class Broken(Exception):
-    """What did not go as it should, as a few lines."""
+    """The soak failed; the message has a few lines."""
 
 
 class Plan(NamedTuple):
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 class Soak:
-    """`with` it: nothing of it is left afterwards, however that ends."""
+    """A context manager: all processes are ended at its exit."""
 
     def __init__(self, folder: Path, plan: Plan, mode: Mode, program: Sequence[str] = FTRUN) -> None:
         self._plan, self._logs, self._tmp = plan, folder / "logs", folder / "tmp"
@@ -48,13 +48,13 @@ class Soak:
         words = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ()), *program, *OPTIONS]
         words += [*progress, "--log-dir", str(self._logs), "--", *TREE, *map(str, plan), str(HOUSE / "hooks")]
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
-        self._said = (folder / "stderr").open("w+b")
+        self._stderr = (folder / "stderr").open("w+b")
         self._process = subprocess.Popen(
             words,
             env=plain | {"TMPDIR": str(self._tmp), MARK: self._mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             start_new_session=True,
         )
         self._mode, self._shm = mode, -1
@@ -70,16 +70,16 @@ class Soak:
             time.sleep(0.01)
         self._process.wait()
         self._output.close()
-        self._said.close()
+        self._stderr.close()
         if self._shm >= 0:
             os.close(self._shm)
 
     def samples(self) -> Iterator[Sample]:
-        """One for each look; at the end all is as it should be, or Broken."""
+        """All samples; Broken if the run or its end is not as planned."""
         for line in self._lines():
             word, _, number = line.partition(b" ")
             if word != b"standing":
-                raise Broken(f"the tree said {line!r}")
+                raise Broken(f"the tree printed {line!r}")
             yield self._look(int(number) - 1)
             self._order()
         self._ended()
@@ -97,7 +97,7 @@ class Soak:
         return found
 
     def _order(self) -> None:
-        words = [sys.executable, str(HOUSE / "bin" / "ftctl"), "restart", "--run-dir", str(self.run_dir)]
+        words = [*FTCTL, "restart", "--run-dir", str(self.run_dir)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE)
         if done.returncode:
             raise Broken(f"ftctl restart ended with {done.returncode}: {done.stderr}")
@@ -110,15 +110,15 @@ class Soak:
             yield from lines
             if not content:
                 return
-        raise Broken(f"nothing happened for {DEADLINE:.0f} s: {self._told()}")
+        raise Broken(f"nothing happened for {DEADLINE:.0f} s: {self._errors()}")
 
     def _ended(self) -> None:
         code = self._process.wait(DEADLINE)
         if code:
-            raise Broken(f"it ended with {code}: {self._told()}")
+            raise Broken(f"it ended with {code}: {self._errors()}")
         restarts = (self.run_dir / "events.jsonl").read_bytes().count(b'"event": "restart"')
         if restarts != self._plan.restarts:
-            raise Broken(f"{restarts} restarts are on record, and not {self._plan.restarts}")
+            raise Broken(f"{restarts} restarts are recorded instead of {self._plan.restarts}")
         left = [f"process {pid}" for pid in carrying(f"{MARK}={self._mark}")]
         left += [f"/dev/shm/{name}" for name in os.listdir(self._shm)] + list(map(str, self._tmp.iterdir()))
         if left:
@@ -129,6 +129,6 @@ class Soak:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def _told(self) -> str:
-        self._said.seek(0)
-        return self._said.read()[-4000:].decode(errors="replace")
+    def _errors(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read()[-4000:].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""One look at a running ftrun, from outside: what it and its helpers hold, and what lies in its folders."""
+"""One sample of a running ftrun, from outside: the resources of it and its helpers, and the files in its folders."""
 
 import os
 import re
@@ -23,26 +23,26 @@ class Process(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """`restarts`: before it.  `places`: files by folder; `sizes`: bytes of what lies in the run dir, by its name.
-    `machine`: pids and open files of all, which others move as well."""
+    """`restarts`: before it.  `files`: by folder; `sizes`: bytes of each entry of the run dir.  `machine`: its pids and
+    open files, which other work changes too."""
 
     restarts: int
     processes: dict[str, Process]
     tree: int
     zombies: int
-    places: dict[str, int]
+    files: dict[str, int]
     sizes: dict[str, int]
     machine: tuple[int, int]
 
     def figures(self) -> dict[tuple[str, str], float]:
-        """All that is judged, by whose and what it is."""
+        """All figures, by the process and the name."""
         found: dict[tuple[str, str], float] = {
             (name, what): getattr(process, what)
             for name, process in self.processes.items()
             for what in ("descriptors", "threads", "rss", "pss", "inotify")
         }
         found |= {("all", "processes"): self.tree, ("all", "zombies"): self.zombies}
-        return found | {("files", place): number for place, number in self.places.items()}
+        return found | {("files", folder): number for folder, number in self.files.items()}
 
 
 def look(ftrun: int, restarts: int, run_dir: Path, folders: dict[str, Path]) -> Sample:
@@ -78,15 +78,15 @@ def size(path: Path) -> int:
 
 def _process(pid: int) -> Process | None:
     """None: it is gone."""
-    told = status(pid)
+    found = status(pid)
     try:
         opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         pss = re.search(rb"^Pss:\s+(\d+)", _read(f"/proc/{pid}/smaps_rollup"), re.MULTILINE)
         return Process(
             pid,
             len(opened),
-            int(told["Threads"]),
-            int(told["VmRSS"].split()[0]),
+            int(found["Threads"]),
+            int(found["VmRSS"].split()[0]),
             int(pss[1]) if pss else 0,
             sum(target == "anon_inode:inotify" for target in opened),
         )

@@ -1,60 +1,55 @@
-"""Nothing grows with the restarts; and what would grow is seen."""
+"""No figure grows with the restarts; and growth would be found."""
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
-from proof.soak.growth import Allowed, judge
-from proof.soak.judgement import MEMORY, grown
+from proof.soak.growth import MEMORY, Allowed, grown, growth
 from proof.soak.running import Plan, Soak
 from proof.soak.samples import SUPERVISOR
-from support.runs import HOUSE, Mode, need_pid1
+from support.runs import Mode, need_pid1, patched
 
 # An ftrun that opens a descriptor more at each start, or keeps 32 KiB.
 LEAKING = """
-import os, sys
-sys.path[:0] = {paths!r}
+import os
 from ftrun.host import spawn
-from ftrun.cli.run import main
 kept, start = [], spawn.spawn
 def spawned(*words):
     kept.append({leak})
     return start(*words)
 spawn.spawn = spawned
-sys.exit(main())
 """
 
 
 def noisy(each: float, restarts: int = 10_000, start: float = 19_000.0) -> list[tuple[int, float]]:
-    """A hundred looks at a memory that settles, moves and grows by `each` a restart."""
+    """A hundred samples of memory that warms up, varies, and grows by `each` per restart."""
     random.seed(each)
     looks = range(0, restarts, restarts // 100)
     return [(at, start + 400 * (1 - 2 ** (-at / 300)) + random.uniform(-150, 150) + each * at) for at in looks]
 
 
 @pytest.mark.parametrize(("each", "seen"), [(1.0, True), (0.5, True), (0.3, True), (0.0, False), (-0.5, False)])
-def test_a_kibibyte_a_restart_is_seen_and_noise_is_not(each: float, seen: bool) -> None:
-    assert judge(noisy(each), MEMORY).grown is seen
+def test_growth_of_memory_is_found_and_noise_is_not(each: float, seen: bool) -> None:
+    assert growth(noisy(each), MEMORY).grown is seen
 
 
 @pytest.mark.parametrize("each", [1, 0.01])
-def test_a_descriptor_a_restart_is_seen(each: float) -> None:
+def test_growth_of_descriptors_is_found(each: float) -> None:
     figures = [(at, 27 + int(each * at)) for at in range(0, 10_000, 100)]
-    assert judge(figures, Allowed(slack=1)).grown
+    assert growth(figures, Allowed(slack=1)).grown
 
 
-def test_a_step_in_the_warm_up_and_an_outlier_are_no_growth() -> None:
+def test_warm_up_and_an_outlier_are_no_growth() -> None:
     figures = [(at, 20.0 if at < 800 else 27.0) for at in range(0, 10_000, 100)]
     figures[-3] = (figures[-3][0], 500.0)
-    assert not judge(figures, Allowed()).grown
-    with pytest.raises(ValueError, match="2 samples say nothing"):
-        judge(figures[:2], Allowed())
+    assert not growth(figures, Allowed()).grown
+    with pytest.raises(ValueError, match="2 samples are too few"):
+        growth(figures[:2], Allowed())
 
 
 @pytest.mark.pid1
-def test_a_few_restarts_leave_nothing(tmp_path: Path) -> None:
+def test_a_few_restarts_cause_no_growth(tmp_path: Path) -> None:
     need_pid1()
     with Soak(tmp_path, Plan(60, look=5, hang=30), "pid1") as soak:
         assert grown(list(soak.samples())) == []
@@ -63,7 +58,7 @@ def test_a_few_restarts_leave_nothing(tmp_path: Path) -> None:
 @pytest.mark.pid1
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pid1", "subreaper"])
-def test_two_thousand_restarts_leave_nothing(tmp_path: Path, mode: Mode) -> None:
+def test_two_thousand_restarts_cause_no_growth(tmp_path: Path, mode: Mode) -> None:
     need_pid1()
     with Soak(tmp_path, Plan(2000, look=20), mode) as soak:
         assert grown(list(soak.samples())) == []
@@ -72,9 +67,7 @@ def test_two_thousand_restarts_leave_nothing(tmp_path: Path, mode: Mode) -> None
 @pytest.mark.pid1
 @pytest.mark.slow
 @pytest.mark.parametrize(("leak", "what"), [("os.pipe()", "descriptors"), ("os.urandom(32768)", "rss")])
-def test_what_is_planted_is_seen(tmp_path: Path, leak: str, what: str) -> None:
+def test_planted_leak_is_found(tmp_path: Path, leak: str, what: str) -> None:
     need_pid1()
-    paths = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
-    program = (sys.executable, "-c", LEAKING.format(paths=paths, leak=leak))
-    with Soak(tmp_path, Plan(120, look=10), "subreaper", program) as soak:
+    with Soak(tmp_path, Plan(120, look=10), "subreaper", patched(LEAKING.format(leak=leak))) as soak:
         assert any(line.startswith(f"{SUPERVISOR}: {what} from") for line in grown(list(soak.samples())))

@@ -1,8 +1,8 @@
-"""The command of the soak: `tree.py RESTARTS LOOK HANG HOOKS`.  A small tree that ends as the number of its start says.
+"""The command of the soak: `tree.py RESTARTS LOOK HANG HOOKS`.  A small tree that ends as its start number says.
 
-A parent, two children, one in a session of its own and a daemon.  Each LOOKth start says `standing <number>` and stands
-still until it is ordered to restart; one in HANG beats and then hangs, with a child that is deaf to SIGTERM;
-of the rest every second exits with 3, and the others are killed.  After RESTARTS restarts it ends with 0.
+A parent, two children, one in a session of its own and a daemon.  Each LOOKth start prints `standing <number>` and
+waits for the restart; one in HANG sends a heartbeat and hangs, with a child that ignores SIGTERM; of the rest every
+second exits with 3, and the others are killed.  After RESTARTS restarts it ends with 0.
 """
 
 import os
@@ -13,12 +13,12 @@ import sys
 def main(hooks: str, restarts: int, look: int, hang: int) -> None:
     number = int(os.environ["MA_PROC_START_CNT"])
     standing, hanging = number % look == 0, number % hang == hang // 2
-    ready, told = os.pipe()
+    ready, done = os.pipe()
     for alone, daemon in ((False, False), (False, False), (True, False), (True, True)):
-        grow(told, alone, daemon, hanging and not alone)
-    os.close(told)
+        grow(done, alone, daemon, hanging and not alone)
+    os.close(done)
     while os.read(ready, 1):
-        pass  # until all have closed it: they are what they are to be
+        pass  # until all have closed it, and so are ready
     if number > restarts:
         sys.exit(0)
     if standing:
@@ -35,8 +35,8 @@ def main(hooks: str, restarts: int, look: int, hang: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def grow(told: int, alone: bool, daemon: bool, deaf: bool) -> None:
-    """One process that waits to be ended."""
+def grow(done: int, alone: bool, daemon: bool, deaf: bool) -> None:
+    """One process that waits for its end."""
     if child := os.fork():
         if daemon:
             os.waitpid(child, 0)
@@ -47,7 +47,7 @@ def grow(told: int, alone: bool, daemon: bool, deaf: bool) -> None:
         os._exit(0)
     if deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.close(told)
+    os.close(done)
     while True:
         signal.pause()
 

@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from support.device.nvml import BUSY, RECOVERY, FakeNvml, uuid
-from support.runs import HOUSE, Run, Runs, python, wait_for
+from support.runs import Run, Runs, patched, python, wait_for
 
 NODE = "n7"
-PATCHED = """
-import sys
-sys.path[:0] = [{paths}]
-from ftrun.pid1.clients import platform, probe
-probe.PERIOD, platform.LOOK = 0.2, 0.1
-from ftrun.cli.run import main
-main()
-"""
-PATHS = ", ".join(repr(str(HOUSE / folder)) for folder in ("supervisor", "hooks"))
-SOON = (sys.executable, "-c", PATCHED.format(paths=PATHS))  # ftrun, with a probe that looks five times a second
+# ftrun, with five samples of the devices a second.
+FAST = "from ftrun.pid1.clients import platform, probe; probe.PERIOD, platform.LOOK = 0.2, 0.1"
+SOON = patched(FAST)
 QUICK = ("--no-auto-beat", "--grace", "off", "--backoff", "10ms", "--node-name", NODE)
 NVIDIA = ("--probe", "nvidia", *QUICK)
 RESET, REBOOT, NONE = {RECOVERY: 1}, {RECOVERY: 2}, {RECOVERY: 0}  # what the driver asks for

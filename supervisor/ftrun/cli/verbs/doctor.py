@@ -8,8 +8,7 @@ from typing import Final
 import click
 
 from ftrun.accelerators.table import VENDORS
-from ftrun.cli import printing
-from ftrun.cli.common import AS_JSON, RUN_DIR
+from ftrun.cli.common import AS_JSON, RUN_DIR, show, show_json, width
 from ftrun.cli.doctor import devices, disk, system
 from ftrun.cli.doctor.finding import Finding
 from ftrun.core.text.sentences import printable
@@ -31,9 +30,9 @@ def command(run_dir: str | None, as_json: bool) -> None:
         path = None
     found = list(_findings(path))
     if as_json:
-        printing.show_json({"schema": SCHEMA, "run_dir": path, "findings": [one._asdict() for one in found]})
+        show_json({"schema": SCHEMA, "run_dir": path, "findings": [one._asdict() for one in found]})
     else:
-        printing.show(map(printable, _lines(found, printing.width())))
+        show(map(printable, _lines(found, width())))
 
 
 def _findings(path: str | None) -> Iterator[Finding]:

@@ -8,8 +8,7 @@ from typing import Final
 
 import click
 
-from ftrun.cli import printing
-from ftrun.cli.common import AS_JSON, RUN_DIR
+from ftrun.cli.common import AS_JSON, RUN_DIR, show
 from ftrun.core.text import sentences
 from ftrun.views import liveness, record_files, rundir, state
 from ftrun.views.record_files import Record
@@ -26,10 +25,10 @@ _COMMON: Final = ("schema", "time", "mono", "event", "attempt")  # fields of eve
 def command(run_dir: str | None, as_json: bool, last: int | None, follow: bool) -> None:
     shown = json.dumps if as_json else _text
     stream = RecordStream(rundir.find(run_dir))
-    printing.show(map(shown, stream.more() if last is None else stream.newest(last)))
+    show(map(shown, stream.more() if last is None else stream.newest(last)))
     try:
         for record in stream.follow() if follow else ():
-            printing.show([shown(record)])
+            show([shown(record)])
     except KeyboardInterrupt:
         pass  # the usual way to end -f
 

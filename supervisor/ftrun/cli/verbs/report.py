@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from ftrun.cli import printing
-from ftrun.cli.common import AS_JSON, RUN_DIR, UserError
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json
 from ftrun.host import procfs
 from ftrun.views import markdown, rundir
 
@@ -37,9 +36,9 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool) -> None:
         others = f"; attempts with a report: {', '.join(map(str, reported))}" if reported else ""
         raise UserError(f"{path}: {what}{others}")
     if as_json:
-        printing.show_json(_document(f"{path}/reports/attempt-{number}/report.json"))
+        show_json(_document(f"{path}/reports/attempt-{number}/report.json"))
     else:
-        printing.show(markdown.lines(_content(f"{path}/reports/attempt-{number}/report.md").decode("utf-8", "replace")))
+        show(markdown.lines(_content(f"{path}/reports/attempt-{number}/report.md").decode("utf-8", "replace")))
 
 
 def attempts(run_dir: str) -> list[int]:

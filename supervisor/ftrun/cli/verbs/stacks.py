@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from ftrun.cli import printing
-from ftrun.cli.common import AS_JSON, RUN_DIR, UserError
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
@@ -52,9 +51,9 @@ def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
     found = _look(_root(path), ranks, rank)
     if as_json:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        printing.show_json({"schema": SCHEMA, "time": at, "processes": [_document(process) for process in found]})
+        show_json({"schema": SCHEMA, "time": at, "processes": [_document(process) for process in found]})
         return
-    printing.show(map(printable, _lines(found, rank is not None)))
+    show(map(printable, _lines(found, rank is not None)))
 
 
 def _root(path: str) -> int:

@@ -2,8 +2,7 @@
 
 import click
 
-from ftrun.cli import printing
-from ftrun.cli.common import AS_JSON, RUN_DIR
+from ftrun.cli.common import AS_JSON, RUN_DIR, bold, show, show_json, width
 from ftrun.views import rundir, summary
 from ftrun.views.run_snapshot import read_snapshot
 
@@ -14,7 +13,7 @@ from ftrun.views.run_snapshot import read_snapshot
 def command(run_dir: str | None, as_json: bool) -> None:
     shown = read_snapshot(rundir.find(run_dir))
     if as_json:
-        printing.show_json(summary.document(shown))
+        show_json(summary.document(shown))
         return
-    width = printing.width()
-    printing.show([*map(printing.bold, summary.title(shown, width)), *summary.lines(shown, width)])
+    columns = width()
+    show([*map(bold, summary.title(shown, columns)), *summary.lines(shown, columns)])

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ftrun.cli import printing, terminal
-from ftrun.cli.common import AS_JSON, RUN_DIR
+from ftrun.cli import terminal
+from ftrun.cli.common import AS_JSON, RUN_DIR, show_json
 from ftrun.config.parsers import duration
 from ftrun.views import record_files, rundir, steps, summary, top
 from ftrun.views.run_snapshot import read_snapshot
@@ -96,7 +96,7 @@ def console(width: int | None = None) -> Console:
 def watch_json(run: WatchedRun, seconds: float, once: bool) -> int:
     """One object per update, until the run is over."""
     while True:
-        printing.show_json(summary.document(run.shown))
+        show_json(summary.document(run.shown))
         if once or not run.shown.alive:
             return 0
         try:
