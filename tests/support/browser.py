@@ -1,4 +1,4 @@
-"""A real headless Chromium, Debian's, and what one asks of a page in it."""
+"""A page in a real headless Chromium (Debian's)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAGS = (
 MISSING = [path for path in (CHROMIUM, DRIVER) if not os.access(path, os.X_OK)]
 MISSING += ["selenium"] if importlib.util.find_spec("selenium") is None else []
 
-# Whether each text that is seen stands out from its ground by 4.5 to 1 (WCAG 2.2, 1.4.3), or 3 to 1 where it is large.
+# The contrast of each visible text: 4.5 to 1 is required (WCAG 2.2, 1.4.3), 3 to 1 for large text.
 CONTRAST = """
 const channel = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
 const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
@@ -54,7 +54,7 @@ return found;
 
 
 class Page:
-    """A tab, and what it did since it was opened."""
+    """A tab of the browser."""
 
     def __init__(self, driver: Any, shots: Path) -> None:
         self.driver, self._shots = driver, shots
@@ -68,21 +68,21 @@ class Page:
         self.driver.get(url)
 
     def leave(self) -> None:
-        """Before the server goes: that it is gone would be a complaint."""
+        """Leave the page before its server ends, which would be an error in the console."""
         self.driver.get("about:blank")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
     def text(self, selector: str) -> str:
-        """Of what is seen; nothing for what is hidden."""
+        """The visible text."""
         return str(self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)).strip()
 
     def count(self, selector: str) -> int:
         return int(self.run("return document.querySelectorAll(arguments[0]).length", selector))
 
     def all(self, selector: str) -> list[Any]:
-        """Elements that are seen."""
+        """The visible elements."""
         return [found for found in self.driver.find_elements("css selector", selector) if found.is_displayed()]
 
     def scheme(self, name: str) -> None:
@@ -91,12 +91,12 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def resize(self, width: int, height: int = 900) -> None:
-        """In CSS pixels: 200 % zoom on a screen of 1280 is 640."""
+        """In CSS pixels: 640 is a zoom of 200 % on a screen of 1280."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def shot(self, name: str) -> Path:
-        """The whole page, as a PNG."""
+        """A PNG of the full page."""
         width, height = self.run("const e = document.documentElement; return [innerWidth, e.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         wanted = {"captureBeyondViewport": True, "clip": clip}
@@ -106,17 +106,17 @@ class Page:
         return path
 
     def faint(self) -> list[Any]:
-        """Texts that do not stand out enough: each with its contrast, and what it should be."""
+        """Texts with too little contrast: each with its contrast, and the required one."""
         found = self.run(CONTRAST)
         assert len(found) > 2
         return [one for one in found if one[1] < one[2]]
 
     def complaints(self) -> list[str]:
-        """What stands in the console."""
+        """The errors and warnings in the console."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def hosts(self) -> set[str]:
-        """Whom it asked anything."""
+        """The hosts of all requests."""
         found = set()
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
@@ -128,7 +128,7 @@ class Page:
 
 @contextmanager
 def chromium(shots: Path) -> Iterator[Page]:
-    """Nothing of it is left."""
+    """A browser with a temporary profile."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

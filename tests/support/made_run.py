@@ -1,4 +1,4 @@
-"""A run dir that is written here, without an ftrun: for what reads one."""
+"""A run dir that a test writes, without an ftrun."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class MadeRun:
         self.attempt: Content = {"number": 1, "pid": me.pid, "spawned_at": self.now - 50, "moved": True}
         self.attempt |= {"stopped_at": None, "aways": [], "raised": [], "patience": 1}
         self.attempt |= {"idle_since": None, "idle_raised": 0.0, "accelerator": False}
-        self.standing: Content = {"phase": "running", "stage": None, "deadline": None, "want": {"want": "keep"}}
-        self.standing |= {"held": None, "paused": None, "finding": None}
+        self.status: Content = {"phase": "running", "stage": None, "deadline": None, "want": {"want": "keep"}}
+        self.status |= {"held": None, "paused": None, "finding": None}
         self.rest: Content = {"beat_dir": str(self.beats), "pid": me.pid, "pid_start": me.start, "ended": False}
         self.lines: list[bytes] = []
 
     def rank(self, rank: int, moved: float | None = 1.0, step: int | None = 7, **words: int) -> None:
-        """It moved so many seconds ago.  `words` are of the slot, by the names of the layout."""
+        """It moved so many seconds ago.  `words`: of the slot, by the names of the layout."""
         start, ago = at.slot_of(rank), int(self.now * NS) - int((moved or 0.0) * NS)
         content = {at.MAGIC_WORD: at.MAGIC, at.PID: os.getpid(), at.START_TICKS: self.run["pid_start"], at.RANK: rank}
         content |= {at.CLAIMED_AT: int((self.now - 50) * NS), at.MOVED_AT: 0 if moved is None else ago}
@@ -59,7 +59,7 @@ class MadeRun:
             struct.pack_into("=Q", self._slots, (start + word) * at.WORD, value)
 
     def section(self, rank: int, name: str, began: float, timeout: float) -> None:
-        """It is in that section, for so long, of so long at most."""
+        """The rank began that section so long ago; `timeout` in seconds."""
         start = at.slot_of(rank)
         struct.pack_into("=Q", self._slots, (start + at.DEPTH) * at.WORD, 1)
         entry = (int((self.now - began) * NS), int(timeout * NS), name.encode())
@@ -71,13 +71,13 @@ class MadeRun:
         self.lines.append(records.line(text, self.now - ago, event, attempt, fields.items()))
 
     def write(self) -> str:
-        """All of it; the path."""
+        """Write all files; the path of the run dir."""
         (self.beats / at.BEATS).write_bytes(self._slots)
         (self.beats / at.TOUCH).touch()
         os.utime(self.beats / at.TOUCH, (time.time() - 1000, time.time() - 1000))
         (self.folder / "events.jsonl").write_bytes(b"".join(self.lines))
-        run, standing = self.run | {"limits": self.limits._asdict()}, {"attempt": self.attempt} | self.standing
-        self.write_state({**self.rest, "run": run, "now": standing})
+        run, status = self.run | {"limits": self.limits._asdict()}, {"attempt": self.attempt} | self.status
+        self.write_state({**self.rest, "run": run, "now": status})
         return str(self.folder)
 
     def write_state(self, rest: Content) -> None:
@@ -92,7 +92,7 @@ class MadeRun:
         (self.folder / "steps.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
     def gone(self) -> None:
-        """The ftrun is no more: a pid that was used again is somebody else."""
+        """The ftrun is gone: its pid belongs to another process."""
         self.run["pid_start"] += 1
 
     def close(self) -> None:

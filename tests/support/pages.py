@@ -1,4 +1,4 @@
-"""The page, served from here with what a test makes up, or by a real `ftctl serve`."""
+"""The page, served in the process of the test or by a real `ftctl serve`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Stream:
         self.status = self._answer.status
 
     def events(self) -> Iterator[Event]:
-        """As they come, until the server ends it."""
+        """The events as they come, until the server ends the stream."""
         fields: dict[str, str] = {}
         for line in self._answer:
             name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -66,7 +66,7 @@ class Stream:
                 fields = {}
 
     def until(self, wanted: Callable[[Event], object]) -> list[Event]:
-        """All up to the first that is wanted."""
+        """The events up to the first that is wanted."""
         found = []
         for event in self.events():
             found.append(event)
@@ -81,7 +81,7 @@ class Stream:
 
 @contextmanager
 def ftctl_serve(run_dir: Path, *words: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], Served]]:
-    """The real program; by itself on a port of its own."""
+    """The real program; by default on any free port."""
     process = subprocess.Popen(
         [*FTCTL, "serve", "--run-dir", str(run_dir), "--port", str(port), *words],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Runs that never were, as records: for tests of what is made from records."""
+"""The records of invented runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 
 
 class Script:
-    """`at` is seconds since the begin; `boot` is what CLOCK_MONOTONIC showed then."""
+    """`at`: seconds since the begin; `boot`: the CLOCK_MONOTONIC time of the begin."""
 
     def __init__(self, boot: float = 1000.0, began: float = BEGAN) -> None:
         self.boot, self.began = boot, began
@@ -25,36 +25,36 @@ class Script:
         self.at += seconds
         return self
 
-    def says(self, event: str, **fields: Any) -> Script:
+    def record(self, event: str, **fields: Any) -> Script:
         stamp = datetime.fromtimestamp(self.began + self.at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
         head = {"schema": 1, "time": stamp, "mono": self.boot + self.at, "event": event, "attempt": self.attempt}
         self.records.append(head | fields)
         return self
 
     def starts(self, reason: str = "first", startup: float = 2.0, step: int | None = 0, **fields: Any) -> Script:
-        """Started, or started again; and, after `startup`, the first beat."""
+        """A start or restart, and `startup` later the first heartbeat."""
         self.attempt += 1
         again = reason != "first" and self.records and self.records[-1]["event"] != "ended"
         event = "restart" if again else "started"
-        self.says(event, reason=reason, start_cnt=self.attempt, **({"command": ["train"]} | fields)).says("spawned")
-        return self if step is None else self.after(startup).says("first_beat", rank=0, step=step)
+        self.record(event, reason=reason, start_cnt=self.attempt, **({"command": ["train"]} | fields)).record("spawned")
+        return self if step is None else self.after(startup).record("first_beat", rank=0, step=step)
 
     def stepped(self, low: int, high: int) -> Script:
         self.steps.append({"mono": self.boot + self.at, "attempt": self.attempt, "low": low, "high": high, "ranks": 2})
         return self
 
     def saves(self, step: int) -> Script:
-        return self.says("progress", by="checkpoint", step=step, checkpoint=f"/c/{step}")
+        return self.record("progress", by="checkpoint", step=step, checkpoint=f"/c/{step}")
 
     def hangs(self, step: int | None, age: float = 10.0, evidence: float = 1.0) -> Script:
         """Silent for `age` and while evidence is taken; the verdict; one second to end the tree."""
         finding = {"rule": "step", "rank": 3, "limit": age, "step": step, "section": None, "pid": 7}
-        self.after(age).says("suspect", age=age, **finding)
-        self.after(evidence).says("hang", age=age + evidence, why="x.py:1 f", **finding)
-        return self.says("stopping", by="SIGTERM", grace=10.0).after(1).says("exited", signal=15)
+        self.after(age).record("suspect", age=age, **finding)
+        self.after(evidence).record("hang", age=age + evidence, why="x.py:1 f", **finding)
+        return self.record("stopping", by="SIGTERM", grace=10.0).after(1).record("exited", signal=15)
 
     def ends(self, verdict: str = "succeeded", code: int = 0) -> Script:
-        return self.says("ended", verdict=verdict, exit_code=code, why="because")
+        return self.record("ended", verdict=verdict, exit_code=code, why="because")
 
     def written(self, folder: Path) -> str:
         folder.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ class Script:
 
 
 def long_run(starts: int, lasting: float, seed: int = 1) -> Script:
-    """Of all kinds of trouble, and some 8,000 samples."""
+    """With hangs, failures, device faults, and some 8,000 samples."""
     chance, script, step, kept, reason = random.Random(seed), Script(), 0, 0, "first"
     for number in range(starts):
         script.starts(reason, chance.uniform(20, 90), kept)
@@ -84,9 +84,9 @@ def long_run(starts: int, lasting: float, seed: int = 1) -> Script:
         if reason == "hang":
             script.hangs(step, 600, 8)
         elif reason == "failure":
-            script.says("exited", code=1, why="CUDA error: an illegal memory access").says("stopping", by="SIGTERM")
+            script.record("exited", code=1, why="CUDA error: an illegal memory access").record("stopping", by="SIGTERM")
             script.after(chance.uniform(1, 60))
         else:
-            script.says("fault", device="GPU-1", code="Xid94", severity="major").says("stopping", by="SIGKILL")
-            script.after(3).says("healing", device="GPU-1", code="Xid94", severity="major").after(300)
+            script.record("fault", device="GPU-1", code="Xid94", severity="major").record("stopping", by="SIGKILL")
+            script.after(3).record("healing", device="GPU-1", code="Xid94", severity="major").after(300)
     return script.ends()

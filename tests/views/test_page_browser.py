@@ -101,7 +101,7 @@ def test_a_hang_is_shown_as_it_happens(page: browser.Page, runs: Runs) -> None:
 
 def test_the_verdict_stays_with_the_action_of_the_scheduler(page: browser.Page, tmp_path: Path) -> None:
     script = Script().starts().after(20).saves(20).after(5).hangs(25)
-    script.says("ended", verdict="hang-limit", exit_code=195, why="rank 3 stopped at step 25")
+    script.record("ended", verdict="hang-limit", exit_code=195, why="rank 3 stopped at step 25")
     run_dir = script.written(tmp_path / "run")
     with serving(app.Page(lambda: run_dir)) as served:
         page.open(served.url)

@@ -133,7 +133,7 @@ def test_following_ends_when_ftrun_is_gone(run: MadeRun, monkeypatch: pytest.Mon
         """During the pause it writes once more, and is gone."""
         append(run, line(3))
         run.gone()
-        run.write_state({**run.rest, "run": run.run, "now": run.standing | {"attempt": run.attempt}})
+        run.write_state({**run.rest, "run": run.run, "now": run.status | {"attempt": run.attempt}})
 
     monkeypatch.setattr(time, "sleep", die)
     assert numbers(RecordStream(str(run.folder)).follow()) == [1, 2, 3]

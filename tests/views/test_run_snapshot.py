@@ -55,7 +55,7 @@ def test_a_running_run(run: MadeRun) -> None:
 
 def test_the_time_in_the_present_phase(run: MadeRun) -> None:
     run.rank(0, moved=2)
-    run.standing["since"] = run.now - 33
+    run.status["since"] = run.now - 33
     assert seen(run).since == pytest.approx(33)
     run.gone()
     assert seen(run).since is None, "unknown after a kill"
@@ -64,10 +64,10 @@ def test_the_time_in_the_present_phase(run: MadeRun) -> None:
 def test_the_state_of_the_group_is_shown(run: MadeRun) -> None:
     run.rank(0, moved=2)
     run.ledger = run.ledger._replace(epoch=3)
-    run.standing["group"] = {"what": "run", "why": "rank 1 fell"}
+    run.status["group"] = {"what": "run", "why": "rank 1 fell"}
     assert seen(run).group == "epoch 3, running"
-    run.standing |= {"phase": "pending", "attempt": None, "deadline": None}
-    run.standing["group"] = {"what": "stop", "why": "rank 1 (node-b) is lost"}
+    run.status |= {"phase": "pending", "attempt": None, "deadline": None}
+    run.status["group"] = {"what": "stop", "why": "rank 1 (node-b) is lost"}
     found = seen(run)
     assert found.group == "epoch 3, all members stop, to start again: rank 1 (node-b) is lost"
     assert found.next == "The next start, once all members of the group are ready."
@@ -84,7 +84,7 @@ def test_a_done_or_gone_rank_is_neither_slowest_nor_stalest(run: MadeRun) -> Non
 
 def test_a_rank_that_has_not_moved_is_starting(run: MadeRun) -> None:
     run.rank(0, moved=None, step=None)
-    run.standing["phase"] = "starting"
+    run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks[0].state == "starting"
     assert str(found.next).startswith("Rank 0 will be suspected in 59m 10s: 50s without a first ")
@@ -100,7 +100,7 @@ def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
 
 
 def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
-    run.standing["phase"] = "starting"
+    run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks == ()
     assert found.next == f"{sentences.UNWATCHED[0].upper()}{sentences.UNWATCHED[1:]}."
@@ -111,7 +111,7 @@ def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
 def test_a_given_start_timeout_is_active_from_the_spawn(run: MadeRun) -> None:
     run.limits = run.limits._replace(start=60.0, start_given=True)
     run.run["sources"]["start-timeout"] = "environment"
-    run.standing["phase"] = "starting"
+    run.status["phase"] = "starting"
     found = str(seen(run).next)
     assert found.startswith("The command will be suspected in 10s: 50s without a first ")
     assert found.endswith("(timeout 60s, set by FTRUN_START_TIMEOUT).")
@@ -147,7 +147,7 @@ def test_a_provisional_timeout_comes_before_the_learned_one(run: MadeRun) -> Non
 
 def test_a_later_start_has_a_learned_start_timeout(run: MadeRun) -> None:
     run.limits = run.limits._replace(hang=3600.0, start=3600.0, start_given=False, auto=True)
-    run.standing["phase"] = "starting"
+    run.status["phase"] = "starting"
     run.attempt |= {"first_beat": 5.5, "start_raised": 0.0, "moved": False}
     found = seen(run)
     assert (found.limits[1].name, found.limits[1].seconds) == ("start", 300.0)
@@ -158,7 +158,7 @@ def test_a_later_start_has_a_learned_start_timeout(run: MadeRun) -> None:
 
 def test_ages_do_not_grow_during_a_pause(run: MadeRun) -> None:
     run.rank(0, moved=95)
-    run.standing["paused"] = {"since": run.now - 60, "until": run.now + 1200}
+    run.status["paused"] = {"since": run.now - 60, "until": run.now + 1200}
     found = seen(run)
     assert found.paused == pytest.approx(60)
     assert found.resumes == pytest.approx(1200)
@@ -196,14 +196,14 @@ NEXT_ACTIONS = [
 
 @pytest.mark.parametrize(("status", "left", "text"), NEXT_ACTIONS, ids=range(len(NEXT_ACTIONS)))
 def test_the_next_action_is_a_sentence(run: MadeRun, status: dict[str, object], left: float | None, text: str) -> None:
-    run.standing |= status | {"deadline": None if left is None else run.now + left}
+    run.status |= status | {"deadline": None if left is None else run.now + left}
     found = seen(run)
     assert found.next == text
     assert found.deadline == (None if left is None else pytest.approx(left, abs=0.01))
 
 
 def test_between_two_attempts_there_is_no_attempt(run: MadeRun) -> None:
-    run.standing |= {"phase": "pending", "want": {"want": "again"}, "deadline": run.now + 8, "attempt": None}
+    run.status |= {"phase": "pending", "want": {"want": "again"}, "deadline": run.now + 8, "attempt": None}
     found = seen(run)
     assert (found.phase, found.ranks, found.step) == ("waiting", (), 7)
 
@@ -284,7 +284,7 @@ def test_an_incident_of_long_ago_is_found(run: MadeRun) -> None:
 
 def test_after_the_end_there_is_a_verdict_and_no_budget(run: MadeRun) -> None:
     run.record("ended", verdict="hang-limit", exit_code=195, why="again and again")
-    run.standing |= {"phase": "done", "attempt": None}
+    run.status |= {"phase": "done", "attempt": None}
     found = seen(run)
     assert (found.alive, found.phase, found.verdict, found.exit_code) == (False, "done", "hang-limit", 195)
     assert found.why == "again and again"
@@ -390,7 +390,7 @@ def test_a_state_truncated_at_any_length_is_a_problem(run: MadeRun) -> None:
     ids=range(5),
 )
 def test_a_malformed_part_of_the_state_is_a_problem(run: MadeRun, part: dict[str, object]) -> None:
-    run.standing |= part
+    run.status |= part
     found = seen(run)
     assert "malformed" in found.problems[0]
     assert found.step == 7, "the ledger is valid"
@@ -425,7 +425,7 @@ def test_damaged_records_are_skipped(run: MadeRun) -> None:
 
 def test_a_run_without_records_is_waiting(run: MadeRun) -> None:
     run.lines = []
-    run.standing |= {"phase": "pending", "attempt": None}
+    run.status |= {"phase": "pending", "attempt": None}
     assert seen(run).phase == "waiting"
 
 

@@ -98,10 +98,10 @@ def test_svg_is_well_formed_without_scripts_or_links(name: str) -> None:
 
 
 def test_inline_svg_has_colours_without_a_style() -> None:
-    text = svg.render(timeline.draw(RUNS["one hang"]), alone=False, prefix="two")
+    text = svg.render(timeline.draw(RUNS["one hang"]), alone=False)
     assert "<style" not in text
     assert "style=" not in text
-    assert 'id="two-title"' in text
+    assert 'id="ft-title"' in text
     assert PALETTE["hang"][0] in text
 
 
@@ -225,7 +225,7 @@ def test_the_page_needs_no_other_file_and_escapes_text() -> None:
 def test_a_page_of_many_starts_shows_the_last_500() -> None:
     script = Script()
     for number in range(700):
-        script.starts("failure" if number else "first", step=None).after(1).says("exited", code=1)
+        script.starts("failure" if number else "first", step=None).after(1).record("exited", code=1)
     page = html.render(history_of(script.ends("failure-limit", 93)))
     assert "The first 200 are not shown." in page
     assert page.count('<th scope="row">') == 500 + 2

@@ -10,7 +10,7 @@ from ftrun.host import beat_slots
 from ftrun.host.beat_slots import NS
 from ftrun_hooks import layout as at
 
-FRESH: Final = 2.0  # s; a rank with a heartbeat within them is alive, and its process is not looked up
+FRESH: Final = 2.0  # s; a rank with a younger heartbeat is alive, and its process is not checked
 TRIES: Final = 4
 
 

@@ -1,5 +1,6 @@
 """The timeline as a page: one file without scripts and external resources, in light and dark colours."""
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
@@ -11,7 +12,6 @@ from ftrun.views.lost_time import AttemptSpan
 from ftrun.views.shapes import PALETTE
 
 ROWS: Final = 500  # attempts in the table; the last ones
-HEADS: Final = ("Start", "Why", "Began (UTC)", "Lasted", "Steps", "Ended by", "What happened")
 
 
 def _style() -> str:
@@ -27,7 +27,8 @@ def _style() -> str:
         "table{border-collapse:collapse;font-size:.9rem}"
         "th,td{padding:.3rem .8rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--grid)}"
         "th{color:var(--muted);font-weight:600;white-space:nowrap}td{overflow-wrap:anywhere}"
-        ".n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.muted{color:var(--muted)}"
+        "#lost~.wide tr>:nth-child(2),#lost~.wide tr>:nth-child(3){text-align:right;font-variant-numeric:tabular-nums}"
+        ".muted{color:var(--muted)}"
         "a:focus-visible,.wide:focus-visible{outline:3px solid #56b4e9;outline-offset:2px}"
         "@media print{.wide{overflow:visible}svg{min-width:0}}"
     )
@@ -52,35 +53,35 @@ def render(history: History) -> str:
 def _lost(history: History) -> str:
     if not history.wall:
         return ""
-    totals = history.totals
-    rows = [("kept", max(0.0, history.wall - sum(totals.values())), "work that was kept")]
+    rows = [("kept", max(0.0, history.wall - sum(history.totals.values())), "work that was kept")]
     rows += [(why, value, timeline.MEANINGS[why]) for why, value in history.shown_totals.items()]
-    body = "".join(
-        f'<tr><th scope="row">{why}</th><td class="n">{seconds(value)}</td>'
-        f'<td class="n">{value / history.wall:.1%}</td><td>{meaning}</td></tr>'
-        for why, value, meaning in rows
-    )
-    return (
-        '<section aria-labelledby="lost"><h2 id="lost">Where the time went</h2><table><thead><tr>'
-        '<th scope="col">What</th><th scope="col" class="n">Time</th><th scope="col" class="n">Part</th>'
-        f'<th scope="col">Meaning</th></tr></thead><tbody>{body}</tbody></table></section>\n'
-    )
+    cells = [(why, seconds(value), f"{value / history.wall:.1%}", meaning) for why, value, meaning in rows]
+    return _table("lost", "Where the time went", ("What", "Time", "Share", "Meaning"), cells)
 
 
 def _attempts(history: History) -> str:
     shown = history.attempts[-ROWS:]
-    heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
     left = len(history.attempts) - len(shown)
     note = f'<p class="muted">The first {left} are not shown.</p>' if left else ""
-    rows = "".join(_row(history, attempt) for attempt in shown)
+    heads = ("Start", "Why", "Began (UTC)", "Lasted", "Steps", "Ended by", "What happened")
+    return _table("starts", "Starts", heads, (_row(history, attempt) for attempt in shown), note)
+
+
+def _table(name: str, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
+    """The first cell of each row is its head."""
+    head = "".join(f'<th scope="col">{one}</th>' for one in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{escape(printable(cell))}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
     return (
-        '<section aria-labelledby="starts"><h2 id="starts">Starts</h2>'
-        f'{note}<div class="wide" tabindex="0" role="region" aria-label="Starts"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
+        f'<section aria-labelledby="{name}"><h2 id="{name}">{title}</h2>{note}'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{title}"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></section>\n"
     )
 
 
-def _row(history: History, attempt: AttemptSpan) -> str:
+def _row(history: History, attempt: AttemptSpan) -> tuple[str, ...]:
     last = attempt is history.attempts[-1]
     end, why = attempt.cause or "", attempt.why
     if attempt.under_way:
@@ -90,13 +91,12 @@ def _row(history: History, attempt: AttemptSpan) -> str:
     elif not end:
         end = "success" if attempt.kept else (history.verdict or "") if last else ""
         why = history.why or "" if last else ""
-    cells = [
+    return (
+        str(attempt.number),
         timeline.reason(attempt) or "first",
         timeline.stamp(attempt.since),
         seconds(attempt.until - attempt.since),
         "" if attempt.first_step is None else f"{attempt.first_step} to {attempt.last_step}",
         end,
         why,
-    ]
-    shown = "".join(f"<td>{escape(printable(cell))}</td>" for cell in cells)
-    return f'<tr><th scope="row">{attempt.number}</th>{shown}</tr>'
+    )

@@ -117,7 +117,7 @@ def _automatic(live: LiveVerdict, sources: dict[str, str]) -> Iterator[Limit]:
 
 
 def _start(live: LiveVerdict, source: str) -> Limit:
-    """That of the whole command if it has one; else that of a rank, from its registration to its first heartbeat."""
+    """That of the command if it has one; else that of a rank, from its registration to its first heartbeat."""
     configured, attempt = live.limits, live.attempt
     if configured.start is None or configured.start_given or attempt.ranks:
         seconds, learned = (configured.start, False) if attempt.moved else start_limit(attempt, configured)

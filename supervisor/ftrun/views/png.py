@@ -4,7 +4,7 @@ from io import BytesIO
 from math import cos, radians, sin
 from typing import Final
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from ftrun.core.text.sentences import printable
 from ftrun.views.shapes import HATCH_SPACING, PALETTE, Line, Picture, Polyline, Rect, Shape, Text
@@ -97,6 +97,5 @@ class _Painter:
 
 
 def _colour(name: str, opacity: float) -> tuple[int, int, int, int]:
-    text = PALETTE[name][0]
-    red, green, blue = (int(text[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = ImageColor.getrgb(PALETTE[name][0])[:3]
     return red, green, blue, round(255 * opacity)

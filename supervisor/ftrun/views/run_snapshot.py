@@ -99,7 +99,7 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
 
 
 def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
-    """With the attempt under way: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
+    """With the present attempt: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
     ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
     spawned_at, beats = float(status["attempt"]["spawned_at"]), BeatFileContent()
     if shown.phase != "done" and liveness.same_boot(run):

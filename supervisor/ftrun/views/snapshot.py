@@ -54,7 +54,7 @@ class DeviceNow(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """What the driver reports against it; empty: nothing, or the driver has not been asked yet."""
+        """What the driver reports against it; empty: nothing, or no answer of the driver yet."""
         asks = "" if self.recovery in (None, "none") else f"the driver asks for: {self.recovery}"
         return ", ".join(filter(None, ("" if self.health in (None, "ok") else self.health, asks)))
 

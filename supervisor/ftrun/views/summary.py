@@ -20,7 +20,7 @@ DAY: Final = 86_400.0  # s
 LEAST: Final = 0.05  # s: less lost time is not shown
 QUIET: Final = 15.0  # s: half of the smallest learned timeout
 QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
-SHARE: Final = 0.001  # of the whole time: less is not shown
+SHARE: Final = 0.001  # of the wall time: less is not shown
 STATES: Final = {name: name for name in ("starting", "moving", "quiet", "section", "done", "gone")} | {
     "section": "in a section"
 }
@@ -168,7 +168,8 @@ def _budget(shown: Snapshot, cause: str) -> str:
 def _progress(shown: Snapshot) -> Iterator[Line]:
     if shown.step is not None:
         best = f", best {shown.best_step}" if shown.best_step not in (None, shown.step) else ""
-        rate = f", {_rate(shown.step_time)}" if shown.step_time else ""
+        pace = shown.step_time
+        rate = f", {step_duration(pace)} per step, {1 / pace:.3g} steps/s" if pace else ""
         yield "step", f"{shown.step}{best}{rate}"
     if shown.checkpoint is not None or shown.checkpoint_step is not None:
         at = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}"
@@ -179,9 +180,8 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
         yield "checkpoint", "none reported"
 
 
-def _rate(step_time: float) -> str:
-    each = f"{1000 * step_time:.0f}ms" if step_time < 1 else f"{step_time:.1f}s"
-    return f"{each} per step, {1 / step_time:.3g} steps/s"
+def step_duration(value: float) -> str:
+    return f"{1000 * value:.0f}ms" if value < 1 else seconds(value)
 
 
 def _ranks(shown: Snapshot) -> Iterator[Line]:

@@ -21,42 +21,42 @@ def _scheme(index: int) -> str:
 STYLE: Final = f"{_scheme(0)}@media (prefers-color-scheme:dark){{{_scheme(1)}}}"
 
 
-def render(picture: Picture, alone: bool = True, prefix: str = "ft") -> str:
-    """`alone`: a document of its own, with its style and background.  Otherwise it is for a page that has `STYLE`;
-    `prefix` is for the ids in it, where a page has several.  Text from elsewhere is escaped."""
-    shapes = [_shape(shape, prefix) for shape in picture.shapes]
+def render(picture: Picture, alone: bool = True) -> str:
+    """`alone`: a document of its own, with its style and background; otherwise for a page that has `STYLE`.  Text from
+    elsewhere is escaped."""
+    shapes = [_shape(shape) for shape in picture.shapes]
     if alone:
         background = Rect(0, 0, picture.width, picture.height, "ground")
-        shapes = [f"<style>{STYLE}</style>", _shape(background, prefix), *shapes]
+        shapes = [f"<style>{STYLE}</style>", _shape(background), *shapes]
     size = f"{picture.width:g} {picture.height:g}"
     head: Attributes = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {size}"}
     head |= {"width": picture.width, "height": picture.height, "role": "img", "font-family": FONT}
-    head |= {"aria-labelledby": f"{prefix}-title {prefix}-desc"}
-    title = _element("title", {"id": f"{prefix}-title"}, _text(picture.title))
-    description = _element("desc", {"id": f"{prefix}-desc"}, _text(picture.description))
-    return _element("svg", head, "\n".join(["", title + description, *_hatches(picture, prefix), *shapes, ""])) + "\n"
+    head |= {"aria-labelledby": "ft-title ft-desc"}
+    title = _element("title", {"id": "ft-title"}, _text(picture.title))
+    description = _element("desc", {"id": "ft-desc"}, _text(picture.description))
+    return _element("svg", head, "\n".join(["", title + description, *_hatches(picture), *shapes, ""])) + "\n"
 
 
-def _hatches(picture: Picture, prefix: str) -> list[str]:
+def _hatches(picture: Picture) -> list[str]:
     line: Attributes = {"class": "ft-hatch", "x1": 0.0, "y1": 0.0, "x2": 0.0, "y2": HATCH_SPACING}
     line |= {"stroke": PALETTE["ground"][0], "stroke-width": 2.4, "stroke-opacity": "0.75"}
     tile: Attributes = {"width": HATCH_SPACING, "height": HATCH_SPACING, "patternUnits": "userSpaceOnUse"}
     angles = {shape.hatch for shape in picture.shapes if isinstance(shape, Rect) and shape.hatch is not None}
     patterns = []
     for angle in sorted(angles):
-        turned = tile | {"id": f"{prefix}-hatch-{angle}", "patternTransform": f"rotate({angle})"}
+        turned = tile | {"id": f"ft-hatch-{angle}", "patternTransform": f"rotate({angle})"}
         patterns.append(_element("defs", {}, _element("pattern", turned, _element("line", line))))
     return patterns
 
 
-def _shape(shape: Shape, prefix: str) -> str:
+def _shape(shape: Shape) -> str:
     match shape:
         case Rect():
             box: Attributes = {"x": shape.x, "y": shape.y, "width": shape.width, "height": shape.height}
             plain = box | _paint(shape.fill, opacity=shape.opacity)
             if shape.hatch is None:
                 return _element("rect", plain, title=shape.title)
-            hatch = box | {"fill": f"url(#{prefix}-hatch-{shape.hatch})"}
+            hatch = box | {"fill": f"url(#ft-hatch-{shape.hatch})"}
             return _element("rect", plain) + _element("rect", hatch, title=shape.title)
         case Line():
             ends: Attributes = {"x1": shape.x1, "y1": shape.y1, "x2": shape.x2, "y2": shape.y2}

@@ -263,23 +263,15 @@ def _labels(heads: Sequence[tuple[float, Mark]], end: float | None, top: float, 
     for x, mark in heads:
         kind = FLAGS[mark.kind]
         following = min(flag for flag in flags if flag > x)
-        below, above = following - x - 24, min(LABEL_WIDTH, width - RIGHT - x)
         choices = []
-        for row, left, room in ((0, x + 10, below), (1, x - 5, above)):
+        for row, left, room in ((0, x + 10, following - x - 24), (1, x - 5, min(LABEL_WIDTH, width - RIGHT - x))):
             label = fitted(f"{kind}: {mark.text}", 12, room)
             if left > taken[row] and len(label) > len(kind) + 8:
                 choices.append((len(label), -row, left, label))
-        kind_width = text_width(kind, 12)
         if choices:
             _, row, left, label = max(choices)
             taken[-row] = left + text_width(label, 12) + 10
             found.append(Text(left, top - 3 + 18 * row, label, 12, TEXT_COLOURS.get(mark.kind, "muted")))
-        elif x + 10 > taken[0] and kind_width < below:
-            taken[0] = x + 20 + kind_width
-            found.append(Text(x + 10, top - 3, kind, 12, TEXT_COLOURS.get(mark.kind, "muted")))
-        elif x - 16 - kind_width > max(taken[0], LEFT, *(flag + 6 for flag in flags if flag < x)):
-            taken[0] = x
-            found.append(Text(x - 10, top - 3, kind, 12, TEXT_COLOURS.get(mark.kind, "muted"), "end"))
     return found
 
 

@@ -14,6 +14,7 @@ from ftrun.core.text.sentences import printable
 from ftrun.views import summary
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.views.summary import step_duration
 
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs
@@ -169,19 +170,15 @@ def _heat(rank: RankNow) -> str:
 def _steps(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.step is None:
         return []
-    pace = f", {_each(shown.step_time)} per step" if shown.step_time else ""
+    pace = f", {step_duration(shown.step_time)} per step" if shown.step_time else ""
     behind = (shown.step or 0) - (shown.slowest.step or 0) if shown.slowest is not None and len(shown.ranks) > 1 else 0
     text = f"{shown.step}{pace}" + (f", the slowest rank is {behind} behind" if behind > 0 else "")
     room = page.width - 9 - cell_len(text) - 2
     line = [("step     ", "dim"), (text, "")]
     values = paces[-max(0, min(60, room - 14)) :]
     if room >= 20 and len(values) >= 6:
-        line += [("  ", ""), (page.spark(values), "cyan"), (f" max {_each(max(values))}", "dim")]
+        line += [("  ", ""), (page.spark(values), "cyan"), (f" max {step_duration(max(values))}", "dim")]
     return [page.line(*line)]
-
-
-def _each(value: float) -> str:
-    return f"{1000 * value:.0f}ms" if value < 1 else seconds(value)
 
 
 def _budget(shown: Snapshot) -> str:
@@ -228,7 +225,7 @@ def _rank(page: _Page, rank: RankNow) -> Text:
     limit = pace = bar = ""
     if rank.age is not None and rank.limit is not None:
         limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(_part(rank), 5) + " "
-        pace = "" if rank.step_time is None else f"{_each(rank.step_time):>6}"
+        pace = "" if rank.step_time is None else f"{step_duration(rank.step_time):>6}"
     return page.line(
         (f"{name:>4} {rank.pid:>7} " if wide else f"{name:>4} ", ""),
         (set_cell_size(page.plain(state), 11), "dim" if rank.state in ("done", "gone") else ""),

@@ -7,7 +7,9 @@ from ftrun.views import rundir, summary
 from ftrun.views.run_snapshot import read_snapshot
 
 
-@click.command(help="How the run stands: what it does, whether it is healthy, what happened last, what comes next.")
+@click.command(
+    help="Show the present state of the run: its phase and health, the last incident, and what happens next."
+)
 @RUN_DIR
 @AS_JSON
 def command(run_dir: str | None, as_json: bool) -> None:

@@ -49,7 +49,7 @@ def command(run_dir: str | None, interval: float, once: bool, as_json: bool) -> 
     if once or not sys.stdout.isatty():
         size = shutil.get_terminal_size()
         drawn = console(size.columns)
-        drawn.print(frame(run, top.Screen(size.columns, size.lines, terminal.shows_unicode()), ""), end="\n")
+        drawn.print(run.frame(top.Screen(size.columns, size.lines, terminal.shows_unicode()), ""), end="\n")
         return 0
     return watch(run, interval)
 
@@ -73,13 +73,9 @@ class WatchedRun:
             return
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
 
-    @property
-    def paces(self) -> list[float]:
-        return [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
-
-
-def frame(run: WatchedRun, size: top.Screen, note: str) -> Text:
-    return top.render(run.shown, run.paces, run.records, note, size)
+    def frame(self, screen: top.Screen, note: str) -> Text:
+        paces = [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
+        return top.render(self.shown, paces, self.records, note, screen)
 
 
 def note(shown: Snapshot) -> str:
@@ -112,7 +108,7 @@ def watch(run: WatchedRun, seconds: float) -> int:
     unicode = terminal.shows_unicode()
 
     def drawn() -> Text:
-        return frame(run, top.Screen(*screen.size, unicode), note(run.shown))
+        return run.frame(top.Screen(*screen.size, unicode), note(run.shown))
 
     while True:
         with terminal.Keys() as keys:

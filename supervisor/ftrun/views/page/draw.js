@@ -35,10 +35,10 @@ function show(element, text) {
 export function seconds(value) {
   if (value === null || value === undefined) return "";
   if (value < 10) return `${value.toFixed(1)}s`.replace(".0s", "s");
-  const whole = Math.round(value);
-  if (whole < 120) return `${whole}s`;
-  const minutes = Math.floor(whole / 60);
-  if (minutes < 120) return whole % 60 ? `${minutes}m ${whole % 60}s` : `${minutes}m`;
+  const rounded = Math.round(value);
+  if (rounded < 120) return `${rounded}s`;
+  const minutes = Math.floor(rounded / 60);
+  if (minutes < 120) return rounded % 60 ? `${minutes}m ${rounded % 60}s` : `${minutes}m`;
   const hours = Math.floor(minutes / 60);
   return minutes % 60 ? `${hours}h ${minutes % 60}m` : `${hours}h`;
 }

@@ -48,7 +48,7 @@ class TimelineCache:
             raise TimeoutError
         found = self._last = reading.result()
         wide = min(max(width, NARROWEST), WIDEST)
-        return await self._threads.do(lambda: svg.render(draw(found.history, wide), alone, "timeline"), PATIENCE)
+        return await self._threads.do(lambda: svg.render(draw(found.history, wide), alone), PATIENCE)
 
     def _read(self) -> Read:
         """In a thread.  Files that have not changed, or were read recently, are not read again."""
