@@ -16,9 +16,9 @@ from ftrun.core.group.membership import (
     Effects,
     Ended,
     Event,
-    MemberRefused,
+    RefuseMember,
     Reported,
-    ReportReceived,
+    SendOrder,
     new_coordinator,
 )
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Report, State
@@ -249,7 +249,7 @@ class World:
             return
         pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.failure else {}
         refused = self.tell(Reported(self.now, report, pulses))
-        if not any(isinstance(e, MemberRefused) for e in refused):
+        if not any(isinstance(e, RefuseMember) for e in refused):
             self.heard[body.rank] = (body.life, self.now)
             self.asked[body.life] = asked
             self.answer(body)
@@ -287,7 +287,7 @@ class World:
         before = self.coordinator
         self.coordinator, effects = decide(before, event)
         again, more = decide(self.coordinator, event)
-        assert [e for e in more if not isinstance(e, MemberRefused)] == [], f"said twice: {event} {more}"
+        assert [e for e in more if not isinstance(e, RefuseMember)] == [], f"said twice: {event} {more}"
         if not isinstance(event, DeadlineReached):
             assert again == self.coordinator, f"done twice: {event}"
         assert self.coordinator.epoch >= before.epoch, "an epoch fell"
@@ -297,7 +297,7 @@ class World:
                 "a deadline that stays due"
             )
         for effect in effects:
-            if isinstance(effect, ReportReceived):
+            if isinstance(effect, SendOrder):
                 self.ordered.append(effect.order)
                 for body in sorted(
                     self.current(), key=lambda b: b.rank

@@ -132,8 +132,8 @@ JOB = (
     Mutation(
         "restart_though_not_healed",
         "machine/restarting.py",
-        "and phase.fault is not None and event.cured:",
-        "and phase.fault is not None:",
+        "        if event.cured:",
+        "        if True:",
     ),
     Mutation(
         "different_faults_isolate_the_node",
@@ -147,13 +147,11 @@ JOB = (
 COORDINATOR = (
     Mutation("no_fence", "group/membership.py", "        if until > now:", "        if False:"),
     Mutation("ready_at_any_epoch", "group/membership.py", 'return "ready" if current else "behind"', 'return "ready"'),
-    Mutation(
-        "epochs_fall", "group/membership.py", "if report.epoch > coordinator.epoch and not", "if report.epoch and not"
-    ),
+    Mutation("epochs_fall", "group/membership.py", "if report.epoch > group.epoch and not", "if report.epoch and not"),
     Mutation(
         "one_is_enough",
         "group/coordinator.py",
-        'if cure is not None and n("ready") == coordinator.size:',
+        'if cure is not None and n("ready") == group.size:',
         'if cure is not None and n("ready"):',
     ),
     Mutation(
@@ -162,8 +160,8 @@ COORDINATOR = (
     Mutation(
         "a_verdict_is_not_final",
         "group/coordinator.py",
-        "if after is coordinator or isinstance(coordinator.phase, Ended):",
-        "if after is coordinator:",
+        "if after is group or isinstance(group.phase, Ended):",
+        "if after is group:",
     ),
     Mutation(
         "the_last_decides",
@@ -174,7 +172,7 @@ COORDINATOR = (
     Mutation(
         "one_done_is_all",
         "group/coordinator.py",
-        'if coordinator.kinds.get("done") == coordinator.size:',
-        'if coordinator.kinds.get("done"):',
+        'if group.kinds.get("done") == group.size:',
+        'if group.kinds.get("done"):',
     ),
 )

@@ -14,10 +14,10 @@ from ftrun.core.group.membership import (
     Ended,
     Event,
     Gathering,
-    MemberRefused,
     NodeNote,
+    RefuseMember,
     Reported,
-    ReportReceived,
+    SendOrder,
     Steady,
     new_coordinator,
 )
@@ -62,12 +62,9 @@ class Group:
         for rank in range(self.size):
             self.reports(rank, state, epoch, **more)
 
-    def gone(
-        self, rank: int, closed: bool = True, heard: float | None = None, life: str = "", shut: float | None = None
-    ) -> Effects:
-        return self.event(
-            MemberLost(self.now, rank, life or f"life{rank}", "its connection closed", closed, heard, shut)
-        )
+    def gone(self, rank: int, closed: bool = True, life: str = "", **times: float) -> Effects:
+        why = "its connection closed"
+        return self.event(MemberLost(self.now, rank, life or f"life{rank}", why, closed, **times))
 
     def at(self, now: float) -> Effects:
         self.now = now
@@ -118,7 +115,7 @@ def test_nothing_starts_before_all_are_ready() -> None:
     assert (group.phase, group.did) == (Gathering, ("wait", 0, None))
     assert group.reports(0, "ready", 0) == group.reports(1, "stopping", 0) == group.reports(2, "ready", 0) == ()
     effects = group.reports(1, "ready", 0)
-    assert effects == (NodeNote("all 3 members start epoch 1"), ReportReceived(group.order))
+    assert effects == (NodeNote("all 3 members start epoch 1"), SendOrder(group.order))
     assert (group.phase, group.did) == (Steady, ("run", 1, "first"))
 
 
@@ -176,7 +173,7 @@ def test_a_hang_stops_all_at_once_and_starts_all_when_all_are_ready() -> None:
 
 
 def test_a_member_ready_at_an_older_epoch_delays_the_next() -> None:
-    """Its start may be on its way: it might run this epoch, unheard, while the others start the next."""
+    """Its start may be on its way: it might run this epoch, report_deadline, while the others start the next."""
     group = Group()
     group.all("ready", 0)
     group.reports(0, "running", 1)
@@ -224,7 +221,7 @@ def test_a_failure_that_follows_a_loss_is_no_verdict() -> None:
     )
     group.reports(2, "ready")
     group.now += SILENCE
-    group.gone(1, closed=False, heard=99.0)
+    group.gone(1, closed=False, last_message=99.0)
     assert (group.phase, group.did) == (Draining, ("stop", 1, "peer"))
 
 
@@ -279,7 +276,7 @@ def test_a_leaving_member_changes_nothing_until_it_has_left() -> None:
 def test_progress_resets_the_counts() -> None:
     group = running()
     (effect,) = group.reports(2, "running", progressed=True)
-    assert isinstance(effect, ReportReceived)
+    assert isinstance(effect, SendOrder)
     assert effect.order.progressed
     assert group.reports(1, "running", progressed=True) == ()
     group.reports(1, "stopping", failure=NodeFailure("fault", "Xid 79"), counts=(1, 3, 0))
@@ -473,7 +470,7 @@ def test_a_duplicate_does_not_succeed_the_member_at_once(before: bool, started: 
     if before:
         group.reports(1, "ready", 0, "other")
     group.now = 60.0
-    group.gone(1, heard=49.0, shut=58.0)
+    group.gone(1, last_message=49.0, closed_at=58.0)
     group.now = 61.0
     group.ready(0, 2)
     group.reports(1, "ready", 1, "other")
@@ -488,7 +485,7 @@ def test_a_member_that_is_back_before_its_loss_needs_no_fence() -> None:
     group.now = 59.0
     group.reports(1, "ready", 0, "new")  # the connection of the old one closed a second ago
     group.now = 60.0
-    group.gone(1, heard=57.0, shut=58.0)
+    group.gone(1, last_message=57.0, closed_at=58.0)
     group.ready(0, 2)
     group.reports(1, "ready", 1, "new")
     assert group.did == ("run", 2, "peer")
@@ -510,8 +507,8 @@ def test_missing_members_are_named_after_a_while() -> None:
 def test_a_second_member_of_a_rank_is_refused() -> None:
     group = running()
     (refused,) = group.reports(1, "ready", 0, "other", node="elsewhere")
-    assert refused == MemberRefused(1, "other", "member 1 is there already, on node-1")
-    assert group.reports(7, "ready", 0) == (MemberRefused(7, "life7", "member 7 does not belong to a group of 3"),)
+    assert refused == RefuseMember(1, "other", "member 1 is there already, on node-1")
+    assert group.reports(7, "ready", 0) == (RefuseMember(7, "life7", "member 7 does not belong to a group of 3"),)
     assert group.phase is Steady
 
 
@@ -589,10 +586,10 @@ def test_a_new_coordinator_fences_a_late_member() -> None:
 
 
 def test_a_silent_member_is_fenced_until_its_lease_is_over() -> None:
-    """It hears nobody, and its ranks move: it ends its command `--wait-peer` after it had to be missed."""
+    """It hears nobody, and its ranks move: it ends its command `--wait-peer` after it had to be reports_missing."""
     group = running()
     group.now = 100.0 + SILENCE
-    group.gone(1, closed=False, heard=100.0)
+    group.gone(1, closed=False, last_message=100.0)
     group.ready(0, 2)
     group.now += 300
     group.reports(1, "ready", 1, "new", boot="other")

@@ -1,7 +1,7 @@
 """A group of 4,000, simulated: what one message costs must not grow into minutes."""
 
 from core.many import Many
-from ftrun.core.group.membership import Draining, Ended, ReportReceived, Steady
+from ftrun.core.group.membership import Draining, Ended, SendOrder, Steady
 
 SIZE = 4000
 
@@ -9,16 +9,14 @@ SIZE = 4000
 def test_four_thousand_start_hang_lose_one_and_end_together() -> None:
     many = Many(SIZE)
     effects = many.all("ready")
-    assert [e.order.what for e in effects if isinstance(e, ReportReceived)] == [
-        "run"
-    ]  # one word for all, not one a member
+    assert [e.order.what for e in effects if isinstance(e, SendOrder)] == ["run"]  # one word for all, not one a member
     assert many.all("running", 1) == []
     assert isinstance(many.coordinator.phase, Steady)
 
     effects = many.fail(1234)
-    assert [e.order.cause for e in effects if isinstance(e, ReportReceived)] == [None]
+    assert [e.order.cause for e in effects if isinstance(e, SendOrder)] == [None]
     effects = many.all("ready", 1, but=(1234,)) + many.all("ready", 1, only=(1234,))
-    assert [(e.order.what, e.order.cause) for e in effects if isinstance(e, ReportReceived)] == [
+    assert [(e.order.what, e.order.cause) for e in effects if isinstance(e, SendOrder)] == [
         ("stop", "hang"),
         ("run", "hang"),
     ]
@@ -40,7 +38,7 @@ def test_four_thousand_start_hang_lose_one_and_end_together() -> None:
 def test_one_that_has_forgotten_four_thousand_learns_them() -> None:
     many = Many(SIZE)
     effects = many.all("running", 9)
-    assert [e.order.what for e in effects if isinstance(e, ReportReceived)] == ["wait", "run"]
+    assert [e.order.what for e in effects if isinstance(e, SendOrder)] == ["wait", "run"]
     assert many.coordinator.order.epoch == 9
 
 

@@ -360,7 +360,7 @@ class Adversary(RuleBasedStateMachine):
     def a_device_had_a_fault_before(self, severity: str) -> None:
         """It is only written down, whatever the phase."""
         before = self.job
-        self.happens(ev.FaultReported(self.now, Fault("gpu0", "X", severity), standing=True))
+        self.happens(ev.FaultReported(self.now, Fault("gpu0", "X", severity), preexisting=True))
         if before.paused is None:
             assert type(self.job.phase) is type(before.phase)
             assert self.job.want == before.want
@@ -397,7 +397,7 @@ class Adversary(RuleBasedStateMachine):
         if fault.severity in ACTING:
             self.allowed_to_kill = "a fault"
             if isinstance(self.job.phase, (Launching, *WATCHED)) or isinstance(self.job.want, Restart):
-                self.sick.add(fault.place)
+                self.sick.add(fault.key)
         self.happens(ev.FaultReported(self.now, fault, Clock(wall, "boot", self.now)))
 
     @rule(cured=st.booleans())
@@ -707,7 +707,8 @@ class Adversary(RuleBasedStateMachine):
         assert not [place for place in self.sick if place[0] not in ledger.removed], "a start beside a fault"
         if ledger.removed:
             assert self.policy.min_devices is not None
-            assert len(ledger.visible) - 1 >= self.policy.min_devices
+            assert ledger.visible is not None
+            assert len(ledger.visible.words) >= self.policy.min_devices
             assert "fault" in self.policy.restart_on
         for number, last in enumerate(ledger.occurrences):
             if number < self.earlier or last.severity not in ACTING:

@@ -35,5 +35,7 @@ def test_only_codes_to_reschedule_are_retryable(verdict: exit_codes.Verdict) -> 
 
 
 def test_the_status_of_the_command_passes_through() -> None:
-    assert [exit_codes.own(code, None) for code in range(256)] == list(range(256))
-    assert [exit_codes.own(None, signal) for signal in range(1, 65)] == [128 + signal for signal in range(1, 65)]
+    assert [exit_codes.shell_status(code, None) for code in range(256)] == list(range(256))
+    assert [exit_codes.shell_status(None, signal) for signal in range(1, 65)] == [
+        128 + signal for signal in range(1, 65)
+    ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from core.training import Training
 from ftrun.core.accounting.totals import TRACE, Account, LostTime, RestartCounts
-from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.core.machine.values import LearnedTimeouts, Ledger, VisibleDevices
 from ftrun.messages.codec import Malformed
 from ftrun.messages.state import dump_state, load_state
 from ftrun.pid1 import bootstrap
@@ -30,7 +30,8 @@ ACCOUNT = Account(
     into="stopping",
     at=123456.789,
 )
-LEDGER = Ledger(start_cnt=2, hang=1, learned=LEARNED, account=ACCOUNT)
+VISIBLE = VisibleDevices("CUDA_VISIBLE_DEVICES", ("0", "GPU-2"))
+LEDGER = Ledger(start_cnt=2, hang=1, removed=("gpu1",), visible=VISIBLE, learned=LEARNED, account=ACCOUNT)
 SECONDS, COUNTS = st.floats(0, 1e12), st.integers(0, 2**62)
 TRACES = st.lists(st.tuples(SECONDS, COUNTS), max_size=TRACE, unique_by=lambda point: point[1]).map(
     lambda points: tuple(sorted(points, key=lambda point: point[1]))
@@ -76,7 +77,8 @@ def test_any_account_is_read_as_it_was_written(account: Account) -> None:
 def test_a_state_file_of_an_earlier_version_lacks_both() -> None:
     state = json.loads(dump_state(LEDGER, {}))
     del state["learned"], state["account"]
-    assert load_state(json.dumps(state).encode())[0] == Ledger(start_cnt=2, hang=1)
+    assert load_state(json.dumps(state).encode())[0] == LEDGER._replace(learned=None, account=Account())
+    assert state["visible"] == ["CUDA_VISIBLE_DEVICES", "0", "GPU-2"], "the format of earlier versions"
 
 
 NO_DURATIONS: tuple[Any, ...] = (None, -0.5, float("nan"), float("inf"), 1e13, "45", True, [], {})
@@ -100,6 +102,7 @@ NO_TRACES: tuple[Any, ...] = (
     " ".join(f"{step}.0:{step}" for step in range(TRACE + 1)),
 )
 MALFORMED: list[tuple[str, Any]] = [
+    *(("visible", value) for value in (None, "CUDA_VISIBLE_DEVICES", [1])),
     *(("learned", value) for value in NO_LEARNED),
     *(("account", value) for value in NO_ACCOUNT),
     *(("learned", {name: value}) for name in LearnedTimeouts._fields for value in NO_DURATIONS),

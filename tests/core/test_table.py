@@ -88,7 +88,7 @@ FINDING = Finding("step", 0, 61.0, 60.0, 3, None, 7)
 PHASE_VALUES: dict[type[Phase], list[Phase]] = {
     Pending: [
         *(Pending(), Pending(10.0), Pending(10.0, frozenset({"platform", "devices", "history"}))),
-        Pending(10.0, frozenset({"history"}), (ev.FaultReported(9.0, FAULT, standing=True),)),
+        Pending(10.0, frozenset({"history"}), (ev.FaultReported(9.0, FAULT, preexisting=True),)),
     ],
     Launching: [Launching(a) for a in ATTEMPTS],
     Starting: [Starting(a, d) for a in ATTEMPTS for d in (None, 10.0)],
@@ -142,8 +142,8 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ],
     ev.SignalReceived: [ev.SignalReceived(10.0, 15, True), ev.SignalReceived(10.0, 10, False)],
     ev.FaultReported: [
-        ev.FaultReported(10.0, Fault("gpu0", "x", severity), standing=standing)
-        for standing in (False, True)
+        ev.FaultReported(10.0, Fault("gpu0", "x", severity), preexisting=preexisting)
+        for preexisting in (False, True)
         for severity in ("warning", "user", "minor", "minor+user", "major", "critical", "unknown", "never heard of")
     ],
     ev.DevicesChecked: [ev.DevicesChecked(10.0), ev.DevicesChecked(10.0, ("gpu1",))],

@@ -30,7 +30,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Done, Finish, Job, Pending, Restart, Running, Starting, Stopping
-from ftrun.core.machine.values import Device, Fault, LearnedTimeouts, Ledger, Rank, SavedFile, Section
+from ftrun.core.machine.values import Device, Fault, LearnedTimeouts, Ledger, Rank, SavedFile, Section, VisibleDevices
 from ftrun.core.rules.crash_causes import CommandFailure, ExceptionRecord, Traceback
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.liveness import Limits
@@ -69,7 +69,7 @@ def play(text: str) -> str:
                         raise BadScenario(f"a tick before its time ({deadline})")
                     job, effects = decide(job, event, policy)
                     out += [INDENT + _effect(e) for e in effects] + [
-                        INDENT + "-> " + _state(job) + _told(job, policy, now)
+                        INDENT + "-> " + _state(job) + _reported(job, policy, now)
                     ]
                 case _:
                     raise BadScenario("unknown line")
@@ -117,7 +117,9 @@ def _ledger(pairs: dict[str, str]) -> Ledger:
     values = {key: _value(text) for key, text in pairs.items()}
     if "learned" in values:
         values["learned"] = LearnedTimeouts(*map(_value, pairs["learned"].split("/")))
-    values |= {name: tuple(pairs[name].split(",")) for name in ("removed", "visible") if name in pairs}
+    if "removed" in values:
+        variable, *words = pairs["visible"].split(",")
+        values |= {"removed": tuple(pairs["removed"].split(",")), "visible": VisibleDevices(variable, tuple(words))}
     return Ledger(**values)
 
 
@@ -138,7 +140,7 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
     if kind is ev.FaultReported:
         split = words.index(":") if ":" in words else len(words)
         pairs = _pairs(words[split + 1 :])
-        return ev.FaultReported(now, Fault(*words[:split]), _clock(now, pairs), "standing" in pairs)
+        return ev.FaultReported(now, Fault(*words[:split]), _clock(now, pairs), "preexisting" in pairs)
     if kind is ev.DevicesFound:
         return ev.DevicesFound(now, tuple(Device(word, "CUDA_VISIBLE_DEVICES", word[-1]) for word in words))
     if kind is ev.HistoryLoaded:
@@ -294,14 +296,14 @@ def _effect(effect: do.Effect) -> str:
             return type(effect).__name__.lower()
 
 
-def _told(job: Job, policy: Policy, now: float) -> str:
-    """What the group hears of it."""
+def _reported(job: Job, policy: Policy, now: float) -> str:
+    """What this member reports to the group."""
     if not policy.group:
         return ""
-    said = report(job, GroupMember(0, "life", "a", "boot"), policy, now, False)
-    failure = "" if said.failure is None else f", {said.failure.cause} {_show(said.failure.age)} ago"
-    end = "" if said.end is None else f", {said.end.code}"
-    return f"; tells {said.state} {said.epoch}{failure}{end}{', progress' if said.progressed else ''}"
+    reported = report(job, GroupMember(0, "life", "a", "boot"), policy, now, False)
+    failure = "" if reported.failure is None else f", {reported.failure.cause} {_show(reported.failure.age)} ago"
+    end = "" if reported.end is None else f", {reported.end.code}"
+    return f"; reports {reported.state} {reported.epoch}{failure}{end}{', progress' if reported.progressed else ''}"
 
 
 def _state(job: Job) -> str:

@@ -103,7 +103,7 @@ def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks == ()
-    assert found.next == f"{sentences.UNWATCHED[0].upper()}{sentences.UNWATCHED[1:]}."
+    assert found.next == f"{sentences.HANGS_UNDETECTED[0].upper()}{sentences.HANGS_UNDETECTED[1:]}."
     assert found.limits[1].seconds is None, "it is not active yet"
     assert found.limits[1].source.startswith("until the command's hooks are loaded; then 60m")
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ftrun.core.accounting.totals import TRACE, Account, LostTime, Trace
 from ftrun.core.machine.states import Finish, Job, KeepRunning, Restart, Stopping, Suspect
-from ftrun.core.machine.values import Attempt, Ledger, SavedFile
+from ftrun.core.machine.values import Attempt, Ledger, SavedFile, VisibleDevices
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.codec import Codec, Malformed, parse_json
 
@@ -15,6 +15,7 @@ STEPS: Final = 1 << 63  # one more than the largest step, and the largest count
 
 def dump_state(ledger: Ledger, extra: dict[str, object]) -> bytes:
     nested = {
+        "visible": [ledger.visible.variable, *ledger.visible.words] if ledger.visible else [],
         "learned": ledger.learned and ledger.learned._asdict(),
         "occurrences": [_flat(one) for one in ledger.occurrences],
         "account": _plain(ledger.account),
@@ -127,6 +128,13 @@ def _saved_file(found: object) -> SavedFile:
     return SavedFile(*found)
 
 
+def _visible(found: object) -> VisibleDevices | None:
+    """The file has a list: the variable, then the words; empty where no device was taken away."""
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise Malformed("not a list of texts")
+    return VisibleDevices(found[0], tuple(found[1:])) if found else None
+
+
 def _count(found: object) -> int:
     if type(found) is not int or not 0 <= found < STEPS:
         raise Malformed("not a count")
@@ -147,6 +155,7 @@ _CODEC: Final = Codec(
         Account: _account,
         Occurrence: _occurrence,
         SavedFile: _saved_file,
+        VisibleDevices | None: _visible,
     },
     complete=True,
 )

@@ -75,7 +75,7 @@ class Setup(NamedTuple):
             "FTRUN_EPOCH": ledger.epoch or None,
         }
         if ledger.visible:
-            variables[ledger.visible[0]] = ",".join(ledger.visible[1:])
+            variables[ledger.visible.variable] = ",".join(ledger.visible.words)
         environment = {name: value for name, value in os.environ.items() if name not in variables}
         if self.auto_beat and self.beats.is_own:
             hooks, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
@@ -87,7 +87,7 @@ class Setup(NamedTuple):
         """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has."""
         if self.settings["min-devices"].value is None:
             return list(arguments)
-        count = str(len(ledger.visible[1:]) or devices.count())
+        count = str(len(ledger.visible.words) if ledger.visible else devices.count())
         return [argument.replace("{devices}", count) for argument in arguments]
 
     def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":
@@ -242,7 +242,7 @@ def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int,
         ledger = ledger._replace(job=job, occurrences=() if ledger.job else ledger.occurrences)
     if ledger.schedule_cnt != schedule_cnt:
         ledger = ledger._replace(schedule_cnt=schedule_cnt, start_cnt=0, hang=0, fault=0, failure=0)
-        ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=())
+        ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=None)
     # An attempt that was cut off by the end of ftrun or of the container counts as failed, whatever the cause.
     return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")
 

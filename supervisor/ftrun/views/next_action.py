@@ -95,7 +95,7 @@ def _no_active_timeout(live: LiveVerdict) -> str:
         return f"the command works; it will be suspected after {timeout} without any work (--idle-timeout)"
     if attempt.ranks:
         return "every process that has sent heartbeats is done or gone: a hang of the others would not be noticed"
-    return sentences.UNWATCHED
+    return sentences.HANGS_UNDETECTED
 
 
 def _waiting(status: dict[str, Any], left: float | None) -> NextAction:

@@ -1,5 +1,6 @@
 """The coordinator's view of the members of its group: the values, and how reports change them."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
@@ -9,11 +10,12 @@ from ftrun.core.machine.values import Reason
 
 HINT: Final = 10.0  # s of waiting after which the missing members are named
 STRANGERS: Final = 1024  # the most strangers that are remembered
+NONE: Final[Counts] = (0, 0, 0)
 LATE: Final = 5.0  # s; no message arrives later than that, since its connection has been given up by then
 
 Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy", "still"]
-"""The state of a member in the epoch.  `fenced`: an earlier life in its place may still run its command.  `behind`: it
-is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause.  `still`:
+"""The state of a member in the epoch.  `fenced`: an earlier process of this rank may still run its command.  `behind`:
+it is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause.  `still`:
 among the members that run or are done, those whose accelerators do not change."""
 
 
@@ -32,13 +34,13 @@ class DeadlineReached(NamedTuple):
 Event = Reported | MemberLost | DeadlineReached
 
 
-class ReportReceived(NamedTuple):
+class SendOrder(NamedTuple):
     """Send the order to every member."""
 
     order: GroupOrder
 
 
-class MemberRefused(NamedTuple):
+class RefuseMember(NamedTuple):
     rank: int
     life: str
     why: str
@@ -50,7 +52,7 @@ class NodeNote(NamedTuple):
     what: str
 
 
-Effect = ReportReceived | MemberRefused | NodeNote
+Effect = SendOrder | RefuseMember | NodeNote
 Effects = tuple[Effect, ...]
 
 
@@ -105,13 +107,13 @@ class Coordinator(NamedTuple):
     order: GroupOrder = GroupOrder(0, "wait")
     members: Mapping[int, MemberState] = {}
     kinds: Mapping[Kind, int] = {}
-    fences: Mapping[int, float] = {}  # rank: until when an earlier life may run its command
+    fences: Mapping[int, float] = {}  # rank: until when an earlier process of it may run its command
     progressed: bool = False  # a member made progress in this epoch
     counts: Counts | None = None  # None: not known here
     strangers: Mapping[tuple[int, str], float] = {}  # (rank, life): since when it asks for a place that is taken
-    unheard: float | None = None  # when members that have not reported count as lost; None: not set, or past
-    missed: bool = False  # that time has passed
-    heard: bool = False  # this epoch is known from reports, and was not started by this coordinator
+    report_deadline: float | None = None  # when members that have not reported count as lost; None: not set, or past
+    reports_missing: bool = False  # that time has passed
+    epoch_reported: bool = False  # this epoch is known from reports, and was not started by this coordinator
     silence: float = SILENCE  # how long a member may be silent before it counts as lost
 
     @property
@@ -130,7 +132,7 @@ class Coordinator(NamedTuple):
         if isinstance(self.phase, Ended):
             return None
         hint = self.phase.hint if isinstance(self.phase, Gathering) else None
-        due = (self.phase.deadline, hint, self.unheard, *self.fences.values())
+        due = (self.phase.deadline, hint, self.report_deadline, *self.fences.values())
         return min((d for d in due if d is not None), default=None)
 
     @property
@@ -150,51 +152,46 @@ def new_coordinator(
     return Coordinator(size, wait, drain, heal, now, Gathering(now + wait, now + HINT), silence=silence)
 
 
-def take_report(coordinator: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+def take_report(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
     """The coordinator with this report of a member."""
-    if report.epoch > coordinator.epoch and not isinstance(coordinator.phase, Ended):
-        coordinator = _adopt_epoch(coordinator, now, report.epoch)
-    return put_member(coordinator, MemberState(report, first_failure(report, now, before)))
+    if report.epoch > group.epoch and not isinstance(group.phase, Ended):
+        group = _adopt_epoch(group, now, report.epoch)
+    return put_member(group, MemberState(report, first_failure(report, now, before)))
 
 
-def _adopt_epoch(coordinator: Coordinator, now: float, epoch: int) -> Coordinator:
+def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
     """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
     before are void."""
-    order = coordinator.order._replace(epoch=epoch, cause=None, progressed=False, still=False)
-    match coordinator.phase:
-        case Gathering() if coordinator.epoch == 0:  # the other members must exist
-            coordinator = coordinator._replace(phase=Gathering(None), unheard=now + coordinator.silence)
+    order = group.order._replace(epoch=epoch, cause=None, progressed=False, still=False)
+    match group.phase:
+        case Gathering() if group.epoch == 0:  # the other members must exist
+            group = group._replace(phase=Gathering(None), report_deadline=now + group.silence)
         case Steady():
-            coordinator, order = coordinator._replace(phase=Gathering(None)), order._replace(what="wait")
+            group, order = group._replace(phase=Gathering(None)), order._replace(what="wait")
         case Draining() as phase:
-            coordinator = coordinator._replace(phase=phase._replace(cure=None))
-    coordinator = coordinator._replace(order=order, progressed=False, heard=True)
-    if isinstance(coordinator.phase, Draining):
-        return fence_unknown(coordinator, now)
-    return coordinator._replace(kinds=count_kinds(coordinator))
+            group = group._replace(phase=phase._replace(cure=None))
+    group = group._replace(order=order, progressed=False, epoch_reported=True)
+    if isinstance(group.phase, Draining):
+        return fence_unknown(group, now)
+    return group._replace(kinds=count_kinds(group))
 
 
-def put_member(coordinator: Coordinator, member: MemberState) -> Coordinator:
+def put_member(group: Coordinator, member: MemberState) -> Coordinator:
     """The coordinator with this member.  It is cheap, since a thousand members may become ready one after the other."""
     rank = member.report.rank
-    before = coordinator.members.get(rank)
-    members = dict(coordinator.members)
-    members[rank] = member
-    kinds = dict(coordinator.kinds)
+    before = group.members.get(rank)
+    members = {**group.members, rank: member}
+    kinds = dict(group.kinds)
     for sign, one in ((-1, before), (1, member)):
-        if one is not None:
-            kind = kind_of(one, coordinator.epoch, rank in coordinator.fences)
+        for kind in _kinds_of(group, one) if one is not None else ():
             kinds[kind] = kinds.get(kind, 0) + sign
-            if one.report.still and kind in ("running", "done"):
-                kinds["still"] = kinds.get("still", 0) + sign
-    report = member.report
-    order = coordinator.order
-    if isinstance(coordinator.phase, Ended):
-        return coordinator._replace(members=members, kinds=kinds)
+    report, order = member.report, group.order
+    if isinstance(group.phase, Ended):
+        return group._replace(members=members, kinds=kinds)
     if report.paused is not None and (before is None or before.report.paused != report.paused):
         order = order._replace(paused=report.paused)
-    progressed = coordinator.progressed or (report.progressed and report.epoch == coordinator.epoch)
-    return coordinator._replace(members=members, kinds=kinds, order=order, progressed=progressed)
+    progressed = group.progressed or (report.progressed and report.epoch == group.epoch)
+    return group._replace(members=members, kinds=kinds, order=order, progressed=progressed)
 
 
 def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
@@ -220,88 +217,84 @@ def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
     return "busy"
 
 
-def count_kinds(coordinator: Coordinator) -> Mapping[Kind, int]:
-    kinds: dict[Kind, int] = {}
-    for rank, member in coordinator.members.items():
-        kind = kind_of(member, coordinator.epoch, rank in coordinator.fences)
-        kinds[kind] = kinds.get(kind, 0) + 1
-        if member.report.still and kind in ("running", "done"):
-            kinds["still"] = kinds.get("still", 0) + 1
-    return kinds
+def count_kinds(group: Coordinator) -> Mapping[Kind, int]:
+    return Counter(kind for member in group.members.values() for kind in _kinds_of(group, member))
 
 
-def absent_ranks(coordinator: Coordinator) -> list[int]:
+def _kinds_of(group: Coordinator, member: MemberState) -> tuple[Kind, ...]:
+    kind = kind_of(member, group.epoch, member.report.rank in group.fences)
+    return (kind, "still") if member.report.still and kind in ("running", "done") else (kind,)
+
+
+def absent_ranks(group: Coordinator) -> list[int]:
     """The ranks of the members that never came or are gone."""
-    gone = (r for r, m in coordinator.members.items() if kind_of(m, coordinator.epoch, False) == "gone")
-    return sorted((*gone, *(r for r in range(coordinator.size) if r not in coordinator.members)))
+    gone = (r for r, m in group.members.items() if kind_of(m, group.epoch, False) == "gone")
+    return sorted((*gone, *(r for r in range(group.size) if r not in group.members)))
 
 
-def highest_counts(coordinator: Coordinator) -> Counts:
+def highest_counts(group: Coordinator) -> Counts:
     """The highest counts that any member reports."""
-    hang, fault, failure = (
-        max((m.report.counts[i] for m in coordinator.members.values()), default=0) for i in range(3)
-    )
+    reported = (NONE, *(member.report.counts for member in group.members.values()))
+    hang, fault, failure = (max(counts) for counts in zip(*reported, strict=True))
     return hang, fault, failure
 
 
-# --- lives that may still run their command, unseen -----------------------------------------------------------------
+# --- earlier processes that may still run their command -------------------------------------------------------------
 
 
-def fence_predecessor(coordinator: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
+def fence_predecessor(group: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
     """A member that has lost contact with rank 0 may keep working, and stops its command itself when its lease is over;
-    a machine that seems lost may only be cut off.  So the new life in its place is fenced, unless nothing of the
-    earlier life is left: its connection closed, and the new life, on the same machine, came only after that.  A new
-    life that was there before does not succeed it, since the earlier one may have lost only its messenger.
+    a machine that seems lost may only be cut off.  So its successor is fenced, unless the earlier process is certainly
+    dead: its connection closed, and the successor, on the same machine, came only after that.  One that was there
+    before is fenced, since the earlier process may have lost only its messenger.
     """
     gone = before.gone
-    if coordinator.epoch == 0 or gone is None:
-        return coordinator
-    since = coordinator.strangers.get((report.rank, report.life), now)
-    closed = next((at for at in (gone.shut, gone.heard) if at is not None), gone.now)
+    if group.epoch == 0 or gone is None:
+        return group
+    since = group.strangers.get((report.rank, report.life), now)
+    closed = next((at for at in (gone.closed_at, gone.last_message) if at is not None), gone.now)
     if gone.closed and before.report.boot == report.boot and since >= closed:
-        return coordinator
+        return group
     # Its last message from rank 0 is not later than rank 0's last one from it, but for one on the way (LATE).
-    last = gone.heard if gone.heard is not None and not gone.closed else gone.now
-    return fence(coordinator, now, {report.rank: last})
+    last = gone.last_message if gone.last_message is not None and not gone.closed else gone.now
+    return fence(group, now, {report.rank: last})
 
 
-def note_stranger(coordinator: Coordinator, now: float, report: Report) -> Coordinator:
+def note_stranger(group: Coordinator, now: float, report: Report) -> Coordinator:
     key = report.rank, report.life
-    if key in coordinator.strangers:
-        return coordinator
-    known = list(coordinator.strangers.items())[1 - STRANGERS :]  # anyone who has the secret may connect
-    return coordinator._replace(strangers=dict([*known, (key, now)]))
+    if key in group.strangers:
+        return group
+    known = list(group.strangers.items())[1 - STRANGERS :]  # anyone who has the secret may connect
+    return group._replace(strangers=dict([*known, (key, now)]))
 
 
-def fence_latecomer(coordinator: Coordinator, now: float, report: Report) -> Coordinator:
+def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinator:
     """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
-    if isinstance(coordinator.phase, Gathering | Ended) or not has_no_past(report, coordinator.epoch):
-        return coordinator
-    return fence(coordinator, now, {report.rank: coordinator.started})
+    if isinstance(group.phase, Gathering | Ended) or not has_no_past(report, group.epoch):
+        return group
+    return fence(group, now, {report.rank: group.started})
 
 
 def has_no_past(report: Report, epoch: int) -> bool:
-    """Whether an earlier life may exist in the place of this member.  Not in that of rank 0, where the coordinator is;
-    nor in that of a member that itself ran the newest epoch, since it was alone in its place when that began."""
+    """Whether an earlier process of this rank may exist.  Not for rank 0, where the coordinator is; nor for a member
+    that itself ran the newest epoch, since it was the only one of its rank when that began."""
     return report.rank != 0 and report.state == "ready" and report.failure is None and report.ran < max(epoch, 1)
 
 
-def fence_unknown(coordinator: Coordinator, now: float) -> Coordinator:
-    """A new coordinator does not know the earlier lives of members without a past: it fences them until no earlier life
-    can still be at work in their place."""
-    new = {
-        rank: coordinator.started for rank, m in coordinator.members.items() if has_no_past(m.report, coordinator.epoch)
-    }
-    return fence(coordinator, now, new)
+def fence_unknown(group: Coordinator, now: float) -> Coordinator:
+    """A new coordinator does not know which process a member without a past has replaced: it fences such members until
+    none of these can still run its command."""
+    members, epoch = group.members.items(), group.epoch
+    return fence(group, now, {r: group.started for r, m in members if has_no_past(m.report, epoch)})
 
 
-def fence(coordinator: Coordinator, now: float, lost: Mapping[int, float]) -> Coordinator:
-    """Fence these members.  `lost`: for each rank, the last time that an earlier life in its place may have had contact
+def fence(group: Coordinator, now: float, lost: Mapping[int, float]) -> Coordinator:
+    """Fence these members.  `lost`: for each rank, the last time that an earlier process of it may have had contact
     with rank 0."""
-    fences = dict(coordinator.fences)
+    fences = dict(group.fences)
     for rank, since in lost.items():
-        until = since + coordinator.lease + LATE + coordinator.drain  # after the end of its lease and its command
+        until = since + group.lease + LATE + group.drain  # after the end of its lease and its command
         if until > now:
             fences[rank] = max(until, fences.get(rank, until))
-    after = coordinator._replace(fences=fences)
+    after = group._replace(fences=fences)
     return after._replace(kinds=count_kinds(after))

@@ -10,15 +10,16 @@ NOWHERE: Final = -1  # before the first step
 
 class MemberLost(NamedTuple):
     """Rank 0 has lost contact with this life of a member.  `closed`: its connection closed, and no new one came;
-    otherwise it is silent.  `heard`: when its last message came, and `shut`: when its connection closed, if known."""
+    otherwise it is silent.  `last_message`, `closed_at`: when its last message came, and its connection closed.
+    """
 
     now: float
     rank: int
     life: str
     why: str
     closed: bool = False
-    heard: float | None = None
-    shut: float | None = None
+    last_message: float | None = None
+    closed_at: float | None = None
 
 
 class MemberState(NamedTuple):
@@ -61,7 +62,7 @@ def _failed_since(member: MemberState, epoch: int) -> float | None:
     if member.at is not None and member.report.epoch == epoch:
         return member.at
     if member.gone is not None:
-        return member.gone.now if member.gone.heard is None else member.gone.heard
+        return member.gone.now if member.gone.last_message is None else member.gone.last_message
     return None
 
 

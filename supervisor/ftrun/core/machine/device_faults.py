@@ -1,5 +1,7 @@
 """Device faults: which ones act at once, which are only recorded, and how a fault is healed before the next start."""
 
+from collections.abc import Sequence
+
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.pause import postpone_fault
@@ -17,7 +19,7 @@ from ftrun.core.machine.stopping import (
     stop,
     unless_schedules_exhausted,
 )
-from ftrun.core.machine.values import Attempt, Fault
+from ftrun.core.machine.values import Attempt, Device, Fault, VisibleDevices
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import DAY, NO_CODE, TIMES, Clock, Occurrence, age, merge
 from ftrun.core.rules.policy import Policy, is_exhausted
@@ -43,13 +45,13 @@ def _stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy
     is no grace: nothing can be finished on a faulty device, and a checkpoint from it would be worse than none."""
     policy = policy._replace(grace=0.0)
     why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
-    hopeless = _why_not_healable(job, fault, policy)
-    if hopeless is None or fault.by_user:
+    not_healable = _why_not_healable(job, fault, policy)
+    if not_healable is None or fault.by_user:
         return restart_or_escalate(job, attempt, "fault", why, now, policy, written, fault=fault)
-    why += hopeless
-    shed = _remove_device(job, fault, policy)
-    if shed is not None and not is_exhausted(job.ledger, "fault", policy):
-        job, removed = shed
+    why += not_healable
+    smaller = remove_device(job, fault, policy)
+    if smaller is not None and not is_exhausted(job.ledger, "fault", policy):
+        job, removed = smaller
         why += ", continuing without it"
         return restart_or_escalate(job, attempt, "fault", why, now, policy, (*written, removed))
     want = finish_with(exit_codes.NODE_FAULT, why, fault.device)
@@ -67,7 +69,7 @@ def _record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: P
         return job, attempt, written
     ledger = job.ledger
     if fault.code != NO_CODE:  # faults without a code cannot be compared
-        one = Occurrence(policy.node, *fault.place, fault.severity, event.clock, ledger.job)
+        one = Occurrence(policy.node, *fault.key, fault.severity, event.clock, ledger.job)
         # ModelArts counts only schedules without a clear fault of a node or chip; a user-induced one is not clear.
         clear = ledger.faulted or not fault.by_user
         ledger = ledger._replace(occurrences=merge(ledger.occurrences, (one,)), faulted=clear)
@@ -102,17 +104,17 @@ def on_fault_reported_between(
         job = job._replace(phase=phase._replace(attempt=phase.attempt._replace(known=noted_in.known)))
     if not fault.acts or fault.mark in known or fault.device in job.ledger.removed:
         return job, written
-    hopeless = _why_not_healable(job, fault, policy)
-    if isinstance(want, Restart) and hopeless is None:
+    not_healable = _why_not_healable(job, fault, policy)
+    if isinstance(want, Restart) and not_healable is None:
         return job._replace(want=want._replace(faults=(*want.faults, fault))), written
-    shed = _remove_device(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
-    if shed is not None:
-        return shed[0], (*written, shed[1])
+    smaller = remove_device(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
+    if smaller is not None:
+        return smaller[0], (*written, smaller[1])
     # The job may be scheduled on this node again.
     may_return = isinstance(want, Finish) and want.verdict == exit_codes.HANG_LIMIT.name
-    if hopeless is None or not (isinstance(want, Restart) or may_return):
+    if not_healable is None or not (isinstance(want, Restart) or may_return):
         return job, written
-    why = f"device {fault.device} reports {fault.code} ({fault.severity}){hopeless}"
+    why = f"device {fault.device} reports {fault.code} ({fault.severity}){not_healable}"
     if fault.by_user:
         verdict = unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
     else:
@@ -126,14 +128,11 @@ def _why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
     """Why healing is not tried, as the end of a sentence; None: it is tried."""
     if fault.severity == "critical":
         return ""
-    return (
-        f", for the {sentences.ordinal(TIMES)} time in 24 hours"
-        if is_third_in_a_day(job.ledger, fault, policy)
-        else None
-    )
+    third = is_third_in_a_day(job.ledger, fault, policy)
+    return f", for the {sentences.ordinal(TIMES)} time in 24 hours" if third else None
 
 
-def _remove_device(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[Job, do.Persist] | None:
+def remove_device(job: Job, fault: Fault, policy: Policy, first: bool = False) -> tuple[Job, do.Persist] | None:
     """The job without this device, if it is one of the job's devices and enough others are left.  Before the `first`
     start this needs no permission to restart, and a device that is not listed is left out by naming the others."""
     removed = tuple(dict.fromkeys((*job.ledger.removed, fault.device)))
@@ -142,12 +141,14 @@ def _remove_device(job: Job, fault: Fault, policy: Policy, first: bool = False) 
         return None
     if not first and ("fault" not in policy.restart_on or fault.device not in [device.id for device in job.devices]):
         return None
-    if isinstance(job.want, Restart):
-        still = tuple(f for f in job.want.faults if f.device != fault.device)
-        job = job._replace(want=job.want._replace(faults=still))
-    ledger = job.ledger._replace(removed=removed, visible=(left[0].variable, *(device.word for device in left)))
+    job = without_faults(job, fault.device)
+    ledger = job.ledger._replace(removed=removed, visible=_visible(left))
     record = do.Persist("removed", (("device", fault.device), ("left", len(left))), durable=True)
     return job._replace(ledger=ledger, removed_devices=(*job.removed_devices, fault.device)), record
+
+
+def _visible(devices: Sequence[Device]) -> VisibleDevices:
+    return VisibleDevices(devices[0].variable, tuple(device.word for device in devices))
 
 
 # --- before the first start -------------------------------------------------------------------------------------------
@@ -158,23 +159,22 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
     continues without that device.  Other faults existed before ftrun, end nothing, and are only recorded."""
     attempt = Attempt(job.ledger.start_cnt)
     if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:
-        job, _, written = _record_fault(
-            job, attempt, event._replace(fault=event.fault._replace(severity=HARMLESS)), policy
-        )
+        harmless = event._replace(fault=event.fault._replace(severity=HARMLESS))
+        job, _, written = _record_fault(job, attempt, harmless, policy)
         return job, written
     fault, device = event.fault, event.fault.device
     job, _, written = _record_fault(job, attempt, event, policy)
     why = f"device {device} cannot be used: it reports {fault.code} before the first start"
     why += f" ({fault.severity}{': ' if fault.why else ''}{fault.why})"
-    shed = _remove_device(job, fault, policy, first=True)
-    if shed is not None:
-        return shed[0], (*written, shed[1], do.LogLine(sentences.sentence(why, "continuing without it")))
+    smaller = remove_device(job, fault, policy, first=True)
+    if smaller is not None:
+        return smaller[0], (*written, smaller[1], do.LogLine(sentences.sentence(why, "continuing without it")))
     return isolate(job, why, written, device=device)
 
 
 def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
     """The event, as it counts where the device check came too late for the first start: only a critical fault acts."""
-    if not event.standing or event.fault.severity == "critical":
+    if not event.preexisting or event.fault.severity == "critical":
         return event
     return event._replace(fault=event.fault._replace(severity=HARMLESS))
 
@@ -182,11 +182,9 @@ def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
 def has_not_healed(job: Job, event: ev.FaultReported, policy: Policy) -> bool:
     """Whether the device reported this fault, or a critical one, on this node in an earlier schedule of the last day.
     Since it still reports a fault, it has not healed."""
-    place, fault = (policy.node, event.fault.device), event.fault
-    return any(
-        one.on == place and age(one.at, event.clock) <= DAY and (one.code == fault.code or one.severity == "critical")
-        for one in job.ledger.occurrences
-    )
+    device, code = (policy.node, event.fault.device), event.fault.code
+    recent = (o for o in job.ledger.occurrences if o.device_key == device and age(o.at, event.clock) <= DAY)
+    return any(one.code == code or one.severity == "critical" for one in recent)
 
 
 # --- before the next start --------------------------------------------------------------------------------------------
@@ -227,7 +225,7 @@ def return_devices(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, poli
         return job, ()
     out = tuple(device for device in job.ledger.removed if device not in back)
     used = [device for device in job.devices if device.id not in out]
-    visible = (used[0].variable, *(device.word for device in used)) if out else ()  # empty: as the user set it
+    visible = _visible(used) if out else None  # None: as the user set it
     written: Effects = ()
     for device in back:
         why = "its driver reports it as healthy, without any fault"
@@ -238,14 +236,9 @@ def return_devices(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, poli
 
 def _is_failing_repeatedly(job: Job, device: str, now: Clock, policy: Policy) -> bool:
     """Whether faults of this device on this node have ended attempts `TIMES` times within the last day."""
-    return (
-        sum(
-            one.on == (policy.node, device) and fault.acts and not fault.by_user and age(one.at, now) <= DAY
-            for one in job.ledger.occurrences
-            for fault in [Fault(one.device, one.code, one.severity)]
-        )
-        >= TIMES
-    )
+    recent = [o for o in job.ledger.occurrences if o.device_key == (policy.node, device) and age(o.at, now) <= DAY]
+    faults = [Fault(one.device, one.code, one.severity) for one in recent]
+    return sum(fault.acts and not fault.by_user for fault in faults) >= TIMES
 
 
 def without_faults(job: Job, device: str) -> Job:
@@ -256,20 +249,11 @@ def without_faults(job: Job, device: str) -> Job:
     return job
 
 
-def without_unhealed_device(job: Job, phase: Healing, policy: Policy) -> tuple[Job, do.Persist] | None:
-    """The fault did not heal: the job without that device, where enough others are left."""
-    return None if phase.fault is None else _remove_device(job, phase.fault, policy)
-
-
 def end_unhealed(job: Job, phase: Healing, why: str | None) -> Outcome:
-    if phase.fault is None and job.leaving:  # the request does not mean that this node is faulty
-        return conclude(
-            job,
-            unless_schedules_exhausted(
-                job, finish_with(exit_codes.HANG_LIMIT, f"requested by the platform: {job.held}")
-            ),
-        )
-    if phase.fault is None:
-        return isolate(job, f"the platform does not permit a start: {job.held}")
-    device, reason = phase.fault.device, f" ({why})" if why else ""
-    return isolate(job, f"device {device} did not heal from {phase.fault.code}{reason}", device=device)
+    if phase.fault is not None:
+        device, reason = phase.fault.device, f" ({why})" if why else ""
+        return isolate(job, f"device {device} did not heal from {phase.fault.code}{reason}", device=device)
+    if job.leaving:  # the request does not mean that this node is faulty
+        want = finish_with(exit_codes.HANG_LIMIT, f"requested by the platform: {job.held}")
+        return conclude(job, unless_schedules_exhausted(job, want))
+    return isolate(job, f"the platform does not permit a start: {job.held}")

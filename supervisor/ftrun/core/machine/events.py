@@ -137,12 +137,12 @@ class SignalReceived(NamedTuple):
 
 
 class FaultReported(NamedTuple):
-    """A device reports a fault.  `standing`: it had the fault before the first start of the command."""
+    """A device reports a fault.  `preexisting`: it had the fault before the first start of the command."""
 
     now: float
     fault: Fault
     clock: Clock = Clock(0.0)
-    standing: bool = False
+    preexisting: bool = False
 
 
 class DevicesChecked(NamedTuple):

@@ -27,7 +27,7 @@ from ftrun.core.machine.states import (
     Suspect,
     Watched,
 )
-from ftrun.core.machine.stopping import Effects, Outcome, finish_with, stop, unless_schedules_exhausted
+from ftrun.core.machine.stopping import Effects, Outcome, exit_text, finish_with, stop, unless_schedules_exhausted
 from ftrun.core.machine.watching import check
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import unchanged_for
@@ -103,24 +103,18 @@ def _stop_epoch(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Po
     """The epoch is over, whether it runs here or never ran here: a late message must not start it.  A verdict that was
     reached here is overruled once it is certain that the failure began elsewhere, unless the verdict is about this node
     or comes from the operator."""
-    want = Restart("peer")
+    order, want = event.order, Restart("peer")
     if isinstance(phase, Launching):
         return keep_until_exec(job, phase, event, policy)
-    if event.order.what == "stop":
-        job = job._replace(ledger=job.ledger._replace(epoch=event.order.epoch))
-    match phase:
-        case Starting() | Running() | Suspect():
-            job, effects = stop(
-                job._replace(want=want), phase.attempt, event.now, policy, written, _stop_reason(event.order)
-            )
-            return job, effects
-        case Stopping() if (
-            isinstance(job.want, Finish) and _may_be_consequence(job.want) and event.order.cause is not None
-        ):
-            job = job._replace(want=want, blame=None)
-            if phase.stage == "verdict":
-                return start_or_finish(job, phase.attempt, event.now, policy, written)
-            return job, written
+    if order.what == "stop":
+        job = job._replace(ledger=job.ledger._replace(epoch=order.epoch))
+    if isinstance(phase, Watched):
+        return stop(job._replace(want=want), phase.attempt, event.now, policy, written, _stop_reason(order))
+    overruled = isinstance(job.want, Finish) and _may_be_consequence(job.want) and order.cause is not None
+    if isinstance(phase, Stopping) and overruled:
+        job = job._replace(want=want, blame=None)
+        if phase.stage == "verdict":
+            return start_or_finish(job, phase.attempt, event.now, policy, written)
     return job, written
 
 
@@ -129,9 +123,9 @@ def _may_be_consequence(want: Finish) -> bool:
 
 
 def _stop_reason(order: GroupOrder) -> str:
-    why = (
-        sentences.short(order.why, sentences.REASON) if order.what == "stop" else f"the group is at epoch {order.epoch}"
-    )
+    why = f"the group is at epoch {order.epoch}"
+    if order.what == "stop":
+        why = sentences.short(order.why, sentences.REASON)
     where = f" (on {order.node})" if order.node and order.node not in order.why else ""
     follows = "all members restart together" if order.cause is not None else ""  # without a cause it is still open
     return sentences.sentence(f"{why}{where}", "ftrun stops the command here, too", follows)
@@ -141,7 +135,7 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
     """One verdict for all members.  A member that was asked from outside to stop ends with it too, since srun would
     lose it otherwise."""
     end = event.order.end
-    if end is None or isinstance(phase, Done):
+    if end is None:
         return job, written
     want = Finish(end.code, end.verdict, _reason_with_node(end, policy), node=end.node, device=end.device)
     if end.verdict == exit_codes.HANG_LIMIT.name and not end.asked:
@@ -151,18 +145,15 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
             return start_or_finish(job, phase.attempt, event.now, policy, written)
         if isinstance(job.want, Finish) or end.verdict == exit_codes.SUCCEEDED:
             return job, written  # it is ending as it should
-    match phase:
-        case Launching():
-            return keep_until_exec(job, phase, event, policy)
-        case Starting() | Running() | Suspect():
-            line = sentences.sentence(
-                sentences.short(want.message, sentences.REASON), f"ending with {want.code} ({want.verdict})"
-            )
-            return stop(job._replace(want=want), phase.attempt, event.now, policy, written, line)
-        case Stopping() if phase.stage != "verdict":
-            return job._replace(want=want), written
-    attempt = phase.attempt if isinstance(phase, Stopping) else None
-    return start_or_finish(job._replace(want=want), attempt, event.now, policy, written)
+    if isinstance(phase, Launching):
+        return keep_until_exec(job, phase, event, policy)
+    job = job._replace(want=want)
+    if isinstance(phase, Watched):
+        line = sentences.sentence(sentences.short(want.message, sentences.REASON), exit_text(want))
+        return stop(job, phase.attempt, event.now, policy, written, line)
+    if isinstance(phase, Stopping) and phase.stage != "verdict":
+        return job, written
+    return start_or_finish(job, phase.attempt if isinstance(phase, Stopping) else None, event.now, policy, written)
 
 
 def _reason_with_node(end: GroupEnd, policy: Policy) -> str:
@@ -235,12 +226,10 @@ def on_coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, polic
     want = want._replace(cut=True)
     job = job._replace(order=GroupOrder(job.ledger.epoch, "end", event.why))  # no further order is expected
     match phase:
-        case Done():
-            return job, ()
         case Launching():
             return keep_until_exec(job, phase, event, policy)
         case Starting() | Running() | Suspect():
-            line = sentences.sentence(event.why, f"ending with {want.code} ({want.verdict})")
+            line = sentences.sentence(event.why, exit_text(want))
             return stop(job._replace(want=want), phase.attempt, event.now, policy, written, line)
         case Stopping(stage="verdict"):
             if isinstance(job.want, Finish) and job.want.verdict in (exit_codes.SUCCEEDED, exit_codes.FAILED):

@@ -148,7 +148,7 @@ def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.Signa
 def _on_command_exited_stopping(job: Job, phase: Stopping, event: ev.CommandExited, policy: Policy) -> Outcome:
     written, want = watching.exit_record(event), job.want
     if isinstance(want, Finish) and want.own:
-        status = exit_codes.own(event.code, event.signal)
+        status = exit_codes.shell_status(event.code, event.signal)
         verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED
         job = job._replace(want=Finish(status, verdict, want.message, asked=want.asked))
     if phase.stage != "asked":

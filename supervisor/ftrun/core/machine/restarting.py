@@ -8,8 +8,8 @@ from ftrun.core.machine.device_faults import (
     end_unhealed,
     has_to_wait,
     on_fault_reported_between,
+    remove_device,
     without_faults,
-    without_unhealed_device,
 )
 from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Restart, Stopping
 from ftrun.core.machine.stopping import Effects, Outcome, await_devices, await_verdict, finish
@@ -82,24 +82,20 @@ def on_healing_finished(
 ) -> Outcome:
     """A healed fault leads to the next start.  If it did not heal in time, continue without the device, or isolate the
     node."""
-    if isinstance(event, ev.HealingFinished) and phase.fault is None:
-        return job, ()  # a repeated report
-    if isinstance(event, ev.HealingFinished) and phase.fault is not None and event.cured:
-        return heal_or_release(without_faults(job, phase.fault.device), _afresh(phase), event.now, policy)
-    why = (
-        event.why
-        if isinstance(event, ev.HealingFinished)
-        else f"it was not healed within {durations.seconds(policy.heal_timeout)}"
-    )
-    lighter = without_unhealed_device(job, phase, policy)
-    if lighter is None:
+    why: str | None = f"it was not healed within {durations.seconds(policy.heal_timeout)}"
+    fault, attempt = phase.fault, phase.attempt
+    if isinstance(event, ev.HealingFinished):
+        if fault is None:
+            return job, ()  # a repeated report
+        if event.cured:
+            if attempt is not None:  # a fault that recurs after it was healed counts as a new one
+                phase = phase._replace(attempt=attempt._replace(known=()))
+            return heal_or_release(without_faults(job, fault.device), phase, event.now, policy)
+        why = event.why
+    smaller = None if fault is None else remove_device(job, fault, policy)
+    if smaller is None:
         return end_unhealed(job, phase, why)
-    return heal_or_release(lighter[0], phase, event.now, policy, (lighter[1],))
-
-
-def _afresh(phase: Healing) -> Healing:
-    """A fault that recurs after it was healed counts as a new one."""
-    return phase if phase.attempt is None else phase._replace(attempt=phase.attempt._replace(known=()))
+    return heal_or_release(smaller[0], phase, event.now, policy, (smaller[1],))
 
 
 def heal_or_release(job: Job, phase: Healing, now: float, policy: Policy, written: Effects = ()) -> Outcome:

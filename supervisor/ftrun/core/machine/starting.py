@@ -44,7 +44,7 @@ def on_woke_late(job: Job, phase: Pending, event: ev.WokeLate, policy: Policy) -
 
 def on_deadline_reached(job: Job, phase: Pending, event: ev.DeadlineReached, policy: Policy) -> Outcome:
     written: Effects = ()
-    for fault in phase.standing:
+    for fault in phase.preexisting:
         if has_not_healed(job, fault, policy):
             why = "; ".join(filter(None, (fault.fault.why, "it has not healed since an earlier schedule")))
             lasting = fault.fault._replace(severity="critical", why=why)
@@ -71,7 +71,7 @@ def on_devices_checked(job: Job, phase: Pending, event: ev.DevicesChecked, polic
     written: Effects = ()
     if "devices" in phase.awaits:
         job, written = return_devices(job, event, policy)
-    if not phase.standing:
+    if not phase.preexisting:
         phase = phase._replace(awaits=phase.awaits - {"history"})
     job, effects = _note_answer(job, phase, "devices", event.now, policy)
     return job, written + effects
@@ -99,10 +99,10 @@ def on_history_loaded(job: Job, phase: Phase, event: ev.HistoryLoaded, policy: P
 
 
 def on_fault_reported(job: Job, phase: Pending, event: ev.FaultReported, policy: Policy) -> Outcome:
-    if event.standing and isinstance(job.want, KeepRunning):
+    if event.preexisting and isinstance(job.want, KeepRunning):
         job, written = handle_preexisting(job, event, policy)
         if isinstance(job.phase, Pending) and phase.awaits and event.fault.acts and event.fault.severity != "critical":
-            job = job._replace(phase=phase._replace(standing=(*phase.standing, event)))
+            job = job._replace(phase=phase._replace(preexisting=(*phase.preexisting, event)))
         return job, written
     job, written = on_fault_reported_between(job, phase, downgrade_preexisting(event), policy)
     return heal_at_barrier(job, job.phase, event.now, policy, written)

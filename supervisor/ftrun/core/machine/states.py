@@ -13,12 +13,12 @@ class Pending(NamedTuple):
     """There is no process; the next start is due at the deadline.
 
     `awaits`: the answers that the first start waits for until that deadline: `platform`, `devices`, `history`.
-    `standing`: faults that the devices have before the first start, and that could heal.
+    `preexisting`: faults that the devices have before the first start, and that could heal.
     """
 
     deadline: float | None = None
     awaits: frozenset[str] = frozenset()
-    standing: tuple[FaultReported, ...] = ()
+    preexisting: tuple[FaultReported, ...] = ()
 
 
 class Launching(NamedTuple):

@@ -111,7 +111,7 @@ class Fault(NamedTuple):
         return self.severity in ("user", "minor+user")
 
     @property
-    def place(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str]:
         return self.device, self.code
 
     @property
@@ -126,6 +126,13 @@ class Device(NamedTuple):
     id: str
     variable: str = ""
     word: str = ""
+
+
+class VisibleDevices(NamedTuple):
+    """The devices that the command gets: the value of `variable` is `words`, joined by commas."""
+
+    variable: str
+    words: tuple[str, ...]
 
 
 class Attempt(NamedTuple):
@@ -215,7 +222,7 @@ class Ledger(NamedTuple):
     learned: LearnedTimeouts | None = None
     occurrences: tuple[Occurrence, ...] = ()
     removed: tuple[str, ...] = ()  # ids of devices that were taken away from the command
-    visible: tuple[str, ...] = ()  # if so: a variable, then the `word` of each device that is left
+    visible: VisibleDevices | None = None  # the devices that are left, if some were taken away
     reached: bool = False  # this schedule got further than all earlier ones
     faulted: bool = False  # a device fault ended an attempt of this schedule
     first_beat: float | None = None

@@ -295,7 +295,7 @@ def _report_only(job: Job, phase: Suspect, now: float, why: str, policy: Policy,
 
 def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExited, policy: Policy) -> Outcome:
     """Processes that the command left behind are ended too; then its status decides."""
-    attempt, status = phase.attempt, exit_codes.own(event.code, event.signal)
+    attempt, status = phase.attempt, exit_codes.shell_status(event.code, event.signal)
     job, attempt, written = record_progress(job, attempt, event.now, policy)
     by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal in BY_TERMINAL)
     if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):

@@ -46,6 +46,6 @@ FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 
 
-def own(code: int | None, signal: int | None) -> int:
+def shell_status(code: int | None, signal: int | None) -> int:
     """The status that a shell reports for this end: the exit code, or 128 plus the signal number."""
     return 128 + signal if signal else (code or 0)

@@ -33,13 +33,13 @@ class Occurrence(NamedTuple):
     job: str = ""
 
     @property
-    def on(self) -> tuple[str, str]:
+    def device_key(self) -> tuple[str, str]:
         """The device, identified by its node and its name."""
         return self.node, self.device
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """Two occurrences with equal places are the same fault of the same device."""
+    def key(self) -> tuple[str, str, str]:
+        """Two occurrences with equal keys are the same fault of the same device."""
         return self.node, self.device, self.code
 
 
@@ -77,7 +77,7 @@ def times_in_a_row(occurrences: Iterable[Occurrence], one: Occurrence) -> int:
     ModelArts ("In-Place Recovery", degradation policies) counts the same code three consecutive times within 24 hours,
     on the same chip of the same node: another code on that device ends the row.
     """
-    on_device = [other for other in occurrences if other.on == one.on]
+    on_device = [other for other in occurrences if other.device_key == one.device_key]
     if one in on_device:
         on_device = on_device[: on_device.index(one)]
     row = 1

@@ -13,7 +13,7 @@ SHORT: Final = 150  # characters of text from elsewhere in one log line
 SHORTER: Final = 100  # the same, where one line holds several such texts
 REASON: Final = 240  # characters of a reason
 STACK: Final = "; stack: "
-UNWATCHED: Final = (
+HANGS_UNDETECTED: Final = (
     "a hang would not be detected: the command has sent no heartbeat, and no timeout that works without heartbeats "
     "is set (--start-timeout, --idle-timeout)"
 )

@@ -329,11 +329,11 @@ class CoordinatorLink:
         self._coordinator, effects = coordinator.decide(self._coordinator, event)
         for effect in effects:
             match effect:
-                case membership.ReportReceived(order):
+                case membership.SendOrder(order):
                     self._order = peers.dump(order)
-                case membership.MemberRefused(0, _, why):
+                case membership.RefuseMember(0, _, why):
                     self._lines.send(messages.Refused(why))
-                case membership.MemberRefused(rank, life, why):
+                case membership.RefuseMember(rank, life, why):
                     peer = self._peers.get(rank, {}).get(life)
                     if peer is not None:
                         peer.refused = why

@@ -34,7 +34,7 @@ class Heal(Client[messages.Event]):
         self._fault, self._requested_at, self._waits = fault, now, set()
         if index is not None:
             self._waits.add("probe")
-        if fault.place in context.reported:
+        if fault.key in context.reported:
             self._waits.add("platform")
         if self._command is not None:
             self._waits.add("command")
@@ -79,7 +79,7 @@ class Heal(Client[messages.Event]):
         if self._probe_dropped and (self._fault is None or "command" not in self._waits):
             self._probe_dropped = False
             self.context.running["probe"].start()
-        if self._fault is not None and self._fault.place not in self.context.reported:
+        if self._fault is not None and self._fault.key not in self.context.reported:
             return self._answered("platform", True, None, now)
         return []
 

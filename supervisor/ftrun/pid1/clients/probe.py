@@ -120,7 +120,7 @@ class Probe(Client[messages.Event]):
         if self.checks and (not self._started or before):
             if device in self._broken and severity in ("minor", "major"):
                 severity, why = "critical", f"{why}; the device does not work until then: {self._broken[device]}"
-            return [ev.FaultReported(now, Fault(device, code, severity, why), clock(), standing=True)]
+            return [ev.FaultReported(now, Fault(device, code, severity, why), clock(), preexisting=True)]
         return [ev.FaultReported(now, Fault(device, code, "warning" if before else severity, why), clock())]
 
     def _see(self, devices: tuple[messages.Device, ...], now: float) -> list[ev.Event]:
