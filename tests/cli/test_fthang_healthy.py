@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.workload import healthy
-from ftrun.workload.kinds import plan
+from ftrun.workload.kinds import parse
 from ftrun.workload.run import train
 from ftrun.workload.training import BEGINNING, Plain, Setting
 from support.runs import children, wait_for
@@ -98,12 +98,14 @@ def test_it_takes_its_time_and_ends_like_an_undisturbed_run(tmp_path: Path, kind
     setting = Setting(0.3, tmp_path, 12, 3, 0.001, 2, hooks=False, torch=False)
     *_, undisturbed = Plain(BEGINNING).epoch(range(1, 13))
     begun = time.monotonic()
-    assert train(plan(kind, "300ms"), setting, BEGINNING, disturbed=True) == undisturbed
+    chosen, _ = parse(kind, "300ms")
+    assert train(chosen, setting, BEGINNING, disturbed=True) == undisturbed
     assert time.monotonic() - begun > 0.3
 
 
 def test_it_lasts_longer_than_a_hang_timeout_of_a_few_seconds() -> None:
-    assert plan("quiet-sleep", None).line == "quiet-sleep for 6 s"
+    kind, value = parse("quiet-sleep", None)
+    assert kind.text(value) == "quiet-sleep for 6 s"
 
 
 def test_long_checkpoint_syncs_each_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

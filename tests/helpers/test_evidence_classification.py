@@ -79,8 +79,8 @@ def test_a_suspect_that_works_is_cleared(
 def test_work_on_an_overloaded_machine_is_recognised(cpu: float, queued: float, expected: float) -> None:
     """CPU use within two seconds, in part of which other processes ran."""
     first, second = seen(1), seen(1, cpu, queued=queued)
-    nobody = Stacks({}, {})
-    (found,) = changes(Observation(0.0, 0, {(1, 0): first}), nobody, Observation(2.0, 200, {(1, 0): second}), nobody)
+    unread = Stacks({}, {})
+    (found,) = changes(Observation(0.0, 0, {(1, 0): first}), unread, Observation(2.0, 200, {(1, 0): second}), unread)
     assert found.cpu == pytest.approx(expected)
 
 
@@ -160,13 +160,6 @@ def test_a_stack_moves_if_it_is_seen_in_another_line(
     first, second = observation(10.0, 1000, seen(1)), observation(12.0, 1200, seen(1, 2 * cpu))
     [found] = changes(first, stacks(**before), second, stacks(**after), moving)
     assert found.moved is moved
-
-
-def test_counters_without_permission_are_unknown() -> None:
-    first = observation(10.0, 1000, seen(1)._replace(io=None, switches=None))
-    second = observation(12.0, 1200, seen(1)._replace(io=None, switches=None))
-    [found] = changes(first, stacks(), second, stacks())
-    assert (found.io, found.calls, found.switches) == (None, None, None)
 
 
 def test_process_subtree_has_the_suspect_first() -> None:

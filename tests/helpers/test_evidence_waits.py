@@ -2,7 +2,7 @@
 
 import os
 import signal
-import socket
+import socketserver
 import sys
 import threading
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def upload(pause=0.0):
     connection.sendall(bytes(1 << 26))
 def rest():
     ready()
-    time.sleep(50)
+    time.sleep(500)
 def stuck():
     lock = threading.Lock()
     with lock, lock:
@@ -45,8 +45,8 @@ CLIENT = "import socket, sys, time\nc = socket.create_connection(('127.0.0.1', i
 # Each waits for something outside the job; the text that the record must contain.
 OPEN = {
     "a sleep after HTTP 429": ("rest()", "waits for a timer that ends in"),
-    "the same with Event.wait": ("ready(); threading.Event().wait(50)", "waits for a timer that ends in"),
-    "the same in asyncio": ("ready(); asyncio.run(asyncio.sleep(50))", "waits for a timer that ends in"),
+    "the same with Event.wait": ("ready(); threading.Event().wait(500)", "waits for a timer that ends in"),
+    "the same in asyncio": ("ready(); asyncio.run(asyncio.sleep(500))", "waits for a timer that ends in"),
     "an upload that is not taken": ("upload()", "which is outside the job (sendto"),
     "an upload in pieces": ("upload(0.05)", "outside the job"),
     "http.client": (
@@ -69,9 +69,9 @@ OPEN = {
         "child = subprocess.Popen([sys.executable, '-c', code]); ready(); child.wait()",
         "it waits for a child (wait4); process",
     ),
-    "a shell that sleeps": ("child = subprocess.Popen(['sleep', '50']); ready(); child.wait()", "waits for a timer"),
+    "a shell that sleeps": ("child = subprocess.Popen(['sleep', '500']); ready(); child.wait()", "waits for a timer"),
     "an answer of a child that sleeps": (
-        "child = subprocess.Popen(['sleep', '50'], stdout=subprocess.PIPE); ready(); child.stdout.read()",
+        "child = subprocess.Popen(['sleep', '500'], stdout=subprocess.PIPE); ready(); child.stdout.read()",
         "waits for a timer",
     ),
     "a simulator below us that asks a server": (
@@ -88,7 +88,7 @@ OPEN = {
         "in a side thread",
     ),
     "a pool of processes": (
-        "multiprocessing.get_context('fork').Pool(1).map(time.sleep, [ready() or 50])",
+        "multiprocessing.get_context('fork').Pool(1).map(time.sleep, [ready() or 500])",
         "waits for a timer",
     ),
     "a connection that is expected": (
@@ -165,25 +165,19 @@ CLOSED = {
 @contextmanager
 def silent_server() -> Iterator[int]:
     """A server outside the job that accepts connections and sends nothing: its port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        held = []
+    end = threading.Event()
 
-        def take() -> None:
-            while True:
-                try:
-                    held.append(server.accept()[0])
-                except OSError:
-                    return
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            end.wait()
 
-        thread = threading.Thread(target=take)
-        thread.start()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         try:
-            yield server.getsockname()[1]
+            yield server.server_address[1]
         finally:
-            server.shutdown(socket.SHUT_RDWR)
-            thread.join()
-            for connection in held:
-                connection.close()
+            end.set()
+            server.shutdown()
 
 
 @pytest.mark.parametrize("name", OPEN)

@@ -66,12 +66,16 @@ def command(
     torch: bool,
 ) -> None:
     try:
-        plan = kinds.plan(kind, arg)
+        chosen, value = kinds.parse(kind, arg)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if torch or plan.kind.torch:
-        need_torch()
-    folder = checkpoint_dir or default_folder()
+    if torch or chosen.torch:
+        try:
+            import torch as _  # noqa: F401
+        except ImportError:
+            raise Cannot("this needs PyTorch: pip install 'ftrun[torch]'") from None
+    run_dir = os.environ.get("FTRUN_RUN_DIR")
+    folder = checkpoint_dir or (Path(run_dir, "checkpoints") if run_dir else Path("fthang-checkpoints"))
     folder.mkdir(parents=True, exist_ok=True)
     attempt = ft.attempt()
     begun = newest(folder) or BEGINNING
@@ -81,21 +85,9 @@ def command(
         + (f"resumed at step {begun.step}" if begun.step else "from the beginning")
     )
     hooks = not (no_hooks or torch)
-    setting = Setting(plan.value, folder, steps, after, step_time, checkpoint_every, hooks, torch)
-    state = train(plan, setting, begun, kind != "none" and attempt.start_cnt <= times)
+    setting = Setting(value, folder, steps, after, step_time, checkpoint_every, hooks, torch)
+    state = train(chosen, setting, begun, kind != "none" and attempt.start_cnt <= times)
     say(f"finished at step {state.step}, loss {state.loss:.6f}")
-
-
-def need_torch() -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise Cannot("this needs PyTorch: pip install 'ftrun[torch]'") from None
-
-
-def default_folder() -> Path:
-    run_dir = os.environ.get("FTRUN_RUN_DIR")
-    return Path(run_dir, "checkpoints") if run_dir else Path("fthang-checkpoints")
 
 
 def main() -> None:
@@ -103,19 +95,14 @@ def main() -> None:
     produce that hang or failure."""
     try:
         command(prog_name="fthang", standalone_mode=False)
-    except click.ClickException as error:
-        sys.exit(print_error(error.format_message(), 2))
     except click.Abort:
         sys.exit(130)
-    except Cannot as error:
-        sys.exit(print_error(str(error), CANNOT))
-    except OSError as error:
-        sys.exit(print_error(str(error), 1))
-
-
-def print_error(message: str, code: int) -> int:
-    print(f"fthang: {' '.join(message.split())}", file=sys.stderr)
-    return code
+    except (click.ClickException, Cannot, OSError) as error:
+        message, code = str(error), CANNOT if isinstance(error, Cannot) else 1
+        if isinstance(error, click.ClickException):
+            message, code = error.format_message(), 2
+        print(f"fthang: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
     @property
     def suspects_whole_tree(self) -> bool:
-        """Whether the whole process tree is suspected, and not one process of it."""
+        """Whether the process tree is suspected, and not one process of it."""
         return self.finding.rank is None or not self.finding.pid
 
     @property
@@ -63,7 +63,7 @@ class Reply(NamedTuple):
     """The helper's last message.
 
     `cleared`: why the job is not hung, or None.  `why`: where the suspect is, or empty.  `cpu`, `io`: cores and bytes
-    per second that the suspect and its descendants use.  `processes`: their number in the whole tree.  `report`: the
+    per second that the suspect and its descendants use.  `processes`: their number in the tree.  `report`: the
     path, or None where the report could not be written.  `waits`: the suspect's stack shows that it waits for other
     ranks.
     """

@@ -35,21 +35,11 @@ class Kind(NamedTuple):
     def name(self) -> str:
         return self.usage.split()[0]
 
-
-class Plan(NamedTuple):
-    """A kind and the value of its argument."""
-
-    kind: Kind
-    value: float = 0
-
-    @property
-    def line(self) -> str:
-        return self.kind.line.format(name=self.kind.name, value=self.value)
+    def text(self, value: float) -> str:
+        return self.line.format(name=self.name, value=value)
 
 
-def _healthy(
-    name: str, description: str, begin: Callable[[Setting], None], when: When = When.STEP, mute: bool = False
-) -> Kind:
+def _healthy(name: str, description: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> Kind:
     return Kind(f"{name} [DURATION]", description, begin, "{name} for {value:g} s", when, mute=mute)
 
 
@@ -92,8 +82,8 @@ HEALTHY = (
 KINDS = {kind.name: kind for kind in FAILURES + HEALTHY}
 
 
-def plan(name: str, argument: str | None) -> Plan:
-    """ValueError, in one line, for an unknown kind or an argument that does not fit."""
+def parse(name: str, argument: str | None) -> tuple[Kind, float]:
+    """The kind and the value of its argument; ValueError, in one line, if either is wrong."""
     if name not in KINDS:
         raise ValueError(f"unknown kind {name!r}{_near(name, KINDS)}; see fthang --help")
     kind = KINDS[name]
@@ -102,7 +92,7 @@ def plan(name: str, argument: str | None) -> Plan:
         argument = DURATION
     if (argument is None) == bool(expected):
         raise ValueError(f"{name} takes {'an' if expected else 'no'} argument: fthang {kind.usage}")
-    return Plan(kind, PARSERS[expected](argument) if argument is not None else 0)
+    return kind, PARSERS[expected](argument) if argument is not None else 0
 
 
 def _near(name: str, known: Iterable[str]) -> str:

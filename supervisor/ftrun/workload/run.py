@@ -4,15 +4,19 @@ import time
 from collections.abc import Iterator
 
 import ftrun_hooks as ft
-from ftrun.workload.kinds import Plan, When
+from ftrun.workload.kinds import Kind, When
 from ftrun.workload.training import Checkpoint, Plain, Setting, Training, compute, save, say
 
 
-def train(plan: Plan, setting: Setting, begun: Checkpoint, disturbed: bool) -> Checkpoint:
-    """Train from `begun` on and return the state at the end; if `disturbed`, the kind of `plan` begins once."""
-    kind, pending, mute, state = plan.kind, disturbed, False, begun
+def train(kind: Kind, setting: Setting, begun: Checkpoint, disturbed: bool) -> Checkpoint:
+    """Train from `begun` on and return the state at the end; if `disturbed`, the kind begins once."""
+    pending, mute, state = disturbed, False, begun
     begins = max(setting.after, begun.step + 1)  # the step after which the kind begins, unless it begins at the start
-    training = _training(plan, setting, begun, begins if disturbed else None)
+    training: Training = Plain(begun)
+    if setting.torch or kind.torch:
+        from ftrun.workload import with_torch
+
+        training = with_torch.training(kind.name, begun, begins if disturbed else None)
     epoch_end = begins if disturbed and kind.when is When.EPOCH else setting.steps
     for when, state in _moments(training, begun, epoch_end, setting.steps):
         if when is When.STEP:
@@ -29,18 +33,10 @@ def train(plan: Plan, setting: Setting, begun: Checkpoint, disturbed: bool) -> C
                 if setting.hooks:
                     ft.checkpoint(state.step, path)
         if pending and when is kind.when and (when is When.START or state.step >= begins):
-            say(plan.line)
+            say(kind.text(setting.value))
             kind.begin(setting)
             pending, mute = False, kind.mute
     return state
-
-
-def _training(plan: Plan, setting: Setting, begun: Checkpoint, begins_after: int | None) -> Training:
-    if not (setting.torch or plan.kind.torch):
-        return Plain(begun)
-    from ftrun.workload import with_torch
-
-    return with_torch.training(plan.kind.name, begun, begins_after)
 
 
 def _moments(training: Training, begun: Checkpoint, epoch_end: int, steps: int) -> Iterator[tuple[When, Checkpoint]]:

@@ -1,6 +1,5 @@
 """`ftctl stacks`."""
 
-import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
 from ftrun.helpers.evidence import processes, stacks, threads
 from ftrun.helpers.evidence.processes import ProcessState
+from ftrun.helpers.evidence.report import decodable
 from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
 from ftrun.views import rundir, state
@@ -48,7 +48,7 @@ def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
     ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state != "gone"}
     if rank is not None and rank not in ranks.values():
         raise UserError(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))
-    found = _look(_root(path), ranks, rank)
+    found = _observe(_root(path), ranks, rank)
     if as_json:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         show_json({"schema": SCHEMA, "time": at, "processes": [_document(process) for process in found]})
@@ -76,12 +76,12 @@ def _every(ranks: Collection[int]) -> str:
     return ", ".join([*filter(None, [_ranges(numbers)]), *(f"{number}: {sentences.rank(number)}" for number in others)])
 
 
-def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
+def _observe(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
     """The processes, those that send heartbeats of a rank first."""
     seen = list(processes.observe(root, frozenset()).processes.values())
     if rank is not None:
-        meant = next(pid for pid, number in ranks.items() if number == rank)
-        members = processes.below(meant, (one.stat for one in seen))
+        root = next(pid for pid, number in ranks.items() if number == rank)
+        members = processes.below(root, (one.stat for one in seen))
         seen = [one for one in seen if one.stat.pid in members]
     seen.sort(key=lambda one: (one.stat.pid not in ranks, ranks.get(one.stat.pid, 0), one.stat.pid))
     pids = [one.stat.pid for one in seen]
@@ -91,15 +91,14 @@ def _look(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process
     task.wait(COMMANDS)
     return [
         Process(one, ranks.get(pid), commands.get(pid, ""), found.found.get(pid), found.missing.get(pid))
-        for one in seen
-        for pid in (one.stat.pid,)
+        for one, pid in zip(seen, pids, strict=True)
     ]
 
 
 # --- as text -----------------------------------------------------------------------------------------------------
 
 
-def _lines(found: list[Process], closely: bool) -> Iterator[str]:
+def _lines(found: list[Process], all_threads: bool) -> Iterator[str]:
     groups: dict[tuple[str, ...], list[Process]] = {}
     for process in found:
         if process.stack is not None:
@@ -109,18 +108,14 @@ def _lines(found: list[Process], closely: bool) -> Iterator[str]:
             yield ""
         yield f"{_who(members)}:"
         yield from (f"    {frame}" for frame in frames)
-        for process in members if closely else ():
-            yield from _threads(process)
+        for stack in [process.stack for process in members if process.stack] if all_threads else ():
+            for thread in stack.threads:
+                if thread is not stack.main:
+                    yield f"  thread {thread.tid or ''} {thread.name}{', active' if thread.active else ''}:"
+                    yield from (f"    {frame}" for frame in _frames(thread))
     if groups:
         yield ""
     yield from _missing(found)
-
-
-def _threads(process: Process) -> Iterator[str]:
-    for thread in process.stack.threads if process.stack else ():
-        if process.stack and thread is not process.stack.main:
-            yield f"  thread {thread.tid or ''} {thread.name}{', active' if thread.active else ''}:"
-            yield from (f"    {frame}" for frame in _frames(thread))
 
 
 def _frames(thread: Thread | None) -> tuple[str, ...]:
@@ -171,13 +166,18 @@ def _missing(found: list[Process]) -> Iterator[str]:
 
 
 def _document(process: Process) -> dict[str, Any]:
-    about = process.seen.stat
-    threads = [
-        {**thread._asdict(), "main": thread is process.stack.main, "frames": [f._asdict() for f in thread.frames]}
-        for thread in (process.stack.threads if process.stack else ())
-        if process.stack
-    ]
-    named = {name: getattr(about, name) for name in ("pid", "parent", "name", "state", "start")}
-    more = {"wchan": process.seen.wchan, "rank": process.rank, "command": process.command}
-    kept = json.dumps({**named, **more, "threads": threads, "missing": process.missing}, ensure_ascii=False)
-    return dict(json.loads(kept.encode("utf-8", "backslashreplace")))
+    stack = process.stack
+    document = {
+        **{name: getattr(process.seen.stat, name) for name in ("pid", "parent", "name", "state", "start")},
+        "wchan": process.seen.wchan,
+        "rank": process.rank,
+        "command": process.command,
+        "threads": [
+            {**thread._asdict(), "main": thread is stack.main, "frames": [f._asdict() for f in thread.frames]}
+            for thread in stack.threads
+        ]
+        if stack
+        else [],
+        "missing": process.missing,
+    }
+    return {name: decodable(value) for name, value in document.items()}

@@ -25,8 +25,7 @@ class ProgramResult(NamedTuple):
 class _Child:
     def __init__(self, number: int, piped: spawn.Piped, log: int, due: float) -> None:
         self.number, self.piped, self.log, self.due = number, piped, log, due
-        self.chunks: list[bytes] = []
-        self.length = 0
+        self.content = bytearray()
 
     def read(self) -> bool:
         """Read what is available; returns whether that was the end."""
@@ -34,9 +33,8 @@ class _Child:
             chunk = os.read(self.piped.output, 1 << 16)
         except BlockingIOError:
             return False
-        self.chunks.append(chunk)
-        self.length += len(chunk)
-        return not chunk or self.length > OUTPUT
+        self.content += chunk
+        return not chunk or len(self.content) > OUTPUT
 
     def kill(self, timed_out: bool) -> ProgramResult:
         """Kill it without waiting for its end: a process that is stuck in the kernel does not die."""
@@ -44,7 +42,7 @@ class _Child:
         errors = os.pread(self.log, ERRORS, 0)
         for fd in (self.piped.output, self.piped.held, self.log):
             os.close(fd)
-        return ProgramResult(b"".join(self.chunks), errors, timed_out or self.length > OUTPUT)
+        return ProgramResult(bytes(self.content), errors, timed_out or len(self.content) > OUTPUT)
 
 
 def run(

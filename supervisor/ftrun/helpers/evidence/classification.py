@@ -127,6 +127,9 @@ class Outside(NamedTuple):
     closed_reason: str = ""
 
 
+_NOT_FOLLOWED: Final = Outside()
+
+
 class Classification(NamedTuple):
     """`cleared`: why it is not a hang, or None.  `reason`: why it is not cleared.  `cpu` in cores and `io` in bytes per
     second are of the suspect and its descendants."""
@@ -143,8 +146,8 @@ def changes(
     """Compare each process of either observation.  A process that has ended counts as inactive; all that a new process
     has done counts.
 
-    `moving`: pids seen in another place between the observations.  A polling process is so now and then, so this counts
-    only for one that uses CPU.
+    `moving`: pids whose stack has changed between the observations.  That of a polling process changes now and then, so
+    this counts only for one that uses CPU.
     """
     seconds = max(second.at - first.at, 0.001)
     found = []
@@ -164,13 +167,12 @@ def classify(
     suspects: Sequence[Change],
     others: Iterable[tuple[RankState, Sequence[Change]]],
     accelerated: bool,
-    outside: Outside | None = None,
+    outside: Outside = _NOT_FOLLOWED,
 ) -> Classification:
     """`suspects`: the suspect first, then its descendants; `others`: ranks that stopped as well, each with its process
-    and descendants; `outside`: the result of following the waits, None if it was not followed."""
+    and descendants."""
     living = [change for change in suspects if not change.gone]
     cpu, io = sum(c.cpu for c in living), sum(c.io or 0.0 for c in living)
-    outside = outside or Outside()
     io += outside.moved
     idle = finding.rule == "idle"
     if not idle and not finding.learned:

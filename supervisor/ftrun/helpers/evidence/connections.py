@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ftrun.helpers.evidence.sockets import Socket, is_accepted
-from ftrun.helpers.evidence.waits import WaitingProcess, World, host
+from ftrun.helpers.evidence.world import Socket, WaitingProcess, World, host, is_accepted
 
 
 class Connections:

@@ -3,30 +3,14 @@ accessed, because it may not respond."""
 
 import os
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
-from ftrun.accelerators.table import VENDORS
+from ftrun.helpers.evidence.world import Descriptor
 from ftrun.host import procfs
 
 FILES: Final = 4096  # of one process
-OTHERS: Final = ("/dev/kfd", "/dev/accel", "/dev/dri/render")  # of vendors without a probe
-ACCELERATORS: Final = (*(path for vendor in VENDORS for path in vendor.opened), *OTHERS)
 POLLED: Final = 1024  # descriptors in one epoll
 POLLIN, POLLOUT = 1, 4
-
-
-class Descriptor(NamedTuple):
-    """The object behind a descriptor.  `key` identifies it across processes; `mode` contains `r`, `w` or both."""
-
-    kind: str  # pipe, socket, file, terminal, device, eventfd, timerfd, pidfd, signalfd, epoll, or other
-    key: str
-    mode: str = "rw"
-    pid: int = 0  # the target of a pidfd
-    members: tuple[tuple[int, str], ...] = ()  # the descriptors in an epoll
-
-    @property
-    def is_accelerator(self) -> bool:
-        return self.kind == "device" and self.key.startswith(ACCELERATORS)
 
 
 def list_open(pid: int, only: tuple[str, ...] = ("",)) -> dict[int, Descriptor]:

@@ -50,19 +50,19 @@ class Answer(NamedTuple):
 def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
     """The answers by rank.  `ranks` maps pids to ranks; for a pid that is not in it, RANK in its environment is used.
 
-    A data worker inherits the socket path of the process that listens on it, so each path is asked once.
+    A data worker inherits the socket path of the process that listens on it, so one request is sent to each path.
     """
-    asked: dict[str, tuple[int | None, Task[Answer]]] = {}
+    requests: dict[str, tuple[int | None, Task[Answer]]] = {}
     for pid in pids:
         variables = environment(pid)
         path = _path(pid, variables)
-        if path is not None and path not in asked and len(asked) < SOCKETS:
+        if path is not None and path not in requests and len(requests) < SOCKETS:
             text = variables.get("RANK", "")
             rank = ranks.get(pid, int(text) if text.isdecimal() else None)
-            asked[path] = rank, Task(partial(ask, path))
+            requests[path] = rank, Task(partial(ask, path))
     found = {}
     until = time.monotonic() + 2 * ANSWER
-    for path, (rank, task) in asked.items():
+    for path, (rank, task) in requests.items():
         task.wait(until - time.monotonic())
         answer = task.value or Answer(0, {}, problem=f"{path}: {task.problem or 'no answer'}")
         number = ranks.get(answer.pid, rank)
@@ -80,12 +80,13 @@ def _path(pid: int, variables: Mapping[str, str]) -> str | None:
 
 
 def ask(path: str) -> Answer:
-    """The records of the process that listens there; OSError or ValueError if it does not answer in ANSWER s."""
+    """The records of the process that listens there; OSError, ValueError or RecursionError if it does not
+    answer in ANSWER s or the answer is malformed."""
     owner, problem, content = 0, None, []
     for handler in HANDLERS:
         owner, status, body = _post(path, handler)
         if status == 200:
-            content.append(_parsed(body))
+            content.append(json.loads(body))
         elif status != 404:
             problem = f"{handler}: HTTP {status}"
     if not content and problem is None:
@@ -140,13 +141,6 @@ def lagging_ranks(answers: Mapping[int, Answer]) -> list[str]:
 
 def _ranks(numbers: list[int]) -> str:
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
 
 
 def _post(path: str, handler: str) -> tuple[int, int, bytes]:

@@ -23,8 +23,7 @@ from typing import Final, NamedTuple
 from ftrun.core.text import durations, sentences
 from ftrun.helpers.evidence.classification import BUSY_CPU, Change
 from ftrun.helpers.evidence.connections import Connections
-from ftrun.helpers.evidence.files import Descriptor
-from ftrun.helpers.evidence.waits import LATE, WaitingProcess, WaitingThread, World, host
+from ftrun.helpers.evidence.world import LATE, Descriptor, WaitingProcess, WaitingThread, World, host
 
 TICK: Final = 0.05  # s by which two readings of the same timer may differ
 # Frames in which the main thread waits for its children, whatever the call: it polls to check that they are alive.
@@ -36,7 +35,7 @@ _FUTURES: Final = (
     ("threading.py", frozenset({"join", "_shutdown"})),
     ("multiprocessing/pool.py", frozenset({"get", "wait", "join"})),
 )
-Chain = tuple[int, ...]  # pids: the process that was asked about, and so on to the one that is considered
+Chain = tuple[int, ...]  # pids, each of which waits for the next one
 
 
 class Outcome(NamedTuple):

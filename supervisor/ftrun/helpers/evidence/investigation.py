@@ -25,7 +25,7 @@ from ftrun.helpers.evidence.graph import Graph, Outcome
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.threads import Task
-from ftrun.helpers.evidence.waits import World
+from ftrun.helpers.evidence.world import World
 from ftrun.messages.evidence import Event, Reply, Request
 from ftrun.messages.helpers import Problem
 

@@ -13,7 +13,7 @@ from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
 from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.stacks import Thread
-from ftrun.helpers.evidence.waits import LATE, World
+from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
 
@@ -146,7 +146,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "output": dict(facts.output),
         "missing": [{"what": what, "why": why} for what, why in facts.missing],
     }
-    return {name: _decodable(value) for name, value in content.items()}
+    return {name: decodable(value) for name, value in content.items()}
 
 
 def stack_text(change: Change) -> str:
@@ -373,10 +373,10 @@ def _answer(answer: Answer) -> dict[str, Any]:
     return {"pid": answer.pid, "last": last, "waiting": list(answer.waiting), "problem": answer.problem}
 
 
-def _decodable(value: Any) -> Any:
+def decodable(value: Any) -> Any:
     """The value with undecodable bytes written as escapes, so that every JSON reader accepts it."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_decodable(str(name)): _decodable(inner) for name, inner in value.items()}
-    return [_decodable(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {decodable(str(name)): decodable(inner) for name, inner in value.items()}
+    return [decodable(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -8,7 +8,9 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.helpers.evidence.world import Socket
 
 ANSWER: Final = 2.0  # s to wait for the kernel
 _STATES: Final = {1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT"} | {
@@ -31,37 +33,6 @@ _TABLE: Final = 8 << 20  # bytes of /proc/<pid>/net/*
 _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
 
 
-class Socket(NamedTuple):
-    """`kind`: `tcp`, `udp` or `unix`.  `local`, `remote`: `host:port`, or the name of a Unix socket.  `state`: its
-    name in the kernel.
-
-    `peer`: the key of the other end of a Unix socket, empty if it has none.  `moved`: bytes that TCP has received, or
-    sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read."""
-
-    kind: str
-    local: str = ""
-    remote: str = ""
-    state: str = ""
-    peer: str = ""
-    moved: int | None = None
-    queued: int = 0
-
-    @property
-    def listens(self) -> bool:
-        return self.kind != "udp" and self.state == "LISTEN"
-
-    @property
-    def text(self) -> str:
-        return f"{self.kind} {self.local} -> {self.remote}" if self.kind != "unix" else "unix socket"
-
-    @property
-    def description(self) -> str:
-        """The same with the state of a connection or the name of a Unix socket."""
-        return (
-            f"unix {self.local}" if self.kind == "unix" else f"{self.text} {self.state if self.kind == 'tcp' else ''}"
-        )
-
-
 def list_all(pid: int) -> dict[str, Socket]:
     """The sockets in the network namespace of that process, by the key of their `Descriptor`; a connection that is not
     accepted yet has a key of its own.  Sockets that the kernel does not list are left out."""
@@ -76,10 +47,6 @@ def list_all(pid: int) -> dict[str, Socket]:
     except (OSError, struct.error, ValueError):  # no such module, or forbidden: seccomp, SELinux
         return _tables(pid) | found
     return found
-
-
-def is_accepted(key: str) -> bool:
-    return key.startswith("socket:")
 
 
 def _key(inode: int, sockets: dict[str, Socket]) -> str:
@@ -179,7 +146,7 @@ def _tables(pid: int) -> dict[str, Socket]:
 
 
 def _unpacked(text: str) -> tuple[bytes, int]:
-    """The bytes and the port of `0100007F:1F90`: the address in words of the machine's byte order."""
+    """The bytes and the port of `0100007F:1F90`: the address is in 32-bit numbers of the machine's byte order."""
     digits, _, port = text.partition(":")
     return b"".join(struct.pack("=I", int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8)), int(port, 16)
 

@@ -9,90 +9,21 @@ import re
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.helpers.evidence import calls, files, sockets
 from ftrun.helpers.evidence.calls import Call
-from ftrun.helpers.evidence.files import Descriptor, directions
+from ftrun.helpers.evidence.files import directions
 from ftrun.helpers.evidence.processes import cpu_seconds, environment
-from ftrun.helpers.evidence.sockets import Socket
+from ftrun.helpers.evidence.world import LATE, Descriptor, WaitingProcess, WaitingThread, World, host
 from ftrun.host import procfs
 
 PROCESSES: Final = 512
 THREADS: Final = 256  # of one process
 POLLED: Final = 1024  # descriptors of one call that are read
 OTHERS: Final = 4096  # processes outside the job that are searched for the other end of a pipe
-LATE: Final = "the answer did not arrive in time"
 _CALLS: Final = calls.table(os.uname().machine)
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-
-
-class WaitingThread(NamedTuple):
-    """One thread.  `call` is None where it is unknown; `running`: the thread is in no call.
-
-    `fds`: the descriptors that it waits for, each with `r`, `w` or both.  `timed`: the call has a timeout; `until`:
-    when that ends, in CLOCK_MONOTONIC seconds, if known.  `shared`: the mapping that holds the futex, if it is shared.
-    `lock`: the inode that it waits to lock.  `child`: the pid that it waits for; 0: any child.
-    """
-
-    tid: int
-    call: Call | None
-    problem: str = ""
-    running: bool = False
-    fds: tuple[tuple[int, str], ...] = ()
-    timed: bool = False
-    until: float | None = None
-    shared: str = ""
-    lock: str = ""
-    child: int = 0
-    cpu: float = 0.0  # seconds so far
-    io: int = 0  # bytes read and written so far
-
-
-class WaitingProcess(NamedTuple):
-    """One process.  `threads`: the main thread first.  `problem`: why they are not known.  `rank`, `size`,
-    `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its initial environment, None where they are not set."""
-
-    fds: dict[int, Descriptor]
-    problem: str = ""
-    threads: tuple[WaitingThread, ...] = ()
-    rank: int | None = None
-    size: int | None = None
-    local_size: int | None = None
-
-
-class World(NamedTuple):
-    """One observation of all waits.
-
-    `sockets`, `holders`, `outside`: by the key of a `Descriptor`.  `holders`: the pids of the job that have it open,
-    and the mode; `outside`: the mode in which visible processes outside the job have it open.  `locks`: by inode, the
-    pids that hold a file lock.  `group`: the hosts of the group's members.
-    """
-
-    at: float
-    processes: dict[int, WaitingProcess]
-    sockets: dict[str, Socket]
-    holders: dict[str, dict[int, str]]
-    outside: dict[str, str]
-    locks: dict[str, set[int]]
-    group: frozenset[str]
-
-    def copy(self) -> "World":
-        """A copy of what has arrived so far, which `observe` in another thread does not change any more."""
-        return World(
-            self.at,
-            self.processes.copy(),
-            self.sockets.copy(),
-            {key: holders.copy() for key, holders in self.holders.copy().items()},
-            self.outside.copy(),
-            self.locks.copy(),
-            self.group,
-        )
-
-    @property
-    def uses_accelerator(self) -> bool:
-        """Whether a process of the job has an accelerator open, as far as that is visible."""
-        return any(end.is_accelerator for process in self.processes.values() for end in process.fds.values())
 
 
 def empty(group: frozenset[str]) -> World:
@@ -137,10 +68,6 @@ def group(excluded: Iterable[int]) -> frozenset[str]:
     found = sockets.list_all(os.getpid())
     own = (found.get(end.key) for pid in excluded for end in _visible_files(pid, ("socket:",)))
     return frozenset(host(s.remote) for s in own if s is not None and s.kind == "tcp" and not s.listens)
-
-
-def host(address: str) -> str:
-    return address.rpartition(":")[0]
 
 
 def _visible_files(pid: int, only: tuple[str, ...]) -> list[Descriptor]:

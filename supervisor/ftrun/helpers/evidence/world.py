@@ -1,0 +1,131 @@
+"""What is known about the waits of the job at one instant: values that the readers of /proc fill (waits.py, files.py,
+sockets.py), and from which the graph of waits is built (graph.py).  Pure.
+"""
+
+from typing import Final, NamedTuple
+
+from ftrun.accelerators.table import VENDORS
+from ftrun.helpers.evidence.calls import Call
+
+LATE: Final = "the answer did not arrive in time"
+OTHERS: Final = ("/dev/kfd", "/dev/accel", "/dev/dri/render")  # of vendors without a probe
+ACCELERATORS: Final = (*(path for vendor in VENDORS for path in vendor.opened), *OTHERS)
+
+
+class Descriptor(NamedTuple):
+    """The object behind a descriptor.  `key` identifies it across processes; `mode` contains `r`, `w` or both."""
+
+    kind: str  # pipe, socket, file, terminal, device, eventfd, timerfd, pidfd, signalfd, epoll, or other
+    key: str
+    mode: str = "rw"
+    pid: int = 0  # the target of a pidfd
+    members: tuple[tuple[int, str], ...] = ()  # the descriptors in an epoll
+
+    @property
+    def is_accelerator(self) -> bool:
+        return self.kind == "device" and self.key.startswith(ACCELERATORS)
+
+
+class Socket(NamedTuple):
+    """`kind`: `tcp`, `udp` or `unix`.  `local`, `remote`: `host:port`, or the name of a Unix socket.  `state`: its
+    name in the kernel.
+
+    `peer`: the key of the other end of a Unix socket, empty if it has none.  `moved`: bytes that TCP has received, or
+    sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read."""
+
+    kind: str
+    local: str = ""
+    remote: str = ""
+    state: str = ""
+    peer: str = ""
+    moved: int | None = None
+    queued: int = 0
+
+    @property
+    def listens(self) -> bool:
+        return self.kind != "udp" and self.state == "LISTEN"
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} {self.local} -> {self.remote}" if self.kind != "unix" else "unix socket"
+
+    @property
+    def description(self) -> str:
+        """The same with the state of a connection or the name of a Unix socket."""
+        return f"unix {self.local}" if self.kind == "unix" else f"{self.text} {self.state}"
+
+
+class WaitingThread(NamedTuple):
+    """One thread.  `call` is None where it is unknown; `running`: the thread is in no call.
+
+    `fds`: the descriptors that it waits for, each with `r`, `w` or both.  `timed`: the call has a timeout; `until`:
+    when that ends, in CLOCK_MONOTONIC seconds, if known.  `shared`: the mapping that holds the futex, if it is shared.
+    `lock`: the inode that it waits to lock.  `child`: the pid that it waits for; 0: any child.
+    """
+
+    tid: int
+    call: Call | None
+    problem: str = ""
+    running: bool = False
+    fds: tuple[tuple[int, str], ...] = ()
+    timed: bool = False
+    until: float | None = None
+    shared: str = ""
+    lock: str = ""
+    child: int = 0
+    cpu: float = 0.0  # seconds so far
+    io: int = 0  # bytes read and written so far
+
+
+class WaitingProcess(NamedTuple):
+    """One process.  `threads`: the main thread first.  `problem`: why they are not known.  `rank`, `size`,
+    `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its initial environment, None where they are not set."""
+
+    fds: dict[int, Descriptor]
+    problem: str = ""
+    threads: tuple[WaitingThread, ...] = ()
+    rank: int | None = None
+    size: int | None = None
+    local_size: int | None = None
+
+
+class World(NamedTuple):
+    """One observation of all waits.
+
+    `sockets`, `holders`, `outside`: by the key of a `Descriptor`.  `holders`: the pids of the job that have it open,
+    and the mode; `outside`: the mode in which visible processes outside the job have it open.  `locks`: by inode, the
+    pids that hold a file lock.  `group`: the hosts of the group's members.
+    """
+
+    at: float
+    processes: dict[int, WaitingProcess]
+    sockets: dict[str, Socket]
+    holders: dict[str, dict[int, str]]
+    outside: dict[str, str]
+    locks: dict[str, set[int]]
+    group: frozenset[str]
+
+    def copy(self) -> "World":
+        """A copy of what has arrived so far, which `observe` in another thread does not change any more."""
+        return World(
+            self.at,
+            self.processes.copy(),
+            self.sockets.copy(),
+            {key: holders.copy() for key, holders in self.holders.copy().items()},
+            self.outside.copy(),
+            self.locks.copy(),
+            self.group,
+        )
+
+    @property
+    def uses_accelerator(self) -> bool:
+        """Whether a process of the job has an accelerator open, as far as that is visible."""
+        return any(end.is_accelerator for process in self.processes.values() for end in process.fds.values())
+
+
+def host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def is_accepted(key: str) -> bool:
+    return key.startswith("socket:")
