@@ -18,6 +18,7 @@ from ._section import Automatic
 from ._slot import own_slot
 
 MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
+Function = Callable[..., Any]
 Target = Tuple[Optional[int], Tuple[str, ...]]  # the position and keywords of the file argument of a call
 
 
@@ -124,38 +125,30 @@ def step_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
 def was_saved(target: Any) -> None:
     """The program's own save to `target` is complete."""
     try:
-        if target is not None and training.counts_from_zero():
+        if training.counts_from_zero():
             known.was_saved(target)
     except Exception:
         pass
 
 
-def in_section(function: Callable[..., Any], name: str, target: Target) -> Callable[..., Any]:
+def noting(
+    function: Callable[..., Any], note: Callable[[Any], None], target: Target, section: str
+) -> Callable[..., Any]:
+    """The function in a section of this name, if any; then the file that it has saved or loaded is noted."""
+
     @wraps(function)
     def within(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return function(*args, **kwargs)
-        with Automatic(name):
+        if section:
+            with Automatic(section):
+                result = function(*args, **kwargs)
+        else:
             result = function(*args, **kwargs)
         try:
-            was_saved(_of_call(target, args, kwargs))
-        except Exception:
-            pass
-        return result
-
-    return within
-
-
-def noting_loads(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
-    """The function, with a note of the file that it has loaded."""
-
-    @wraps(function)
-    def within(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        try:
-            loaded = None if is_compiling() else _of_call(target, args, kwargs)
-            if loaded is not None:
-                known.was_loaded(loaded)
+            file = _of_call(target, args, kwargs)
+            if file is not None:
+                note(file)
         except Exception:
             pass
         return result
@@ -214,15 +207,15 @@ def _wrapped(package: str, saves: dict[str, Target], loads: dict[str, Target]) -
 
     def replace(module: Any) -> None:
         for name, target in saves.items():
-            setattr(module, name, in_section(getattr(module, name), f"{package}.{name}", target))
+            setattr(module, name, noting(getattr(module, name), was_saved, target, f"{package}.{name}"))
         for name, target in loads.items():
-            setattr(module, name, noting_loads(getattr(module, name), target))
+            setattr(module, name, noting(getattr(module, name), known.was_loaded, target, ""))
 
     return replace
 
 
 def _distributed_load(module: Any) -> None:
-    module.load = noting_loads(in_section(module.load, "torch.distributed.checkpoint.load", NOTHING), READ)
+    module.load = noting(module.load, known.was_loaded, READ, "torch.distributed.checkpoint.load")
 
 
 NOTHING: Target = (None, ())

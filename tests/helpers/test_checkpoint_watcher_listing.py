@@ -25,7 +25,7 @@ class Listing:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now, self.listing_takes = 1000.0, 0.0
         self.listed: list[str] = []
-        self.looked: list[str] = []
+        self.examined: list[str] = []
         self.problems: dict[str, None] = {}
         self.inodes: dict[str, int] = {}  # invented, as some file systems do
         clock = SimpleNamespace(monotonic=lambda: self.now)
@@ -43,7 +43,7 @@ class Listing:
         patch.setattr(disk, "stat", stat_there)
 
         def count(path: str, **more: Any) -> Any:
-            self.looked.append(path)
+            self.examined.append(path)
             return look(path, **more)
 
         patch.setattr(disk, "look", count)
@@ -67,7 +67,7 @@ class Listing:
         self.folders = Folders(parsed, self.matches, notify, lambda what: self.problems.setdefault(what))
         assert self.go_on(3) == []
         self.listed.clear()
-        self.looked.clear()
+        self.examined.clear()
 
     def go_on(self, seconds: float) -> list[str]:
         """The names of all that was saved meanwhile."""
@@ -100,7 +100,7 @@ def test_an_unchanged_folder_is_rarely_listed(listing: Listing, tmp_path: Path) 
     assert listing.listed == []
     listing.go_on(120)
     assert len(listing.listed) == 4, "some object stores never change the time of a folder"
-    assert listing.looked == []
+    assert listing.examined == []
 
 
 def test_one_new_file_among_many_costs_two_listings_and_two_looks(listing: Listing, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_one_new_file_among_many_costs_two_listings_and_two_looks(listing: Listi
     assert listing.go_on(2) == ["new.pt"]
     assert listing.go_on(10) == []
     assert len(listing.listed) == 2, "once more, for changes within one tick of the clock of the disk"
-    assert listing.looked == [str(tmp_path / "new.pt")] * 2
+    assert listing.examined == [str(tmp_path / "new.pt")] * 2
 
 
 def test_listing_takes_at_most_a_twentieth_of_the_time(listing: Listing, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_disk_that_fails_for_a_while_brings_nothing_new(
     listing.failing = "nothing"
     assert listing.go_on(60) == []
     put(tmp_path / "out" / "old.pt", "replaced")
-    listing.folders.remounted()  # in place of the events that nobody reads here
+    listing.folders.remounted()  # instead of the events, which are not read here
     assert listing.go_on(60) == ["old.pt"]
 
 

@@ -145,8 +145,8 @@ def mounted(tmp_path: Path) -> Iterator[Mounted]:
     made.close()
 
 
-def shorter(seconds: float) -> str:
-    return f"import ftrun.helpers.exit_hooks.__main__ as f; f.BUSY = {seconds}"
+def busy_for(seconds: float) -> str:
+    return f"import ftrun.helpers.exit_hooks.__main__ as f; f.BUSY, f.LAZY = {seconds}, 60"
 
 
 def test_paths_are_unmounted(mounted: Mounted) -> None:
@@ -170,7 +170,7 @@ def test_a_path_without_a_mount_fails_and_the_others_are_unmounted(mounted: Moun
 
 
 def test_a_busy_path_is_unmounted_once_it_is_free(mounted: Mounted) -> None:
-    with mounted.process(mounted.busy, grace=None, before=shorter(60)) as process:
+    with mounted.process(mounted.busy, grace=None, before=busy_for(60)) as process:
         assert process.read(0.6)
         assert process.lines == []
         mounted.holder.kill()
@@ -181,7 +181,7 @@ def test_a_busy_path_is_unmounted_once_it_is_free(mounted: Mounted) -> None:
 
 @pytest.mark.parametrize(("grace", "busy"), [(0.5, 60), (None, 0.5), (0, 60)])
 def test_a_path_that_stays_busy_is_unmounted_lazily(mounted: Mounted, grace: float | None, busy: float) -> None:
-    with mounted.process(mounted.busy, mounted.free, grace=grace, before=shorter(busy)) as process:
+    with mounted.process(mounted.busy, mounted.free, grace=grace, before=busy_for(busy)) as process:
         late = [mounted.busy, mounted.free] if grace is not None else [mounted.busy]
         assert finished(process) == {"late": [f"umount {path}" for path in late], "failed": []}
     wait_for(lambda: not mounted.left, "the end of all mounts")
@@ -197,7 +197,7 @@ def test_an_unmount_that_hangs_is_left_behind_and_done_lazily(
     fake.write_text(f'#!/bin/sh\ntest "$1" = -l && exec {umount} "$@"\nexec sleep 600\n')
     fake.chmod(0o755)
     path = f"{fake.parent}:{os.environ['PATH']}"
-    with mounted.process(mounted.free, mounted.busy, grace=0.5, PATH=path) as process:
+    with mounted.process(mounted.free, mounted.busy, grace=0.5, before=busy_for(60), PATH=path) as process:
         late = [f"umount {mounted.free}", f"umount {mounted.busy}"]
         assert finished(process, pids) == {"late": late, "failed": []}
     wait_for(lambda: not mounted.left, "the end of all mounts")

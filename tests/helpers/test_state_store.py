@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.helpers.state_store import contents
 from ftrun.messages.state_store import Fault
 from support.helper_process import HelperProcess
 from support.runs import MOUNTS, need_mounts, wait_for
@@ -229,21 +230,26 @@ def test_a_kill_before_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Pat
         b'{"schema": 2, "faults": [], "schedules": []}',
         b'{"schema": 1, "faults": {}, "schedules": []}',
         b'{"schema": 1, "faults": []}',
-        b" " * (9 << 20),
     ],
 )
-def test_a_foreign_file_is_set_aside(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "history.json").write_bytes(content)
+def test_a_foreign_history_is_rejected(content: bytes) -> None:
+    with pytest.raises(contents.ForeignContent):
+        contents.parse(content)
+
+
+def test_a_foreign_file_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "history.json.corrupt-1").write_text("an earlier one")
-    state_store, known = start(tmp_path)
-    with state_store:
-        assert known == NONE
-        assert len(state_store.problems) == 1
-        assert "history.json.corrupt-2" in state_store.problems[0]
-        keep(state_store, fault(1))
-    assert (tmp_path / "history.json.corrupt-2").read_bytes() == content
+    for number, content in ((2, b"null"), (3, b" " * (9 << 20))):
+        (tmp_path / "history.json").write_bytes(content)
+        state_store, known = start(tmp_path)
+        with state_store:
+            assert known == NONE
+            assert len(state_store.problems) == 1
+            assert f"history.json.corrupt-{number}" in state_store.problems[0]
+            keep(state_store, fault(1))
+        assert (tmp_path / f"history.json.corrupt-{number}").read_bytes() == content
+        assert codes(kept(tmp_path)) == ["C1"]
     assert (tmp_path / "history.json.corrupt-1").read_text() == "an earlier one"
-    assert codes(kept(tmp_path)) == ["C1"]
 
 
 def test_the_history_survives_a_damaged_file(tmp_path: Path) -> None:
@@ -257,36 +263,46 @@ def test_the_history_survives_a_damaged_file(tmp_path: Path) -> None:
     assert codes(kept(tmp_path)) == ["C1", "C2"]
 
 
-@pytest.mark.parametrize("name", [*(name for name in Fault._fields if name != "job"), "object", "length"])
-def test_a_bad_entry_is_dropped_and_the_others_stay(tmp_path: Path, name: str) -> None:
-    bad: dict[str, object] = {"object": 3, "length": fault(7) | {"more": "x" * 5000}}
-    missing = {key: value for key, value in fault(7).items() if key != name}
-    typed = fault(7) | {name: [1] if name in ("wall", "mono") else True}
-    put(tmp_path, fault(1), *([bad[name]] if name in bad else [missing, typed]), fault(2))
-    state_store, known = start(tmp_path)
-    with state_store:
-        assert codes(known) == ["C1", "C2"]
-        assert len(state_store.problems) == 1
-        assert "faults[1]" in state_store.problems[0]
-        keep(state_store, fault(3))
-    assert codes(kept(tmp_path)) == ["C1", "C2", "C3"]
+def lacking(entry: Entry, name: str) -> Entry:
+    return {key: value for key, value in entry.items() if key != name}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"count": 1.5}, {"best_step": "7"}, {"progressed": 1}, {"wall": float("nan")}, {"count": True}, {"key": None}],
-)
-def test_a_bad_schedule_is_dropped(tmp_path: Path, wrong: Entry) -> None:
-    put(tmp_path, schedules=[schedule("a"), schedule("b") | wrong, schedule("c")])
+NAMES = [name for name in Fault._fields if name not in Fault._field_defaults]
+BAD_FAULTS: list[object] = [
+    *(lacking(fault(7), name) for name in NAMES),
+    *(fault(7) | {name: [1] if name in ("wall", "mono") else True} for name in NAMES),
+    fault(7, wall=1e13),
+    fault(7, more="x" * 5000),
+    3,
+]
+BAD_SCHEDULES: list[Entry] = [
+    *({"count": 1.5}, {"best_step": "7"}, {"progressed": 1}, {"wall": float("nan")}, {"count": True}, {"key": None})
+]
+
+
+def test_a_bad_entry_is_dropped_and_the_others_stay() -> None:
+    faults = [fault(1), *BAD_FAULTS, fault(2)]
+    schedules = [schedule("a"), *(schedule("b") | wrong for wrong in BAD_SCHEDULES), schedule("c")]
+    found, dropped = contents.parse(json.dumps({"schema": 1, "faults": faults, "schedules": schedules}).encode())
+    assert [entry["code"] for entry in found.faults] == ["C1", "C2"]
+    assert [entry["key"] for entry in found.schedules] == ["a", "c"]
+    expected = [f"faults[{n + 1}]" for n in range(len(BAD_FAULTS))]
+    expected += [f"schedules[{n + 1}]" for n in range(len(BAD_SCHEDULES))]
+    assert [reason.partition(":")[0] for reason in dropped] == expected
+
+
+def test_dropped_entries_are_one_problem_and_a_bad_request_another(tmp_path: Path) -> None:
+    put(tmp_path, fault(1), 3, 4, schedules=[schedule("a")])
     state_store, known = start(tmp_path)
     with state_store:
-        assert [one["key"] for one in known["schedules"]] == ["a", "c"]
-        assert "schedules[1]" in state_store.problems[0]
-        state_store.ask(ask="keep", faults=[], schedule=schedule("d") | wrong)
-        assert (
-            "malformed request" in state_store.event("problem", lambda line: "schedules[1]" not in line["what"])["what"]
-        )
-        assert keep(state_store)["schedules"] == known["schedules"]
+        assert codes(known) == ["C1"]
+        (problem,) = state_store.problems
+        assert "dropped faults[1]: it is not an object (and 1 more)" in problem
+        state_store.ask(ask="keep", faults=[], schedule=schedule("d", count=1.5))
+        assert "malformed request" in state_store.event("problem", lambda line: line["what"] != problem)["what"]
+        known = keep(state_store, fault(2))
+        assert (codes(known), known["schedules"]) == (["C1", "C2"], [schedule("a")])
+    assert codes(kept(tmp_path)) == ["C1", "C2"]
 
 
 @pytest.mark.parametrize("name", ["history.json", "verdict.json"])
@@ -448,15 +464,21 @@ def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["schema", "verdict", "exit_code", "node", "why", "schedule_cnt", "time"])
-def test_an_incomplete_verdict_is_ignored(tmp_path: Path, name: str) -> None:
-    half = {key: value for key, value in verdict().items() if key != name}
+def test_an_incomplete_verdict_is_rejected(name: str) -> None:
+    contents.parse_verdict(json.dumps(lacking(verdict(), "device")).encode())
+    with pytest.raises(contents.ForeignContent):
+        contents.parse_verdict(json.dumps(lacking(verdict(), name)).encode())
+
+
+def test_an_incomplete_verdict_is_set_aside(tmp_path: Path) -> None:
+    half = lacking(verdict(), "why")
     (tmp_path / "verdict.json").write_text(json.dumps(half))
     state_store, _ = start(tmp_path)
     with state_store:
         state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
         assert state_store.event("shared")["verdict"] is None
         state_store.ask(ask="store_verdict", verdict=half)
-        assert f"`{name}` is missing" in state_store.event("problem")["what"]
+        assert "`why` is missing" in state_store.event("problem")["what"]
         state_store.ask(ask="store_verdict", verdict=verdict())
         state_store.event("verdict_stored")
     assert (tmp_path / "verdict.json.corrupt-1").exists()

@@ -73,7 +73,7 @@ USERS = {
     "well": "import sys; sys.user = 1; print(__name__, __file__, sys.modules[__name__].__file__, __spec__.name)",
     "an error": "raise ValueError('mine')",
     "what it needs is missing": "import surely_missing",
-    "says itself that it is missing": "raise ImportError('no', name='sitecustomize')",
+    "raises that it is missing": "raise ImportError('no', name='sitecustomize')",
     "no syntax": "def",
     "hard exit": "import os; os._exit(4)",
     "not there again": "import sys; del sys.modules['sitecustomize']",

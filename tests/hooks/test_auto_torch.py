@@ -208,12 +208,12 @@ class Own(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
             for one in group['params']: one.add_(one.grad, alpha=-0.1)
-def compiled(make, whole, method=False):
+def compiled(make, fullgraph, method=False):
     torch._dynamo.reset(); counters.clear()
     parameters = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = make(parameters)
-    if method: run = optimizer.step = torch.compile(optimizer.step, fullgraph=whole, backend='eager')
-    else: run = torch.compile(lambda: optimizer.step(), fullgraph=whole, backend='eager')
+    if method: run = optimizer.step = torch.compile(optimizer.step, fullgraph=fullgraph, backend='eager')
+    else: run = torch.compile(lambda: optimizer.step(), fullgraph=fullgraph, backend='eager')
     seen = []
     for _ in range(4):
         for one in parameters: one.grad = torch.ones(3)

@@ -51,7 +51,7 @@ def test_an_invalid_beat_file_is_left_alone(beats: BeatDir, content: bytes | Non
 def test_a_read_only_beat_file_is_left_alone(beats: BeatDir) -> None:
     beats.folder.chmod(0o755)
     (beats.folder / "beats").chmod(0o444)
-    # Root may write what is read-only: be somebody else, who may look into no folder but this one.
+    # Root may write to a read-only file: become another user, who can enter no folder but this one.
     become = "import os; os.chdir(os.environ['FTRUN_BEAT_DIR']); os.geteuid() == 0 and os.setuid(65534)\n"
     ran = beats.run(f"{become}os.environ['FTRUN_BEAT_DIR'] = '.'\n{EVERYTHING}")
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -176,12 +176,12 @@ def test_a_thread_that_forks_is_the_main_thread_of_the_child(beats: BeatDir) -> 
 def test_processes_that_claim_one_rank_together_get_a_slot_each(beats: BeatDir) -> None:
     ran = beats.run(
         "import os\nfrom ftrun_hooks._slot import own_slot\n"
-        "(start, go), (over, end), (say, told) = os.pipe(), os.pipe(), os.pipe()\n"
+        "(start, go), (over, end), (beaten_in, beaten_out) = os.pipe(), os.pipe(), os.pipe()\n"
         "for _ in range(8):\n if os.fork() == 0:\n"
         "  os.close(go); os.close(end); os.read(start, 1)\n"
-        "  ft.beat(1); os.write(told, b'1'); os.read(over, 1); os._exit(0)\n"
+        "  ft.beat(1); os.write(beaten_out, b'1'); os.read(over, 1); os._exit(0)\n"
         "os.close(go); beaten = b''\n"
-        "while len(beaten) < 8: beaten += os.read(say, 8)\n"
+        "while len(beaten) < 8: beaten += os.read(beaten_in, 8)\n"
         "os.close(end)\n"
         "for _ in range(8): os.wait()"
     )

@@ -86,14 +86,14 @@ for number in range(-5, 0):
     child, since = begun(number), time.monotonic()
     os.waitpid(child, 0)
     took.append(time.monotonic() - since)
-whole = sorted(took)[2]
+median = sorted(took)[2]
 
 kept, outcomes = -1, []
 for number in range(1000):  # on a busy machine a save may take another time than before
     if number >= 50 and min(map(outcomes.count, ("killed, old", "left a file"))) > 5:
         break
     child, since = begun(number), time.monotonic()
-    instant = since + 1.1 * whole * (number % 50 + chance.random()) / 50
+    instant = since + 1.1 * median * (number % 50 + chance.random()) / 50
     while time.monotonic() < instant:
         pass
     os.kill(child, signal.SIGKILL)
@@ -106,7 +106,7 @@ for number in range(1000):  # on a busy machine a save may take another time tha
     outcomes += ["left a file"] * (len(os.listdir(folder)) - 1)
     kept = loaded["number"]
 save({"number": 9999}, path)
-results["killed"] = [outcomes, os.listdir(folder), whole]
+results["killed"] = [outcomes, os.listdir(folder), median]
 """
 SAVES = """
 seen = []
@@ -246,8 +246,8 @@ class TestLatest:
         inner = files["inner"]
         put(tmp_path, "a.pt", files["nested"][: files["nested"].index(inner) + len(inner)])
         assert latest(tmp_path) is None
-        whole = put(tmp_path, "b.pt", inner, age=9)
-        assert latest(tmp_path) == whole
+        complete = put(tmp_path, "b.pt", inner, age=9)
+        assert latest(tmp_path) == complete
 
     def test_only_damaged_tensor_data_is_not_detected(self, files: dict[str, bytes], tmp_path: Path) -> None:
         content = files["path"]
@@ -278,8 +278,8 @@ class TestLatest:
         os.mkfifo(tmp_path / "fifo.pt")
         (tmp_path / "dangling.pt").symlink_to("nowhere")
         assert latest(tmp_path) is None
-        whole = put(tmp_path, "a.pt", files["path"], age=100)
-        assert latest(str(tmp_path)) == whole
+        complete = put(tmp_path, "a.pt", files["path"], age=100)
+        assert latest(str(tmp_path)) == complete
 
     def test_the_newest_and_of_one_time_the_highest_number_is_found(
         self, files: dict[str, bytes], tmp_path: Path
@@ -301,13 +301,13 @@ class TestLatest:
         assert latest(folder) is None
 
     def test_under_every_python(self, files: dict[str, bytes], beats: BeatDir, tmp_path: Path) -> None:
-        whole = put(tmp_path, "a.pt", files["path"], age=1)
+        complete = put(tmp_path, "a.pt", files["path"], age=1)
         put(tmp_path, "b.pt", files["path"][:-1])
         entry = files["path"].rindex(b"path/data/0") - 46  # in the central directory
         beyond = (1 << 20).to_bytes(4, "little") * 2  # the sizes
         put(tmp_path, "c.pt", files["path"][: entry + 20] + beyond + files["path"][entry + 28 :])
         for python in NEW:
-            assert output(beats, f"print(json.dumps(str(latest({str(tmp_path)!r}))))", python=python) == str(whole)
+            assert output(beats, f"print(json.dumps(str(latest({str(tmp_path)!r}))))", python=python) == str(complete)
 
 
 def test_latest_is_none_without_a_folder_or_a_file(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ memory.unlink()
 
 
 def kill_one_that_holds(beats: BeatDir, segment: str, python: Path) -> None:
-    """As ftrun kills: the whole tree, so that nobody is left to remove the segment."""
+    """As ftrun does: all processes, so that none is left to remove the segment."""
     child = subprocess.Popen(
         command(HELD, segment, python=python),
         env=beats.environment(),

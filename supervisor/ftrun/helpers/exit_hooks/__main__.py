@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from ftrun.helpers.heal.children import LOG, Children, why
@@ -28,11 +27,7 @@ MAX_ERROR: Final = 300  # bytes of an error message
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS)
-
-
-def _run(argv: Sequence[str], lines: Lines) -> None:
-    ExitHooks(EXACT.load(Work, argv[0]), lines).run()
+    return run(lambda lines: ExitHooks(EXACT.load(Work, argv[0]), lines).run(), EVENTS)
 
 
 class ExitHooks:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from ftrun.helpers.lines import Lines, run
@@ -27,12 +26,8 @@ LOG_PATIENCE: Final = 2.0  # s
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS, REQUESTS)
-
-
-def _run(argv: Sequence[str], lines: Lines) -> None:
     log, *streams = argv
-    Output(log, [int(stream) for stream in streams], lines).run()
+    return run(lambda lines: Output(log, [int(stream) for stream in streams], lines).run(), EVENTS, REQUESTS)
 
 
 class Output:

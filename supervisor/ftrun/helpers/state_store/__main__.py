@@ -7,8 +7,8 @@ is stored once; a schedule is merged with the stored one of the same `key` (best
 stay true; all other fields take the new value).  Once a request is answered its data is on disk, unless a `problem`
 reports a write error: then it is in memory, and is written as soon as writing works again.  A file with foreign content
 is set aside as `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the
-pending requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: nobody
-waits for it.
+pending requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no
+process waits for it.
 """
 
 import os
