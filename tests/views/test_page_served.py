@@ -94,8 +94,8 @@ def test_all_streams_share_one_reader(page: Page, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(feed, "read_snapshot", read)
     monkeypatch.setattr(feed, "PERIOD", 0.2)
     with serving(page) as served:
-        streams = [served.stream() for _ in range(8)]
         begun = time.monotonic()
+        streams = [served.stream() for _ in range(8)]
         for one in streams:
             one.until(lambda event: event.name == "snapshot" and event.data["step"] >= 4)
         assert len(reads) <= (time.monotonic() - begun) / feed.PERIOD + 3

@@ -40,7 +40,7 @@ def test_status_shows_the_state_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1024])
-def test_it_fits_a_screen(count: int) -> None:
+def test_the_status_fits_a_screen(count: int) -> None:
     found = text(snapshot(count)).split("\n")
     assert len(found) <= 30
     assert max(map(len, found)) <= 80

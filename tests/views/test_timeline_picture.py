@@ -58,7 +58,7 @@ def texts(picture: Picture) -> list[tuple[Text, tuple[float, float, float, float
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_labels_neither_overlap_nor_leave_the_picture(name: str) -> None:
+def test_labels_do_not_overlap_and_all_shapes_lie_in_the_picture(name: str) -> None:
     picture = timeline.draw(RUNS[name])
     boxes = texts(picture)
     for shape, (left, top, right, bottom) in boxes:
@@ -68,19 +68,14 @@ def test_labels_neither_overlap_nor_leave_the_picture(name: str) -> None:
     for (one, a), (other, b) in combinations(boxes, 2):
         apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
         assert apart, (one, other)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_all_shapes_lie_in_the_picture_and_are_few(name: str) -> None:
-    picture = timeline.draw(RUNS[name])
     assert len(picture.shapes) < 6000
-    for shape in picture.shapes:
-        if isinstance(shape, Rect):
-            assert min(shape.x, shape.y, shape.width) >= 0, shape
-            assert shape.x + shape.width <= picture.width, shape
-            assert shape.y + shape.height <= picture.height, shape
-        elif isinstance(shape, Polyline):
-            assert all(-1 <= x <= picture.width + 1 and 0 <= y <= picture.height for x, y in shape.points), shape
+    for found in picture.shapes:
+        if isinstance(found, Rect):
+            assert min(found.x, found.y, found.width) >= 0, found
+            assert found.x + found.width <= picture.width, found
+            assert found.y + found.height <= picture.height, found
+        elif isinstance(found, Polyline):
+            assert all(-1 <= x <= picture.width + 1 and 0 <= y <= picture.height for x, y in found.points), found
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -231,7 +226,7 @@ def test_a_page_of_many_starts_shows_the_last_500() -> None:
     assert page.count('<th scope="row">') == 500 + 2
 
 
-@pytest.mark.parametrize("name", ["one hang", "two hundred starts", "a nasty one", "nothing", "an instant"])
+@pytest.mark.parametrize("name", ["one hang", "a nasty one"])
 def test_png_is_rendered_with_and_without_fonts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image")
     from ftrun.views import png

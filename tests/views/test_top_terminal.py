@@ -213,7 +213,7 @@ def test_a_vanished_run_dir_stays_on_the_screen(terminal: Open, over: str) -> No
     assert seen.ended() == 0
 
 
-def test_it_follows_a_run_to_its_verdict(runs: Runs, terminal: Open) -> None:
+def test_a_run_is_followed_to_its_verdict(runs: Runs, terminal: Open) -> None:
     hang = ("sleep", "--steps", "30", "--step-time", "50ms", "--after", "12", "--times", "9")
     run = runs.start("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1", FTHANG, *hang)
     run.until("spawned")
