@@ -108,6 +108,11 @@ def test_the_picture_has_labels_and_a_legend() -> None:
     assert {"1", "2 after hang", "checkpoint (1)", "hang (1)"} <= set(found)
 
 
+def test_a_hang_at_the_right_edge_has_a_label() -> None:
+    script = Script().starts().after(60).hangs(25).ends("hang-limit", 195)
+    assert f"hang: {HANGS}" in [shape.text for shape, _ in texts(timeline.draw(history_of(script)))]
+
+
 def test_lost_time_is_as_wide_as_it_was_long() -> None:
     history = RUNS["one hang"]
     parts = axis.segments(history.runs, timeline.LEFT, timeline.WIDTH - timeline.RIGHT)

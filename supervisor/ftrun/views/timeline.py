@@ -255,8 +255,8 @@ def _circle(x: float, y: float) -> tuple[tuple[float, float], ...]:
 
 
 def _labels(heads: Sequence[tuple[float, Mark]], end: float | None, top: float, width: float) -> list[Shape]:
-    """In the row of the flags or in the row above, where more of the label fits; if it fits nowhere, the flag has only
-    its title."""
+    """In the row of the flags, or in the row above to either side, where most of the label fits; a flag without room
+    for one has only its title."""
     found: list[Shape] = []
     taken = [-1.0, -1.0]  # where the last label of each row ends
     flags = [*(x for x, _ in heads), *([end] if end is not None else []), width]
@@ -264,8 +264,10 @@ def _labels(heads: Sequence[tuple[float, Mark]], end: float | None, top: float, 
         kind = FLAGS[mark.kind]
         following = min(flag for flag in flags if flag > x)
         choices = []
-        for row, left, room in ((0, x + 10, following - x - 24), (1, x - 5, min(LABEL_WIDTH, width - RIGHT - x))):
+        rooms = (following - x - 24, min(LABEL_WIDTH, width - RIGHT - x), min(LABEL_WIDTH, x - max(taken[1], LEFT)))
+        for row, left, room in zip((0, 1, 1), (x + 10, x - 5, None), rooms, strict=True):
             label = fitted(f"{kind}: {mark.text}", 12, room)
+            left = x + 5 - text_width(label, 12) if left is None else left
             if left > taken[row] and len(label) > len(kind) + 8:
                 choices.append((len(label), -row, left, label))
         if choices:
