@@ -1,4 +1,4 @@
-"""A group of containers on hosts that does some work, what is done to it, and whether that ended as it must."""
+"""A group of containers on hosts that trains, and the checks of how it ended."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ OPTIONS = ("--restart-on", "hang,fault,failure", "--backoff", "100ms", "--grace"
 
 
 class Group:
-    """One container a host, each with the same command: `program`, the folder that all share, and `words`."""
+    """One container on each host, with the same command: `program`, the folder that all share, and `arguments`."""
 
     def __init__(
         self,
         hosts: Hosts,
-        *words: str,
+        *arguments: str,
         program: Sequence[str] = WORK,
         options: Sequence[str] = (),
         size: int = 0,
         wait: str = "20s",
         proxy: Proxy | None = None,
     ) -> None:
-        """`size`: where not all of the hosts are for it.  `proxy`: it stands between rank 0 and all others."""
+        """`size`: if the group does not use all hosts.  `proxy`: it is between rank 0 and all others."""
         self.hosts, self.size = hosts, size or hosts.size
         self.folder = hosts.folder / "shared"
         self.folder.mkdir()
         self.book = Book(self.folder)
-        self.command = [*program, str(self.folder), *words]
+        self.command = [*program, str(self.folder), *arguments]
         self.options, self.wait, self._proxy = [*OPTIONS, *options], wait, proxy
-        self.gone: set[int] = set()  # ranks whose container nobody starts again
+        self.gone: set[int] = set()  # ranks whose container is not started again
 
     def start(self, rank: int, again: bool = False, options: Sequence[str] = (), **environment: str) -> Container:
-        """`again`: in the same container.  `environment` as a scheduler would give it."""
+        """`again`: in the same container.  `environment`: the variables of a scheduler."""
         endpoint = self._proxy.address if self._proxy and rank else ""
         given = [*self.hosts.group(rank, self.size, endpoint, self.wait), *self.options, *options]
         return self.hosts.start(
@@ -56,32 +56,32 @@ class Group:
         return self._proxy
 
     def rank(self, rank: int) -> Container:
-        """Its newest container."""
+        """The newest container of this rank."""
         return next(container for container in self.hosts.last if container.rank == rank)
 
     def until_started(self, epoch: int, timeout: float = DEADLINE) -> None:
-        everybody = list(range(self.size))
-        self._until(lambda: self.book.ranks("start", epoch) == everybody, f"all of epoch {epoch}", timeout)
+        ranks = list(range(self.size))
+        self._until(lambda: self.book.ranks("start", epoch) == ranks, f"all ranks of epoch {epoch}", timeout)
 
     def until_step(self, step: int, timeout: float = DEADLINE) -> None:
         self._until(lambda: self.book.step >= step, f"step {step}", timeout)
 
     def _until(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
-        def look() -> bool:
-            assert condition() or not all(container.ended for container in self.hosts.last), "they ended"
+        def reached() -> bool:
+            assert condition() or not all(container.ended for container in self.hosts.last), "all containers ended"
             return condition()
 
         try:
-            wait_for(look, what, timeout)
+            wait_for(reached, what, timeout)
         except AssertionError as problem:
             raise AssertionError(f"{problem}; {self.log()}") from None
 
     def finish(self) -> None:
-        """WORK may end now, and well."""
+        """WORK may end successfully now."""
         (self.folder / "enough").touch()
 
     def must_end(self, code: int, epochs: Sequence[int], timeout: float = DEADLINE) -> None:
-        """All of them, with that code and after these epochs, and whatever must never be was not."""
+        """All containers end with that code, after these epochs, and without a violation."""
         self.ended(timeout)
         wrong = self.wrong()
         if not wrong and (self.codes[0], self.book.epochs) != (code, [*epochs]):
@@ -89,7 +89,7 @@ class Group:
         assert not wrong, "\n".join([*wrong, self.log()])
 
     def ended(self, timeout: float) -> bool:
-        """Whether all of them ended within that time."""
+        """Whether all containers ended within that time."""
         until = time.monotonic() + timeout
         while not (over := all(one.ended for one in self.hosts.last)) and time.monotonic() < until:
             time.sleep(0.05)
@@ -97,14 +97,14 @@ class Group:
 
     @property
     def codes(self) -> list[int]:
-        """Of those that were not taken away."""
+        """The exit codes of the containers that were not removed."""
         return [one.wait() for one in self.hosts.last if one.rank not in self.gone]
 
     def wrong(self) -> list[str]:
-        """What may not be at the end of any run."""
+        """The violations at the end of a run."""
         left = [one.rank for one in self.hosts.last if not one.ended]
         if left:
-            return [f"left waiting past the deadline: ranks {left}", *self.book.wrong()]
+            return [f"still running after the deadline: ranks {left}", *self.book.wrong()]
         found = list(self.book.wrong())
         codes = self.codes
         if len(set(codes)) != 1:
@@ -125,7 +125,7 @@ class Group:
         return [] if len(results) == 1 else [f"not the same result: {results}"]
 
     def _waiting(self) -> list[str]:
-        """A good end is known to all: nobody has to wait for a exit hooks that does not come."""
+        """After a success no member may time out at the end."""
         problems = [(one.rank, str(r.get("what"))) for one in self.hosts.last for r in one.named("problem")]
         return [f"rank {rank}: {what}" for rank, what in problems if what.startswith("not completed at the end")]
 

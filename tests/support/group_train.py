@@ -2,7 +2,7 @@
 
     group_train.py FOLDER [--steps N] [--failure hang:3:20]
 
-Who it is, and where they meet, stand in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, of torchrun or of anybody else.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT give its rank and the rendezvous, as torchrun or a scheduler sets them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.group_work import Ledger, options
 
-HELD = 60.0  # s; a port of an epoch before may be held so long (TIME_WAIT), whoever listens on it
+HELD = 60.0  # s for which a port of an earlier epoch may still be in use (TIME_WAIT)
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--ports", type=int, default=1, help="so many of them, in turn: one an epoch")
+    parser.add_argument("--ports", type=int, default=1, help="number of ports, used in turn: one for each epoch")
     given = parser.parse_args()
     ledger = Ledger(given.folder, int(os.environ["RANK"]))
     ledger.fail_as_planned(given.failure, 0)  # before anything else
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def meet(ledger: Ledger, ports: int) -> None:
-    """The rendezvous; a port that is still held is waited for, by who listens on it."""
+    """The rendezvous; the rank that listens waits for a port that is still in use."""
     import torch.distributed as dist
 
     if "TORCHELASTIC_RUN_ID" not in os.environ:

@@ -1,7 +1,7 @@
-"""What the programs of a group write down about themselves, and a tiny one: `group_work.py FOLDER [options]`.
+"""The ledger in which the programs of a group record what they do, and a small one: `group_work.py FOLDER [options]`.
 
-`FOLDER` is shared by all.  Whoever works appends lines to `FOLDER/ledger` and holds a lock as long as it lives, however
-it ends: so two epochs at work at once are seen by at least one of them, with no clock in it.
+`FOLDER` is shared by all.  Each process appends lines to `FOLDER/ledger` and holds a lock until it ends.  So at least
+one process detects two epochs that run at the same time, without a clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import ftrun_hooks as ft
 
 class PlannedFailure(NamedTuple):
     """`KIND:RANK:STEP[:always]`: once, or in each epoch that comes to that step.  `KIND` is hang, crash, kill (by
-    SIGKILL), fail (it says that no restart can cure it), or exit, which is a good end."""
+    SIGKILL), fail (an error that no restart can cure), or exit, which is a success."""
 
     kind: str
     rank: int
@@ -39,7 +39,7 @@ class PlannedFailure(NamedTuple):
 
 
 class Ledger:
-    """Of one process.  Its lines have the time (CLOCK_MONOTONIC, s), `rank`, `epoch`, `pid` (in there), `what`."""
+    """The lines of one process have `time` (CLOCK_MONOTONIC, s), `rank`, `epoch`, `pid` (in its namespace), `what`."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder, self.rank = folder, rank
@@ -48,7 +48,7 @@ class Ledger:
         self._file = os.open(folder / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         alive = folder / "alive"
         alive.mkdir(exist_ok=True)
-        # Ours first, and then theirs: of two that start at once, the later one sees the other.
+        # Lock first, then check: of two processes that start at once, the later one detects the other.
         self._lock = os.open(alive / f"{self.epoch}-{rank}-{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o666)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.add("start", starts=int(starts), reason=os.environ.get("FTRUN_RESTART_REASON", ""))
@@ -61,7 +61,7 @@ class Ledger:
         os.write(self._file, (json.dumps(line | more) + "\n").encode())
 
     def step(self, step: int) -> None:
-        """The beat of this step; rank 0 also shows where they are."""
+        """Send the heartbeat of this step; rank 0 also writes the step to a file."""
         ft.beat(step)
         if self.rank == 0:
             file = os.open(self.folder / "step", os.O_WRONLY | os.O_CREAT, 0o666)
@@ -69,7 +69,7 @@ class Ledger:
             os.close(file)
 
     def fail_as_planned(self, planned: list[PlannedFailure], step: int) -> None:
-        """Whatever is planned for this rank and step."""
+        """Fail as planned for this rank and step."""
         for one in planned:
             if one.rank != self.rank or one.step != step or not (one.always or self._first(one)):
                 continue
@@ -78,10 +78,10 @@ class Ledger:
                 case "hang":
                     threading.Event().wait()
                 case "fail":
-                    ft.fail("as it was planned", recoverable=False)
+                    ft.fail("as planned", recoverable=False)
                     sys.exit(1)
                 case "crash":
-                    raise RuntimeError("as it was planned")
+                    raise RuntimeError("as planned")
                 case "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 case "exit":
@@ -98,7 +98,7 @@ class Ledger:
 
 
 class Barrier:
-    """All ranks of an epoch go step by step, as those of a training do: who stops holds all of them."""
+    """All ranks of an epoch proceed step by step, as in a training: one that stops holds all others."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._rank, self._size = ledger.rank, int(os.environ["WORLD_SIZE"])
@@ -125,7 +125,7 @@ def _is_locked(path: Path) -> bool:
 
 
 class Book:
-    """The ledger as a test reads it."""
+    """The ledger, as a test reads it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -150,16 +150,16 @@ class Book:
 
     @property
     def step(self) -> int:
-        """Where rank 0 was last."""
+        """The last step of rank 0."""
         try:
             return int((self.folder / "step").read_text() or 0)
         except FileNotFoundError:
             return 0
 
     def wrong(self) -> Iterator[str]:
-        """What must never be, in any run."""
+        """The violations so far."""
         for line in self.named("overlap"):
-            yield f"two epochs at work at once: {line}"
+            yield f"two epochs ran at the same time: {line}"
         seen: set[tuple[int, int]] = set()
         for line in self.named("start"):
             if (line["rank"], line["epoch"]) in seen:
@@ -178,7 +178,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Nothing but beats, in step; rank 0 keeps where they are.  `FOLDER/enough`: the last step is a near one."""
+    """Send heartbeats in step; rank 0 saves the step.  With `FOLDER/enough` the training ends after the next step."""
     given = options(__doc__).parse_args()
     ledger = Ledger(given.folder, int(os.environ["RANK"]))
     kept, last = given.folder / "kept", given.folder / "last"
@@ -189,7 +189,7 @@ def main() -> None:
         ledger.fail_as_planned(given.failure, step)
         time.sleep(given.step_time)
         if ledger.rank == 0 and not last.exists() and (given.folder / "enough").exists():
-            _keep(last, min(step + 1, given.steps))  # all see it before they are there: they wait for us in this step
+            _keep(last, min(step + 1, given.steps))  # all ranks read it in time: they wait for this rank in this step
         barrier.wait(step)
         ledger.step(step)
         if step % given.every == 0 and ledger.rank == 0:

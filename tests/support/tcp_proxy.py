@@ -1,6 +1,6 @@
-"""A TCP proxy that obeys: `tcp_proxy.py LISTEN TARGET`; one line on stdin after the other, each answered with `ok`.
+"""A TCP proxy that disturbs connections: `tcp_proxy.py LISTEN TARGET`; each line on stdin is answered with `ok`.
 
-`delay SECONDS`, `stall`, `flow`, `cut`, `count` (its connections), as `hosts.Proxy` says it.  It ends with its stdin.
+`delay SECONDS`, `stall`, `flow`, `cut`, `count` (its connections) are as in `hosts.Proxy`.  It ends with its stdin.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ class Proxy:
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
         print("ok", flush=True)
-        while words := (await lines.readline()).decode().split():
+        while request := (await lines.readline()).decode().split():
             answer = ""
-            match words:
+            match request:
                 case ["delay", seconds]:
                     self._delay = float(seconds)
                 case ["stall"]:
@@ -41,13 +41,13 @@ class Proxy:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there = await asyncio.open_connection(self._target[0], int(self._target[2]))
+            target = await asyncio.open_connection(self._target[0], int(self._target[2]))
         except OSError:
             writer.transport.abort()
             return
-        pair = {writer, there[1]}
+        pair = {writer, target[1]}
         self._open |= pair
-        both = asyncio.gather(self._carry(reader, there[1]), self._carry(there[0], writer))
+        both = asyncio.gather(self._carry(reader, target[1]), self._carry(target[0], writer))
         try:
             await both
         except (OSError, asyncio.IncompleteReadError):
@@ -57,7 +57,7 @@ class Proxy:
             one.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until the reader's end, or an error, which ends both ways.  Bytes on their way are few: nobody is slowed."""
+        """Forward data until the end, or until an error, which ends both ways."""
         under_way: deque[tuple[float, bytes]] = deque()
         came = asyncio.Event()
         clock = asyncio.get_running_loop().time
