@@ -105,7 +105,7 @@ def test_a_replacement_never_trains_beside_the_member_that_it_replaces(hosts: Ma
     def is_replaced() -> bool:
         if messenger := first.helper("messenger"):
             end_process(messenger)
-        return any(record["why"] == "member 1 (host-2) is back" for record in zero.named("group"))
+        return any(record.get("why") == "member 1 (host-2) is back" for record in zero.named("group"))
 
     wait_for(is_replaced, "a replacement")
     group.until_started(2)

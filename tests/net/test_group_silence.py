@@ -12,7 +12,7 @@ from support.runs import wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")
-SHORT = ("--peer-timeout", "3s")
+SHORT = ("--peer-timeout", "5s")
 
 
 def prints(one: Container, what: str) -> None:
@@ -63,7 +63,7 @@ def test_a_member_that_receives_nothing_is_lost_alone(hosts: Make) -> None:
     group = Group(here, *QUICK, wait="5m", options=SHORT)
     others = [group.start(rank) for rank in (0, 2)]
     wait_for(lambda: all("waiting for the other members" in one.stderr for one in others), "two members that wait")
-    cut_off = group.start(1, options=("--wait-peer", "3s"))  # also the time in which it has to reach rank 0
+    cut_off = group.start(1, options=("--wait-peer", "12s"))  # also the time in which it has to reach rank 0
     group.gone.add(1)
     group.until_step(1)
     here.hosts[1].narrow(300)
