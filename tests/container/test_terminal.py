@@ -226,6 +226,12 @@ class Shell:
     def type(self, text: str) -> None:
         self.terminal.type(text.encode() + b"\n")
 
+    def start(self, command: list[str], before: str = "", after: str = "") -> int:
+        """Start a job whose command prints `up`; return the pid of the command."""
+        self.type(before + self.line(*command, after=after))
+        self.terminal.wait(b"up\r\n")
+        return self.run.command
+
     def answer(self, text: str, expected: str) -> None:
         self.type(text)
         self.terminal.wait(expected.encode())
@@ -251,7 +257,9 @@ class Shell:
         self.terminal.type(INTERRUPT)
         self.prompt()
 
-    def leave(self) -> None:
+    def leave(self, code: int | None = None) -> None:
+        """Leave the shell; the exit code of the job was `code`."""
+        assert code in (None, self.run.until("ended")["exit_code"])
         self.type("exit 0")
         assert self.run.wait() == 0
         assert not alive(self.ftrun)
@@ -271,9 +279,7 @@ for line in iter(lambda: os.read(0, 100), b''):
 
 
 def test_suspend_and_fg_stop_and_continue_the_job(shell: Shell, tmp_path: Path) -> None:
-    shell.type(shell.line(*program(tmp_path, READER), after="; echo code=$?"))
-    shell.terminal.wait(b"up\r\n")
-    command = shell.run.command
+    command = shell.start(program(tmp_path, READER), after="; echo code=$?")
     shell.foreground(command)
     for times in (1, 2):
         shell.terminal.type(SUSPEND)
@@ -291,16 +297,13 @@ def test_suspend_and_fg_stop_and_continue_the_job(shell: Shell, tmp_path: Path) 
     shell.terminal.type(INTERRUPT)
     shell.prompt()
     shell.foreground(shell.bash)
-    assert shell.run.named("ended")[0]["exit_code"] == 130
-    shell.leave()
+    shell.leave(130)
 
 
 @pytest.mark.parametrize("how", ["&", ""], ids=["started there", "sent there"])
 def test_a_background_job_stops_when_it_reads(shell: Shell, tmp_path: Path, how: str) -> None:
     """And ftrun with it; the shell keeps the terminal."""
-    shell.type(shell.line(*program(tmp_path, READER), after=how))
-    shell.terminal.wait(b"up\r\n")
-    command = shell.run.command
+    command = shell.start(program(tmp_path, READER), after=how)
     if not how:
         shell.terminal.type(SUSPEND)
         shell.prompt()
@@ -318,9 +321,7 @@ SLEEPER = "say('u' + 'p')\nwhile True:\n    time.sleep(600)\n"
 
 
 def test_interrupt_after_bg_and_fg_ends_the_job(shell: Shell, tmp_path: Path) -> None:
-    shell.type(shell.line(*program(tmp_path, SLEEPER)))
-    shell.terminal.wait(b"up\r\n")
-    command = shell.run.command
+    command = shell.start(program(tmp_path, SLEEPER))
     shell.terminal.type(SUSPEND)
     shell.prompt()
     shell.type("bg")
@@ -332,8 +333,7 @@ def test_interrupt_after_bg_and_fg_ends_the_job(shell: Shell, tmp_path: Path) ->
     shell.foreground(shell.ftrun)
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    assert shell.run.named("ended")[0]["exit_code"] == 130
-    shell.leave()
+    shell.leave(130)
 
 
 LATE_READER = """
@@ -366,8 +366,7 @@ def test_fg_gives_a_background_job_the_terminal(shell: Shell, tmp_path: Path, ho
     shell.type("word")
     shell.terminal.wait(b"<word>")
     shell.prompt()
-    assert shell.run.named("ended")[0]["exit_code"] == 0
-    shell.leave()
+    shell.leave(0)
 
 
 def test_the_end_in_the_background_leaves_the_terminal_unchanged(shell: Shell, tmp_path: Path) -> None:
@@ -414,9 +413,7 @@ for line in iter(lambda: os.read(terminal, 100), b''):
 def test_a_job_that_shares_the_foreground_stops_and_continues(
     shell: Shell, tmp_path: Path, before: str, after: str
 ) -> None:
-    shell.type(before + shell.line(*program(tmp_path, SLEEPER), after=after))
-    shell.terminal.wait(b"up\r\n")
-    command = shell.run.command
+    command = shell.start(program(tmp_path, SLEEPER), after=after, before=before)
     assert shell.terminal.foreground() == os.getpgid(shell.ftrun) != os.getpgid(command) == command
     for times in (1, 2):
         shell.terminal.type(SUSPEND)
@@ -430,17 +427,13 @@ def test_a_job_that_shares_the_foreground_stops_and_continues(
         wait_for(lambda: shell.terminal.foreground() != shell.bash, "the foreground")
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    wait_for(lambda: shell.run.named("ended"), "the end")
-    assert shell.run.named("ended")[0]["exit_code"] == 130
-    shell.leave()
+    shell.leave(130)
 
 
 @pytest.mark.parametrize("before", ["", "echo | "], ids=["no stdin", "after a pipe"])
 def test_a_command_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Path, before: str) -> None:
     """In the foreground, also after a stop, and not in the background."""
-    shell.type(before + shell.line(*program(tmp_path, TERMINAL_READER), after="" if before else "< /dev/null"))
-    shell.terminal.wait(b"up\r\n")
-    command = shell.run.command
+    command = shell.start(program(tmp_path, TERMINAL_READER), after="" if before else "< /dev/null", before=before)
     shell.type("one")
     shell.terminal.wait(b"<one>")
     shell.terminal.type(SUSPEND)
@@ -453,8 +446,7 @@ def test_a_command_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_pa
     shell.foreground(shell.bash)
     shell.resume_and_interrupt(command, "two")
     shell.foreground(shell.bash)
-    assert shell.run.named("ended")[0]["exit_code"] == 130
-    shell.leave()
+    shell.leave(130)
 
 
 def test_suspend_stops_the_complete_pipeline(shell: Shell, tmp_path: Path) -> None:
@@ -492,8 +484,7 @@ def test_suspend_during_the_backoff_stops_ftrun(shell: Shell) -> None:
     shell.shows(shell.ftrun, "S")
     shell.terminal.type(INTERRUPT)
     shell.prompt()
-    assert shell.run.named("ended")[0]["exit_code"] == 130
-    shell.leave()
+    shell.leave(130)
 
 
 # --- a parent that watches ftrun stop, without a terminal -------------------------------------------------------------

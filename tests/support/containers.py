@@ -1,8 +1,8 @@
 """Run a real ftrun on real processes: as PID 1 of a namespace of its own or as a subreaper, with or without a terminal.
 
-`support.runs` with pipes, terminals and PID namespaces.  Each process of a test has its own `FTRUN_TEST_MARK` in
-its environment.  At the end of a test what still runs with that mark is ended, by pid, and is a failure of the test;
-so is a beat folder that is left.
+`support.runs` with pipes, terminals and PID namespaces.  All processes of a test have its `FTRUN_TEST_MARK` in their
+environment.  A process with that mark that still runs at the end of the test is ended, by pid, and the test fails; it
+also fails if a beat folder is left.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ from support.runs import (
 )
 from support.runs import Run as PlainRun
 
-PYTHON = [sys.executable, "-S", "-E"]  # a fast one, for the small programs of the tests
-NAMESPACE = PID1[:-1]  # without --kill-child: no signal that ftrun would see
+PYTHON = [sys.executable, "-S", "-E"]  # it starts fast
+NAMESPACE = PID1[:-1]  # without --kill-child, which is a signal to ftrun
 MARK = "FTRUN_TEST_MARK"
 
 
@@ -48,7 +48,7 @@ MARK = "FTRUN_TEST_MARK"
 
 
 class Terminal:
-    """A pseudo terminal: what a person types and sees."""
+    """A pseudo terminal: `type` writes to it, `look` returns what it has shown."""
 
     def __init__(self) -> None:
         self.master, self.slave = pty.openpty()
@@ -61,7 +61,7 @@ class Terminal:
         while select.select([self.master], [], [], 0)[0]:
             try:
                 more = os.read(self.master, 65536)
-            except OSError:  # nobody holds the other side any more
+            except OSError:  # no process has the other side open any more
                 break
             if not more:
                 break
@@ -97,7 +97,7 @@ class Terminal:
 
 
 class Run(PlainRun):
-    """One ftrun.  `process` is what we started: ftrun itself, or the `unshare` around it."""
+    """One ftrun.  `process` is ftrun itself, or the `unshare` around it."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", run_dir: Path, mode: Mode, terminal: Terminal | None
@@ -113,7 +113,7 @@ class Run(PlainRun):
 
     @property
     def pid(self) -> int:
-        """ftrun's, as seen from here."""
+        """The pid of ftrun in this namespace."""
         if self._pid is None:
             found: int = wait_for(lambda: (children(self.process.pid) or [0])[0], "ftrun as PID 1")
             self._pid = found
@@ -121,13 +121,13 @@ class Run(PlainRun):
 
     @property
     def command(self) -> int:
-        """The pid of the command's newest start, as seen from here; it has been executed."""
+        """The pid in this namespace of the last command that was executed."""
         self.until("spawned")
         within = int(self.named("spawned")[-1]["pid"])
         return within if self.mode == "subreaper" else outside(within, self.pid)
 
     def kill(self, number: int) -> None:
-        """Send ftrun a signal; not before it is watching."""
+        """Send ftrun a signal, once it has started the command."""
         self.until("spawned")
         os.kill(self.pid, number)
 
@@ -135,7 +135,7 @@ class Run(PlainRun):
         return f"code {self.process.poll()}\n{self.order}"
 
     def wait(self, timeout: float = DEADLINE) -> int:
-        """The exit status as Python gives it; what a terminal shows meanwhile is read."""
+        """The exit status as in `Popen.returncode`; the output of the terminal is read meanwhile."""
 
         def look() -> bool:
             if self._terminal is not None:
@@ -146,14 +146,14 @@ class Run(PlainRun):
         return int(self.process.returncode)
 
     def finish(self, given: bytes | None = None) -> tuple[int, bytes, bytes]:
-        """Code, stdout and stderr, where these are pipes; the latter without the start line."""
+        """Exit code, stdout and stderr if these are pipes; the latter without the start line."""
         out, err = self.process.communicate(given, timeout=DEADLINE)
         if err is not None:
             err = without_start_line(err.decode("latin-1")).encode("latin-1")
         return self.process.returncode, out, err
 
     def beat_dirs(self) -> list[str]:
-        """Beat folders of this run that are left."""
+        """The remaining beat folders of this run."""
         try:
             named = self.state.get("beat_dir")
         except (OSError, ValueError):
@@ -165,8 +165,7 @@ class Run(PlainRun):
 
 
 def afresh(then: Callable[[], object] | None = None) -> Callable[[], None]:
-    """To be run between fork and exec: every signal as in a fresh login, whatever we were started with (a script's `&`
-    ignores SIGINT and SIGQUIT), and then `then`."""
+    """A `preexec_fn` that resets every signal (`&` in a script ignores SIGINT and SIGQUIT), and then calls `then`."""
 
     def prepare() -> None:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -179,7 +178,7 @@ def afresh(then: Callable[[], object] | None = None) -> Callable[[], None]:
 
 
 class Starter:
-    """Starts runs for one test, and sees to it that nothing is left of them."""
+    """Starts runs for one test, and ends what is left of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -189,7 +188,7 @@ class Starter:
         self._terminals: list[Terminal] = []
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Ours without anything of an outer ftrun; TMPDIR is the test's."""
+        """The environment without variables of an outer ftrun; TMPDIR is the folder of the test."""
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         return plain | {"TMPDIR": str(self.folder), MARK: self.mark} | dict(more or {})
 
@@ -211,7 +210,7 @@ class Starter:
         grace: str = "2s",
     ) -> Run:
         """Start ftrun on `command`.  `tty`: as leader of a session of its own with that terminal on 0-2.  `above`: a
-        program that is to start ftrun, in place of us.  `before` runs between fork and exec."""
+        program that starts ftrun.  `before` is called between fork and exec."""
         if mode == "pid1":
             need_pid1()
         run_dir = run_dir or self.folder / f"run-{next(self._numbers)}"
@@ -238,7 +237,7 @@ class Starter:
         return run
 
     def adopt(self, process: "subprocess.Popen[bytes]", run_dir: Path, terminal: Terminal) -> Run:
-        """A shell, in which an ftrun with this run dir is going to be started."""
+        """Register a shell in which an ftrun with this run dir will be started."""
         self.runs.append(Run(process, run_dir, "subreaper", terminal))
         return self.runs[-1]
 
@@ -251,7 +250,7 @@ class Starter:
         return self._terminals[-1]
 
     def close(self) -> None:
-        """End what is left, by pid; AssertionError if there was anything."""
+        """End remaining processes, by pid; AssertionError if there was one."""
         running = [run for run in self.runs if run.process.poll() is None]
         for run in running:
             with contextlib.suppress(AssertionError, OSError):
@@ -280,10 +279,10 @@ class Starter:
         assert not folders, f"beat folders left: {folders}"
 
 
-# --- a command that takes down its signals ----------------------------------------------------------------------------
+# --- a command that records its signals -------------------------------------------------------------------------------
 
-# Writes the number of every signal that it gets, and nothing is merged or lost: they are blocked and taken one by one.
-# Ends after SIGTERM.  With an argument it does the same in a child.
+# Writes the number of every signal that it receives; they are blocked and taken one by one, so that none is lost.
+# Ends after SIGTERM.  With a second argument a child does the same.
 RECORDER = """
 import os, signal, sys
 path = sys.argv[1]
@@ -301,7 +300,7 @@ while True:
 
 
 class Recorder:
-    """The command that takes down its signals."""
+    """The command that records its signals."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.of_child = folder / "signals", folder / "signals-of-child"
@@ -317,7 +316,7 @@ class Recorder:
         wait_for(lambda: self._read(self.path) is not None, "the recorder")
 
     def got(self, number: int, of_child: bool = False) -> list[int]:
-        """Everything so far, once `number` signals are there."""
+        """All signals so far, once there are `number`."""
         path = self.of_child if of_child else self.path
 
         def look() -> bool:
@@ -333,7 +332,7 @@ MODES = ("subreaper", pytest.param("pid1", marks=pytest.mark.pid1))
 
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """Every way in which ftrun can run: as subreaper, and as a real PID 1."""
+    """ftrun runs as subreaper, and as a real PID 1."""
     if request.param == "pid1":
         need_pid1()
         return "pid1"
@@ -355,7 +354,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
 
 
 def fill(pipe: int) -> None:
-    """Write to a pipe until it takes no more."""
+    """Write to a pipe until it is full."""
     flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, flags | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Another user of the same container, and what he does with files and processes: for real."""
+"""Processes of another user in the same container."""
 
 import os
 import shutil
@@ -12,19 +12,19 @@ import pytest
 
 NOBODY = 65534
 AS_NOBODY = """
-import ctypes, json, os, signal, socket, sys  # all that is needed: its files may be out of reach below
+import ctypes, json, os, signal, socket, sys  # all modules: their files may not be readable below
 os.setgroups([]); os.setgid(65534); os.setuid(65534); os.umask(0)
 """
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
 
 
 def words(code: str, *more: object) -> list[str]:
-    """A small program of another user; `sys.argv[1:]` are `more`."""
+    """The command line of a small program of another user; `sys.argv[1:]` are `more`."""
     return [sys.executable, "-I", "-c", AS_NOBODY + code, *map(str, more)]
 
 
 def nobody(code: str, *more: object) -> str:
-    """What it prints."""
+    """Run it, and return its output."""
     return subprocess.run(words(code, *more), capture_output=True, text=True, timeout=60, check=True).stdout
 
 
@@ -42,7 +42,7 @@ def file(place: Path, text: str = "") -> None:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that everybody may write to, and no kernel setting guards: no sticky bit."""
+    """A folder that all users may write to, without a sticky bit, so that no kernel setting protects it."""
     folder = Path(tempfile.mkdtemp(prefix="ft-shared-", dir="/tmp"))
     folder.chmod(0o777)
     yield folder
@@ -51,7 +51,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A folder of ours with a file in it, which nobody else may change."""
+    """A folder of this user with a file in it, which no other user may change."""
     folder = tmp_path / "precious"
     folder.mkdir(0o700)
     (folder / "file").write_text("precious")

@@ -1,8 +1,8 @@
 """A process tree that is hard to end.  `trees.py FOLDER SIZE RESTARTS [END]`: the first RESTARTS starts hang once their
 tree stands; the next one exits with END (0).
 
-Each process writes `attempt pid start-time` down in FOLDER/pids.  Each start first looks for what the earlier ones left
-and writes that down in FOLDER/left: by these lines, and by the environment of every process that can be seen.
+Each process appends `attempt pid start-time` to FOLDER/pids.  Each start first writes to FOLDER/left what remains of
+earlier ones: processes of these lines, and those with the beat folder in their environment.
 """
 
 import os

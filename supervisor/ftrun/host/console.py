@@ -14,7 +14,7 @@ from ftrun.host import clock
 from ftrun.host.signals import writing
 
 Severity = Literal["debug", "info", "warning", "error"]
-LIMIT: Final = 4096  # bytes of a line that a pipe takes as a whole or not at all (PIPE_BUF)
+LIMIT: Final = 4096  # bytes of a line that a pipe takes completely or not at all (PIPE_BUF)
 TEXT_LIMIT: Final = LIMIT - 64  # bytes of the text in it
 RESET: Final = "\033[0m"
 COLOURS: Final[dict[Severity, tuple[str, str, str]]] = {  # before the prefix, before the text, after it

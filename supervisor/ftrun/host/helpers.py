@@ -129,7 +129,7 @@ class Helpers:
         return [helper.pid for helper in due if self._start(helper, now)]
 
     def send(self, name: str, line: bytes) -> None:
-        """Send a whole line to a helper.  The line is lost if the helper does not run or does not read; a helper that
+        """Send a line to a helper.  The line is lost if the helper does not run or does not read; a helper that
         received only a part of it is ended."""
         for helper in self._all:
             if helper.name == name and helper.pipes is not None:

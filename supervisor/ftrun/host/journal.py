@@ -77,7 +77,10 @@ class Journal:
         self._pending.append(records.line(stamp, time.monotonic(), event, attempt, fields))
         if durable:
             self.flush()
-            self._sync(self._events)
+            try:
+                os.fsync(self._events)
+            except OSError as error:
+                self._failed("records", error)
         return stamp
 
     def flush(self) -> None:
@@ -114,7 +117,7 @@ class Journal:
         self._write(self._log, f"{clock.timestamp()} {text}\n".encode("utf-8", "backslashreplace"))
 
     def _write(self, fd: int, content: bytes) -> bool:
-        """Return whether the file ends with a whole line: all of it was written, or nothing."""
+        """Return whether the file ends with a complete line: all of it was written, or nothing."""
         try:
             with writing():
                 written = os.write(fd, content)
@@ -129,12 +132,6 @@ class Journal:
         """Release the lock: another ftrun may use the folder from here on."""
         for fd in (self._events, self._log, self._dir):
             os.close(fd)
-
-    def _sync(self, fd: int) -> None:
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            self._failed("records", error)
 
     def _failed(self, what: str, error: OSError) -> None:
         if self.problem is None:

@@ -79,16 +79,8 @@ def stat(pid: int) -> Stat | None:
     # The name may hold spaces and brackets: it ends at the last one.
     opened, closed = text.index(b"("), text.rindex(b")")
     rest = text[closed + 2 :].split(None, 20)
-    return Stat(
-        pid,
-        text[opened + 1 : closed].decode("utf-8", "replace"),
-        rest[0].decode(),
-        int(rest[1]),
-        int(rest[2]),
-        int(rest[3]),
-        int(rest[17]),
-        int(rest[19]),
-    )
+    name, numbers = text[opened + 1 : closed].decode("utf-8", "replace"), (rest[index] for index in (1, 2, 3, 17, 19))
+    return Stat(pid, name, rest[0].decode(), *map(int, numbers))
 
 
 def all_processes() -> list[Stat]:

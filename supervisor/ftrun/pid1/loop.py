@@ -159,7 +159,9 @@ class Supervisor:
         others = [self._exit_cause.deadline, self._state_file.due, self._beats.access.due]
         if self._launcher.report is None:  # the start of the command comes first
             others.append(self._clients.deadline)
-        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
+        stage = phase.stage if isinstance(phase, Stopping) else "none"
+        ends_tree = stage not in ("none", "asked", "devices", "verdict")
+        if ends_tree:
             others.append(self._tree_killer.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
         timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
@@ -186,8 +188,8 @@ class Supervisor:
                 self._read_beats(now)
             else:
                 self._queue.append(ev.DeadlineReached(now))
-        if isinstance(phase, Stopping) and phase.stage not in ("asked", "devices", "verdict"):
-            self._check_tree(now, phase.stage)
+        if ends_tree:
+            self._check_tree(now, stage)
 
     def _handle_helpers(self, ready: set[int], now: float) -> None:
         """Handle the messages of the helpers, and start the helpers that are due."""
@@ -284,7 +286,7 @@ class Supervisor:
             case do.Forward(number):
                 if (problem := self._tree.forward(number, self._control)) is not None:
                     self._persist("problem", (("what", problem),), False)
-                    self._console.print(problem, severity="warning")
+                    self._console.print(problem)
             case do.Investigate(finding):
                 phase = self._job.phase
                 if isinstance(phase, SUPERVISED):
