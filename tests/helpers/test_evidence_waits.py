@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from ftrun.helpers.evidence import waits
+from ftrun.helpers.evidence.world import LATE
 from support.evidence_job import NO_PTRACE, READY, Answer, Job, ask, need_no_ptrace, needs_spy, rank
 from support.evidence_job import job as job
 from support.runs import children, state_of, wait_for
@@ -178,6 +180,21 @@ def silent_server() -> Iterator[int]:
         finally:
             end.set()
             server.shutdown()
+
+
+def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = threading.Event()
+    monkeypatch.setattr(waits, "_threads", lambda pid: end.wait() and ())
+    world = waits.empty(frozenset())
+    reader = threading.Thread(target=waits.observe, args=(world, [os.getpid(), os.getppid()]))
+    reader.start()
+    try:
+        wait_for(lambda: len(world.copy().processes) == 2, "the open files of both")
+        found = world.copy().processes.values()
+        assert all(process.fds and process.problem == LATE for process in found)
+    finally:
+        end.set()
+        reader.join()
 
 
 @pytest.mark.parametrize("name", OPEN)
