@@ -22,9 +22,9 @@ from support.runs import HOUSE, PID1, Runs, need_mounts, need_pid1
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 
 
-def doctor(*words: str, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+def doctor(*arguments: str, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     plain = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")}
-    command = [*prefix, *FTCTL, "doctor", *words]
+    command = [*prefix, *FTCTL, "doctor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=plain | environment, timeout=120)
 
 
@@ -192,7 +192,7 @@ def test_npu_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, s
 
 
 def test_chip_without_npu_smi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *words, **more: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **more: None)
     monkeypatch.setattr(glob, "glob", lambda pattern: ["/dev/davinci0"])
     assert only(devices.ascend()).state == "missing"
     monkeypatch.setattr(glob, "glob", lambda pattern: [])

@@ -1,4 +1,4 @@
-"""A vendor is one record; whoever adds one has to say everything."""
+"""A vendor is one record, of which every field is required, and one entry of each table."""
 
 import re
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A platform is one record; whoever adds one has to say everything."""
+"""A platform is one record, of which every field is required, and one entry of a table."""
 
 import inspect
 import re

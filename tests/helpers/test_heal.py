@@ -120,8 +120,8 @@ def test_ctrl_c_is_ignored(tmp_path: Path) -> None:
         assert healed(healer) == (True, None)
 
 
-@pytest.mark.parametrize("word", ["", "[]", "{}", '{"command": "true", "timeout": "x", "environment": {}}'])
-def test_a_malformed_argument_is_a_problem(word: str) -> None:
-    with HelperProcess("heal", word) as healer:
+@pytest.mark.parametrize("argument", ["", "{}", '{"command": "true", "timeout": "x", "environment": {}}'])
+def test_malformed_argument_is_a_problem(argument: str) -> None:
+    with HelperProcess("heal", argument) as healer:
         assert "unexpected error" in healer.event("problem")["what"]
         assert healer.ended() == 1

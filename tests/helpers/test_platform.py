@@ -47,8 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def watch(path: Path, *table: str, before: str = QUICK, **environment: str) -> HelperProcess:
-    words = (str(path), PERIOD, *table)
-    return HelperProcess("platform", *words, before=before, environment=BARE | environment)
+    return HelperProcess("platform", str(path), PERIOD, *table, before=before, environment=BARE | environment)
 
 
 @pytest.fixture

@@ -405,7 +405,7 @@ def test_table_of_a_site_replaces_entries(fake: FakeNvml, tmp_path: Path) -> Non
     with Prober(fake.environment(), table=table) as probe:
         probe.devices()
         assert severity(probe, fake, 94) == ("critical", "we sort these out")
-        assert severity(probe, fake, 31) == ("warning", f"as {table} says")
+        assert severity(probe, fake, 31) == ("warning", f"listed in {table}")
         assert severity(probe, fake, 999) == ("minor", "new")
         assert severity(probe, fake, 13)[0] == "user"
         assert probe.problems == []

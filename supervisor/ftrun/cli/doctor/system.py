@@ -196,12 +196,12 @@ def groups() -> Iterator[Finding]:
 
 
 def oom_group(folder: str) -> Iterator[Finding]:
-    """Whether an OOM kill of one rank kills the whole control group (cgroup-v2.rst, `memory.oom.group`).  Child groups
+    """Whether an OOM kill of one rank kills its control group (cgroup-v2.rst, `memory.oom.group`).  Child groups
     are killed with it, so a separate group for the command would not protect ftrun."""
     if not oom.killed_together(folder):
         return
     if oom.can_be_exempted():
-        means = "an OOM kill of a rank kills the whole command, but not ftrun (oom_score_adj)"
+        means = "an OOM kill of a rank kills all of the command, but not ftrun (oom_score_adj)"
         yield Finding("oom group", "ok", "memory.oom.group is 1, ftrun is exempt", means)
         return
     means = "an OOM kill of a rank kills ftrun as well: no restart in place, no verdict"

@@ -1,9 +1,9 @@
 """Ascend chips, by `npu-smi`.
 
-A card is queried sequentially, several cards at the same time (npu_smi_runs.py).  Each query is a process.  A card is
-therefore queried as a whole where the tool can (`-i` alone covers all its chips, the only way on a 950), and rarely for
-what cannot be missed: a code stays until its fault is over, and counts of corrected errors only explain.  If the tool
-is so slow that a sample ends early, the next sample begins with what has waited longest.
+A card is queried sequentially, several cards at the same time (npu_smi_runs.py).  Each query is a process.  Where the
+tool can, one query covers all chips of a card (`-i` alone, the only way on a 950).  What cannot be missed is queried
+rarely: a code stays until its fault is over, and counts of corrected errors only explain.  If the tool is so slow that
+a sample ends early, the next sample begins with what has waited longest.
 
 A tool that fails proves nothing about a chip.  If it does not even list the chips it is run again, after longer pauses;
 output that cannot be parsed is a problem, which is reported once for each kind of query.
@@ -17,13 +17,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from ftrun.accelerators.ascend import ASCEND
 from ftrun.helpers.probe import npu_smi, npu_smi_runs
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
 from ftrun.helpers.probe.npu_smi_runs import Answer, Arguments, ToolRunner, card_of
 from ftrun.messages.probe import Device
 
-VENDOR: Final = "ascend"
 TOOL: Final = "npu-smi"
 # Where the driver's installer and its container runtime put it (hiascend.com: Ascend Docker Runtime, default mounts).
 USUAL: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin"
@@ -74,7 +74,7 @@ def allowed(chips: Sequence[Chip], environment: Mapping[str, str]) -> list[Chip]
     the container runtime mounts chips (Ascend Docker Runtime).  It is ignored if no other chip is visible, because the
     chips may be renumbered then.
     """
-    if (given := environment.get("ASCEND_RT_VISIBLE_DEVICES")) is not None:
+    if (given := environment.get(ASCEND.visible)) is not None:
         logic = {chip.logic: chip for chip in chips}
         found: list[Chip] = []
         for number in ids(given):
@@ -136,8 +136,8 @@ class Ascend:
             self._chips = allowed(everything, self._environment)
             if not self._chips:
                 self._list_at = math.inf
-                given = self._environment["ASCEND_RT_VISIBLE_DEVICES"]
-                raise Unavailable(f"ASCEND_RT_VISIBLE_DEVICES={given} names no chip of this node")
+                given = self._environment[ASCEND.visible]
+                raise Unavailable(f"{ASCEND.visible}={given} names no chip of this node")
             cards = [chip.card for chip in everything]
             self._single_chip_cards = {card for card in cards if cards.count(card) == 1}
             return
@@ -246,7 +246,7 @@ class Ascend:
             self._health[chip] = health.text
         if any(value is not None for value in ecc):
             self._ecc[chip] = ecc
-        device = Device(VENDOR, chip_id(chip), chip.logic, chip.name or VENDOR, visible=str(chip.logic))
+        device = Device(ASCEND.name, chip_id(chip), chip.logic, chip.name or ASCEND.name, visible=str(chip.logic))
         if not any(value is not None for value in (*reading, processes, *health, events, *ecc)):
             self._health.pop(chip, None)
             return device._replace(health=SILENT, answers=False, examined=False)

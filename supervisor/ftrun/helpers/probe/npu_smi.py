@@ -160,7 +160,7 @@ def processes(lines: Lines) -> tuple[Process, ...] | None:
 
 
 def health(lines: Lines) -> Health:
-    """The health in the output of `health`.  A card that is queried as a whole reports no codes, except a 950."""
+    """The health in the output of `health`.  A query of all chips of a card reports no codes, except on a 950."""
     values = _first(lines)
     text = values.get("health status", values.get("health", ""))
     if not TERM.fullmatch(text) or text.lower() in NO_VALUE:

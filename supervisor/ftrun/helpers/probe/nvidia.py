@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ftrun.accelerators.nvidia import NVIDIA
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.device_health import UNLISTED, LastingStates, StateTexts
 from ftrun.helpers.probe.visible import Gpu, Mig, Unit, has_positions, selected
 from ftrun.messages.probe import Device
 
-VENDOR: Final = "nvidia"
 LIBRARY: Final = "libnvidia-ml.so.1"
 AGAIN: Final = 5.0  # s until NVML is restarted when something does not answer; doubles up to
 LONGEST_AGAIN: Final = 20.0
@@ -28,7 +28,7 @@ LONGEST_AGAIN: Final = 20.0
 # (measured elsewhere: 21 ms), so eight devices take a third of a second.
 TRAFFIC: Final = 2.0
 AT_ONCE: Final = 64  # faults reported in one turn
-ALL_INSTANCES: Final = 0xFFFFFFFF  # an event concerns the whole GPU
+ALL_INSTANCES: Final = 0xFFFFFFFF  # an event concerns all instances of the GPU
 # The recovery actions, by the value of NVML_GPU_RECOVERY_ACTION.
 RECOVERY: Final = ("none", "reset", "reboot", "drain", "drain_reset", "imex", "reset", "reboot")
 
@@ -109,7 +109,8 @@ class Nvidia:
             except self._nvml.NVMLError as error:
                 self.fail(error)
         if not self._found:
-            return [Device(VENDOR, VENDOR, -1, "", health=self._failure, answers=False)] if self._failure else []
+            unknown = Device(NVIDIA.name, NVIDIA.name, -1, "", health=self._failure, answers=False)
+            return [unknown] if self._failure else []
         devices = [self._sample(found, full) for found in self._found.values()]
         self._news += self._lasting_states.update(devices)
         if any(device.health != "ok" for device in devices):
@@ -253,7 +254,7 @@ class Nvidia:
 
     def _sample(self, found: FoundDevice, full: bool) -> Device:
         """The state of a device; without `full` only its health and its memory."""
-        nvml, device = self._nvml, Device(VENDOR, found.id, found.number, found.name, visible=self._visible(found))
+        nvml, device = self._nvml, Device(NVIDIA.name, found.id, found.number, found.name, visible=self._visible(found))
         if found.handle is None:
             return device._replace(health=found.failure, answers=False, broken=found.failure in self._broken)
         query = _DeviceCalls(nvml)

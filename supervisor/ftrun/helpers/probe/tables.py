@@ -22,7 +22,7 @@ def load(vendor: str, site: str, problem: Callable[[str], None]) -> Table:
     try:
         content = safe_files.read_bounded(site, LONGEST) if site else b""
         for code, entry in parse(content.decode("utf-8")).items():
-            table[code] = entry if entry.why else FaultEntry(entry.severity, f"as {site} says")
+            table[code] = entry if entry.why else FaultEntry(entry.severity, f"listed in {site}")
     except (OSError, ValueError) as error:
         problem(f"the fault table {site} is not used: {error}")
     return table

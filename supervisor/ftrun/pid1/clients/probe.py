@@ -47,8 +47,9 @@ class Probe(Client[messages.Event]):
 
     def start(self) -> None:
         context = self.context
-        words = [self._kind, str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""]
-        context.helpers.add(self.name, *words, f"{context.work_dir.path}/{FILE}", silence=SILENCE)
+        period, table = str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""
+        file = f"{context.work_dir.path}/{FILE}"
+        context.helpers.add(self.name, self._kind, period, table, file, silence=SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
@@ -72,7 +73,7 @@ class Probe(Client[messages.Event]):
         self._started = True
 
     def release(self, dead: Sequence[int], now: float) -> list[ev.Event]:
-        """Ask whether the devices are free; answered at once without devices, or else later."""
+        """Request whether the devices are free: answered at once without devices, or else later."""
         context = self.context
         if not context.helpers.is_running(self.name) or not context.devices:
             return [ev.DevicesReleased(now)]
