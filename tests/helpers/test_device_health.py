@@ -23,7 +23,7 @@ LIVING = {1, 2}
 
 
 def device(name: str = "a", used: int | None = 500 * MIB, pids: tuple[int, ...] = (), **more: Any) -> Device:
-    found = Device("nvidia", name, 3, "", memory_used=used, memory_total=10_000 * MIB, pids=pids, health="ok")
+    found = Device("nvidia", name, 0, "", memory_used=used, memory_total=10_000 * MIB, pids=pids, health="ok")
     return found._replace(**more)
 
 
@@ -138,5 +138,5 @@ def test_lasting_states_are_faults_from_their_begin_to_their_end() -> None:
     ends = [("lost", True, False), ("recovery:reset", True, False)]
     assert changes(recovery="drain") == [("recovery:drain", False, False), *ends]
     assert changes(health="lost it", name="b") == [("recovery:drain", True, False), ("lost", False, True)]
-    assert states.update([device(name="b")]) == [DeviceFault("b", 3, "lost", "GPU is lost", gone=True)]
+    assert states.update([device(name="b")]) == [DeviceFault("b", "lost", gone=True)]
     assert not states.of("a")

@@ -71,7 +71,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def fault(probe: Prober) -> tuple[Any, ...]:
     """The next fault, in short."""
     line = probe.event("fault")
-    return line["index"], line["code"], line["severity"], line["gone"], line["old"]
+    return line["device"], line["code"], line["severity"], line["gone"], line["old"]
 
 
 # --- its begin and its end --------------------------------------------------------------------------------------------
@@ -336,24 +336,22 @@ def test_recovery_action_is_a_fault_while_it_lasts(probe: Prober, fake: FakeNvml
     assert probe.event("fault") == {
         "event": "fault",
         "device": uuid(1),
-        "index": 1,
         "code": "recovery:reset",
-        "text": "GPU recovery action: reset",
         "gone": False,
         "old": False,
         "severity": "major",
         "why": "the driver asks for a reset of the GPU",
     }
     fake.set(1, **{RECOVERY: REBOOT})
-    assert fault(probe) == (1, "recovery:reboot", "critical", False, False)
-    assert fault(probe) == (1, "recovery:reset", "major", True, False)
+    assert fault(probe) == (uuid(1), "recovery:reboot", "critical", False, False)
+    assert fault(probe) == (uuid(1), "recovery:reset", "major", True, False)
     fake.set(1, lost=True)
-    assert fault(probe) == (1, "lost", "critical", False, False)
+    assert fault(probe) == (uuid(1), "lost", "critical", False, False)
     probe.devices(lambda devices: devices[1]["health"] == "GPU is lost")
     fake.set(1, lost=False)
-    assert fault(probe) == (1, "lost", "critical", True, False)  # the recovery action is as before
+    assert fault(probe) == (uuid(1), "lost", "critical", True, False)  # the recovery action is as before
     fake.set(1, **{RECOVERY: 0})
-    assert fault(probe) == (1, "recovery:reboot", "critical", True, False)
+    assert fault(probe) == (uuid(1), "recovery:reboot", "critical", True, False)
     for _ in range(4):
         probe.devices()
     assert len(probe.named("fault")) == 6
@@ -362,31 +360,31 @@ def test_recovery_action_is_a_fault_while_it_lasts(probe: Prober, fake: FakeNvml
 def test_recovery_action_that_was_requested_before_is_old(fake: FakeNvml) -> None:
     fake.set(0, **{RECOVERY: DRAIN_RESET})
     with Prober(fake.environment()) as probe:
-        assert fault(probe) == (0, "recovery:drain_reset", "major", False, True)
+        assert fault(probe) == (uuid(0), "recovery:drain_reset", "major", False, True)
         fake.set(0, **{RECOVERY: 0})
-        assert fault(probe) == (0, "recovery:drain_reset", "major", True, False)
+        assert fault(probe) == (uuid(0), "recovery:drain_reset", "major", True, False)
         fake.set(0, **{RECOVERY: DRAIN_RESET})
-        assert fault(probe) == (0, "recovery:drain_reset", "major", False, False)
+        assert fault(probe) == (uuid(0), "recovery:drain_reset", "major", False, False)
 
 
 def test_xid_causes_a_sample_of_the_recovery_action(quiet: Prober, fake: FakeNvml) -> None:
     fake.set(1, **{RECOVERY: RESET})
     fake.xid(1, 154)
-    assert fault(quiet) == (1, "154", "warning", False, False)
-    assert fault(quiet) == (1, "recovery:reset", "major", False, False)
+    assert fault(quiet) == (uuid(1), "154", "warning", False, False)
+    assert fault(quiet) == (uuid(1), "recovery:reset", "major", False, False)
     assert len(quiet.named("devices")) == 1
 
 
 def test_ascend_codes_are_reported_with_their_severity(tool: FakeNpuSmi) -> None:
     tool.set(chip=1, codes=[HEARTBEAT], health="Alarm")
     with Prober(tool.environment(), kind="ascend") as probe:
-        assert fault(probe) == (1, HEARTBEAT[0], "major", False, True)
+        assert fault(probe) == ("0-1", HEARTBEAT[0], "major", False, True)
         tool.set(codes=[INPUT, ("FFFF0000", "what")], health="Alarm")
-        assert fault(probe) == (0, INPUT[0], "minor+user", False, False)
+        assert fault(probe) == ("0-0", INPUT[0], "minor+user", False, False)
         line = probe.event("fault")
         assert (line["code"], line["severity"], line["why"]) == ("FFFF0000", "unknown", "not in the table")
         tool.set(codes=[])
-        assert fault(probe) == (0, INPUT[0], "minor+user", True, False)
+        assert fault(probe) == ("0-0", INPUT[0], "minor+user", True, False)
         assert [device["visible"] for device in probe.devices()] == ["0", "1"]
 
 

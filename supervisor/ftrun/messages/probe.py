@@ -112,9 +112,7 @@ class Fault(NamedTuple):
     """A device fault has appeared, or has `gone`.  `old`: it was present in the first sample of the device."""
 
     device: str
-    index: int  # type: ignore[assignment]
     code: str
-    text: str
     gone: bool
     old: bool
     severity: str

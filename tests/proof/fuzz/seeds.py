@@ -193,7 +193,7 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             probe.Present((probe.Health("npu0", "ascend", "0", 5, "ok", False),)),
             probe.Checked(("npu0",)),
             probe.Devices(999.0, (DEVICE,)),
-            probe.Fault("npu0", 0, "8", "t", False, True, "minor", "w"),
+            probe.Fault("npu0", "8", False, True, "minor", "w"),
             probe.Freed(False, (probe.Occupied("npu0", (1,), 5, None),), (), ("npu0",)),
             probe.Cleared(False, "w"),
         ),

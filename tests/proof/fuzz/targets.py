@@ -132,7 +132,7 @@ def npu(content: bytes) -> None:
         assert all(value is None or value <= 100 for value in reading[:2])
         assert reading.memory_used is None or reading.memory_used <= (reading.memory_total or 0)
         assert all(process.pid >= 0 for process in npu_smi.processes(lines) or ())
-        assert all(int(code, 16) >= 0 for code in {**(health.codes or {}), **(npu_smi.events(lines) or {})})
+        assert all(int(code, 16) >= 0 for code in (*(health.codes or ()), *(npu_smi.events(lines) or ())))
 
 
 def reset_json(content: bytes) -> None:

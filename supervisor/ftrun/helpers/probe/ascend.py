@@ -114,7 +114,7 @@ class Ascend:
         self._refused: set[tuple[str, str]] = set()  # by card and kind of information
         self._health: dict[Chip, str] = {}
         self._ecc: dict[Chip, npu_smi.Ecc] = {}
-        self._codes: dict[tuple[Chip, str], dict[str, str]] = {}  # by the query that reported them
+        self._codes: dict[tuple[Chip, str], tuple[str, ...]] = {}  # by the query that reported them
         self._pids: dict[Chip, tuple[int, ...]] = {}
         self._news: list[DeviceFault] = []
         self._unparsed: dict[str, str] = {}  # output that could not be parsed, by the kind of query
@@ -278,21 +278,19 @@ class Ascend:
             return found[chip.chip]
         return found.get(None, ()) if "-c" in arguments or chip.card in self._single_chip_cards else ()
 
-    def _record_codes(self, chip: Chip, reported: Mapping[str, dict[str, str] | None]) -> None:
+    def _record_codes(self, chip: Chip, reported: Mapping[str, tuple[str, ...] | None]) -> None:
         """Store the reported codes; differences become faults, which are `old` in the first report of a chip."""
         first = not any(known == chip for known, _ in self._codes)
         before = self._known(chip)
         self._codes |= {(chip, kind): codes for kind, codes in reported.items() if codes is not None}
         after = self._known(chip)
-        self._news += [
-            DeviceFault(chip_id(chip), chip.logic, code, text, gone, old=first)
-            for codes, others, gone in ((after, before, False), (before, after, True))
-            for code, text in codes.items()
-            if code not in others
-        ]
+        for code in dict.fromkeys((*after, *before)):
+            if code not in before or code not in after:
+                self._news.append(DeviceFault(chip_id(chip), code, gone=code not in after, old=first))
 
-    def _known(self, chip: Chip) -> dict[str, str]:
-        return self._codes.get((chip, "current-fault-event"), {}) | self._codes.get((chip, "health"), {})
+    def _known(self, chip: Chip) -> tuple[str, ...]:
+        codes = self._codes
+        return (*codes.get((chip, "current-fault-event"), ()), *codes.get((chip, "health"), ()))
 
 
 def chip_id(chip: Chip) -> str:

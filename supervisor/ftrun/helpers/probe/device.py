@@ -11,9 +11,7 @@ class DeviceFault(NamedTuple):
     `recovery:<action>` or `lost`.  `gone`: the fault is over.  `old`: it was present at the first look."""
 
     device: str
-    index: int  # type: ignore[assignment]  # a tuple has a method of that name
     code: str
-    text: str = ""
     gone: bool = False
     old: bool = False
 

@@ -101,24 +101,20 @@ class LastingStates:
     def __init__(self, texts: StateTexts) -> None:
         self._texts = texts
         self._codes: dict[str, frozenset[str]] = {}
-        self._index: dict[str, int] = {}
 
     def of(self, device: str) -> Collection[str]:
         return self._codes.get(device, frozenset())
 
     def update(self, devices: Sequence[Device]) -> list[DeviceFault]:
         """The changes; states that were present in the first sample of a device are `old`."""
-        changes = []
-        self._index |= {device.id: device.index for device in devices}
         now = {device.id: self._current(device) for device in devices}
-        for name, index in self._index.items():
+        changes = []
+        for name in dict.fromkeys((*self._codes, *now)):
             before, after = self._codes.get(name), now.get(name) or frozenset()
-            for code in sorted(after - (before or frozenset())):
-                changes.append(DeviceFault(name, index, code, _text(code), old=before is None))
-            for code in sorted((before or frozenset()) - after):
-                changes.append(DeviceFault(name, index, code, _text(code), gone=True))
+            known = before or frozenset()
+            changes += [DeviceFault(name, code, old=before is None) for code in sorted(after - known)]
+            changes += [DeviceFault(name, code, gone=True) for code in sorted(known - after)]
         self._codes = {name: codes for name, codes in now.items() if codes is not None}
-        self._index = {name: self._index[name] for name in now}
         return changes
 
     def _current(self, device: Device) -> frozenset[str] | None:
@@ -131,7 +127,3 @@ class LastingStates:
         if device.health != "ok":
             return before
         return frozenset() if device.recovery in NO_ACTION else frozenset({f"{RECOVERY}{device.recovery}"})
-
-
-def _text(code: str) -> str:
-    return "GPU is lost" if code == LOST else f"GPU recovery action: {code.removeprefix(RECOVERY)}"

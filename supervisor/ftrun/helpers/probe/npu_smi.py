@@ -26,8 +26,8 @@ INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|[0-9]{1,15},[0-9]{1,2}", re.ASCII)
 TERM: Final = re.compile(r"[A-Za-z][A-Za-z ]{0,30}", re.ASCII)
 CODE: Final = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,8})", re.ASCII)  # printed with %04X
-PROCESS: Final = re.compile(r"([0-9]{1,10})\s*process name:(.*?)\s*process memory\(mb\):\s*([0-9]*)", re.I | re.ASCII)
-EVENT: Final = re.compile(r"event id=0x([0-9a-f]{1,8})\b[,\s]*(.*)", re.I | re.ASCII)
+PROCESS: Final = re.compile(r"([0-9]{1,10})\s*process name:(.*?)\s*process memory\(mb\):", re.I | re.ASCII)
+EVENT: Final = re.compile(r"event id=0x([0-9a-f]{1,8})\b", re.I | re.ASCII)
 
 # For each type of information, parts of the keys in its output.
 KEYS: Final = {
@@ -68,18 +68,17 @@ class Reading(NamedTuple):
 
 
 class Process(NamedTuple):
-    """`name` is empty where the tool could not read /proc/<pid>: a pid of another PID namespace.  Bytes."""
+    """`name` is empty where the tool could not read /proc/<pid>: a pid of another PID namespace."""
 
     pid: int
     name: str
-    memory: int | None
 
 
 class Health(NamedTuple):
-    """`text` is `ok` or the driver's own term; `codes`: the present codes with their texts."""
+    """`text` is `ok` or the driver's own term; `codes`: the present codes."""
 
     text: str | None = None
-    codes: dict[str, str] | None = None
+    codes: tuple[str, ...] | None = None
 
 
 class Ecc(NamedTuple):
@@ -151,9 +150,7 @@ def reading(lines: Lines) -> Reading:
 def processes(lines: Lines) -> tuple[Process, ...] | None:
     """The processes in the output of `proc-mem`.  None: it has no information."""
     matches = [PROCESS.match(value) for key, value in lines if key == "process id"]
-    found = [
-        Process(int(m[1]), m[2].strip(), int(m[3]) * MIB if INTEGER.fullmatch(m[3]) else None) for m in matches if m
-    ]
+    found = [Process(int(match[1]), match[2].strip()) for match in matches if match]
     if found:
         return tuple(found)
     return () if any(key.startswith("no process") for key, _ in lines) else None
@@ -168,11 +165,11 @@ def health(lines: Lines) -> Health:
     return Health("ok" if text.lower() == "ok" else text, _codes(lines))
 
 
-def events(lines: Lines) -> dict[str, str] | None:
-    """The codes with their details in the output of `current-fault-event` of a 950.  None: no information."""
+def events(lines: Lines) -> tuple[str, ...] | None:
+    """The codes in the output of `current-fault-event` of a 950.  None: no information."""
     count = integer(_first(lines).get("fault event count"))
-    matches = map(EVENT.match, _continued(lines, "fault event information"))
-    found = {match[1].upper(): match[2].strip() for match in matches if match}
+    matches = [EVENT.match(value) for key, value in lines if key in ("fault event information", "")]
+    found = tuple(dict.fromkeys(match[1].upper() for match in matches if match))
     return found if found or count == 0 else None
 
 
@@ -228,28 +225,14 @@ def _first(lines: Lines) -> dict[str, str]:
     return dict(reversed(lines))
 
 
-def _continued(lines: Lines, key: str) -> list[str]:
-    """The values of this key; its continuation lines have an empty key."""
-    found: list[str] = []
-    for name, value in lines:
-        if name == key or (found and not name):
-            found.append(value)
-    return found
-
-
-def _codes(lines: Lines) -> dict[str, str] | None:
-    """The error codes with their texts.  None: no information."""
+def _codes(lines: Lines) -> tuple[str, ...] | None:
+    """The error codes.  None: no information."""
     value = _first(lines).get("error code")
     if value is None:
         return None
     matches = [CODE.fullmatch(code) for code in value.split()]
-    codes = [match[1].upper() for match in matches if match]
-    if not codes:
-        return {} if value.lower() == "na" else None
-    texts = _continued(lines, "error information")
-    if len(texts) != len(codes):  # a code without text has no line
-        texts = ["; ".join(texts)] * len(codes)
-    return dict(zip(codes, texts, strict=True))
+    codes = tuple(dict.fromkeys(match[1].upper() for match in matches if match))
+    return codes if codes or value.lower() == "na" else None
 
 
 def _sum(values: dict[str, str], ending: str) -> int | None:

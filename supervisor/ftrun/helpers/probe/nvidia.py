@@ -134,7 +134,7 @@ class Nvidia:
                     self._problem(f"Xids cannot be read: {error}")
                 break
             code = str(event.eventData)
-            faults += [DeviceFault(found.id, found.number, code, f"Xid {code}") for found in self._devices_of(event)]
+            faults += [DeviceFault(found.id, code) for found in self._devices_of(event)]
         return faults
 
     def present(self, device: str) -> Collection[str]:
