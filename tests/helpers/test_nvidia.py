@@ -22,6 +22,7 @@ from support.device.nvml import (
 )
 from support.device.prober import SELDOM, Prober
 from support.helper_process import Line
+from support.runs import wait_for
 
 Start = Callable[..., Prober]
 
@@ -130,10 +131,13 @@ def test_lost_gpu_comes_back_and_xids_of_others_are_reported_meanwhile(fake: Fak
     fake.set(1, lost=True)
     devices = probe.devices(lambda devices: health(devices) == ["ok", "GPU is lost"])
     assert ids(devices) == [uuid(0), uuid(1)]
-    while not any(line["code"] == "31" for line in probe.named("fault")):
+
+    def reported() -> list[str]:
         fake.xid(0, 31)  # again and again: NVML is restarted all the time here, which loses Xids
         probe.devices()
-    assert next(line["device"] for line in probe.named("fault") if line["code"] == "31") == uuid(0)
+        return [line["device"] for line in probe.named("fault") if line["code"] == "31"]
+
+    assert set(wait_for(reported, "Xid 31 is reported")) == {uuid(0)}
     fake.set(1, lost=False)
     devices = probe.devices(lambda devices: health(devices) == ["ok", "ok"])
     assert ids(devices) == [uuid(0), uuid(1)]
