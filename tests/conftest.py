@@ -1,4 +1,4 @@
-"""What holds for all tests: Ctrl-C works, and no temporary folder stays."""
+"""For all tests: Ctrl-C works, and temporary folders are removed."""
 
 import multiprocessing.util
 import os
@@ -10,19 +10,19 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-# A busy machine draws and runs examples slowly, which says nothing about the code.  The examples are the same in every
-# run, so that a change fails for what it changes; `--hypothesis-profile explore` looks for new ones.
+# A busy machine draws and runs examples slowly, which is no failure of the code.  The examples are the same in every
+# run, so that a new failure has its cause in a change; `--hypothesis-profile explore` draws new ones.
 steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("ftrun", steady, derandomize=True)
 hypothesis.settings.register_profile("explore", steady, max_examples=1000)
 hypothesis.settings.load_profile("ftrun")
 
-# Whoever starts the tests in the background has a shell that ignores it for them, and for all that they start.
+# A shell ignores SIGINT for what it starts in the background, and so for all processes of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Each file is one worker's, so a long one that begins late is what all the others wait for: these begin first.
+# Each file runs in one worker, so the longest ones start first.
 LONG = (
     "core/test_mutations.py",
     "cli/test_device_faults.py",
@@ -39,15 +39,14 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = {name: place for place, name in enumerate(LONG)}
+    order = {name: index for index, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(LONG)))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_temporary_folder_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs that are killed on purpose leave theirs behind: they have one in which they do, with a short name, since
-    there are sockets in it."""
-    tmp_path_factory.getbasetemp()  # pytest's own stay where they were
+    """Programs that are killed on purpose leave theirs in this folder; its name is short, for the sockets in it."""
+    tmp_path_factory.getbasetemp()  # pytest's own folders stay elsewhere
     before, folder = os.environ.get("TMPDIR"), tempfile.mkdtemp(prefix="ft-")
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     yield

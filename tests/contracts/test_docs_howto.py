@@ -61,7 +61,7 @@ def test_torchrun(runs: Runs) -> None:
 
 
 @pytest.mark.torch
-def test_a_trainer_of_transformers(runs: Runs) -> None:
+def test_transformers_trainer(runs: Runs) -> None:
     need("torch", "transformers", "accelerate")
     (runs.folder / "train.py").write_text(block("transformers.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py", CUDA_VISIBLE_DEVICES="")
@@ -70,7 +70,7 @@ def test_a_trainer_of_transformers(runs: Runs) -> None:
 
 
 @pytest.mark.torch
-def test_a_trainer_of_lightning(runs: Runs) -> None:
+def test_lightning_trainer(runs: Runs) -> None:
     need("torch", "lightning")
     (runs.folder / "train.py").write_text(block("lightning.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py")
@@ -82,7 +82,7 @@ def test_a_trainer_of_lightning(runs: Runs) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
-def test_a_program_in_cpp(runs: Runs) -> None:
+def test_cpp_program(runs: Runs) -> None:
     (runs.folder / "train.cpp").write_text(block("cpp.md", "cpp"), encoding="utf-8")
     build = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", "train", "train.cpp"]
     subprocess.run(build, cwd=runs.folder, check=True)
@@ -123,7 +123,7 @@ def test_two_terminals(runs: Runs) -> None:
         assert says("\n".join(theirs), member.stdout), member.log()
 
 
-def test_the_image_has_the_form_with_brackets() -> None:
+def test_entrypoint_of_the_image_is_a_list() -> None:
     """The one that `docker.md` asks for; a shell in between would swallow the signals."""
     dockerfile = (DOCS / "schedulers" / "kubernetes" / "Dockerfile").read_text(encoding="utf-8")
     shown = block("docker.md", "dockerfile")
@@ -133,7 +133,7 @@ def test_the_image_has_the_form_with_brackets() -> None:
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.stem)
-def test_options_of_ftrun_that_are_named_exist(page: Path) -> None:
+def test_named_options_exist(page: Path) -> None:
     from ftrun.config import option_table
 
     known = set(option_table.BY_NAME) | {f"no-{name}" for name in option_table.BY_NAME} | {"help", "version"}
@@ -148,7 +148,7 @@ def test_options_of_ftrun_that_are_named_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
-def test_orders_to_ftctl_that_are_shown_are_understood(page: Path) -> None:
+def test_shown_ftctl_commands_are_valid(page: Path) -> None:
     from ftrun.cli.ctl import cli
 
     blocks = re.findall(r"^ *```(?:console|sh|text)?\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.DOTALL | re.M)

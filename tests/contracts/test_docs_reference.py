@@ -35,38 +35,38 @@ NO_VARIABLES = (
 
 
 @pytest.mark.parametrize("place", sorted(reference.PAGES))
-def test_a_page_is_what_the_code_says(place: str) -> None:
+def test_generated_page_is_up_to_date(place: str) -> None:
     written = (HOUSE / "docs" / place).read_text(encoding="utf-8")
     assert written == reference.PAGES[place](), "run: python docs/reference.py"
 
 
-def test_the_drawing_has_the_edges_that_the_code_has() -> None:
+def test_drawing_has_the_transitions_of_the_code() -> None:
     drawn = states.drawn(states.DRAWING.read_text(encoding="utf-8"))
     assert drawn == states.moving(), "run: python docs/reference.py (with graphviz)"
     assert {edge.phase for edge in drawn} | {edge.to for edge in drawn} == {phase.__name__ for phase in states.PHASES}
 
 
-def test_every_record_that_the_code_writes_is_told() -> None:
+def test_each_written_record_is_documented() -> None:
     written = set(records.named()) | set(played().records)
     assert written == set(records.MEANING)
 
 
-def test_every_field_that_the_core_writes_is_told() -> None:
+def test_each_written_field_is_documented() -> None:
     """But for what a scenario makes up: evidence is whatever a helper says."""
     made_up = {("hang", "state"), ("hang", "wchan")}
     seen = {(name, field) for name, fields in played().records.items() for field in fields}
     seen |= {(name, field) for name, fields in records.named().items() for field in fields}
-    told = {(name, field) for name, (_, fields) in records.MEANING.items() for field in fields}
-    assert seen - told - made_up == set()
+    documented = {(name, field) for name, (_, fields) in records.MEANING.items() for field in fields}
+    assert seen - documented - made_up == set()
 
 
-def test_every_field_that_is_told_is_written_somewhere() -> None:
+def test_each_documented_field_is_written() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in OURS)
     fields = {field for _, fields in records.MEANING.values() for field in fields}
     assert {field for field in fields if not re.search(rf'"{field}"|^    {field}: ', code, re.M)} == set()
 
 
-def test_every_variable_that_the_code_names_is_told() -> None:
+def test_each_variable_in_the_code_is_documented() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in OURS)
     page = (HOUSE / "docs" / "reference.md").read_text(encoding="utf-8")
     names = set(re.findall(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"', code)) - set(NO_VARIABLES)
@@ -74,7 +74,7 @@ def test_every_variable_that_the_code_names_is_told() -> None:
     assert {name for name in names if f"`{name}`" not in page} == set()
 
 
-def test_a_run_leaves_the_files_that_are_told_and_records_as_told(runs: Runs) -> None:
+def test_run_leaves_the_documented_files_and_records(runs: Runs) -> None:
     run = runs.run("--hang-timeout", "1s", *FTHANG, "sleep", "--steps", "12", "--after", "8")
     assert run.wait() == 0, run.log()
     left = [path for path in run.run_dir.rglob("*") if not path.is_dir() and "checkpoints" not in path.parts]

@@ -56,7 +56,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
 
 
-def test_every_page_is_there(site: Path) -> None:
+def test_site_has_each_page(site: Path) -> None:
     sources = [path.relative_to(HOUSE / "docs") for path in (HOUSE / "docs").rglob("*.md")]
     missing = [
         source
@@ -66,7 +66,7 @@ def test_every_page_is_there(site: Path) -> None:
     assert missing == []
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_site_loads_no_foreign_resource(site: Path, pages: dict[Path, Page]) -> None:
     elsewhere = [(str(path), url) for path, page in pages.items() for url in page.wanted if re.match(r"(\w+:)?//", url)]
     assert elsewhere == []
     styles = list(site.rglob("*.css"))
@@ -75,7 +75,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) 
         assert re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//[^)'\"]*", style.read_text("utf-8")) == [], style
 
 
-def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_each_link_is_valid(site: Path, pages: dict[Path, Page]) -> None:
     broken = []
     for path, page in pages.items():
         for link in [*page.links, *page.wanted]:
@@ -88,7 +88,7 @@ def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None
     assert broken == []
 
 
-def test_every_picture_has_words(pages: dict[Path, Page]) -> None:
+def test_each_picture_has_a_description(pages: dict[Path, Page]) -> None:
     pictures = [alt for page in pages.values() for alt in page.images]
     assert pictures
     assert all(alt and len(alt) > 10 for alt in pictures)

@@ -35,7 +35,7 @@ def need_torch() -> None:
 
 
 @pytest.mark.torch
-def test_the_tutorial_as_written(shell: Shell) -> None:
+def test_tutorial(shell: Shell) -> None:
     """But for its installation, which is the next test."""
     need_torch()
     assert len(TUTORIAL) > 20
@@ -43,7 +43,7 @@ def test_the_tutorial_as_written(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_the_installation_as_written(shell: Shell) -> None:
+def test_installation(shell: Shell) -> None:
     """And then the first session, by what was installed; it loads packages."""
     shell.run(f"PATH={os.environ['PATH']}")
     shell.run("export PIP_QUIET=2")  # what pip has to say of this machine's settings
@@ -51,7 +51,7 @@ def test_the_installation_as_written(shell: Shell) -> None:
     assert shell.run("command -v ftrun").strip().endswith("/session/venv/bin/ftrun")
 
 
-def test_the_readme_as_written(shell: Shell) -> None:
+def test_readme(shell: Shell) -> None:
     assert README
     assert differences(shell, README) == []
 
@@ -71,11 +71,11 @@ def test_the_readme_as_written(shell: Shell) -> None:
         ("", "something", False),
     ],
 )
-def test_what_a_page_shows_is_compared(shown: str, printed: str, same: bool) -> None:
+def test_comparison_with_a_page(shown: str, printed: str, same: bool) -> None:
     assert says(shown, printed) is same
 
 
-def test_a_session_is_read_from_a_page() -> None:
+def test_session_is_read_from_a_page() -> None:
     page = "text\n```console\n$ one \\\n    more\nout\n$ two\n```\n```sh\n$ no\n```\n```console\n$ three\n```\n"
     found = [(command.block, command.text, command.output) for command in commands(page)]
     assert found == [(0, "one \\\n    more", "out"), (0, "two", ""), (1, "three", "")]

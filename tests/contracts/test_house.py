@@ -75,7 +75,7 @@ NEVER = {
 }
 
 
-def test_pid1_loads_only_what_is_written_down(tmp_path: Path) -> None:
+def test_pid1_loads_listed_modules_only(tmp_path: Path) -> None:
     script = f"""
 import sys
 bare = set(sys.modules)
@@ -94,7 +94,7 @@ print(code, *names)
     assert set(names) & NEVER == set()
 
 
-def test_help_names_every_option_and_every_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_each_option_and_code(capsys: pytest.CaptureFixture[str]) -> None:
     from ftrun.cli.run import run
 
     with pytest.raises(SystemExit) as end:
@@ -117,7 +117,7 @@ def test_no_file_is_longer_than_400_lines() -> None:
     assert long == {}
 
 
-def test_packages_hold_no_logic_and_folders_are_no_packages() -> None:
+def test_packages_have_no_logic_and_folders_are_no_packages() -> None:
     assert not (ROOT / "supervisor" / "__init__.py").exists()
     assert not (ROOT / "hooks" / "__init__.py").exists()
     for package in ROOT.glob("supervisor/ftrun/**/__init__.py"):
@@ -142,7 +142,7 @@ def test_programs_run_from_a_bare_checkout(program: str) -> None:
     assert done.stdout.startswith(program)
 
 
-def test_links_of_the_pages_lead_somewhere() -> None:
+def test_links_of_the_pages_are_valid() -> None:
     import re
 
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

@@ -13,7 +13,7 @@ FOLDER = ROOT / "docs" / "man"
 NAMES = ("ftctl.1", "fthang.1", "ftrun.1")
 
 
-def test_the_pages_are_what_the_code_says() -> None:
+def test_pages_are_up_to_date() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "man.py"))["pages"]()
     assert sorted(made) == sorted(path.name for path in FOLDER.iterdir()) == sorted(NAMES)
     for name, page in made.items():
@@ -21,7 +21,7 @@ def test_the_pages_are_what_the_code_says() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_mandoc_has_nothing_to_say(name: str) -> None:
+def test_mandoc_reports_nothing(name: str) -> None:
     if shutil.which("mandoc") is None:
         pytest.skip("no mandoc here")
     found = subprocess.run(
@@ -30,12 +30,12 @@ def test_mandoc_has_nothing_to_say(name: str) -> None:
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
 
-def test_text_gives_no_instructions() -> None:
+def test_text_is_escaped() -> None:
     text = runpy.run_path(str(ROOT / "docs" / "man.py"))["_text"]
     assert text(".so /etc/passwd\n'x\n\\fB-a") == "\\&.so /etc/passwd\n\\(aqx\n\\efB\\-a"
     assert text("the [records](records.md), `state.json`") == "the records, state.json"
 
 
-def test_the_wheel_takes_them_where_man_looks() -> None:
+def test_wheel_installs_the_pages() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["shared-data"] == {"docs/man": "share/man/man1"}

@@ -20,7 +20,7 @@ ALLOWED = {
 }
 
 
-def test_only_the_files_of_the_phases_construct_them() -> None:
+def test_only_the_phase_files_construct_phases() -> None:
     found = {str(path): constructed(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
     allowed = {str(module.__file__): phases for module, phases in ALLOWED.items()}
     assert {path: phases for path, phases in found.items() if phases} == allowed
@@ -35,11 +35,11 @@ def test_only_the_files_of_the_phases_construct_them() -> None:
         "class Done(NamedTuple): ...\nPHASES = (Done,)\nDone(0)",
     ],
 )
-def test_a_construction_is_found(text: str) -> None:
+def test_construction_is_found(text: str) -> None:
     assert constructed(text) == {"Done"}
 
 
-def test_what_only_has_the_name_of_a_phase_is_none() -> None:
+def test_name_of_a_phase_alone_is_no_construction() -> None:
     assert constructed("class Done(NamedTuple): ...\nDone(0)") == set()
     assert constructed(f"from {states.__name__} import Done\nmatch phase:\n    case Done(): pass") == set()
 

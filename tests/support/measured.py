@@ -1,4 +1,4 @@
-"""What a run of the proof found, as a file that a page is made from: `docs/measured/<page>/<name>.json`."""
+"""The result of a benchmark or stress test, as a file for a page: `docs/measured/<page>/<name>.json`."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def save(page: str, found: Measured, folder: Path = RESULTS) -> Path:
     plot = None
     if found.plot is not None:
         plot = found.plot._asdict() | {"series": [one._asdict() for one in found.plot.series]}
-    told = found._asdict() | {
+    content = found._asdict() | {
         "plot": plot,
         "day": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": commit(),
         "machine": machine(),
     }
-    path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
@@ -81,7 +81,7 @@ def percentile(samples: Sequence[float], share: float) -> float:
 
 
 def short(number: float, digits: int = 3) -> str:
-    """Without an exponent, and no more digits than mean anything."""
+    """Without an exponent, and with significant digits only."""
     if number == 0:
         return "0"
     text = f"{number:.{digits}g}"
@@ -89,10 +89,10 @@ def short(number: float, digits: int = 3) -> str:
 
 
 def commit() -> str:
-    """Of the checkout, `+` if it holds more than that; empty outside of git."""
+    """The commit of the checkout, with `+` if it is changed; empty outside of git."""
     git = ["git", "-C", str(HOUSE)]
-    said = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
-    return said.stdout.strip()
+    done = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def machine() -> str:

@@ -120,8 +120,8 @@ class Bench:
             for name, use in after.items()
             if name in before
         }
-        told = (len(self._records()) - records) / passed * 60
-        return used, told, statistics.median(scrapes) if scrapes else 0.0
+        rate = (len(self._records()) - records) / passed * 60
+        return used, rate, statistics.median(scrapes) if scrapes else 0.0
 
     def _used(self) -> dict[str, Use]:
         """PID 1 and its helpers, so far."""
@@ -160,9 +160,9 @@ def main() -> None:
                 seen = [bench.measure(seconds) for _ in range(rounds)]
             finally:
                 bench.end()
-        told = statistics.median(told for _, told, _ in seen)
+        rate = statistics.median(rate for _, rate, _ in seen)
         scrape = statistics.median(scrape for _, _, scrape in seen)
-        print(f"{what}: {told:.0f} records a minute" + (f", a scrape takes {scrape:.1f} ms" if metrics else ""))
+        print(f"{what}: {rate:.0f} records a minute" + (f", a scrape takes {scrape:.1f} ms" if metrics else ""))
         for name in seen[0][0]:
             uses = [used[name] for used, _, _ in seen if name in used]
             shares, memory = [100 * use.seconds for use in uses], max(use.memory for use in uses)

@@ -26,7 +26,7 @@ def pid1(words: list[str]) -> tuple[int, int, int]:
     """Execute it as PID 1 of a new namespace: its parent's pid, its own as seen from here, and a pipe that ends when it
     is executed."""
     executed, until_then = os.pipe2(os.O_CLOEXEC)
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     parent = os.fork()
     if parent == 0:
         libc.unshare(NEWNS | NEWPID)
@@ -39,12 +39,12 @@ def pid1(words: list[str]) -> tuple[int, int, int]:
                 os.dup2(null, number)
             os.execvp(words[0], words)
         os.close(until_then)
-        os.write(tell, str(child).encode())
+        os.write(writer, str(child).encode())
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
     os.close(until_then)
-    os.close(tell)
-    child = int(os.read(told, 32))
-    os.close(told)
+    os.close(writer)
+    child = int(os.read(reader, 32))
+    os.close(reader)
     return parent, child, executed
 
 

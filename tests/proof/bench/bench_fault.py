@@ -36,7 +36,7 @@ if int(os.environ["MA_PROC_START_CNT"]) <= {runs}:
 
 def main() -> None:
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    told, dead, again = [], [], []
+    recorded, dead, again = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeNvml(Path(folder))
         environment = os.environ | fake.environment() | {"PYTHONPATH": f"{ROOT}/supervisor:{ROOT}/hooks"}
@@ -52,12 +52,16 @@ def main() -> None:
             fired = time.monotonic()
             fake.xid(0, xid)
             fault = until(records, "fault", lambda r, xid=xid: r["code"] == str(xid))
-            told.append((fault["mono"] - fired) * 1e3)
+            recorded.append((fault["mono"] - fired) * 1e3)
             healing, spawned = until(records, "healing", number + 1), until(records, "spawned", number + 2)
             dead.append((healing["mono"] - fault["mono"]) * 1e3)
             again.append((spawned["mono"] - fault["mono"]) * 1e3)
         ftrun.wait()
-    for name, samples in (("Xid to its record", told), ("record to the end of the tree", dead), ("to the exec", again)):
+    for name, samples in (
+        ("Xid to its record", recorded),
+        ("record to the end of the tree", dead),
+        ("to the exec", again),
+    ):
         print(
             f"tree of {size}, {len(samples)} faults: {name}, ms: median {statistics.median(samples):.0f}, "
             f"least {min(samples):.0f}, most {max(samples):.0f}"

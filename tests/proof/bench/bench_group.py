@@ -34,7 +34,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 class Members:
     def __init__(self, place: peers.MemberAddress, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
-        self.sockets, self.hellos, self.said = [], [], [b""] * place.size
+        self.sockets, self.hellos, self.reports = [], [], [b""] * place.size
         self.size, self.beaten = place.size, time.monotonic()
         for rank in range(1, place.size):
             socket = context.socket(zmq.DEALER)
@@ -46,13 +46,13 @@ class Members:
 
     def say(self, seq: int, state: State, epoch: int) -> None:
         for rank in range(1, self.size):
-            self.said[rank] = peers.dump(Report(rank, f"l{rank}", seq, "n", "b", epoch, state))
+            self.reports[rank] = peers.dump(Report(rank, f"l{rank}", seq, "n", "b", epoch, state))
             self.beat(rank)
 
     def beat(self, rank: int) -> None:
         pulse = b'{"rank": %d, "step": 5, "age": 0.25}' % rank
         stamp = peers.dump_time(time.monotonic())
-        self.sockets[rank - 1].send_multipart([self.hellos[rank - 1], self.said[rank], pulse, stamp])
+        self.sockets[rank - 1].send_multipart([self.hellos[rank - 1], self.reports[rank], pulse, stamp])
 
     def all_have(self, what: str, epoch: int) -> float:
         """When.  Meanwhile they beat: who is silent is taken for gone.  zmq.Again after a minute."""
@@ -124,10 +124,10 @@ def main(size: int) -> None:
         cpu, began = used(messenger), time.monotonic()
         own.say("ready", 1)
         members.say(3, "ready", 1)
-        said = time.monotonic()
+        sent = time.monotonic()
         done = members.all_have("run", 2)
         print(
-            f"barrier, all ready at once, said within {said - began:.3f} s: all have run {done - said:.3f} s after"
+            f"barrier, all ready at once, sent within {sent - began:.3f} s: all have run {done - sent:.3f} s after"
             f" the last, {used(messenger) - cpu:.2f} s of CPU (goal: < 1)"
         )
         print(f"afterwards: RSS {memory(messenger)} MiB; problems: {messenger.problems[:3]}")

@@ -1,8 +1,8 @@
-"""What it costs the supervisor to read the beats of many ranks, and to judge them.
+"""What it costs the supervisor to read the heartbeats of many ranks, and to assess them.
 
 `python tests/proof/bench/bench_look.py`
 
-Every rank has beaten since the last look (the usual case), and none has (each is asked whether its process lives).
+Every rank has a new heartbeat (the usual case), or none has (each process is then checked).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
                 read = time.perf_counter()
                 assess(Attempt(1, ranks=found), time.monotonic(), Limits(3600.0, 3600.0, False, 3600.0, True))
                 costs.append(((read - began) * 1e3, (time.perf_counter() - read) * 1e3))
-            for what, times in zip(("read", "judged"), zip(*costs, strict=True), strict=True):
+            for what, times in zip(("read", "assessed"), zip(*costs, strict=True), strict=True):
                 low, middle, high = statistics.quantiles(times, n=4)
                 name = f"{ranks} ranks, {'all beat' if beaten else 'none beat'}, {what}"
                 print(f"{name:32} median {middle:6.2f} ms   quartiles {low:.2f} to {high:.2f}")

@@ -30,7 +30,7 @@ def main() -> None:
             before = descriptors(process.pid)
             until(lambda: (run_dir / "ftctl.sock").exists())
             (messenger,) = messengers(process.pid)
-            tell("an order and its answer, ms", orders(run_dir))
+            report("an order and its answer, ms", orders(run_dir))
             time.sleep(2)  # a pause: the memory is measured at rest, and nothing tells when that is reached
             print(f"messenger: RSS {memory(messenger, 'status', 'VmRSS:')} MiB (goal: at most 25), "
                   f"PSS {memory(messenger, 'smaps_rollup', 'Pss:')} MiB")  # fmt: skip
@@ -89,10 +89,10 @@ def starts(folder: Path) -> None:
             subprocess.run([*words, "-q", "sh", "-c", f": > {mark}"], check=True, env=environment)
             took[name].append((mark.stat().st_mtime_ns - began) / 1e6)
     for name, samples in took.items():
-        tell(f"to the command's first instruction {name}, ms", samples)
+        report(f"to the command's first instruction {name}, ms", samples)
 
 
-def tell(what: str, samples: list[float]) -> None:
+def report(what: str, samples: list[float]) -> None:
     ordered = sorted(samples)
     low, high = ordered[len(ordered) // 10], ordered[-len(ordered) // 10]
     print(f"{what}: median {statistics.median(ordered):.2f}, 10th to 90th percentile {low:.2f} to {high:.2f}")

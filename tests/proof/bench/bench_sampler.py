@@ -48,7 +48,7 @@ def main(number: int = 300, looks: int = 30) -> None:
 
 def grow(number: int) -> int:
     """The first process of a tree, once all of it stands."""
-    ready, told = os.pipe()
+    ready, started = os.pipe()
     root = os.fork()
     if root == 0:
         os.setpgid(0, 0)
@@ -57,13 +57,13 @@ def grow(number: int) -> int:
                 for _ in range(THREADS if index % 10 == 0 else 0):
                     threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
                 break
-        os.write(told, b".")
+        os.write(started, b".")
         while True:
             signal.pause()  # a quiet process, until the end of the bench
-    os.close(told)
-    stood = 0
-    while stood < number:
-        stood += len(os.read(ready, number))
+    os.close(started)
+    running = 0
+    while running < number:
+        running += len(os.read(ready, number))
     return root
 
 

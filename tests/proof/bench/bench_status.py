@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 def main() -> None:
     started = times(run_to_its_end, [sys.executable, "-c", "pass"])
-    tell("python -c pass", started)
+    report("python -c pass", started)
     for ranks in (1, 64, 1024):
         for moved in (0.5, 90.0):
             with tempfile.TemporaryDirectory() as folder:
@@ -39,9 +39,9 @@ def main() -> None:
                 try:
                     path = prepared(run, ranks, moved)
                     name = f"{ranks} ranks, {'all beat' if moved < 1 else 'none beats'}"
-                    tell(f"{name}, read_snapshot", times(read_snapshot, path))
+                    report(f"{name}, read_snapshot", times(read_snapshot, path))
                     command = [sys.executable, PROGRAM, "status", "--run-dir", path]
-                    tell(f"{name}, status", times(run_to_its_end, command))
+                    report(f"{name}, status", times(run_to_its_end, command))
                 finally:
                     run.close()
 
@@ -72,11 +72,11 @@ def times(call: Callable[[T], object], what: T) -> list[tuple[float, float]]:
     return found
 
 
-def tell(name: str, found: list[tuple[float, float]]) -> None:
+def report(name: str, found: list[tuple[float, float]]) -> None:
     wall, cpu = ([pair[number] for pair in found] for number in (0, 1))
     low, middle, high = statistics.quantiles(wall, n=4)
-    told = f"median {middle:6.1f} ms   quartiles {low:.1f} to {high:.1f}   worst {max(wall):.1f}"
-    print(f"{name:28} {told}   CPU {statistics.mean(cpu):.1f}")
+    figures = f"median {middle:6.1f} ms   quartiles {low:.1f} to {high:.1f}   worst {max(wall):.1f}"
+    print(f"{name:28} {figures}   CPU {statistics.mean(cpu):.1f}")
 
 
 if __name__ == "__main__":

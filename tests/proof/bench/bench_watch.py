@@ -1,6 +1,6 @@
-"""How soon the watch helper tells of a rename, and what it costs: `python tests/proof/bench/bench_watch.py [FOLDER]`.
+"""How soon the checkpoint watcher reports a rename, and its cost: `python tests/proof/bench/bench_watch.py [FOLDER]`.
 
-In a folder of 10 files and in one of 100,000, hearing of changes (inotify) and looking for them (as on a network disk).
+In a folder of 10 files and in one of 100,000, with inotify and with scans (as on a network disk).
 FOLDER should be where nobody else works: what happens in it and in the folders above wakes the helper.
 """
 
@@ -54,7 +54,7 @@ def measure(out: Path, files: int, mode: str) -> None:
         reading = (watcher.cpu - cpu) / (time.monotonic() - start)
         low, middle, high = statistics.quantiles(seen, n=4)
         print(
-            f"{files:7} files, {mode:7}: rename told after {middle:6.1f} ms (quartiles {low:.1f} to {high:.1f}, "
+            f"{files:7} files, {mode:7}: rename reported after {middle:6.1f} ms (quartiles {low:.1f} to {high:.1f}, "
             f"worst {max(seen):.1f}); ready in {ready:.2f} s, {memory(watcher)}\n"
             f"    CPU: quiet {idle / QUIET:.2%} ({wakes} wake-ups in {QUIET:.0f} s), "
             f"a save every {PAUSE[mode]:.2f} s {saving:.1%}, "

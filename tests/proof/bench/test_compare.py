@@ -46,9 +46,9 @@ def test_figures_without_a_peer(figures: Sequence[str], alone: dict[str, str], t
     before = saved()
     ended = compare(alone, "--short", *figures)
     assert ended.returncode == 0, ended.stderr
-    said = ended.stdout.splitlines()
-    assert [line.split(": ")[0] for line in said if line.startswith(OURS)] == list(figures)
-    first = [line.split("  ")[0] for line in said if "  " in line]
+    shown = ended.stdout.splitlines()
+    assert [line.split(": ")[0] for line in shown if line.startswith(OURS)] == list(figures)
+    first = [line.split("  ")[0] for line in shown if "  " in line]
     assert first.count("ftrun") == min(3, len(figures))  # in each figure that has a row a program
     assert first.count("bare") == min(2, len(figures))
     assert not {peer.name for peer in ALL if peer.program} & {word.split(" ")[0] for word in first}

@@ -62,13 +62,13 @@ def fuzzed(name: str, seconds: int, kept: Path) -> Result:
     with tempfile.TemporaryDirectory(prefix="ft-") as temporary:
         folder = Path(temporary) / "work"
         folder.mkdir()
-        with (folder / "said").open("w+b") as said:
+        with (folder / "log").open("w+b") as stream:
             process = subprocess.Popen(
                 [sys.executable, str(WORKER), name, str(seconds), str(folder)],
                 env=os.environ | {"TMPDIR": temporary},
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=stream,
+                stderr=stream,
                 start_new_session=True,
             )
             try:
@@ -78,15 +78,15 @@ def fuzzed(name: str, seconds: int, kept: Path) -> Result:
             finally:
                 process.kill()
                 process.wait()
-            said.seek(0)
-            told = said.read().decode(errors="replace")
+            stream.seek(0)
+            log = stream.read().decode(errors="replace")
         found = [path.read_text() for path in sorted((folder / "found").glob("*.txt"))]
         found += [f"{path.name}: see {kept}" for path in sorted((folder / "found").glob("*-*"))]
         if code and not found:
-            found = [f"the fuzzer ended with {code}: {told[-1000:]}"]
+            found = [f"the fuzzer ended with {code}: {log[-1000:]}"]
         if found and (folder / "found").is_dir():
             shutil.copytree(folder / "found", kept / name, dirs_exist_ok=True)
-    runs, edges = re.findall(r"stat::number_of_executed_units: *(\d+)", told), re.findall(r"\bcov: (\d+)", told)
+    runs, edges = re.findall(r"stat::number_of_executed_units: *(\d+)", log), re.findall(r"\bcov: (\d+)", log)
     executions = int(runs[-1]) if runs else 0
     return Result(name, executions, time.monotonic() - began, int(edges[-1]) if edges else None, found)
 

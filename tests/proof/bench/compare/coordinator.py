@@ -155,10 +155,10 @@ def c10d(size: int, rendezvous: bool) -> dict[str, float]:
     ]
     asked = [*program, "rendezvous"] if rendezvous else program
     try:
-        told = subprocess.run(asked, env=settled(), capture_output=True, check=True, timeout=CAP).stdout
+        answer = subprocess.run(asked, env=settled(), capture_output=True, check=True, timeout=CAP).stdout
     except subprocess.TimeoutExpired:
         return {}
-    found: dict[str, float] = json.loads(told)
+    found: dict[str, float] = json.loads(answer)
     return {THEIRS[index]: value for index, value in enumerate(found.values()) if value is not None}
 
 

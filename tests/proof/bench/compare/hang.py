@@ -89,7 +89,7 @@ def hangs(watch: Watch, starts: int = STARTS) -> list[Hang]:
             last = until(run, "last", number)
             with Mortal(outside(run, last.pid)) as rank:
                 died = rank.died(FOUND)
-            assert died is not None, f"{watch.titled} found no hang within {FOUND} s: {run.said}"
+            assert died is not None, f"{watch.titled} found no hang within {FOUND} s: {run.output}"
             began = until(run, "began", number + 1)
             found.append(Hang(died - last.at - TIMEOUT, _evidence(run, number), began.at - died))
     return found
@@ -129,7 +129,7 @@ def measure(short: bool) -> Measured:
         parts = [spread(part, unit=" ms") for part in (evidence, rest)] if evidence else ["none", ""]
         rows.append((who, late, *parts, str(len(samples))))
     blind = in_vain(installed(TORCHRUN, SUPERVISORD, CIRCUSD, TINI, DUMB_INIT), 4.0 if short else IN_VAIN)
-    rows += [(who, said, "", "", "1") for who, said in blind.items()]
+    rows += [(who, output, "", "", "1") for who, output in blind.items()]
     return Measured(
         NAME,
         "Hang to kill, beyond the timeout",

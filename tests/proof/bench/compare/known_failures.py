@@ -14,11 +14,11 @@ from typing import NamedTuple
 from proof.bench.compare.hang import CLOSE
 from proof.bench.compare.kit import Contained, contained, made_by
 from proof.bench.compare.peers import FT_LAUNCHER, OURS, Peer, installed
-from proof.bench.compare.survivors import FAMILY, told
+from proof.bench.compare.survivors import FAMILY, survivors
 from proof.bench.compare.trainee import LONG, SHORT, TACT, WARM
-from proof.bench.compare.trainees import Mortal, apart, children, lines, outside, trainee, until
+from proof.bench.compare.trainees import Mortal, apart, lines, outside, trainee, until
 from support.measured import Measured
-from support.runs import alive, end_process, wait_for
+from support.runs import alive, children, end_process, wait_for
 
 NAME = "90-known-failures"
 TIMEOUT = 2.0  # s, of a hang
@@ -30,10 +30,10 @@ HELPERS = ("--metrics=127.0.0.1:0", "--idle-timeout=10m", "--progress=checkpoint
 
 
 class Seen(NamedTuple):
-    """What became of one try; `seconds` goes into `told`, where {} is."""
+    """The result of one try; `seconds` replaces {} in `text`."""
 
     right: bool
-    told: str
+    text: str
     seconds: float | None = None
 
 
@@ -167,7 +167,7 @@ def launcher_killed(peer: Peer) -> Seen:
 
 def family(peer: Peer) -> Seen:
     with run(peer, *FAMILY, again=True) as it:
-        both = {"a daemon, forked twice", "one in a session of its own"} & set(told(it))
+        both = {"a daemon, forked twice", "one in a session of its own"} & set(survivors(it))
     return Seen(not both, f"{len(both)} of 2 live on")
 
 
@@ -219,13 +219,13 @@ def measure(short: bool) -> Measured:
 
 def cell(seen: Sequence[Seen]) -> str:
     """One try may differ from another."""
-    told = []
-    for (right, text), number in Counter((one.right, one.told) for one in seen).items():
-        times = sorted(one.seconds for one in seen if one.told == text and one.seconds is not None)
+    parts = []
+    for (right, text), number in Counter((one.right, one.text) for one in seen).items():
+        times = sorted(one.seconds for one in seen if one.text == text and one.seconds is not None)
         low, high = (f"{times[0]:.1f}", f"{times[-1]:.1f}") if times else ("", "")
         often = "" if number == len(seen) else f", {number} of {len(seen)} times"
-        told.append(f"{'✓' if right else '✗'} {text.format(low if low == high else f'{low} to {high}')}{often}")
-    return "; ".join(told)
+        parts.append(f"{'✓' if right else '✗'} {text.format(low if low == high else f'{low} to {high}')}{often}")
+    return "; ".join(parts)
 
 
 AFTER = (

@@ -1,4 +1,4 @@
-"""Who of a failed start still lives when the next one begins."""
+"""The processes of a failed start that are still alive when the next one begins."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ FAMILY = (sys.executable, str(Path(__file__).with_name("trainee_family.py")))
 
 
 def living(way: Watch, ranks: int = 1) -> list[str]:
-    """The kinds that live on, as the second start sees it."""
+    """The kinds that survive, as the second start sees it."""
     with contained(apart(way.peer), *FAMILY, ranks=ranks, options=way.options) as run:
-        return told(run)
+        return survivors(run)
 
 
-def told(run: Contained) -> list[str]:
+def survivors(run: Contained) -> list[str]:
     """What the second start writes."""
     path = run.folder / "living"
 
     def look() -> bool:
-        assert path.exists() or run.process.poll() is None, f"ended: {run.said}"
+        assert path.exists() or run.process.poll() is None, f"ended: {run.output}"
         return path.exists()
 
-    wait_for(look, f"a second start: {run.said[-500:]}", 60)
+    wait_for(look, f"a second start: {run.output[-500:]}", 60)
     return path.read_text().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""The trainee as seen from outside: what it did, which process it is here, and when that one dies."""
+"""The trainee as seen from outside: its progress, its pid, and the time of its death."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from proof.bench.compare.kit import Contained
 from proof.bench.compare.peers import Peer
+from support.runs import outside as outside_pid
 from support.runs import wait_for
 
 TRAINEE = Path(__file__).with_name("trainee.py")
@@ -31,7 +32,7 @@ def trainee(what: str) -> list[str]:
 
 
 def apart(peer: Peer) -> Peer:
-    """With a /dev/shm of its own: the beats of one that is killed go with it."""
+    """With its own /dev/shm, so that the beat file of a killed one is removed with it."""
     shell = ["sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
 
     def words(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
@@ -41,7 +42,7 @@ def apart(peer: Peer) -> Peer:
 
 
 def lines(folder: Path, *words: str) -> list[Line]:
-    """What it did so far, of all starts; with words, only that."""
+    """Its lines so far, of all starts; with `words` only those."""
     try:
         text = (folder / "did").read_text()
     except FileNotFoundError:
@@ -51,46 +52,30 @@ def lines(folder: Path, *words: str) -> list[Line]:
 
 
 def until(run: Contained, word: str, number: int = 1, timeout: float = 60.0) -> Line:
-    """The `number`th line with that word, once it is there."""
+    """The `number`th line with that word, once it is written."""
 
     def look() -> list[Line]:
         found = lines(run.folder, word)
-        assert len(found) >= number or run.process.poll() is None, f"ended without {word}: {run.said}"
+        assert len(found) >= number or run.process.poll() is None, f"ended without {word}: {run.output}"
         return found[number - 1 : number]
 
-    found: list[Line] = wait_for(look, f"{word} x{number} of {lines(run.folder)[-3:]}; {run.said[-500:]}", timeout)
+    found: list[Line] = wait_for(look, f"{word} x{number} of {lines(run.folder)[-3:]}; {run.output[-500:]}", timeout)
     return found[0]
 
 
 def outside(run: Contained, pid: int) -> int:
-    """What the namespace calls `pid`, as it is called here."""
-    for candidate in run.living():
-        if f"\t{pid}\n" in namespaced(candidate):
-            return candidate
-    raise AssertionError(f"no process {pid}: {run.said}")
-
-
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def namespaced(pid: int) -> str:
-    """The line NSpid of its status; nothing for one that is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return ""
-    return next(line for line in status.splitlines(keepends=True) if line.startswith("NSpid"))
+    """The pid out here of the process that the namespace calls `pid`."""
+    return outside_pid(pid, run.pid)
 
 
 class Mortal:
-    """A process whose end is waited for, to the millisecond."""
+    """A process whose end is measured, to the millisecond."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self._fd = pid, os.pidfd_open(pid)
 
     def died(self, within: float) -> float | None:
-        """When it did (CLOCK_MONOTONIC), unless it lives on for so many seconds."""
+        """The time of its end (CLOCK_MONOTONIC), or None after so many seconds."""
         ready = select.select([self._fd], [], [], within)[0]
         return time.monotonic() if ready else None
 
