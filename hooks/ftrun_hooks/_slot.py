@@ -69,11 +69,11 @@ class Slot:
                 finally:
                     self.claiming, self.settled = False, not again
                 if again:
-                    self._ask()
+                    self._request_access()
         return self.words
 
-    def _ask(self) -> None:
-        """Ask the supervisor for access, which it gives to users of the command's own processes."""
+    def _request_access(self) -> None:
+        """Request access from the supervisor, which grants it to the users of the processes of the command."""
         self.again = monotonic_ns() + self.pause
         self.pause = min(2 * self.pause, LONGEST_PAUSE)
         try:

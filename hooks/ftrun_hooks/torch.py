@@ -191,10 +191,10 @@ def _container() -> str:
     return f"{boot} {_start_ticks(1)}"
 
 
-def _file_name(*words: str) -> str:
-    """A distinct file name for these words, of at most 57 bytes."""
-    digest = sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{re.sub('[^A-Za-z0-9._-]', '_', words[0])[:40]}-{digest[:16]}"
+def _file_name(*parts: str) -> str:
+    """A distinct file name for these texts, of at most 57 bytes."""
+    digest = sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{re.sub('[^A-Za-z0-9._-]', '_', parts[0])[:40]}-{digest[:16]}"
 
 
 def _candidates(folder: str | os.PathLike[str]) -> Iterator[tuple[int, list[Any], str]]:

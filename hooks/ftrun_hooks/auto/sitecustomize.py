@@ -70,14 +70,14 @@ class CrashRecorder(object):
         atexit.register(self.at_exit)
         self.unseen = None if known else UnseenModule(sys.modules.pop("atexit"))
 
-    def call(self, function, *words):  # type: (str, object) -> None
+    def call(self, function, *arguments):  # type: (str, object) -> None
         try:
             from importlib.machinery import PathFinder
 
             spec = PathFinder.find_spec("_last", [os.path.realpath(__file__).rsplit(os.sep, 2)[0]])
             names = {"__name__": "ftrun_hooks._last"}  # type: dict[str, object]
             exec(spec.loader.get_code(spec.name), names)  # type: ignore[union-attr]
-            names[function](self.folder, *words)  # type: ignore[operator]
+            names[function](self.folder, *arguments)  # type: ignore[operator]
         except Exception:
             pass
 
@@ -99,7 +99,7 @@ class CrashRecorder(object):
 
 
 def ask(folder):  # type: (str) -> None
-    """Request access for a process of another user, in time for its first heartbeat (`_slot.py` asks again)."""
+    """Request access for a process of another user, in time for its first heartbeat (`_slot.py` requests it again)."""
     try:
         if not os.access(os.path.join(folder, "beats"), os.W_OK):
             os.close(os.open(os.path.join(folder, "request"), os.O_RDONLY | os.O_NONBLOCK))
