@@ -38,11 +38,11 @@ class Body:
         self.world, self.rank, self.life, self.boot = world, rank, life, boot
         self.seq = self.epoch = self.over = self.ran = 0
         self.state: State = "ready"
-        self.tree: int | None = None  # the epoch of the command that lives
+        self.tree: int | None = None  # the epoch of the command that runs
         self.failure: NodeFailure | None = None
         self.since = world.now
         self.end: GroupEnd | None = None
-        self.word: float | None = None  # when we asked what rank 0 has answered last
+        self.answered: float | None = None  # when the last report that rank 0 has answered was sent
         self.alive = True
         self.cut = False  # its link
         self.mute = self.deaf = False  # its link, one way
@@ -76,10 +76,10 @@ class Body:
             self.now_is("ready")
 
     def ordered(self, order: GroupOrder, asked: float) -> None:
-        """`asked`: when we had said what this answers."""
+        """`asked`: when the report was sent that this answers."""
         if not self.alive or self.state == "left":
             return
-        self.word = asked if self.word is None else max(self.word, asked)
+        self.answered = asked if self.answered is None else max(self.answered, asked)
         if order.what == "end" and order.end is not None:
             if self.end is None or self.end.verdict == "own":
                 self.world.verdicts.append(order.end)
@@ -124,13 +124,13 @@ class Body:
             return
         now, world = self.world.now, self.world
         if self.rank == 0:
-            self.word = now
-        lease = self.word is not None and now >= self.word + SILENCE + world.wait
+            self.answered = now
+        lease = self.answered is not None and now >= self.answered + SILENCE + world.wait
         if lease and self.state == "running":  # it has worked on until now: its ranks moved
-            self.end = GroupEnd(195, "hang-limit", "no word of rank 0", cut=True)
+            self.end = GroupEnd(195, "hang-limit", "no reply of rank 0", cut=True)
             self.killed_soon()
         elif lease and self.state in ("ready", "done", "ending"):
-            self.end = GroupEnd(195, "hang-limit", "no word of rank 0", cut=True)
+            self.end = GroupEnd(195, "hang-limit", "no reply of rank 0", cut=True)
             self.now_is("left")
         world.send(self)
         world.later(BEAT, self.beat)
@@ -195,8 +195,8 @@ class World:
         self.verdicts: list[GroupEnd] = []
         self.ordered: list[GroupOrder] = []
         self.bodies: list[Body] = []
-        self.heard: dict[int, tuple[str, float]] = {}
-        self.asked: dict[str, float] = {}  # by life: when it had said what arrived here last
+        self.present: dict[int, tuple[str, float]] = {}
+        self.asked: dict[str, float] = {}  # by life: when its last report that arrived was sent
         self.boots = [f"boot{rank}" for rank in range(size)]
         self.coordinator: Coordinator | None = new_coordinator(0.0, size, wait, drain, silence=SILENCE)
         self.woken: float | None = None
@@ -250,7 +250,7 @@ class World:
         pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.failure else {}
         refused = self.tell(Reported(self.now, report, pulses))
         if not any(isinstance(e, RefuseMember) for e in refused):
-            self.heard[body.rank] = (body.life, self.now)
+            self.present[body.rank] = (body.life, self.now)
             self.asked[body.life] = asked
             self.answer(body)
 
@@ -264,18 +264,18 @@ class World:
         session = self.session
 
         def gone() -> None:
-            if session == self.session and self.heard.get(body.rank, ("",))[0] == body.life:
-                del self.heard[body.rank]
+            if session == self.session and self.present.get(body.rank, ("",))[0] == body.life:
+                del self.present[body.rank]
                 self.tell(MemberLost(self.now, body.rank, body.life, "its connection closed", True, self.now - CLOSED))
 
         self.later(CLOSED, gone)
 
     def silences(self) -> None:
         """Where rank 0's own command moves it is patient, for as long as a member may work on."""
-        for rank, (life, at) in list(self.heard.items()):
+        for rank, (life, at) in list(self.present.items()):
             patient = (rank + self.session) % 2 and self.now < at + SILENCE + self.wait
             if self.now >= at + SILENCE and not patient:
-                del self.heard[rank]
+                del self.present[rank]
                 self.tell(MemberLost(self.now, rank, life, "silent for 15s", False, at))
         self.later(BEAT, self.silences)
 
@@ -287,9 +287,9 @@ class World:
         before = self.coordinator
         self.coordinator, effects = decide(before, event)
         again, more = decide(self.coordinator, event)
-        assert [e for e in more if not isinstance(e, RefuseMember)] == [], f"said twice: {event} {more}"
+        assert [e for e in more if not isinstance(e, RefuseMember)] == [], f"two effects of one event: {event} {more}"
         if not isinstance(event, DeadlineReached):
-            assert again == self.coordinator, f"done twice: {event}"
+            assert again == self.coordinator, f"a repeated event changes something: {event}"
         assert self.coordinator.epoch >= before.epoch, "an epoch fell"
         assert not isinstance(before.phase, Ended) or self.coordinator.order == before.order, "a verdict changed"
         if isinstance(event, DeadlineReached):
@@ -304,7 +304,7 @@ class World:
                 ):  # rank 0's own first: it outlives its messenger
                     if body.rank == 0:
                         body.ordered(effect.order, self.now)
-                    elif self.heard.get(body.rank, ("",))[0] == body.life:
+                    elif self.present.get(body.rank, ("",))[0] == body.life:
                         self.answer(body)
         self.wake()
         return effects
@@ -324,7 +324,7 @@ class World:
     def forget(self) -> None:
         """Its messenger is killed, and started again."""
         self.session += 1
-        self.coordinator, self.heard, self.woken = None, {}, None
+        self.coordinator, self.present, self.woken = None, {}, None
         session = self.session
 
         def again() -> None:
@@ -354,7 +354,7 @@ class World:
             self._lost(body, kind)
 
     def unknown_without(self, body: Body, kind: str) -> bool:
-        """Whether somebody works on unseen, and nobody who is left has heard of that epoch: see ADR 10."""
+        """Whether a member keeps working unseen in an epoch that no remaining member knows: see ADR 10."""
         unseen = kind == "m" or any(other.moved and other.tree is not None for other in self.bodies)
         left = (other for other in self.current() if other is not body and other.alive and other.state != "left")
         return unseen and not any(other.epoch >= self.started and not other.moved for other in left)
@@ -386,6 +386,6 @@ class World:
         states = {body.state for body in bodies if body.alive}
         if states <= {"left"} or (states <= {"running", "done"} and len({b.epoch for b in bodies}) == 1):
             return None
-        said = ", ".join(f"{b.life} {b.state} {b.epoch}{'' if b.alive else ' dead'}" for b in bodies)
+        members = ", ".join(f"{b.life} {b.state} {b.epoch}{'' if b.alive else ' dead'}" for b in bodies)
         known = self.coordinator
-        return f"{said}; {known and (known.phase, known.order, known.kinds, known.fences)}"
+        return f"{members}; {known and (known.phase, known.order, known.kinds, known.fences)}"

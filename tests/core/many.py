@@ -1,4 +1,4 @@
-"""Many members that say the same, one after the other."""
+"""Many members with the same report, one after the other."""
 
 from collections.abc import Iterable
 
@@ -21,12 +21,12 @@ class Many:
         return [Report(r, self.lives[r], self.seq, f"node-{r}", f"boot-{r}", epoch, state, failure) for r in ranks]
 
     def hear(self, reports: Iterable[Report]) -> list[Effect]:
-        said: list[Effect] = []
+        found: list[Effect] = []
         for report in reports:
             self.now += 1e-4
             self.coordinator, effects = decide(self.coordinator, Reported(self.now, report))
-            said += effects
-        return said
+            found += effects
+        return found
 
     def all(
         self, state: State, epoch: int = 0, but: tuple[int, ...] = (), only: tuple[int, ...] = (), life: str = ""

@@ -1,6 +1,6 @@
 """Recorded trainings: the seconds between the movements of one rank, 10,000 of them, the same at every run.
 
-Each is its step (10 % more or less) and what is added to some; a name says all that matters.
+Each is its step (10 % more or less) and what is added to some; its name is the seed.
 """
 
 import os

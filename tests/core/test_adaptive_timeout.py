@@ -42,7 +42,7 @@ def test_a_rare_silence_is_suspected_once(name: str) -> None:
     """Where a silence is rarer than one in a hundred and longer than the bound, no limit can keep both promises.
 
     The first of its kind is suspected at the bound.  The second look finds that the process works and clears it, at
-    twice the age each time (one that lasts ten times the bound is asked four times); no later one is suspected: the
+    twice the age each time (one that lasts ten times the bound is checked four times); no later one is suspected: the
     limit stays doubled until the hooks have counted that silence, and from then on it is twice the longest.  A real
     stop is found within that.
     """
@@ -61,7 +61,7 @@ def test_a_rare_silence_is_suspected_once(name: str) -> None:
 
 
 def test_a_rare_silence_without_work_is_a_hang_at_first() -> None:
-    """What neither computes nor reads nor writes for longer than the bound cannot be told from a hang.
+    """What neither computes nor reads nor writes for longer than the bound cannot be distinguished from a hang.
 
     Such a stretch needs a section.  Without one, a job that waits idly for a minute in its 150th step is ended there,
     and each hang in a row doubles what it gets next time: it comes through in the next.

@@ -173,7 +173,7 @@ def test_a_hang_stops_all_at_once_and_starts_all_when_all_are_ready() -> None:
 
 
 def test_a_member_ready_at_an_older_epoch_delays_the_next() -> None:
-    """Its start may be on its way: it might run this epoch, report_deadline, while the others start the next."""
+    """Its start may be on its way: it might run this epoch, unseen, while the others start the next."""
     group = Group()
     group.all("ready", 0)
     group.reports(0, "running", 1)
@@ -586,7 +586,7 @@ def test_a_new_coordinator_fences_a_late_member() -> None:
 
 
 def test_a_silent_member_is_fenced_until_its_lease_is_over() -> None:
-    """It hears nobody, and its ranks move: it ends its command `--wait-peer` after it had to be reports_missing."""
+    """It receives nothing, and its ranks move: it ends its command `--wait-peer` after it had to count as lost."""
     group = running()
     group.now = 100.0 + SILENCE
     group.gone(1, closed=False, last_message=100.0)

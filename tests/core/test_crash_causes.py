@@ -48,8 +48,11 @@ STORIES: dict[str, tuple[list[Traceback], Traceback | None]] = {
     "one": ([BAD], BAD),
     "one that is a symptom": ([RESET], RESET),
     "a rank, then its peer, then the launcher": ([BAD, RESET, AGENT], BAD),
-    "the same where the launcher says nothing": ([BAD, RESET], BAD),
-    "the peer's words say nothing": ([BAD, RESET._replace(thrown=thrown("RuntimeError: strange"))], BAD),
+    "the same where the launcher left no traceback": ([BAD, RESET], BAD),
+    "an exception of the peer that is no known symptom": (
+        [BAD, RESET._replace(thrown=thrown("RuntimeError: strange"))],
+        BAD,
+    ),
     "the symptom came first": ([RESET._replace(at=99.0), BAD, AGENT], BAD),
     "only symptoms: the first of the ranks": ([RESET, RESET._replace(pid=12, rank=2, at=101.0), AGENT], RESET),
     "an attempt of the launcher before": (
@@ -72,7 +75,7 @@ STORIES: dict[str, tuple[list[Traceback], Traceback | None]] = {
         ],
         21,  # type: ignore[dict-item]
     ),
-    "said to come from a symptom": (
+    "raised from a symptom": (
         [
             BAD,
             AGENT._replace(thrown=thrown("RuntimeError: failed"), root=AGENT.thrown, said=True),

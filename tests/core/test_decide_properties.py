@@ -1,8 +1,8 @@
 """An adversary plays against `decide`: late, lost, repeated and reordered events, freezes, events that make no sense.
 
-Beside the job stands a simple model of the world (is a tree alive?  how many restarts in a row?  who asked for what?),
+Beside the job stands a simple model of the world (is a tree alive?  how many restarts in a row?  what was requested?),
 and after each event the promises of DESIGN are checked against it.  What the loop itself guarantees is kept: Exited and
-TreeEnded tell of the attempt under way, and a tree that was reported ended is dead.
+TreeEnded are about the attempt under way, and a tree that was reported ended is dead.
 
 `FTRUN_HYPOTHESIS=fast` runs it shorter, for the planted bugs; `-m slow` at random and long.
 """
@@ -46,10 +46,10 @@ ACTING = ("minor", "minor+user", "major", "critical")
 STOPS = st.sampled_from([2, 3, 15])
 AGES = st.sampled_from([0.0, 0.5, 10.0, 39.0, 41.0, 59.0, 61.0, 300.0])
 STEPS = st.integers(0, 6)
-# What the digest of a rank says: (intervals, usual, longest, slowest start).
+# The digest of a rank: (intervals, usual, longest, slowest start).
 LEARNING = st.sampled_from([(0, 0.0, 0.0, 0.0), (50, 0.0, 0.0, 15.0), (200, 0.5, 2.0, 4.0), (300, 5.0, 55.0, 200.0)])
-TROUBLE = ["hang", "hang", "works", "works", "failure", "fault", "order", "user", "file", "ended"]
-LOOKS = 64  # more than any silence takes to become a suspicion
+INCIDENTS = ["hang", "hang", "works", "works", "failure", "fault", "order", "user", "file", "ended"]
+READS = 64  # more than any silence takes to become a suspicion
 KNOWN = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
 POLICIES = st.builds(
     Policy,
@@ -93,7 +93,7 @@ FAULTS = st.builds(
 
 @st.composite
 def _seen(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """What the beats say, with ages in place of times; only the adversary knows whether it is true."""
+    """Heartbeats, with ages in place of times."""
     return draw(
         st.lists(
             st.fixed_dictionaries(
@@ -148,7 +148,7 @@ class Adversary(RuleBasedStateMachine):
         self.tree_alive = self.stop_asked = self.halted = False
         self.exits = 0
         self.own_codes: set[int] = set()
-        self.allowed_to_kill: str | None = None  # who gave a reason to end this attempt, but for a hang
+        self.allowed_to_kill: str | None = None  # what, except a hang, justifies the end of this attempt
         self.ranks: tuple[Rank, ...] = ()
         self.moved = False
         self.aways: list[tuple[float, float]] = []
@@ -161,7 +161,7 @@ class Adversary(RuleBasedStateMachine):
         self.removed_devices: set[str] = set()  # devices that were taken out since the last start
         self.returned: set[str] = set()  # that came back since then
         self.earlier = 0  # occurrences before the attempt under way
-        self.left = ""  # what is said to have survived: what may not be signalled, the command, others
+        self.left = ""  # which processes survived: refused, command or others
 
     @initialize(
         policy=POLICIES,
@@ -180,14 +180,14 @@ class Adversary(RuleBasedStateMachine):
 
     # --- what would happen without an adversary: most of the time, or no run would get far --------------------------
 
-    @rule(trouble=st.lists(st.sampled_from(TROUBLE), max_size=5))
-    def runs_through_trouble(self, trouble: list[str]) -> None:
+    @rule(incidents=st.lists(st.sampled_from(INCIDENTS), max_size=5))
+    def runs_through_failures(self, incidents: list[str]) -> None:
         """Attempts that each end in a restart, if the policy lets them."""
-        for kind in trouble:
+        for kind in incidents:
             if kind in ("ended", "file"):  # while the attempt is still being ended, or healed
-                self._goes_on() if kind == "ended" else self.a_file_was_saved(61.0)
+                self._continue() if kind == "ended" else self.checkpoint_saved(61.0)
                 continue
-            self._goes_on_until(WATCHED)
+            self._continue_until(WATCHED)
             if not isinstance(self.job.phase, WATCHED):
                 return
             if kind == "hang":
@@ -197,53 +197,53 @@ class Adversary(RuleBasedStateMachine):
                 self._falls_silent()
                 self.evidence_of_the_suspect("it works")
             elif kind == "failure":
-                self.exited(1, 9)
+                self.command_exited(1, 9)
             elif kind == "fault":
-                self.faulted(Fault("gpu0", "X", "major"))
+                self.fault_reported(Fault("gpu0", "X", "major"))
             elif kind == "user":
-                self.faulted(Fault("gpu0", "X", "user"))
-                self.exited(1, 9)
+                self.fault_reported(Fault("gpu0", "X", "user"))
+                self.command_exited(1, 9)
             else:
-                self.restart_asked("manual")
+                self.restart_requested("manual")
 
     def _falls_silent(self) -> None:
         if not self.ranks:
             self.training_moves(1, None)
-        for _ in range(LOOKS):  # where no timeout holds for it now, it is looked at for ever
+        for _ in range(READS):  # where no timeout holds now, it is read for ever
             if isinstance(self.job.phase, Starting | Running) and self.job.phase.deadline is not None:
-                self.the_deadline_comes(0.0)
+                self.deadline_reached(0.0)
 
     @rule()
-    def gets_going(self) -> None:
-        self._goes_on_until(WATCHED)
+    def starts_running(self) -> None:
+        self._continue_until(WATCHED)
 
     @rule()
-    def goes_on(self) -> None:
-        self._goes_on()
+    def continues_running(self) -> None:
+        self._continue()
 
-    def _goes_on_until(self, phases: tuple[type, ...]) -> None:
+    def _continue_until(self, phases: tuple[type, ...]) -> None:
         for _ in range(6):
             if not isinstance(self.job.phase, phases):
-                self._goes_on()
+                self._continue()
 
-    def _goes_on(self) -> None:
+    def _continue(self) -> None:
         match self.job.phase:
             case Pending(deadline):
-                self.started() if deadline is None else self.the_deadline_comes(0.0)
+                self.started() if deadline is None else self.deadline_reached(0.0)
             case Launching():
                 self.spawned()
             case Starting(_, deadline) | Running(_, deadline) if deadline is not None:
-                self.the_deadline_comes(0.0)
+                self.deadline_reached(0.0)
             case Suspect():
                 self.evidence_confirms()
             case Stopping(_, "asked"):
-                self.exited(0, 15)
+                self.command_exited(0, 15)
             case Stopping(_, "devices"):
-                self.released(())
+                self.devices_released(())
             case Stopping():
                 self.tree_ended(0)
             case Healing():
-                self.healed(True)
+                self.healing_finished(True)
 
     # --- what may happen ---------------------------------------------------------------------------------------------
 
@@ -270,26 +270,26 @@ class Adversary(RuleBasedStateMachine):
 
     @precondition(lambda self: self.job.phase.deadline is not None)
     @rule(late=st.sampled_from([0.0, 0.0, 100.0]))
-    def the_deadline_comes(self, late: float) -> None:
-        self.now = max(self.now, self.job.phase.deadline or 0.0) + 1e-6 + late  # a clock moves on, whatever is asked
+    def deadline_reached(self, late: float) -> None:
+        self.now = max(self.now, self.job.phase.deadline or 0.0) + 1e-6 + late  # a clock always moves on
         self.happens(ev.DeadlineReached(self.now))
 
     @precondition(lambda self: self.job.phase.deadline is None or self.now < self.job.phase.deadline)
     @rule()
-    def a_stray_tick(self) -> None:
+    def early_deadline_reached(self) -> None:
         before = self.job
         self.happens(ev.DeadlineReached(self.now))
-        assert self.job == before, "a tick before its time is for a phase that is gone"
+        assert self.job == before, "a deadline of an earlier phase changes nothing"
 
     @rule(away=PAUSES)
-    def overslept(self, away: float) -> None:
+    def woke_late(self, away: float) -> None:
         since, self.now = self.now, self.now + away
         if not isinstance(self.job.phase, Launching):  # nothing is measured before the exec
             self.aways.append((since, self.now))
         self.happens(ev.WokeLate(self.now, since))
 
     @rule(seen=_seen())
-    def looked(self, seen: list[dict[str, Any]]) -> None:
+    def beats_read(self, seen: list[dict[str, Any]]) -> None:
         self.happens(ev.BeatsRead(self.now, _ranks(seen, self.now)))
 
     @rule(step=STEPS, checkpoint=st.sampled_from([None, None, 1, 2, 3]), learning=LEARNING)
@@ -299,18 +299,18 @@ class Adversary(RuleBasedStateMachine):
         self.happens(ev.BeatsRead(self.now, (rank._replace(**figures),)))
 
     @rule(age=st.sampled_from([0.0, 0.5, 61.0, 1000.0]))
-    def a_file_was_saved(self, age: float) -> None:
+    def checkpoint_saved(self, age: float) -> None:
         self.happens(ev.CheckpointSaved(self.now, f"/ckpt/{self.now}", self.now - age))
 
     @rule(cleared=st.sampled_from([None, "it works", "it works"]))
     def evidence_of_the_suspect(self, cleared: str | None) -> None:
-        """As the loop gives it: of what is so, and only a learned limit is ever cleared."""
+        """As the loop reports it: only a learned limit is ever cleared."""
         if isinstance(self.job.phase, Suspect) and not self.job.phase.finding.learned:
             cleared = None
         self.happens(ev.EvidenceCollected(self.now, self.ranks, (("cpu", 1.0),), cleared))
 
     @rule(seen=_seen(), cleared=st.sampled_from([None, None, "the stacks move"]))
-    def evidenced(self, seen: list[dict[str, Any]], cleared: str | None) -> None:
+    def evidence_collected(self, seen: list[dict[str, Any]], cleared: str | None) -> None:
         self.happens(ev.EvidenceCollected(self.now, _ranks(seen, self.now), (("state", "S"),), cleared))
 
     @rule()
@@ -318,20 +318,20 @@ class Adversary(RuleBasedStateMachine):
         self.happens(ev.EvidenceCollected(self.now, self.ranks))
 
     @rule()
-    def the_user_halts_it(self) -> None:
+    def command_stopped(self) -> None:
         if isinstance(self.job.phase, WATCHED) and not self.halted:
             self.halted, self.halted_at = True, self.now
         self.happens(ev.CommandStopped(self.now, 20))
 
     @rule()
-    def the_user_continues_it(self) -> None:
+    def command_continued(self) -> None:
         if self.halted:
             self.halted = False
             self.aways.append((self.halted_at, self.now))
         self.happens(ev.CommandContinued(self.now))
 
     @rule(code=st.sampled_from([0, 0, 1, 2, 42, 255]) | st.none(), signal=st.sampled_from([2, 9, 10, 11, 15]))
-    def exited(self, code: int | None, signal: int) -> None:
+    def command_exited(self, code: int | None, signal: int) -> None:
         event = ev.CommandExited(self.now, code) if code is not None else ev.CommandExited(self.now, signal=signal)
         self.own_codes.add(128 + signal if code is None else code)
         self.allowed_to_kill = "its own end"
@@ -349,16 +349,16 @@ class Adversary(RuleBasedStateMachine):
         silent=st.sampled_from([(), ("gpu1",)]),
         well=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]),
     )
-    def released(self, held: tuple[str, ...], silent: tuple[str, ...] = (), well: tuple[str, ...] = ()) -> None:
+    def devices_released(self, held: tuple[str, ...], silent: tuple[str, ...] = (), well: tuple[str, ...] = ()) -> None:
         self.happens(ev.DevicesReleased(self.now, held, silent, well, Clock(0.0, "boot", self.now)))
 
     @rule(well=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]))
-    def the_devices_were_looked_at(self, well: tuple[str, ...] = ()) -> None:
+    def devices_checked(self, well: tuple[str, ...] = ()) -> None:
         self.happens(ev.DevicesChecked(self.now, well, Clock(0.0, "boot", self.now)))
 
     @rule(severity=st.sampled_from(["user", "major"]))
-    def a_device_had_a_fault_before(self, severity: str) -> None:
-        """It is only written down, whatever the phase."""
+    def preexisting_fault_reported(self, severity: str) -> None:
+        """It is only recorded, in every phase."""
         before = self.job
         self.happens(ev.FaultReported(self.now, Fault("gpu0", "X", severity), preexisting=True))
         if before.paused is None:
@@ -366,17 +366,17 @@ class Adversary(RuleBasedStateMachine):
             assert self.job.want == before.want
 
     @rule(refused=st.booleans(), command=st.booleans())
-    def survived(self, refused: bool = False, command: bool = True) -> None:
+    def processes_survived(self, refused: bool = False, command: bool = True) -> None:
         before = self.job.want
         self.left = "refused" if refused else "command" if command else "others"
         self.happens(ev.ProcessesSurvived(self.now, ("100 (python) D nfs",), refused, command))
         if refused and self.job.want != before:
             assert isinstance(self.job.want, Finish)
             self.own_codes.add(self.job.want.code)
-            assert self.job.want.code != exit_codes.NODE_FAULT.code, "the node of a signal that was refused"
+            assert self.job.want.code != exit_codes.NODE_FAULT.code, "a refused signal blames no node"
 
     @rule(signal=STOPS, rarely=st.integers(0, 4))
-    def asked_to_stop(self, signal: int, rarely: int = 0) -> None:
+    def stop_signal_received(self, signal: int, rarely: int = 0) -> None:
         before = self.job
         if rarely and not isinstance(before.phase, Stopping):
             return
@@ -388,12 +388,11 @@ class Adversary(RuleBasedStateMachine):
             assert self.job.want == before.want, "a final verdict is not replaced by a later SIGTERM"
 
     @rule()
-    def signalled(self) -> None:
+    def signal_received(self) -> None:
         self.happens(ev.SignalReceived(self.now, 10, stop=False))
 
     @rule(fault=FAULTS, wall=st.sampled_from([0.0, 1e9, 0.5e9]))
-    def faulted(self, fault: Fault, wall: float = 0.0) -> None:
-        """Whatever the wall clock says."""
+    def fault_reported(self, fault: Fault, wall: float = 0.0) -> None:
         if fault.severity in ACTING:
             self.allowed_to_kill = "a fault"
             if isinstance(self.job.phase, (Launching, *WATCHED)) or isinstance(self.job.want, Restart):
@@ -401,50 +400,50 @@ class Adversary(RuleBasedStateMachine):
         self.happens(ev.FaultReported(self.now, fault, Clock(wall, "boot", self.now)))
 
     @rule(cured=st.booleans())
-    def healed(self, cured: bool) -> None:
+    def healing_finished(self, cured: bool) -> None:
         if cured and isinstance(self.job.phase, Healing) and self.job.phase.fault is not None:
             self.sick = {place for place in self.sick if place[0] != self.job.phase.fault.device}
         self.happens(ev.HealingFinished(self.now, cured))
 
     @rule(why=st.sampled_from([None, None, "it flushes"]))
-    def the_platform_says(self, why: str | None) -> None:
+    def start_held(self, why: str | None) -> None:
         self.held = why
         self.happens(ev.StartHeld(self.now, why))
 
     @rule()
-    def the_platform_wants_it_to_end(self) -> None:
+    def platform_requests_the_end(self) -> None:
         self.held = "all are to end"
         if not isinstance(self.job.phase, Done):
             self.allowed_to_kill = "the platform"
         self.happens(ev.StartHeld(self.now, self.held, ends=True))
 
     @rule()
-    def another_pod_was_scheduled_again(self) -> None:
+    def rescheduled(self) -> None:
         if isinstance(self.job.phase, WATCHED):
             self.allowed_to_kill = "the platform"
         self.happens(ev.Rescheduled(self.now, "a pod was scheduled again"))
 
     @rule(number=st.integers(0, 3))
-    def devices_are_found(self, number: int) -> None:
+    def devices_found(self, number: int) -> None:
         self.happens(ev.DevicesFound(self.now, DEVICES[:number]))
 
     @rule(step=st.none() | STEPS, failed=st.lists(st.booleans(), max_size=4), number=st.integers(-1, 3))
-    def the_past_is_told(self, step: int | None, failed: list[bool], number: int) -> None:
+    def history_loaded(self, step: int | None, failed: list[bool], number: int) -> None:
         past = [Schedule(f"k{i}", i + number - 3, "n", 0.0, step, failed=f) for i, f in enumerate(failed)]
         self.happens(ev.HistoryLoaded(self.now, (), tuple(past)))
         self.best_step = self.job.ledger.best_step
 
     @rule(code=st.sampled_from([None, 195]))
-    def another_shares_its_verdict(self, code: int | None) -> None:
+    def verdict_shared(self, code: int | None) -> None:
         self.happens(ev.VerdictShared(self.now, code, "hang-limit", "it hung there", "n2"))
 
     @rule(by=st.sampled_from(["manual", "peer"]))
-    def restart_asked(self, by: str) -> None:
+    def restart_requested(self, by: str) -> None:
         self.allowed_to_kill = "an order"
         self.happens(ev.RestartRequested(self.now, ev.OperatorRequest("1") if by == "manual" else None))
 
     @rule(rarely=st.integers(0, 4))
-    def an_end_is_ordered(self, rarely: int = 0) -> None:
+    def stop_requested(self, rarely: int = 0) -> None:
         if rarely:
             return
         if not isinstance(self.job.phase, Done):
@@ -453,13 +452,13 @@ class Adversary(RuleBasedStateMachine):
         self.happens(ev.StopRequested(self.now, ev.OperatorRequest("2")))
 
     @rule(lasting=st.sampled_from([None, 100.0]))
-    def a_pause_is_ordered(self, lasting: float | None) -> None:
+    def pause_requested(self, lasting: float | None) -> None:
         if self.job.paused is None:
             self.paused_at = self.now
         self.happens(ev.PauseRequested(self.now, ev.OperatorRequest("3"), lasting))
 
     @rule()
-    def its_end_is_ordered(self) -> None:
+    def resume_requested(self) -> None:
         self.happens(ev.ResumeRequested(self.now, ev.OperatorRequest("4")))
 
     # --- what must hold ----------------------------------------------------------------------------------------------
@@ -470,7 +469,7 @@ class Adversary(RuleBasedStateMachine):
         self.job, effects = decide(before, event, self.policy)
         fields = [field for effect in effects if isinstance(effect, do.Persist) for field in effect.fields]
         if isinstance(event, ev.EvidenceCollected) and ("why", event.cleared) in fields and not self._learned(before):
-            self.aways.append((self.spawned_at, event.now))  # not where it spoke of another silence than the suspected
+            self.aways.append((self.spawned_at, event.now))
         if before.paused is not None and self.job.paused is None:
             self.aways.append((max(self.paused_at, self.spawned_at), event.now))
         if isinstance(before.phase, Done):
@@ -490,12 +489,12 @@ class Adversary(RuleBasedStateMachine):
         if isinstance(event, ev.CommandSpawned) and isinstance(before.phase, Launching):
             self.spawned_at = event.now
         if isinstance(event, ev.CheckpointSaved):
-            self._saved(before, event)
+            self._note_checkpoint(before, event)
             return False
-        heard = (isinstance(event, ev.BeatsRead) and isinstance(before.phase, (*WATCHED, Stopping))) or (
+        was_read = (isinstance(event, ev.BeatsRead) and isinstance(before.phase, (*WATCHED, Stopping))) or (
             isinstance(event, ev.EvidenceCollected) and isinstance(before.phase, Suspect)
         )
-        if heard:
+        if was_read:
             assert isinstance(event, ev.BeatsRead | ev.EvidenceCollected)
             moved = any(rank.moved_at is not None for rank in event.ranks)
             if self.moved and not moved and not isinstance(before.phase, Stopping):
@@ -510,8 +509,8 @@ class Adversary(RuleBasedStateMachine):
             progressed = bool(steps) and max(steps) > (-1 if self.best_step is None else self.best_step)
         else:
             stable = self.policy.stable_after
-            progressed = stable is not None and self._lived() >= stable
-        if not heard and not ended:
+            progressed = stable is not None and self._time_to_last_movement() >= stable
+        if not was_read and not ended:
             return False
         self.best_step = max([*steps, -1 if self.best_step is None else self.best_step])
         self.best_step = None if self.best_step < 0 else self.best_step
@@ -522,7 +521,7 @@ class Adversary(RuleBasedStateMachine):
     def _learned(job: Job) -> bool:
         return isinstance(job.phase, Suspect) and job.phase.finding.learned
 
-    def _saved(self, before: Job, event: ev.CheckpointSaved) -> None:
+    def _note_checkpoint(self, before: Job, event: ev.CheckpointSaved) -> None:
         """A file is progress of the attempt that wrote it, and the restart since then the first in a row."""
         if isinstance(before.phase, Done):
             return
@@ -531,7 +530,7 @@ class Adversary(RuleBasedStateMachine):
         if under_way and event.at < self.spawned_at and before.ledger.reason in self.in_a_row:
             self.in_a_row[before.ledger.reason] = 1
 
-    def _lived(self) -> float:
+    def _time_to_last_movement(self) -> float:
         """Seconds from the spawn to its last movement; to now, where it need not move."""
         if not self.ranks and not self.policy.limits.start_given:
             return self._awake(self.spawned_at)
@@ -539,7 +538,7 @@ class Adversary(RuleBasedStateMachine):
         return self._awake(self.spawned_at, max(moved, default=self.spawned_at))
 
     def _awake(self, since: float, until: float | None = None) -> float:
-        """Seconds since then in which it could be judged: the stretches away are united, not added."""
+        """Seconds since then in which silence counts: the periods away are united, not added."""
         total, at, until = 0.0, since, self.now if until is None else until
         for start, end in sorted(self.aways):
             total += max(0.0, min(start, until) - at)
@@ -556,7 +555,7 @@ class Adversary(RuleBasedStateMachine):
             if isinstance(effect, do.Exit):
                 assert records[-1].event == "ended"
                 ordinary = effect.verdict in (exit_codes.SUCCEEDED, exit_codes.FAILED)
-                assert records[-1].durable or ordinary, "a verdict of ours is on disk before it is acted on"
+                assert records[-1].durable or ordinary, "a verdict of ftrun is on disk before it is acted on"
             if isinstance(effect, do.Kill | do.Terminate) and "hang" in [r.event for r in records]:
                 assert next(r for r in records if r.event == "hang").durable
 
@@ -569,7 +568,7 @@ class Adversary(RuleBasedStateMachine):
             wanted = self.job.want.reason if isinstance(self.job.want, Restart) else None
             assert counts == tuple(n + (cause == wanted) for cause, n in self.in_a_row.items())
             assert new.last_checkpoint == event.path
-            assert _marked(self.job.phase) == _marked(before.phase), "but for that it has"
+            assert _marked(self.job.phase) == _marked(before.phase), "nothing else changed"
             assert (new.best_step, new.learned) == (old.best_step, old.learned)
         elif progressed:
             self.in_a_row = dict.fromkeys(self.in_a_row, 0)
@@ -577,13 +576,13 @@ class Adversary(RuleBasedStateMachine):
         else:
             grown = [b - a for a, b in zip((old.hang, old.fault, old.failure), counts, strict=True)]
             assert sorted(grown) in ([0, 0, 0], [0, 0, 1]), (
-                "a count falls only by progress, and one trouble counts once"
+                "a count falls only by progress, and one failure counts once"
             )
             if isinstance(event, ev.RestartRequested | ev.StopRequested | ev.SignalReceived):
-                assert not any(grown), "orders cost no budget"
+                assert not any(grown), "requests cost no budget"
 
     def _check_findings(self, before: Job, effects: tuple[do.Effect, ...]) -> None:
-        """Who is named is silent for as long as it is said, over its limit; evidence is heeded, and not for ever."""
+        """A finding is about a silence of that age, beyond its limit; evidence raises learned limits."""
         for effect in effects:
             if not isinstance(effect, do.Persist) or effect.event not in ("suspect", "hang"):
                 continue
@@ -603,11 +602,11 @@ class Adversary(RuleBasedStateMachine):
                 raised = [r.limit for r in before.phase.attempt.raised if r.rank == rank.rank]
                 counted = [r.intervals for r in before.phase.attempt.ranks if r.rank == rank.rank]
                 assert effect.event == "hang" or limit >= least
-                assert counted != [rank.intervals] or all(limit >= bar for bar in raised), "evidence is heeded"
+                assert counted != [rank.intervals] or all(limit >= bar for bar in raised), "evidence raises the limit"
 
     def _check_kills(self, before: Job, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
         if self.halted:
-            assert not isinstance(self.job.phase, Suspect), "what the user stopped is no suspect"
+            assert not isinstance(self.job.phase, Suspect), "a command that the user stopped is no suspect"
         if before.paused is not None and self.job.paused is not None:
             assert not isinstance(self.job.phase, Suspect), "a suspect in a pause"
             if isinstance(
@@ -626,10 +625,10 @@ class Adversary(RuleBasedStateMachine):
         if self.allowed_to_kill is None:
             assert not self.halted
             assert not (isinstance(event, ev.EvidenceCollected) and event.cleared), "evidence cleared it"
-            assert self._somebody_overdue(), "a healthy job is never killed"
-            self.allowed_to_kill = "a hang"  # whatever it says while it is being ended
+            assert self._is_any_rank_overdue(), "a healthy job is never killed"
+            self.allowed_to_kill = "a hang"  # whatever is read while it is being stopped
 
-    def _somebody_overdue(self) -> bool:
+    def _is_any_rank_overdue(self) -> bool:
         limits = self.policy.limits
         for rank in self.ranks:
             if not rank.present or rank.done:
@@ -682,8 +681,8 @@ class Adversary(RuleBasedStateMachine):
             self.removed_devices, self.returned = set(), set()
 
     def _check_returned(self, before: Job, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
-        """A device comes back only by the word of a look that it is well, later than the start it was taken out for,
-        on record, and not after its third fault within a day."""
+        """A device comes back, with a record, only if a check has found it healthy, later than the start that it was
+        removed for, and not after its third fault within a day."""
         records = [effect for effect in effects if isinstance(effect, do.Persist)]
         self.removed_devices |= {str(dict(r.fields)["device"]) for r in records if r.event == "removed"}
         back = {str(dict(r.fields)["device"]) for r in records if r.event == "returned"}
@@ -691,7 +690,7 @@ class Adversary(RuleBasedStateMachine):
         if not back:
             return
         assert isinstance(event, ev.DevicesReleased | ev.DevicesChecked)
-        assert back <= set(event.well), "nobody saw that it is well"
+        assert back <= set(event.well), "it was not reported as healthy"
         assert not back & self.removed_devices, "it comes back in the restart that it was taken out for"
         assert all(record.durable for record in records if record.event == "returned")
         self.returned |= back
@@ -735,9 +734,9 @@ class Adversary(RuleBasedStateMachine):
             assert end.code in self.own_codes if end.verdict not in table else end.code == table[end.verdict]
             if self.tree_alive:
                 by_command = end.verdict in (exit_codes.SUCCEEDED, exit_codes.FAILED, exit_codes.STOPPED)
-                assert self.left, "an end beside a living tree"
+                assert self.left, "an end beside a tree that is alive"
                 if self.left == "command" or (self.left == "others" and not by_command):
-                    assert end.verdict == exit_codes.NODE_FAULT.name, "an end beside a living tree"
+                    assert end.verdict == exit_codes.NODE_FAULT.name, "an end beside a tree that is alive"
 
     @invariant()
     def deadlines(self) -> None:
@@ -746,18 +745,18 @@ class Adversary(RuleBasedStateMachine):
         if isinstance(phase, Suspect | Healing) or (
             isinstance(phase, Stopping) and phase.stage in ("term", "kill", "devices", "verdict")
         ):
-            assert phase.deadline is not None, "it could wait for ever"
+            assert phase.deadline is not None, "the phase could last for ever"
 
     def teardown(self) -> None:
         """From wherever the adversary left it, a stop from outside ends it."""
-        self.asked_to_stop(15)
+        self.stop_signal_received(15)
         if isinstance(self.job.phase, Launching):
             self.spawned()
         if isinstance(self.job.phase, Stopping):
-            self.exited(0, 15)
+            self.command_exited(0, 15)
             self.tree_ended(0)
-            self.released(())
-            self.another_shares_its_verdict(None)
+            self.devices_released(())
+            self.verdict_shared(None)
         assert isinstance(self.job.phase, Done)
 
 
@@ -783,6 +782,6 @@ TestPatientAdversary.settings = game(3_000, 60, False)
 
 
 def _marked(phase: Any) -> Any:
-    """It, of an attempt that has progressed."""
+    """The phase, with an attempt that has progressed."""
     attempt = getattr(phase, "attempt", None)
     return phase if attempt is None else phase._replace(attempt=attempt._replace(progressed=True))

@@ -28,7 +28,7 @@ NOW = Clock(1e9, "this", 50 * HOUR)
         (Clock(5.0, "this", 49 * HOUR), HOUR),  # the wall clock was set forward since
         (Clock(2e9, "this", 49 * HOUR), HOUR),  # back
         (Clock(1e9 - HOUR, "other", 49 * HOUR), HOUR),
-        (Clock(1e9 - HOUR, "other", 0.0), HOUR),  # another boot's own clock says nothing
+        (Clock(1e9 - HOUR, "other", 0.0), HOUR),  # the clock of another boot does not count
         (Clock(1e9 + HOUR, "other", 1.0), 0.0),  # set back since: no fault is undone by that
         (Clock(1e9 - HOUR), HOUR),  # a boot without a name
         (Clock(1e9 - HOUR, "this", 51 * HOUR), 0.0),
@@ -83,7 +83,7 @@ def schedule(number: int, *flags: str, step: int | None = None, key: str = "k") 
         ([schedule(1, "failed", "progressed"), schedule(2, "failed"), schedule(3, "failed")], 3),
         ([schedule(1, "failed"), schedule(2, "failed", "progressed"), schedule(3, "failed")], 2),
         ([schedule(1, "failed"), schedule(2, "failed", "faulted"), schedule(3, "failed")], 1),
-        ([schedule(1, "failed"), schedule(2), schedule(3, "failed")], 2),  # stopped from outside, or never heard of
+        ([schedule(1, "failed"), schedule(2), schedule(3, "failed")], 2),  # stopped from outside, or without a result
     ],
 )
 def test_vain_schedules_are_counted(schedules: list[Schedule], row: int) -> None:

@@ -36,7 +36,7 @@ EASE = 1e-6
 
 
 class Run:
-    """A job to which things happen at the times that the test says."""
+    """A job that gets events at the given times."""
 
     def __init__(self, policy: Policy = MINUTE, ledger: Ledger | None = None) -> None:
         self.policy, self.job = policy, Job(ledger=ledger or Ledger())
@@ -388,7 +388,7 @@ def test_the_first_time_that_a_step_was_reached_counts() -> None:
     again.check(wall=50.0, kept=20.0, redone=30.0)
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
+# --- the summary ------------------------------------------------------------------------------------------------------
 
 
 def summarized(wall: float, kept: float, **lost: float) -> str:
@@ -400,7 +400,7 @@ def test_summary_of_the_last_line() -> None:
     text = summarized(7380.0, 6865.0, **lost)
     assert text == "goodput 93% of 2h 3m; lost 8m 35s: 5m hang, 2m 5s redone, 60s startup"
     assert summarized(720.0, 720.0) == "goodput 100% of 12m"
-    assert summarized(720.0, 719.9, stopping=0.1) == "goodput 100% of 12m", "not worth a word"
+    assert summarized(720.0, 719.9, stopping=0.1) == "goodput 100% of 12m", "too little to mention"
     assert summarized(10000.0, 9980.0, hang=20.0) == "goodput >99% of 2h 46m; lost 20s: 20s hang"
     assert summarized(5.0, 0.0, redone=5.0) == "goodput 0% of 5s; lost 5s: 5s redone"
     assert summarized(0.02, 0.0, redone=0.02) == "goodput 0% of 0s"

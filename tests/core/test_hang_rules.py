@@ -1,4 +1,4 @@
-"""A hang rule is one entry of one table, and everything that has to be said of it is there."""
+"""A hang rule is one entry of one table with every text about it."""
 
 from typing import get_args
 

@@ -49,7 +49,7 @@ def test_idleness_needs_some_samples() -> None:
 
 
 def test_devices_are_unchanged_also_where_logs_are_written() -> None:
-    """The rule over all containers, of which each says this of itself."""
+    """The rule over all containers, each of which reports this about itself."""
     idle = Idle()
     for second in range(1, 7):
         spins = DeviceUse("GPU-1", util=100.0, memory_util=0.0, power=80.0)

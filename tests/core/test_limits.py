@@ -32,7 +32,7 @@ def test_sections_teach_nothing_and_have_their_own_deadline() -> None:
 
 
 def test_ranks_of_different_pace_have_different_limits() -> None:
-    """The slow one is not judged by the fast one, at the start and after a restart, and does not make it slack."""
+    """The limit of one does not depend on the other, at the start and after a restart."""
 
     def ranks() -> tuple[list[float], "itertools.repeat[float]"]:
         return [60.0] * 150, itertools.repeat(0.5)
@@ -142,7 +142,7 @@ def test_before_ten_steps_a_silence_may_be_five_times_the_time_so_far() -> None:
 
 
 def started_again(first_beat: float) -> Training:
-    """A job that hung after its first beat, and its second attempt, of which nobody has heard yet."""
+    """A job that hung after its first beat, and its second attempt, without a heartbeat yet."""
     training = Training().start([first_beat, *[1.0] * 120]).run()
     training.stop()
     training.end()
@@ -316,7 +316,7 @@ def test_a_suspect_that_moved_is_not_suspected_for_that_silence_again() -> None:
 
 
 def test_the_evidence_of_one_rank_clears_no_other() -> None:
-    """Rank 0 moves while it is looked at; rank 1, overdue too by now, is looked at in its turn."""
+    """Rank 0 moves during the investigation; rank 1, overdue by now, is investigated next."""
     training = Training(works=True).start([1.0] * 150 + [32.5] + [1.0] * 200, [1.0] * 152 + [1e9])
     training.run(155)
     assert [s.finding.rank for s in training.suspicions] == [0, 1]

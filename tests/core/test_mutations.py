@@ -33,7 +33,7 @@ PROCESSES.set_forkserver_preload(["pytest", "hypothesis.stateful"])
 
 class Ran(NamedTuple):
     code: str
-    said: str
+    output: str
 
 
 def _planted(folder: Path, mutation: Mutation | None) -> None:
@@ -48,7 +48,7 @@ def _planted(folder: Path, mutation: Mutation | None) -> None:
 
 
 def _tests(folder: Path, suites: tuple[tuple[str, ...], ...]) -> None:
-    """Run these suites against the core in `folder`; pytest's code and words go into files there."""
+    """Run these suites against the core in `folder`; pytest's exit code and output go into files there."""
     for name in [name for name in os.environ if name.startswith(("PYTEST", "FTRUN"))]:
         del os.environ[name]
     os.environ |= {"FTRUN_HYPOTHESIS": "fast", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -56,13 +56,13 @@ def _tests(folder: Path, suites: tuple[tuple[str, ...], ...]) -> None:
     sys.dont_write_bytecode = True
     paths = [str(folder / "supervisor"), str(ROOT / "hooks"), str(ROOT / "tests")]
     sys.path[:0] = paths
-    words = ["-x", "-q", "--no-header", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:logging"]
-    words += ["-p", "no:unraisableexception", "-m", "not slow", "-o", "addopts="]
-    words += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-o", f"pythonpath={' '.join(paths)}"]
+    options = ["-x", "-q", "--no-header", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:logging"]
+    options += ["-p", "no:unraisableexception", "-m", "not slow", "-o", "addopts="]
+    options += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-o", f"pythonpath={' '.join(paths)}"]
     code = 0
-    with Path("said").open("w") as said, contextlib.redirect_stdout(said):
+    with Path("output").open("w") as output, contextlib.redirect_stdout(output):
         for suite in suites:
-            code = code or pytest.main([*words, *(str(ROOT / "tests" / "core" / f"{name}.py") for name in suite)])
+            code = code or pytest.main([*options, *(str(ROOT / "tests" / "core" / f"{name}.py") for name in suite)])
     Path("code").write_text(str(int(code)))  # the exit status of a process is lost where two threads ask for it
 
 
@@ -76,7 +76,7 @@ def _tested(folder: Path, mutation: Mutation | None, suites: tuple[tuple[str, ..
         process.join()
         if mutation is not None:
             return Ran(CAUGHT, "it does not come to an end")
-    return Ran((folder / "code").read_text(), (folder / "said").read_text())
+    return Ran((folder / "code").read_text(), (folder / "output").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def _selected(items: Iterable[pytest.Item]) -> list[Mutation]:
 @pytest.mark.parametrize("suites", SUITES.values(), ids=["job", "coordinator"])
 def test_the_core_as_it_is_passes(tmp_path: Path, suites: tuple[tuple[str, ...], ...]) -> None:
     ran = _tested(tmp_path, None, suites)
-    assert ran.code == "0", ran.said
+    assert ran.code == "0", ran.output
 
 
 # All of them take minutes: every fourth is in the short form, `-m slow` has the others.
@@ -119,7 +119,7 @@ def test_the_core_as_it_is_passes(tmp_path: Path, suites: tuple[tuple[str, ...],
 @pytest.mark.timeout(700)
 def test_the_bug_is_caught(mutation: Mutation, results: dict[str, Future[Ran]]) -> None:
     ran = results[mutation.name].result()
-    assert ran.code == CAUGHT, f"not caught: {mutation}\n{ran.said[-2000:]}"
+    assert ran.code == CAUGHT, f"not caught: {mutation}\n{ran.output[-2000:]}"
 
 
 def test_each_bug_has_one_name_and_one_place() -> None:
