@@ -8,7 +8,7 @@ PAGE: Final = " ".join((TESTS.parent / "docs" / "security.md").read_text(encodin
 # A part of a sentence of the page, and the tests that prove it.
 CLAIMS: Final = {
     "only the modules of the standard library that are on a written list": (
-        "contracts/test_house.py::test_pid1_loads_only_what_is_written_down",
+        "contracts/test_house.py::test_pid1_loads_listed_modules_only",
     ),
     "lines of Python, all from this repository": (
         "security/test_small_root.py::test_pid1_loads_as_few_lines_as_the_page_states",
