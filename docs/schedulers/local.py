@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -32,7 +33,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -111,15 +111,17 @@ def report(code: str | None, file: Path) -> None:
     file.with_suffix(".new").rename(file)
 
 
-def ail(kind: str, file: Path, over: threading.Event) -> None:
-    """Break the device of a container, until that is over."""
-    while not over.wait(1):
-        report(FAULTS[kind], file)
-        if kind in ("critical", "lasting") or over.wait(1):
-            return
-        report(None, file)
-        if kind == "passing":
-            return
+def break_device(kind: str, folder: Path, over: threading.Event) -> None:
+    """Report faults of a device while the command of its container runs, each until ftrun has recorded it."""
+    records, heals = folder / "run" / "events.jsonl", kind not in ("critical", "lasting")
+    for number in (1,) if kind == "passing" else itertools.count(1):
+        for event, code in (("spawned", FAULTS[kind]), ("fault", None))[: 1 + heals]:
+            while not records.exists() or records.read_text().count(f'"event": "{event}"') < number:
+                if over.wait(0.1):
+                    return
+            if over.wait(1):
+                return
+            report(code, folder / "reset.json")
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class Pod:
             )
         for broken, kind in self.wish.fault:
             if broken == node:
-                threading.Thread(target=ail, args=(kind, self.folder / "reset.json", self._over), daemon=True).start()
+                threading.Thread(target=break_device, args=(kind, self.folder, self._over), daemon=True).start()
 
     @property
     def running(self) -> bool:
@@ -377,13 +379,9 @@ def asked(words: Sequence[str]) -> Wish:
     return wish
 
 
-def interrupted(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)  # the containers end on the way out
-
-
 def main(words: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupted)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # the containers end on the way out
     if list(words) == ["--demo"]:
         return demo()
     wish = asked(words)

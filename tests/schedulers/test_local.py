@@ -22,10 +22,10 @@ from support.runs import FTHANG, HOUSE, PID1, carrying, end_process, permitted, 
 
 LOCAL = HOUSE / "docs" / "schedulers" / "local.py"
 SOON = ("--grace", "1s", "--backoff", "10ms", "--probe", "off")
-HANGS = (*SOON, "--hang-timeout", "1s", "--max-restarts", "1")
+HANGS = (*SOON, "--hang-timeout", "2s", "--max-restarts", "1")
 MARK = "LOCAL_SCHEDULER_TEST"
 # A training that outlives the device fault of its first seconds; after a restart it is short.
-LONG = "n=200; [ $MA_SCHEDULE_CNT$MA_PROC_START_CNT = 11 ] || n=10; for i in $(seq $n); do sleep 0.1; done"
+LONG = "n=600; [ $MA_SCHEDULE_CNT$MA_PROC_START_CNT = 11 ] || n=10; for i in $(seq $n); do sleep 0.1; done"
 
 
 class Done(NamedTuple):
@@ -73,7 +73,7 @@ class Scheduler:
 
     def run(self, *arguments: str, **environment: str) -> Done:
         process = self.start("--root", str(self.root), *arguments, **environment)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=240)
         return Done(process.returncode, out, self.root, err)
 
     def processes(self) -> list[int]:
@@ -132,7 +132,7 @@ def test_in_place_recovery_degrades_to_isolated_job_level_rescheduling_at_the_th
 
 def test_in_place_recovery_degrades_to_unconditional_rescheduling_for_the_user_s_own_fault(schedule: Scheduler) -> None:
     """The third time of a fault that the user causes: another schedule, and the node is not isolated."""
-    done = schedule("--job-retry-num 1 --fault node-a user", LONG.replace("= 11 ]", "-lt 20 ]"), *SOON)
+    done = schedule("--job-retry-num 1 --fault node-a user", LONG.replace("= 11 ]", "-lt 30 ]"), *SOON)
     assert done.code == exit_codes.USER_FAULT_LIMIT.code, done.out + done.err
     assert done.schedules[0].endswith(
         "restarts in place: 2 x fault; ended with 196 user-fault-limit: job-level rescheduling 1 of 1"
@@ -352,7 +352,7 @@ def test_a_container_that_ends_with(schedule: Scheduler, options: str, code: int
 )
 def test_bad_usage_starts_nothing(schedule: Scheduler, options: str, why: str) -> None:
     process = schedule.start(*options.split())
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (2, "")
     assert why in err
 
