@@ -331,7 +331,7 @@ def test_annotations_for_others_are_recorded_unchanged(runs: Runs) -> None:
 
 
 def test_invalid_annotation_is_reported_and_the_default_holds(runs: Runs) -> None:
-    """Each wrong value: tests/messages/test_annotations.py."""
+    """Each wrong value: tests/config/test_annotations.py."""
     run = runs.run(*QUICK, *annotations(runs, **{HANG_RETRY: "maybe"}), *python(HANGS))
     assert run.wait() == 195, run.log()
     assert len(run.named("restart")) == 1, "as by default"
