@@ -42,9 +42,12 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         beat(state.global_step)
-        self.on_epoch_end(args, state, control)
+        self._enter_next(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._enter_next(control)
+
+    def _enter_next(self, control: Any) -> None:
         """Enter the section of what the trainer does next, which has no event for its beginning."""
         if control.should_evaluate:
             self._stage.enter("validation")

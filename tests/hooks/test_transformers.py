@@ -136,6 +136,15 @@ def program(folder: Path) -> dict[str, Any]:
     trainer(FtrunCallback, Late, max_steps=1).train()
     keep("late")
 
+    class Extended(FtrunCallback):
+        """A user's own: what it adds to the end of an epoch is not called for anything else."""
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            notes.add(f"end of epoch {more['model'] is not None}")
+
+    trainer(Extended, max_steps=4).train()
+    keep("extended")
+
     run = trainer(FtrunCallback, max_steps=2, gradient_accumulation_steps=2)
     run.train()
     keep("accumulation", moved=[slot["moved_at"] for slot, _ in run.model.looks])
@@ -206,6 +215,7 @@ NOTES = {
     "sets": [TRAIN, EVAL, "eval: checkpoint", EVAL, SAVE],
     # What a later callback requests is detected late.
     "late": [TRAIN, "eval: -", EVAL, SAVE],
+    "extended": [TRAIN, "end of epoch True: -", TRAIN, "end of epoch True: -"],
     "evaluate": ["eval: -", EVAL, METRICS],
     "predict": ["eval: -", "eval: prediction", "metrics: prediction"],
     "train after them": [TRAIN],

@@ -267,6 +267,21 @@ def test_a_file_is_replaced_atomically_and_not_through_a_link(shared: Path, prec
     assert not (shared / "folder.new").exists()
 
 
+def test_a_file_is_replaced_on_a_disk_that_refuses_to_change_modes(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(fd: int, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchmod", refused)
+    umask = os.umask(0o022)
+    try:
+        safe_files.replace(str(shared / "state"), b"new", 0o644)
+    finally:
+        os.umask(umask)
+    assert ((shared / "state").read_bytes(), (shared / "state").stat().st_mode & 0o777) == (b"new", 0o644)
+
+
 def test_only_own_files_are_read(shared: Path) -> None:
     folder = os.open(shared, os.O_RDONLY)
     try:

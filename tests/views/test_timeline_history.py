@@ -223,6 +223,13 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     assert found.verdict == "succeeded"
     assert found.wall == pytest.approx(11)
     assert (3, 4) in [(s.low, s.high) for s in found.samples]
+    (tmp_path / "steps.jsonl").unlink()
+    (tmp_path / "steps.jsonl").symlink_to("steps.jsonl")  # unreadable for root, too
+    found = read(str(tmp_path), NOW)
+    assert (found.verdict, found.problems) == (
+        "succeeded",
+        (f"the steps cannot be read: {tmp_path}/steps.jsonl: Too many levels of symbolic links",),
+    )
 
 
 def test_without_records_there_is_no_run_dir(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ to them they can still remove ftrun's files.
 import errno
 import os
 import stat
+from contextlib import suppress
 from typing import Final
 
 OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -28,17 +29,20 @@ def create(name: str, mode: int = 0o600, folder: int | None = None) -> int:
         return os.open(name, flags, mode, dir_fd=folder)
 
 
-def replace(path: str, content: bytes, mode: int = 0o600, fresh: str = "") -> None:
-    """Replace a file atomically; the new content is on disk when this returns.  The umask is ignored.  A kill may
-    leave `fresh`, by default `<path>.new`.  Raises OSError; the file then has its old content."""
+def replace(path: str, content: bytes, mode: int = 0o600, fresh: str = "", durable: bool = True) -> None:
+    """Replace a file atomically; a `durable` one is on disk when this returns.  The umask is ignored, except on a disk
+    that refuses to change modes.  A kill may leave `fresh`, by default `<path>.new`.  Raises OSError; the file then has
+    its old content."""
     fresh = fresh or f"{path}.new"
-    fd = create(fresh)
+    fd = create(fresh, mode)
     try:
         try:
-            os.fchmod(fd, mode)
+            with suppress(OSError):  # some network disks refuse every chmod (NTFS-style volumes, some FUSE mounts)
+                os.fchmod(fd, mode)
             while content:
                 content = content[os.write(fd, content) :]
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(fresh, path)

@@ -101,7 +101,7 @@ def read(run_dir: str, now: float | None = None) -> History:
     problems: list[str] = []
     try:
         records = _read(f"{run_dir}/events.jsonl", RECORDS_MOST, problems)
-        steps = _read(f"{run_dir}/steps.jsonl", STEPS_MOST, problems)
+        steps = _steps(f"{run_dir}/steps.jsonl", problems)
         return fold(run_dir, records, steps, now, known)._replace(problems=tuple(problems))
     except OSError as error:
         raise rundir.NoRunDir(f"{error.filename or run_dir}: {error.strerror}") from None
@@ -119,6 +119,15 @@ def _known_state(run_dir: str, now: float) -> KnownState:
     return KnownState(
         alive, found.ledger.start_cnt, found.ledger.last_step, account.at, spent if spent.wall > 0 else None
     )
+
+
+def _steps(path: str, problems: list[str]) -> list[Record]:
+    """The samples of steps; without them the records still have a history."""
+    try:
+        return list(_read(path, STEPS_MOST, problems))
+    except OSError as error:
+        problems.append(f"the steps cannot be read: {path}: {error.strerror}")
+        return []
 
 
 def _read(path: str, most: int, problems: list[str]) -> Iterator[Record]:

@@ -41,7 +41,7 @@ class Exporter(Collector):
         path = os.path.abspath(path)
         folder, name = os.path.split(path)
         content = generate_latest(_registry(self._current(0.0, ended), ("run", name.removesuffix(".prom"))))
-        safe_files.replace(path, content, 0o644, fresh=f"{folder}/.{name}.new")
+        safe_files.replace(path, content, 0o644, fresh=f"{folder}/.{name}.new", durable=False)
 
     def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[Reading]:
         with self._lock:
