@@ -91,7 +91,7 @@ def _ftrun() -> str:
             ".SS State dir",
             *_list([(_bold(file.name), _text(file.words)) for file in STATE]),
             ".SH EXAMPLES",
-            *_list([(_bold(f"ftrun {words}"), _text(said)) for words, said in examples]),
+            *_list([(_bold(f"ftrun {arguments}"), _text(description)) for arguments, description in examples]),
             *_also("ftctl", "fthang"),
         ]
     )
@@ -116,35 +116,38 @@ def _ftctl() -> str:
         pieces = " ".join(command.collect_usage_pieces(own))
         lines += [f".SS {_bold(name)} {_text(pieces)}", *_prose(command.help or ctl.VERBS[name])]
         lines += [*_list(_options(command, but=["run_dir"])), *_prose(command.epilog or "")]
-    ends = [("0", "Done."), ("1", "It cannot be done now, as one line says."), ("2", "Usage.")]
-    lines += [".SH EXIT STATUS", *_list([(_bold(code), said) for code, said in ends])]
-    lines += [".SH ENVIRONMENT", *_list([(_bold("FTRUN_RUN_DIR"), _text("The run dir, as ftrun tells its command."))])]
+    ends = [("0", "Done."), ("1", "It cannot be done now; one line of output gives the reason."), ("2", "Usage.")]
+    lines += [".SH EXIT STATUS", *_list([(_bold(code), meaning) for code, meaning in ends])]
+    lines += [
+        ".SH ENVIRONMENT",
+        *_list([(_bold("FTRUN_RUN_DIR"), _text("The run dir; ftrun sets it for its command."))]),
+    ]
     return "\n".join([*lines, *_also("ftrun", "fthang")])
 
 
 def _fthang() -> str:
-    told = " ".join((hang.__doc__ or "").partition(": ")[2].split())
+    description = " ".join((hang.__doc__ or "").partition(": ")[2].split())
     ends = [
         ("0", "Trained."),
         ("1", "Checkpoints cannot be kept."),
         ("2", "Usage."),
-        (str(hang.CANNOT), "This machine cannot get into that trouble."),
+        (str(hang.CANNOT), "This machine cannot produce that problem."),
     ]
     return "\n".join(
         [
             *_head("fthang", "a small training that hangs on demand"),
             ".SH SYNOPSIS",
             f"{_bold('fthang')} [{_italic('OPTIONS')}] {_italic('KIND')} [{_italic('ARG')}]",
-            *_section("DESCRIPTION", [_sentence(told)]),
+            *_section("DESCRIPTION", [_sentence(description)]),
             ".SH KINDS",
-            ".SS Trouble",
+            ".SS Problem",
             *_list([(_bold(kind.usage), _text(kind.description)) for kind in kinds.FAILURES]),
             f".SS Healthy, though it may look like a hang (DURATION: {kinds.DURATION})",
             *_list([(_bold(kind.usage), _text(kind.description)) for kind in kinds.HEALTHY]),
             ".SH OPTIONS",
             *_list(_options(hang.command)),
             ".SH EXIT STATUS",
-            *_list([(_bold(code), _text(said)) for code, said in ends]),
+            *_list([(_bold(code), _text(meaning)) for code, meaning in ends]),
             *_also("ftrun", "ftctl"),
         ]
     )
@@ -215,7 +218,7 @@ def _options(command: click.Command, but: Sequence[str] = ()) -> list[tuple[str,
 
 
 def _list(rows: Iterable[tuple[str, str]]) -> list[str]:
-    return [line for name, said in rows for line in (".TP", name, said)]
+    return [line for name, text in rows for line in (".TP", name, text)]
 
 
 def _also(*names: str) -> list[str]:
