@@ -10,10 +10,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "supervisor"), str(HERE.parent / "h
 
 from made import measured, records, run_dir, states, verbs  # noqa: E402
 
+from ftrun.accelerators.table import VENDORS  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
 from ftrun.core.rules import exit_codes  # noqa: E402
 from ftrun.core.rules.hang_rules import RULES  # noqa: E402
-from ftrun.platforms.table import PLATFORMS, TASKS  # noqa: E402
+from ftrun.platforms.table import JOBS, NODES, PLATFORMS, SCHEDULES, TASKS  # noqa: E402
 
 SEEN = (
     (
@@ -33,14 +34,22 @@ SEEN = (
     ("FTRUN_LAST_SECTION", "the outermost section in which the earlier attempt ended; absent if none"),
     ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
-        "CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES",
+        ", ".join(vendor.visible for vendor in VENDORS),
         "with `--min-devices`: without the devices that did not heal and are not healthy again",
     ),
 )
+# What the probe of each vendor reads besides its `visible`, and for what.
+PROBES = {
+    "nvidia": (("CUDA_DEVICE_ORDER",), "which NVIDIA devices the probe reads"),
+    "ascend": (
+        ("ASCEND_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
+        "which Ascend devices the probe reads, and with which library",
+    ),
+}
 READ = (
     ("FTRUN_…", "the options above. An unknown name that is similar to one of them: exit 2"),
     (
-        "MA_SCHEDULE_CNT, SLURM_RESTART_COUNT, JOBSET_RESTART_ATTEMPT",
+        ", ".join(name for name, _ in SCHEDULES),
         "the number of this schedule; the first variable that is set counts",
     ),
     ("MA_HANG_DETECT_TIME", "minutes: the value of `--idle-timeout auto`"),
@@ -48,9 +57,9 @@ READ = (
         "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS",
         "how long ftrun waits for `--on-exit` and `--unmount`; -1: until they have ended",
     ),
-    ("NODE_NAME, SLURMD_NODENAME", "the default of `--node-name`"),
+    (", ".join(NODES), "the default of `--node-name`"),
     (
-        "MINDX_TASK_ID",
+        ", ".join(JOBS),
         "the name of the job, which distinguishes its faults and schedules from those of other jobs",
     ),
     *((", ".join(one.variables), f"the group, {one.name}") for one in PLATFORMS),
@@ -63,11 +72,7 @@ READ = (
         "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
         "read from each process of the job as evidence of ranks on other nodes",
     ),
-    ("CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER", "which NVIDIA devices the probe reads"),
-    (
-        "ASCEND_RT_VISIBLE_DEVICES, ASCEND_VISIBLE_DEVICES, LD_LIBRARY_PATH",
-        "which Ascend devices the probe reads, and with which library",
-    ),
+    *((", ".join((one.visible, *PROBES[one.name][0])), PROBES[one.name][1]) for one in VENDORS),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),

@@ -9,6 +9,8 @@ from typing import Final
 
 from made.played import HOUSE, played
 
+from ftrun.core.rules.hang_rules import RULES
+
 INTRO: Final = """# Records
 
 Generated from the code by `docs/reference.py`.
@@ -28,8 +30,9 @@ Times are in seconds. A field without a value is `null` or absent. A reader shou
 object, because a killed ftrun may leave an incomplete line. `ftctl events --json` prints them, `ftctl events -f`
 follows.
 """
+NAMES: Final = [f"`{rule}`" for rule in RULES]
 FINDING: Final = {
-    "rule": "`step`, `start`, `section` or `idle`",
+    "rule": f"{', '.join(NAMES[:-1])} or {NAMES[-1]}",
     "rank": "its number; -1: the touch file; -1 - pid: a process without RANK; `null`: the whole command",
     "age": "how long it has been silent",
     "limit": "the timeout that has passed",

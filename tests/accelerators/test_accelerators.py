@@ -1,8 +1,10 @@
 """A vendor is one record, of which every field is required, and one entry of each table."""
 
 import re
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -11,6 +13,11 @@ from ftrun.accelerators.table import BY_NAME, VENDORS
 from ftrun.cli.doctor import devices
 from ftrun.config.option_table import PROBES
 from ftrun.core.rules.fault_codes import parse
+from ftrun.helpers.probe import ascend, nvidia
+from ftrun.helpers.probe.device import Vendor
+
+# Typed, so that mypy compares each probe with the interface.
+OPEN: Final[dict[str, Callable[[Mapping[str, str]], Vendor]]] = {"nvidia": nvidia.open, "ascend": ascend.open}
 
 
 def test_no_field_of_a_record_has_a_default() -> None:
@@ -22,7 +29,7 @@ def test_a_record_is_complete(vendor: Accelerator) -> None:
     assert all(vendor)
     assert vendor.name in PROBES
     assert not any(re.fullmatch(vendor.device_files, Path(file).name) for file in vendor.driver_files)
-    assert callable(import_module(vendor.probe).open)
+    assert import_module(vendor.probe).open is OPEN[vendor.name]
     assert parse(Path(vendor.faults).read_text(encoding="utf-8"))
 
 

@@ -27,6 +27,13 @@ def test_each_verdict_has_a_code_of_its_own() -> None:
     assert not {exit_codes.SUCCEEDED, exit_codes.FAILED, exit_codes.STOPPED} & {v.name for v in exit_codes.TABLE}
 
 
+def test_each_verdict_decides_what_follows_from_it() -> None:
+    assert exit_codes.Verdict._field_defaults == {}
+    assert {v.code for v in exit_codes.TABLE if v.ends_group} == {125, 196, 197}
+    assert {v.code for v in exit_codes.TABLE if v.about_node} == {196, 197}
+    assert {v.code for v in exit_codes.TABLE if not v.logged} == {126, 127}
+
+
 @pytest.mark.parametrize("verdict", exit_codes.TABLE, ids=lambda v: v.name)
 def test_only_codes_to_reschedule_are_retryable(verdict: exit_codes.Verdict) -> None:
     """Retryable for schedulers that take 128 and up for it, and above every 128 + signal."""

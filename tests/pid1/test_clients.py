@@ -14,6 +14,7 @@ from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
 from ftrun.messages import messenger
 from ftrun.messages.codec import Protocol
+from ftrun.messages.helpers import Problem, Ready
 from ftrun.pid1.clients.base import REFUSALS
 from ftrun.pid1.clients.messenger import GroupMessenger
 from ftrun.pid1.clients.registry import TABLE, Entry
@@ -61,6 +62,12 @@ def test_a_malformed_message_is_one_problem_that_names_the_helper(clients: Clien
     assert clients.problems() == [(name, f"malformed message: {what}") for what in dict.fromkeys(MALFORMED.values())]
     assert clients.receive(name, b'{"event": "problem", "what": "w"}') == []
     assert clients.problems() == [(name, "w")]
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_every_type_of_message_has_a_sample(name: str) -> None:
+    protocol, samples = seeds.SAID[name]
+    assert {type(sample) for sample in samples} | {Problem, Ready} >= set(protocol.kinds.values())
 
 
 @pytest.mark.parametrize("name", HELPERS)

@@ -1,12 +1,16 @@
 """A platform is one record, of which every field is required, and one entry of a table."""
 
+import ast
 import inspect
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ftrun.platforms import table
 from ftrun.platforms.base import Platform, Surroundings
+from support.runs import HOUSE
 
 
 def test_no_field_of_a_record_has_a_default() -> None:
@@ -22,8 +26,30 @@ def test_a_record_is_complete(one: Platform) -> None:
 
 
 @pytest.mark.parametrize("one", table.PLATFORMS, ids=lambda one: str(one.name))
-def test_every_variable_that_is_read_is_listed(one: Platform) -> None:
-    assert set(re.findall(r'"([A-Z]+_[A-Z_]+)"', inspect.getsource(one.membership))) <= set(one.variables)
+def test_the_variables_that_are_read_are_those_that_are_listed(one: Platform) -> None:
+    assert _read(one.membership, set()) == {name for name in one.variables if "<" not in name}
+
+
+def _read(function: Callable[..., Any], known: set[object]) -> set[str]:
+    """The variables that this function, and those of the platforms that it calls, take from the environment."""
+    known.add(function)
+    read: set[str] = set()
+    for node in ast.walk(ast.parse(inspect.getsource(function))):
+        if isinstance(node, ast.Call | ast.Compare | ast.Subscript) and "environment" in ast.unparse(node):
+            strings = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+            read |= {text for text in strings if isinstance(text, str) and re.fullmatch("[A-Z][A-Z0-9_]+", text)}
+    called = (inspect.getmodule(function).__dict__.get(name) for name in function.__code__.co_names)
+    for one in called:
+        if inspect.isfunction(one) and one.__module__.startswith("ftrun.platforms.") and one not in known:
+            read |= _read(one, known)
+    return read
+
+
+def test_what_else_is_read_is_in_the_reference() -> None:
+    page = (HOUSE / "docs" / "reference.md").read_text()
+    others = [(one.schedules or (None,))[0] for one in table.PLATFORMS]
+    others += [name for one in table.PLATFORMS for name in (one.job, one.task, one.node)]
+    assert [name for name in others if name and f"`{name}`" not in page] == []
 
 
 def test_variables_are_read_in_this_order() -> None:

@@ -316,6 +316,23 @@ def test_the_page_describes_what_the_scheduler_does() -> None:
     assert codes == list(range(int(requeued[1]), int(requeued[2]) + 1))
 
 
+def test_the_page_about_slurm_does_with_each_code_what_the_exit_code_demands() -> None:
+    page = (LOCAL.parent / "slurm" / "README.md").read_text()
+    table = page.partition("| ftrun ends with | Slurm |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+    described = {name: (int(code), end) for codes, end in rows for code, name in re.findall(r"(\d+) `([\w-]+)`", codes)}
+    (others,) = (end for codes, end in rows if "any other" in codes)
+    for v in exit_codes.TABLE:
+        code, end = described.pop(v.name, (v.code, others))
+        assert code == v.code
+        assert ("requeues" in end, "drains the node" in end, "fails" in end) == (
+            "reschedule" in v.outer,
+            v.outer.startswith("isolate"),
+            "failed" in v.outer,
+        ), v.name
+    assert not described, "only codes of ftrun"
+
+
 @pytest.mark.parametrize(
     ("options", "code", "schedules", "end"),
     [

@@ -109,7 +109,7 @@ class Protocol(Generic[Value]):
     """One direction between two processes: each line is an object whose field `tag` names the type of the message."""
 
     def __init__(self, tag: str, *kinds: type[Value]) -> None:
-        self._tag, self._kinds = tag, {_name(kind): kind for kind in kinds}
+        self._tag, self.kinds = tag, {_name(kind): kind for kind in kinds}
 
     def dump(self, message: Value) -> bytes:
         """The line, with the newline."""
@@ -122,10 +122,10 @@ class Protocol(Generic[Value]):
         name = found.pop(self._tag, None) if isinstance(found, dict) else None
         if not isinstance(name, str):
             raise Malformed(f"not an object with `{self._tag}`")
-        if name not in self._kinds:
+        if name not in self.kinds:
             raise Malformed(f"unknown message {name[:NAME]!r}")
         try:
-            return EXACT.value(self._kinds[name], found)
+            return EXACT.value(self.kinds[name], found)
         except Malformed as why:
             raise Malformed(f"message {name!r}: {why}") from None
 

@@ -49,7 +49,7 @@ from ftrun.core.rules import exit_codes
 from ftrun.core.text import durations, sentences
 
 NAMED: Final = 10  # ranks in one line
-AT_ONCE: Final = frozenset(v.code for v in (exit_codes.USER_FAULT_LIMIT, exit_codes.NODE_FAULT, exit_codes.INTERNAL))
+AT_ONCE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.ends_group)
 
 
 def decide(group: Coordinator, event: Event) -> Outcome:

@@ -35,8 +35,7 @@ from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
 
 DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
-# Verdicts about one node: no failure of another member explains them.
-OF_THE_NODE: Final = (exit_codes.USER_FAULT_LIMIT.name, exit_codes.NODE_FAULT.name)
+OF_THE_NODE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.about_node)
 
 
 class GroupMember(NamedTuple):

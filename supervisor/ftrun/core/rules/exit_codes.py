@@ -6,37 +6,101 @@ CONTRACT_VERSION: Final = 1
 
 
 class Verdict(NamedTuple):
+    """`outer`: what the outer scheduler should do, as the end of "the scheduler should ...".  `ends_group`: of one
+    member, it ends the whole group at once.  `about_node`: it is about one node, so that no failure of another member
+    explains it.  `logged`: the last line of a run says what the scheduler should do."""
+
     name: str
     code: int
     meaning: str
-    outer: str  # what the outer scheduler should do, as the end of "the scheduler should ..."
+    outer: str
+    ends_group: bool
+    about_node: bool
+    logged: bool
 
 
 HANG_LIMIT: Final = Verdict(
-    "hang-limit", 195, "hung again after the last restart without progress", "reschedule the job"
+    "hang-limit",
+    195,
+    "hung again after the last restart without progress",
+    "reschedule the job",
+    ends_group=False,
+    about_node=False,
+    logged=True,
 )
 USER_FAULT_LIMIT: Final = Verdict(
     "user-fault-limit",
     196,
     "the same user-induced device fault recurred, or different device faults in a row did not point at one node",
     "reschedule the job without isolating the node",
+    ends_group=True,
+    about_node=True,
+    logged=True,
 )
 NODE_FAULT: Final = Verdict(
     "node-fault",
     197,
     "a device fault that restarts do not cure, or an unkillable tree",
     "isolate the node and reschedule the job",
+    ends_group=True,
+    about_node=True,
+    logged=True,
 )
 FAILURE_LIMIT: Final = Verdict(
-    "failure-limit", 93, "failed again after the last restart without progress", "mark the job as failed"
+    "failure-limit",
+    93,
+    "failed again after the last restart without progress",
+    "mark the job as failed",
+    ends_group=False,
+    about_node=False,
+    logged=True,
 )
 NON_RECOVERABLE: Final = Verdict(
-    "non-recoverable", 94, "an error that no restart can cure", "mark the job as failed at once"
+    "non-recoverable",
+    94,
+    "an error that no restart can cure",
+    "mark the job as failed at once",
+    ends_group=False,
+    about_node=False,
+    logged=True,
 )
-INTERNAL: Final = Verdict("internal", 125, "ftrun itself failed", "mark the job as failed")
-NOT_EXECUTABLE: Final = Verdict("not-executable", 126, "the command cannot be executed", "mark the job as failed")
-NOT_FOUND: Final = Verdict("not-found", 127, "the command was not found", "mark the job as failed")
-USAGE: Final = Verdict("usage", 2, "a bad option or value; nothing was started", "mark the job as failed")
+INTERNAL: Final = Verdict(
+    "internal",
+    125,
+    "ftrun itself failed",
+    "mark the job as failed",
+    ends_group=True,
+    about_node=False,
+    logged=True,
+)
+# A shell reports the next two with a message of its own, and there is nothing to add.
+NOT_EXECUTABLE: Final = Verdict(
+    "not-executable",
+    126,
+    "the command cannot be executed",
+    "mark the job as failed",
+    ends_group=False,
+    about_node=False,
+    logged=False,
+)
+NOT_FOUND: Final = Verdict(
+    "not-found",
+    127,
+    "the command was not found",
+    "mark the job as failed",
+    ends_group=False,
+    about_node=False,
+    logged=False,
+)
+USAGE: Final = Verdict(
+    "usage",
+    2,
+    "a bad option or value; nothing was started",
+    "mark the job as failed",
+    ends_group=False,
+    about_node=False,
+    logged=True,
+)
 
 TABLE: Final = tuple(value for value in list(globals().values()) if isinstance(value, Verdict))  # all verdicts above
 

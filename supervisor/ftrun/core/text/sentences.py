@@ -17,10 +17,7 @@ HANGS_UNDETECTED: Final = (
     "a hang would not be detected: the command has sent no heartbeat, and no timeout that works without heartbeats "
     "is set (--start-timeout, --idle-timeout)"
 )
-UNREPORTED: Final = (
-    exit_codes.NOT_EXECUTABLE.name,
-    exit_codes.NOT_FOUND.name,
-)  # a shell reports these with a message of its own, and there is nothing to add
+UNREPORTED: Final = tuple(verdict.name for verdict in exit_codes.TABLE if not verdict.logged)
 OFTEN: Final = {1: "once", 2: "twice"}
 BECAUSE: Final = {
     "hang": "because of a hang",

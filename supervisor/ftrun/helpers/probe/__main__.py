@@ -1,6 +1,6 @@
 """Reports the state of the accelerators: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE]]`, started by PID 1.
 
-KIND is auto, nvidia or ascend; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
+KIND is auto or a vendor's name; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
 built-in ones (core/rules/fault_codes.py), if it is not empty; FILE receives the last `devices` message for other
 readers.  Requests and messages are in messages/probe.py: first `Ready`, or `Absent`, after which the helper exits; then
 `Present`, `Fault`s and `DevicesChecked`, from the shortest check that shows the health of the devices; then `Devices`
