@@ -13,6 +13,12 @@ def test_every_rule_has_an_entry() -> None:
     assert set(RULES) == set(get_args(Rule))
 
 
+def test_each_rule_decides_what_clears_it() -> None:
+    assert HangRule._field_defaults == {}
+    assert [name for name, rule in RULES.items() if rule.by_work] == ["idle"]
+    assert [name for name, rule in RULES.items() if rule.several] == ["section"]
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_an_entry_is_complete(name: Rule) -> None:
     rule: HangRule = RULES[name]

@@ -74,7 +74,7 @@ def _silence(found: Finding, source: str) -> str:
     """`26s without a step (timeout 38s, learned: ...)`."""
     age, limit, rule = durations.seconds(found.age), durations.seconds(found.limit), RULES[found.rule]
     # A section may have a timeout of its own, so the source of the general one is not named.
-    origin = "" if found.rule == "section" else f", {_origin(source, rule.timeout)}"
+    origin = "" if rule.several else f", {_origin(source, rule.timeout)}"
     return f"{age} {rule.missing(found)} (timeout {limit}{origin})"
 
 

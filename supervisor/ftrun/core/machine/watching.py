@@ -162,7 +162,7 @@ def on_tree_sampled(job: Job, phase: Watched, event: ev.TreeSampled, policy: Pol
     if not isinstance(phase, Suspect):
         return check(job, attempt, event.now, policy)
     still = attempt.everywhere and unchanged_for(attempt.idle, event.now) > 0
-    if phase.finding.rule == "idle" and attempt.idle.since is None and not still:
+    if hang_rules.RULES[phase.finding.rule].by_work and attempt.idle.since is None and not still:
         return _clear(job, attempt, event.now, "it works", policy, ())
     return job._replace(phase=phase._replace(attempt=attempt)), ()
 
@@ -222,7 +222,7 @@ def on_evidence_collected(job: Job, phase: Suspect, event: ev.EvidenceCollected,
 def _excuse(attempt: Attempt, finding: Finding, now: float) -> Attempt:
     """The attempt after this silence was found harmless: a learned limit is raised; with a configured limit, the time
     so far does not count as silence."""
-    raises = finding.learned or finding.rule == "idle"
+    raises = finding.learned or hang_rules.RULES[finding.rule].by_work
     return _raise_limit(attempt, finding) if raises else excuse(attempt, attempt.spawned_at, now)
 
 
@@ -233,7 +233,7 @@ def _finding_fields(finding: Finding) -> do.Fields:
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
     """A learned limit was too short; the next one is twice the age of this silence.  If the rank hangs before that, it
     is found when that limit passes."""
-    if finding.rule == "idle":
+    if hang_rules.RULES[finding.rule].by_work:
         return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, still_raised=2 * finding.age))
     if not finding.learned:
         return attempt

@@ -1,6 +1,6 @@
-"""The table of the hang rules: the texts about each rule.
+"""The table of the hang rules: the texts about each rule, and what clears it.
 
-`core/rules/liveness.py` measures; this table has the texts for people.  To add a rule, add an entry to `RULES` and its
+`core/rules/liveness.py` measures; this table has the rest.  To add a rule, add an entry to `RULES` and its
 name to `values.Rule`; a test checks that the two agree.
 """
 
@@ -23,10 +23,14 @@ class Silent(NamedTuple):
 class HangRule(NamedTuple):
     """`meaning`: what the rule checks, for the reference.  `timeout`: the name of its timeout (`hang` for
     `--hang-timeout`).  `sentence`: why a rank is considered hung, with age and limit.  `brief`: the same in a few
-    words.  `missing`: what has not come, to follow an age ("50s without a step")."""
+    words.  `missing`: what has not come, to follow an age ("50s without a step").  `by_work`: it measures the work of
+    the whole tree, so that work clears it and raises its timeout.  `several`: a program may give each its own
+    timeout, so that the source of the general one is not named."""
 
     meaning: str
     timeout: str
+    by_work: bool
+    several: bool
     sentence: Callable[[Finding], str]
     brief: Callable[[Silent], str]
     missing: Callable[[Finding], str]
@@ -70,6 +74,8 @@ RULES: Final[Mapping[Rule, HangRule]] = {
     "step": HangRule(
         meaning="a rank that has moved gives no further step or heartbeat",
         timeout="hang",
+        by_work=False,
+        several=False,
         sentence=_silent,
         brief=lambda silent: _who(silent) + ("" if silent.step is None else f" at step {silent.step}"),
         missing=lambda found: "without a heartbeat" if found.step is None else "without a step",
@@ -77,6 +83,8 @@ RULES: Final[Mapping[Rule, HangRule]] = {
     "start": HangRule(
         meaning="a rank, or the command, gives no first heartbeat",
         timeout="start",
+        by_work=False,
+        several=False,
         sentence=_unstarted,
         brief=lambda silent: f"{_who(silent)} sent no heartbeat",
         missing=lambda found: "without a first heartbeat",
@@ -84,6 +92,8 @@ RULES: Final[Mapping[Rule, HangRule]] = {
     "section": HangRule(
         meaning="a rank stays in a section for longer than that section may last",
         timeout="section",
+        by_work=False,
+        several=True,
         sentence=_inside,
         brief=lambda silent: f"{_who(silent)} in section {silent.section}",
         missing=lambda found: f"in section {found.section!r}",
@@ -91,6 +101,8 @@ RULES: Final[Mapping[Rule, HangRule]] = {
     "idle": HangRule(
         meaning="no process of the command reads, writes or computes, and the use of its devices does not change",
         timeout="idle",
+        by_work=True,
+        several=False,
         sentence=_idle,
         brief=lambda silent: "nothing is read, written or computed",
         missing=lambda found: "without any work",

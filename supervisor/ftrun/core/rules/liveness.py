@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ftrun.core.machine.values import TOUCH, Attempt, Finding, LearnedTimeouts, Rank, Rule, Section
 from ftrun.core.rules import adaptive_timeout
+from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.rules.idle import idle_for, unchanged_for
 
 # Heartbeats are read at least this often within the shortest limit.  A freeze between two reads goes unnoticed, so it
@@ -163,7 +164,7 @@ def longest_cleared_age(finding: Finding, limits: Limits) -> float | None:
     None: it is never cleared, since the limit was configured.  A job that is cleared may be silent for as long as a
     start may take.
     """
-    if finding.rule == "idle":
+    if RULES[finding.rule].by_work:
         return None if limits.idle_given else FOREVER if limits.start is None else limits.start
     if not finding.learned:
         return None

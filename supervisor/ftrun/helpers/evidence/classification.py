@@ -22,6 +22,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ftrun.core.machine.values import Finding
+from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, below
 from ftrun.helpers.evidence.stacks import Stack, Stacks, Thread, differ
@@ -174,7 +175,7 @@ def classify(
     living = [change for change in suspects if not change.gone]
     cpu, io = sum(c.cpu for c in living), sum(c.io or 0.0 for c in living)
     io += outside.moved
-    idle = finding.rule == "idle"
+    idle = RULES[finding.rule].by_work
     if not idle and not finding.learned:
         return Classification(None, "the timeout was set by the user, so no observation extends it", cpu, io)
     cleared = _work_of(living, doubt=not (idle and accelerated), moved=outside.moved) or outside.traffic
