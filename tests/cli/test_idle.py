@@ -63,9 +63,9 @@ RESIDENT = use(99, 1, 520.0)  # small matrices that stay in the cache: hardly an
 )
 def test_samples_of_an_idle_job(samples: list[Any]) -> None:
     idle = after(*samples)
-    assert idle.since is not None
-    assert idle.since >= 60.0 * (len(samples) - 31)
-    assert len(samples) * 60.0 - idle.since >= 25 * 60.0, "and was found so from the beginning"
+    assert idle.idle_since is not None
+    assert idle.idle_since >= 60.0 * (len(samples) - 31)
+    assert len(samples) * 60.0 - idle.idle_since >= 25 * 60.0, "and was found so from the beginning"
 
 
 @pytest.mark.parametrize(
@@ -85,25 +85,25 @@ def test_samples_of_an_idle_job(samples: list[Any]) -> None:
     ],
 )
 def test_samples_of_a_working_job(samples: list[Any]) -> None:
-    assert after(*samples).since is None or len(after(*samples).quiet) < 4
+    assert after(*samples).idle_since is None or len(after(*samples).idle_samples) < 4
 
 
 def test_cpu_is_work_unless_a_device_may_be_waited_for() -> None:
-    assert after(*[REST] * 30, cpu=1.0).since is None
-    assert after(*[WORKING] * 9, *[REST] * 30, cpu=1.0).since is None, "evaluation on the host"
-    assert after(*[WORKING] * 9, *[SPIN] * 30, cpu=1.0).since is not None, "a spinning wait for the device"
-    assert after(*[WORKING] * 9, *[[]] * 30, cpu=1.0).since is None, "of devices that nobody sees nothing is known"
+    assert after(*[REST] * 30, cpu=1.0).idle_since is None
+    assert after(*[WORKING] * 9, *[REST] * 30, cpu=1.0).idle_since is None, "evaluation on the host"
+    assert after(*[WORKING] * 9, *[SPIN] * 30, cpu=1.0).idle_since is not None, "a spinning wait for the device"
+    assert after(*[WORKING] * 9, *[[]] * 30, cpu=1.0).idle_since is None, "of devices that nobody sees nothing is known"
 
 
 def test_io_above_a_rate_is_work() -> None:
-    assert after(*[SPIN] * 30, io=1e6).since is None
-    assert after(*[SPIN] * 30, io=500.0).since is not None
+    assert after(*[SPIN] * 30, io=1e6).idle_since is None
+    assert after(*[SPIN] * 30, io=500.0).idle_since is not None
 
 
 def test_work_ends_a_silence_and_its_raised_timeout() -> None:
     idle = after(*[REST] * 9)._replace(raised=7200.0)
     idle = observe(idle, TreeSample(600.0, 60.0, 0.0, 1e6), Thresholds())
-    assert (idle.since, idle.raised, idle.quiet) == (None, 0.0, ())
+    assert (idle.idle_since, idle.raised, idle.idle_samples) == (None, 0.0, ())
 
 
 # --- end to end -----------------------------------------------------------------------------------------------------

@@ -297,11 +297,13 @@ def test_a_requested_restart_keeps_the_counts() -> None:
 
 def test_still_holds_when_all_members_are_still() -> None:
     group = running()
-    assert group.reports(0, "running", still=True) == group.reports(1, "running", still=True) == ()
-    group.reports(2, "running", still=True)
-    assert group.order.still
+    assert (
+        group.reports(0, "running", devices_unchanged=True) == group.reports(1, "running", devices_unchanged=True) == ()
+    )
+    group.reports(2, "running", devices_unchanged=True)
+    assert group.order.devices_unchanged
     group.reports(1, "running")
-    assert not group.order.still
+    assert not group.order.devices_unchanged
 
 
 def test_a_pause_goes_to_all_members() -> None:

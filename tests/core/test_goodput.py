@@ -140,7 +140,7 @@ def test_an_idle_tree_hung_since_its_last_work() -> None:
     for at in (10.0, 20.0, 30.0, 40.0, 50.0):
         run.happens(ev.TreeSampled(at, TreeSample(at, 10.0, 1.0 if at == 10 else 0.0, 0.0)))
     assert isinstance(run.job.phase, Suspect)
-    assert run.job.phase.attempt.idle == Idle(10.0, quiet=run.job.phase.attempt.idle.quiet)
+    assert run.job.phase.attempt.idle == Idle(10.0, idle_samples=run.job.phase.attempt.idle.idle_samples)
     run.happens(ev.EvidenceCollected(55.0, ())).check(wall=55.0, kept=0.0, hang=45.0)
 
 

@@ -14,7 +14,7 @@ LIMITS = Limits(hang=None, start=None, start_given=False, section=None, idle=4.0
 
 
 def found(*ranks: Rank, since: float = 0.0, now: float = 10.0, limits: Limits = LIMITS) -> Finding | None:
-    idle = Idle(since=since, quiet=QUIET)
+    idle = Idle(idle_since=since, idle_samples=QUIET)
     return assess(Attempt(1, pid=100, spawned_at=0.0, ranks=ranks, idle=idle), now, limits).finding
 
 
@@ -44,7 +44,11 @@ def test_time_in_sections_is_not_idle() -> None:
 
 
 def test_idleness_needs_some_samples() -> None:
-    works, quiet, unknown = Idle(), Idle(since=2.0, quiet=QUIET), Idle(since=2.0, quiet=QUIET[:2])
+    works, quiet, unknown = (
+        Idle(),
+        Idle(idle_since=2.0, idle_samples=QUIET),
+        Idle(idle_since=2.0, idle_samples=QUIET[:2]),
+    )
     assert [idle_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
 
 
@@ -62,25 +66,25 @@ def test_devices_are_unchanged_also_where_logs_are_written() -> None:
 
 
 def test_the_group_rule_needs_all_containers_unchanged() -> None:
-    still = Idle(accelerator=True, looks=QUIET, still=2.0)
+    still = Idle(accelerator=True, device_samples=QUIET, unchanged_since=2.0)
     assert assess(Attempt(1, idle=still), 10.0, LIMITS).finding is None
     assert assess(Attempt(1, idle=still, everywhere=True), 10.0, LIMITS).finding is not None
-    raised = still._replace(still_raised=16.0, raised=0.0)
+    raised = still._replace(unchanged_raised=16.0, raised=0.0)
     assert assess(Attempt(1, idle=raised, everywhere=True), 10.0, LIMITS).finding is None
 
 
 def test_evidence_raises_the_limit_of_all_containers() -> None:
-    idle = Idle(accelerator=True, looks=QUIET, still=2.0)
+    idle = Idle(accelerator=True, device_samples=QUIET, unchanged_since=2.0)
     finding = Finding("idle", None, 8.0, 4.0, pid=100)
     job = Job(Suspect(Attempt(1, pid=100, idle=idle, everywhere=True), finding, 99.0))
     after, _ = decide(job, ev.EvidenceCollected(10.0, (), (), "its Python stack moves"), Policy(limits=LIMITS))
     assert isinstance(after.phase, Starting)
-    assert after.phase.attempt.idle.still_raised == 16.0
+    assert after.phase.attempt.idle.unchanged_raised == 16.0
 
 
 def test_writes_do_not_clear_a_suspicion_of_the_group() -> None:
     spins = DeviceUse("GPU-1", util=100.0, memory_util=0.0, power=80.0)
-    idle = Idle(accelerator=True, looks=QUIET, still=2.0)
+    idle = Idle(accelerator=True, device_samples=QUIET, unchanged_since=2.0)
     attempt = Attempt(1, pid=100, idle=idle, everywhere=True)
     finding = Finding("idle", None, 8.0, 4.0, pid=100)
     job, policy = Job(Suspect(attempt, finding, 99.0)), Policy(limits=LIMITS)

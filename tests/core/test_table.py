@@ -170,7 +170,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
             for epoch in (0, 1, 2)
             for what in ("wait", "run", "stop")
         ),
-        ev.GroupOrderReceived(10.0, GroupOrder(1, "run", progressed=True, still=True, paused=60.0)),
+        ev.GroupOrderReceived(10.0, GroupOrder(1, "run", progressed=True, devices_unchanged=True, paused=60.0)),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "stop", "rank 1 fell", "failure", "b", 1, 5, (0, 0, 1), paused=0.0)),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "end", end=GroupEnd(0, "succeeded", ""))),
         ev.GroupOrderReceived(

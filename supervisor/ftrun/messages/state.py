@@ -74,7 +74,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "patience": attempt.patience,
         "first_beat": attempt.first_beat,
         "start_raised": attempt.start_raised,
-        "idle_since": attempt.idle.since,
+        "idle_since": attempt.idle.idle_since,
         "idle_raised": attempt.idle.raised,
         "accelerator": attempt.idle.accelerator,
     }

@@ -19,12 +19,12 @@ from ftrun.core.group.membership import (
     LATE,
     NONE,
     Coordinator,
-    Cure,
     Draining,
     Effects,
     Ended,
     Event,
     Gathering,
+    GroupRestart,
     NodeNote,
     Outcome,
     RefuseMember,
@@ -38,7 +38,7 @@ from ftrun.core.group.membership import (
     fence_unknown,
     highest_counts,
     kind_of,
-    note_stranger,
+    note_waiting,
     put_member,
     take_report,
 )
@@ -84,7 +84,7 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     if before.report.life != report.life:
         if before.gone is None and before.report.state != "left":
             why = f"member {report.rank} is there already, on {before.report.node}"
-            return note_stranger(group, now, report), (RefuseMember(report.rank, report.life, why),)
+            return note_waiting(group, now, report), (RefuseMember(report.rank, report.life, why),)
         after = take_report(fence_predecessor(group, now, before, report), now, report, None)
         return after, _return_note(group, report)
     if report.seq < before.report.seq or before.report.state == "left":
@@ -146,7 +146,7 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
     elif bad:
         return _begin_draining(group, now, pulses)
     elif n("ready") == group.size:
-        return _start_epoch(group, Cure("first", ""), now)
+        return _start_epoch(group, GroupRestart("first", ""), now)
     if phase.deadline is not None and now >= phase.deadline:
         missing = absent_ranks(group)
         if missing:
@@ -182,10 +182,10 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
 
 
 def _with_shared_state(group: Coordinator) -> Coordinator:
-    still = group.kinds.get("still") == group.size
-    if (group.progressed, still) == (group.order.progressed, group.order.still):
+    unchanged = group.kinds.get("devices-unchanged") == group.size
+    if (group.progressed, unchanged) == (group.order.progressed, group.order.devices_unchanged):
         return group
-    return group._replace(order=group.order._replace(progressed=group.progressed, still=still))
+    return group._replace(order=group.order._replace(progressed=group.progressed, devices_unchanged=unchanged))
 
 
 def _begin_draining(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
@@ -202,24 +202,27 @@ def _begin_draining(group: Coordinator, now: float, pulses: Mapping[int, Pulse])
 def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = group.kinds.get
     missing = n("gone", 0) + group.reports_missing * (group.size - len(group.members))
-    lost, loss, cure, order = phase.lost, phase.loss, phase.cure, group.order
-    if missing and lost is None:
-        lost, loss = now, first((m for m in group.members.values() if m.gone is not None), group.epoch)
-    if cure is None and not (n("running") or n("behind") or n("fallen")):  # all have answered
-        known = (*group.members.values(), loss) if loss else group.members.values()
+    lost_since, lost_member, restart, order = phase.lost_since, phase.lost_member, phase.restart, group.order
+    if missing and lost_since is None:
+        lost_since = now
+        lost_member = first((m for m in group.members.values() if m.gone is not None), group.epoch)
+    if restart is None and not (n("running") or n("behind") or n("fallen")):  # all have answered
+        known = (*group.members.values(), lost_member) if lost_member else group.members.values()
         who = _new_rank_zero(group) or first(known, group.epoch)
         if who is not None and who.report.state == "ending" and who.report.end and not who.report.end.cut:
             return _end(group, who.report.end._replace(node=who.report.end.node or who.report.node))
-        cure = _cure(group, who, phase.pulses or pulses)
-        node, rank, step = cure.suspect or (order.node, None, None)
-        order = order._replace(cause=cure.cause, why=cure.why, node=node, rank=rank, step=step)
-    if cure is not None and n("ready") == group.size:
-        return _start_epoch(group, cure, now)
-    if missing and lost is not None:
-        until = lost + group.wait
+        restart = _restart(group, who, phase.pulses or pulses)
+        node, rank, step = restart.suspect or (order.node, None, None)
+        order = order._replace(cause=restart.cause, why=restart.why, node=node, rank=rank, step=step)
+    if restart is not None and n("ready") == group.size:
+        return _start_epoch(group, restart, now)
+    if missing and lost_since is not None:
+        until = lost_since + group.wait
     else:
-        until = (phase.since if lost is None else max(phase.since, lost)) + _drain_time(group)
-    group = group._replace(phase=Draining(phase.since, until, phase.pulses or pulses, cure, lost, loss), order=order)
+        until = (phase.since if lost_since is None else max(phase.since, lost_since)) + _drain_time(group)
+    group = group._replace(
+        phase=Draining(phase.since, until, phase.pulses or pulses, restart, lost_since, lost_member), order=order
+    )
     if now < until:
         return group, ()
     if not missing:
@@ -257,29 +260,29 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     return f"{who.name}: the command ended"
 
 
-def _cure(group: Coordinator, who: MemberState | None, pulses: Mapping[int, Pulse]) -> Cure:
+def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, Pulse]) -> GroupRestart:
     why = group.order.why if who is None else _reason(group, who)
     if who is None:
-        return Cure("peer", why)
+        return GroupRestart("peer", why)
     if who.report.failure is None or who.report.epoch != group.epoch:
-        return Cure("peer", why, Suspect(who.report.node))
+        return GroupRestart("peer", why, Suspect(who.report.node))
     cause = who.report.failure.cause
     counts = who.report.counts if cause in CAUSES else None
-    return Cure(cause, why, root_cause(who, group.members, pulses), counts)
+    return GroupRestart(cause, why, root_cause(who, group.members, pulses), counts)
 
 
-def _start_epoch(group: Coordinator, cure: Cure, now: float) -> Outcome:
+def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outcome:
     """The barrier is passed, as nothing of an earlier epoch runs anywhere: order the next epoch."""
     epoch = group.epoch + 1
-    counts = cure.counts or group.counts or highest_counts(group)
+    counts = restart.counts or group.counts or highest_counts(group)
     if group.progressed:
-        hang, fault, failure = (int(cure.cause == cause) for cause in CAUSES)
+        hang, fault, failure = (int(restart.cause == cause) for cause in CAUSES)
         counts = (hang, fault, failure)
-    node, rank, step = cure.suspect or (None, None, None)
+    node, rank, step = restart.suspect or (None, None, None)
     paused = group.order.paused
     if paused != float("inf"):
         paused = None  # a pause with an end runs from another moment on each member
-    order = GroupOrder(epoch, "run", cure.why, cure.cause, node, rank, step, counts, paused=paused)
+    order = GroupOrder(epoch, "run", restart.why, restart.cause, node, rank, step, counts, paused=paused)
     after = group._replace(
         phase=Steady(now + group.wait),
         order=order,

@@ -9,14 +9,16 @@ from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first_
 from ftrun.core.machine.values import Reason
 
 HINT: Final = 10.0  # s of waiting after which the missing members are named
-STRANGERS: Final = 1024  # the most strangers that are remembered
+MAX_WAITING: Final = 1024  # the most waiting processes that are remembered
 NONE: Final[Counts] = (0, 0, 0)
 LATE: Final = 5.0  # s; no message arrives later than that, since its connection has been given up by then
 
-Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy", "still"]
+Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy"]
 """The state of a member in the epoch.  `fenced`: an earlier process of this rank may still run its command.  `behind`:
-it is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause.  `still`:
-among the members that run or are done, those whose accelerators do not change."""
+it is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause."""
+Counted = Kind | Literal["devices-unchanged"]
+"""What members are counted by: their kind, and those that run or are done as `devices-unchanged` as well, where their
+accelerators do not change."""
 
 
 class Reported(NamedTuple):
@@ -56,7 +58,7 @@ Effect = SendOrder | RefuseMember | NodeNote
 Effects = tuple[Effect, ...]
 
 
-class Cure(NamedTuple):
+class GroupRestart(NamedTuple):
     """The reason why all members restart."""
 
     cause: Reason
@@ -79,15 +81,15 @@ class Steady(NamedTuple):
 
 
 class Draining(NamedTuple):
-    """The epoch is over, and not all members are ready; missing ones are waited for until the deadline.  `lost`: since
-    when a member is or was lost, and `loss`: which one, if it had ever come."""
+    """The epoch is over, and not all members are ready; missing ones are waited for until the deadline.  `lost_since`:
+    since when a member is or was lost, and `lost_member`: which one, if it had ever come."""
 
     since: float
     deadline: float
     pulses: Mapping[int, Pulse] = {}
-    cure: Cure | None = None
-    lost: float | None = None
-    loss: MemberState | None = None
+    restart: GroupRestart | None = None
+    lost_since: float | None = None
+    lost_member: MemberState | None = None
 
 
 class Ended(NamedTuple):
@@ -106,11 +108,12 @@ class Coordinator(NamedTuple):
     phase: Phase
     order: GroupOrder = GroupOrder(0, "wait")
     members: Mapping[int, MemberState] = {}
-    kinds: Mapping[Kind, int] = {}
+    kinds: Mapping[Counted, int] = {}
     fences: Mapping[int, float] = {}  # rank: until when an earlier process of it may run its command
     progressed: bool = False  # a member made progress in this epoch
     counts: Counts | None = None  # None: not known here
-    strangers: Mapping[tuple[int, str], float] = {}  # (rank, life): since when it asks for a place that is taken
+    # Processes that asked for a rank which another process holds, by (rank, life): since when they do.
+    waiting_processes: Mapping[tuple[int, str], float] = {}
     report_deadline: float | None = None  # when members that have not reported count as lost; None: not set, or past
     reports_missing: bool = False  # that time has passed
     epoch_reported: bool = False  # this epoch is known from reports, and was not started by this coordinator
@@ -162,14 +165,14 @@ def take_report(group: Coordinator, now: float, report: Report, before: MemberSt
 def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
     """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
     before are void."""
-    order = group.order._replace(epoch=epoch, cause=None, progressed=False, still=False)
+    order = group.order._replace(epoch=epoch, cause=None, progressed=False, devices_unchanged=False)
     match group.phase:
         case Gathering() if group.epoch == 0:  # the other members must exist
             group = group._replace(phase=Gathering(None), report_deadline=now + group.silence)
         case Steady():
             group, order = group._replace(phase=Gathering(None)), order._replace(what="wait")
         case Draining() as phase:
-            group = group._replace(phase=phase._replace(cure=None))
+            group = group._replace(phase=phase._replace(restart=None))
     group = group._replace(order=order, progressed=False, epoch_reported=True)
     if isinstance(group.phase, Draining):
         return fence_unknown(group, now)
@@ -217,13 +220,13 @@ def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
     return "busy"
 
 
-def count_kinds(group: Coordinator) -> Mapping[Kind, int]:
+def count_kinds(group: Coordinator) -> Mapping[Counted, int]:
     return Counter(kind for member in group.members.values() for kind in _kinds_of(group, member))
 
 
-def _kinds_of(group: Coordinator, member: MemberState) -> tuple[Kind, ...]:
+def _kinds_of(group: Coordinator, member: MemberState) -> tuple[Counted, ...]:
     kind = kind_of(member, group.epoch, member.report.rank in group.fences)
-    return (kind, "still") if member.report.still and kind in ("running", "done") else (kind,)
+    return (kind, "devices-unchanged") if member.report.devices_unchanged and kind in ("running", "done") else (kind,)
 
 
 def absent_ranks(group: Coordinator) -> list[int]:
@@ -251,7 +254,7 @@ def fence_predecessor(group: Coordinator, now: float, before: MemberState, repor
     gone = before.gone
     if group.epoch == 0 or gone is None:
         return group
-    since = group.strangers.get((report.rank, report.life), now)
+    since = group.waiting_processes.get((report.rank, report.life), now)
     closed = next((at for at in (gone.closed_at, gone.last_message) if at is not None), gone.now)
     if gone.closed and before.report.boot == report.boot and since >= closed:
         return group
@@ -260,32 +263,32 @@ def fence_predecessor(group: Coordinator, now: float, before: MemberState, repor
     return fence(group, now, {report.rank: last})
 
 
-def note_stranger(group: Coordinator, now: float, report: Report) -> Coordinator:
+def note_waiting(group: Coordinator, now: float, report: Report) -> Coordinator:
     key = report.rank, report.life
-    if key in group.strangers:
+    if key in group.waiting_processes:
         return group
-    known = list(group.strangers.items())[1 - STRANGERS :]  # anyone who has the secret may connect
-    return group._replace(strangers=dict([*known, (key, now)]))
+    known = list(group.waiting_processes.items())[1 - MAX_WAITING :]  # anyone who has the secret may connect
+    return group._replace(waiting_processes=dict([*known, (key, now)]))
 
 
 def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinator:
     """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
-    if isinstance(group.phase, Gathering | Ended) or not has_no_past(report, group.epoch):
+    if isinstance(group.phase, Gathering | Ended) or not may_have_predecessor(report, group.epoch):
         return group
     return fence(group, now, {report.rank: group.started})
 
 
-def has_no_past(report: Report, epoch: int) -> bool:
-    """Whether an earlier process of this rank may exist.  Not for rank 0, where the coordinator is; nor for a member
-    that itself ran the newest epoch, since it was the only one of its rank when that began."""
+def may_have_predecessor(report: Report, epoch: int) -> bool:
+    """True where an earlier process of this rank may still run its command.  Never for rank 0, where the coordinator
+    is; nor for a member that itself ran the newest epoch, since it was the only one of its rank when that began."""
     return report.rank != 0 and report.state == "ready" and report.failure is None and report.ran < max(epoch, 1)
 
 
 def fence_unknown(group: Coordinator, now: float) -> Coordinator:
-    """A new coordinator does not know which process a member without a past has replaced: it fences such members until
-    none of these can still run its command."""
+    """A new coordinator does not know which processes its members have replaced: it fences the members that may have
+    replaced one until none of these can still run its command."""
     members, epoch = group.members.items(), group.epoch
-    return fence(group, now, {r: group.started for r, m in members if has_no_past(m.report, epoch)})
+    return fence(group, now, {r: group.started for r, m in members if may_have_predecessor(m.report, epoch)})
 
 
 def fence(group: Coordinator, now: float, lost: Mapping[int, float]) -> Coordinator:

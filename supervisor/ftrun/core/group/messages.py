@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple
 from ftrun.core.machine.values import Reason
 
 SILENCE: Final = 60.0  # s without a message after which a member counts as lost: the default of `--peer-timeout`
-BEATS: Final = 3  # the least number of heartbeats that must be missing
+MISSED_PULSES: Final = 3  # the least number of pulses from a node that must be missing
 Counts = tuple[int, int, int]  # restarts in a row without progress: hang, fault, failure
 
 State = Literal["ready", "running", "fallen", "stopping", "done", "ending", "leaving", "left"]
@@ -44,9 +44,9 @@ class GroupEnd(NamedTuple):
 
 class Report(NamedTuple):
     """The complete state of a member, for rank 0.  `life` identifies this ftrun process, and `seq` rises within it.
-    `epoch`: that of the command that runs or ran last, or the last one that rank 0 declared over; no epoch up to it
-    will start here.  `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process
-    itself started; 0: none.
+    `epoch`: the newest epoch that this member has run or that rank 0 has ended; the member starts only later ones.
+    `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process itself started;
+    0: none.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class Report(NamedTuple):
     end: GroupEnd | None = None
     counts: Counts = (0, 0, 0)
     progressed: bool = False  # in this epoch, beyond all earlier ones
-    still: bool = False  # its accelerators have not changed for as long as a hang takes
+    devices_unchanged: bool = False  # its accelerators have not changed for the idle timeout
     paused: float | None = None  # verdicts are paused for so many more seconds; inf: until resumed; 0: resumed
     ran: int = 0
 
@@ -80,8 +80,8 @@ class GroupOrder(NamedTuple):
     the job ends with `end`.
 
     `why` is one line for a person; `cause`, `node`, `rank`, `step`: of the first failure.  `counts` hold from this
-    epoch on; `progressed`: a member made progress in this epoch, which resets them.  `still`: the accelerators of all
-    members have not changed for as long as a hang takes.  `paused`: as in `Report`.
+    epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: the
+    accelerators of all members have not changed for the idle timeout.  `paused`: as in `Report`.
     """
 
     epoch: int
@@ -93,6 +93,6 @@ class GroupOrder(NamedTuple):
     step: int | None = None
     counts: Counts = (0, 0, 0)
     progressed: bool = False
-    still: bool = False
+    devices_unchanged: bool = False
     paused: float | None = None
     end: GroupEnd | None = None

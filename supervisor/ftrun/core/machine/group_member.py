@@ -168,8 +168,8 @@ def _apply_shared_state(
     order = event.order
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
-    if isinstance(phase, Starting | Running) and phase.attempt.everywhere != order.still:
-        return check(job, phase.attempt._replace(everywhere=order.still), event.now, policy, written)
+    if isinstance(phase, Starting | Running) and phase.attempt.everywhere != order.devices_unchanged:
+        return check(job, phase.attempt._replace(everywhere=order.devices_unchanged), event.now, policy, written)
     return job, written
 
 
@@ -260,7 +260,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         end=_own_end(job, policy) if state in ("ending", "done", "left") else None,
         counts=counts,
         progressed=attempt is not None and attempt.progressed,
-        still=_is_still(job, now, policy),
+        devices_unchanged=_are_devices_unchanged(job, now, policy),
         paused=job.announced_pause,
     )
 
@@ -288,7 +288,7 @@ def _own_end(job: Job, policy: Policy) -> GroupEnd | None:
     return GroupEnd(want.code, want.verdict, want.message, want.node or policy.node, want.device, want.asked, want.cut)
 
 
-def _is_still(job: Job, now: float, policy: Policy) -> bool:
+def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
     limit = policy.limits.idle
     if limit is None or not isinstance(job.phase, Watched):
         return False

@@ -162,7 +162,7 @@ def on_tree_sampled(job: Job, phase: Watched, event: ev.TreeSampled, policy: Pol
     if not isinstance(phase, Suspect):
         return check(job, attempt, event.now, policy)
     still = attempt.everywhere and unchanged_for(attempt.idle, event.now) > 0
-    if hang_rules.RULES[phase.finding.rule].by_work and attempt.idle.since is None and not still:
+    if hang_rules.RULES[phase.finding.rule].by_work and attempt.idle.idle_since is None and not still:
         return _clear(job, attempt, event.now, "it works", policy, ())
     return job._replace(phase=phase._replace(attempt=attempt)), ()
 
@@ -234,7 +234,7 @@ def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
     """A learned limit was too short; the next one is twice the age of this silence.  If the rank hangs before that, it
     is found when that limit passes."""
     if hang_rules.RULES[finding.rule].by_work:
-        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, still_raised=2 * finding.age))
+        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, unchanged_raised=2 * finding.age))
     if not finding.learned:
         return attempt
     if finding.rank is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 WINDOW: Final = 60  # samples
-FAR: Final = 4.0  # spreads between the highest and the lowest value: the device has done something else in between
+OUTLIER: Final = 4.0  # a range of more than 4 spreads means that the device did other work in between
 SAMPLES: Final = 4  # the least number of quiet samples for a conclusion
 
 
@@ -43,7 +43,9 @@ class Thresholds(NamedTuple):
     util_spread: float = 2.0  # percentage points of standard deviation, or between two medians
     memory_util: float = 3.0  # percent
     power: float = 0.7  # of the highest power that the device has drawn in this attempt
-    strain: float = 3.0  # times its lowest power: a device that waits draws less
+    # The highest to the lowest power of a device in this attempt, from where on drawing almost the highest is work: one
+    # that has only ever waited has a smaller range.
+    power_ratio: float = 3.0
     traffic: float = 1e6  # bytes per second
 
 
@@ -55,32 +57,32 @@ class Range(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """What the samples of an attempt have shown.  `since`: the tree has been idle since then; None: it works.
+    """What the samples of an attempt have shown.  `idle_since`: the tree has been idle since then; None: it works.
     `accelerator`: the job has used one.  `raised`: evidence found this idle time harmless, so that it may last at least
     so many seconds."""
 
-    since: float | None = None
+    idle_since: float | None = None
     raised: float = 0.0
-    quiet: tuple[TreeSample, ...] = ()
+    idle_samples: tuple[TreeSample, ...] = ()
     powers: tuple[tuple[str, Range], ...] = ()
     accelerator: bool = False
-    # For the rule over all containers of a group: as `quiet` and `since`, regardless of I/O.
-    looks: tuple[TreeSample, ...] = ()
-    still: float | None = None
-    still_raised: float = 0.0
+    # For the rule over all containers of a group: the same three, from the devices alone, regardless of I/O.
+    device_samples: tuple[TreeSample, ...] = ()
+    unchanged_since: float | None = None
+    unchanged_raised: float = 0.0
 
 
 def idle_for(idle: Idle, now: float) -> float:
     """For how many seconds this tree has been idle; 0 while it works, or before that is known."""
-    return 0.0 if idle.since is None or len(idle.quiet) < SAMPLES else max(0.0, now - idle.since)
+    return 0.0 if idle.idle_since is None or len(idle.idle_samples) < SAMPLES else max(0.0, now - idle.idle_since)
 
 
 def unchanged_for(idle: Idle, now: float) -> float:
     """For how many seconds the devices of this container have been unchanged; 0 if it has used none.  The rule over all
     containers checks nothing else, since a hanging container may still write logs."""
-    if idle.still is None or len(idle.looks) < SAMPLES or not idle.accelerator:
+    if idle.unchanged_since is None or len(idle.device_samples) < SAMPLES or not idle.accelerator:
         return 0.0
-    return max(0.0, now - idle.still)
+    return max(0.0, now - idle.unchanged_since)
 
 
 def observe(idle: Idle, sample: TreeSample, thresholds: Thresholds) -> Idle:
@@ -92,21 +94,24 @@ def observe(idle: Idle, sample: TreeSample, thresholds: Thresholds) -> Idle:
     powers = _powers(dict(idle.powers), sample.devices)
     idle = idle._replace(powers=tuple(sorted(powers.items())), accelerator=idle.accelerator or in_use)
     idle = _observe_devices(idle, sample, powers, thresholds)
-    quiet = (*idle.quiet, sample)[-WINDOW:]
+    samples = (*idle.idle_samples, sample)[-WINDOW:]
     if sample.io >= thresholds.io or (not in_use and sample.cpu >= thresholds.cpu):
-        return idle._replace(since=None, quiet=(), raised=0.0)
-    if any(_is_working(quiet, device, powers.get(device), thresholds) for device in {use.id for use in sample.devices}):
-        return idle._replace(since=None, quiet=(sample,), raised=0.0)
-    since = sample.at - sample.seconds if idle.since is None else idle.since
-    return idle._replace(since=since, quiet=quiet)
+        return idle._replace(idle_since=None, idle_samples=(), raised=0.0)
+    if any(
+        _is_working(samples, device, powers.get(device), thresholds) for device in {use.id for use in sample.devices}
+    ):
+        return idle._replace(idle_since=None, idle_samples=(sample,), raised=0.0)
+    since = sample.at - sample.seconds if idle.idle_since is None else idle.idle_since
+    return idle._replace(idle_since=since, idle_samples=samples)
 
 
 def _observe_devices(idle: Idle, sample: TreeSample, powers: dict[str, Range], thresholds: Thresholds) -> Idle:
-    looks = (*idle.looks, sample)[-WINDOW:]
+    samples = (*idle.device_samples, sample)[-WINDOW:]
     devices = {use.id for use in sample.devices}
-    if not devices or any(_is_working(looks, device, powers.get(device), thresholds) for device in devices):
-        return idle._replace(looks=(sample,) if devices else (), still=None, still_raised=0.0)
-    return idle._replace(looks=looks, still=sample.at - sample.seconds if idle.still is None else idle.still)
+    if not devices or any(_is_working(samples, device, powers.get(device), thresholds) for device in devices):
+        return idle._replace(device_samples=(sample,) if devices else (), unchanged_since=None, unchanged_raised=0.0)
+    since = sample.at - sample.seconds if idle.unchanged_since is None else idle.unchanged_since
+    return idle._replace(device_samples=samples, unchanged_since=since)
 
 
 def _powers(so_far: dict[str, Range], uses: Iterable[DeviceUse]) -> dict[str, Range]:
@@ -117,18 +122,18 @@ def _powers(so_far: dict[str, Range], uses: Iterable[DeviceUse]) -> dict[str, Ra
     return so_far
 
 
-def _is_working(quiet: tuple[TreeSample, ...], device: str, power: Range | None, thresholds: Thresholds) -> bool:
+def _is_working(samples: tuple[TreeSample, ...], device: str, power: Range | None, thresholds: Thresholds) -> bool:
     """Whether the device works: it moves memory or data, draws power while it is used, or its figures have changed."""
-    looks = [use for sample in quiet for use in sample.devices if use.id == device]
-    now = [use for use in quiet[-1].devices if use.id == device]
+    uses = [use for sample in samples for use in sample.devices if use.id == device]
+    now = [use for use in samples[-1].devices if use.id == device]
     if any((u.memory_util or 0) >= thresholds.memory_util or (u.traffic or 0) >= thresholds.traffic for u in now):
         return True
     strong = [u for u in now if u.util and power and (u.power or 0) >= thresholds.power * power.most]
-    if strong and power:  # a device that has only ever spun is at its highest power as well
-        changes = _is_varied((use.power for use in looks), power.most / 20)
-        if changes or power.most >= thresholds.strain * power.least or any(u.memory_util is None for u in strong):
+    if strong and power:  # a device that has only ever spun in a wait is at its highest power as well
+        changes = _is_varied((use.power for use in uses), power.most / 20)
+        if changes or power.most >= thresholds.power_ratio * power.least or any(u.memory_util is None for u in strong):
             return True
-    return _is_varied((use.util for use in looks), thresholds.util_spread)
+    return _is_varied((use.util for use in uses), thresholds.util_spread)
 
 
 def _is_varied(values: Iterable[float | None], spread: float) -> bool:
@@ -139,8 +144,8 @@ def _is_varied(values: Iterable[float | None], spread: float) -> bool:
         return False
     half, mean = len(known) // 2, sum(known) / len(known)
     deviation = (sum((value - mean) ** 2 for value in known) / len(known)) ** 0.5
-    far = max(known) - min(known) > FAR * spread
-    return far or deviation > spread or abs(_median(known[:half]) - _median(known[half:])) > spread
+    outlier = max(known) - min(known) > OUTLIER * spread
+    return outlier or deviation > spread or abs(_median(known[:half]) - _median(known[half:])) > spread
 
 
 def _median(values: list[float]) -> float:

@@ -200,9 +200,9 @@ def start_limit(attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The finding for a tree that does nothing.  A movement counts as work, also that of a rank that has ended since; a
     section announces a silence."""
-    idle, begun, raised = attempt.idle, attempt.idle.since, attempt.idle.raised
+    idle, begun, raised = attempt.idle, attempt.idle.idle_since, attempt.idle.raised
     if attempt.everywhere and unchanged_for(idle, now):
-        begun, raised = idle.still, idle.still_raised
+        begun, raised = idle.unchanged_since, idle.unchanged_raised
     elif not idle_for(idle, now):
         begun = None
     if limits.idle is None or begun is None:

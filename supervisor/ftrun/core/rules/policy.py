@@ -83,7 +83,7 @@ def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> st
         return None
     # Silence is not stability: where a program sends heartbeats, or must, only the time up to its last movement counts.
     beats = attempt.ranks or policy.limits.start_given
-    until = now if attempt.idle.since is None else min(now, attempt.idle.since)
+    until = now if attempt.idle.idle_since is None else min(now, attempt.idle.idle_since)
     if beats:
         until = max((r.moved_at for r in attempt.ranks if r.moved_at), default=attempt.spawned_at)
     ran = time_awake(attempt.spawned_at, until, attempt.aways)

@@ -12,7 +12,7 @@ import os
 import time
 from typing import Final
 
-from ftrun.core.group.messages import BEATS, Report
+from ftrun.core.group.messages import MISSED_PULSES, Report
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -84,7 +84,7 @@ class GroupMessenger(Messenger):
             life=self._me.life,
             node=self._me.node,
             boot=self._me.boot,
-            silence=max(policy.peer_timeout, BEATS * peers.period(group.size)),
+            silence=max(policy.peer_timeout, MISSED_PULSES * peers.period(group.size)),
         )
         arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
         context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
