@@ -108,7 +108,7 @@ JOB = {"kind": "job", "metadata": {"annotations": {RETRY: "8", UNCONDITIONAL: "t
 def test_the_json_of_the_sources() -> None:
     """As ModelArts creates a job; numbers and booleans may be unquoted."""
     found = read("file", json.dumps(JOB, indent=4))
-    assert (found.problems, found.hangs_stand) == ((), False)
+    assert (found.problems, found.only_report_hangs) == ((), False)
     assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
     assert dict(found.relayed) == {RETRY: "8", POD: "3"}
     unquoted = {"metadata": {"labels": {TIMES: 3}, "annotations": {RETRY: 8, HANG: True}}}
@@ -154,7 +154,7 @@ def test_a_file_without_annotations_is_one_problem(content: str) -> None:
     [({RETRY: "3"}, True), ({RETRY: "3", HANG: "false"}, True), ({RETRY: "3", HANG: "true"}, False), ({}, False)],
 )
 def test_without_hang_retry_a_hang_is_only_reported(given: dict[str, str], expected: bool) -> None:
-    assert parse(**given).hangs_stand is expected
+    assert parse(**given).only_report_hangs is expected
 
 
 def test_a_label_or_annotation_identifies_the_job() -> None:

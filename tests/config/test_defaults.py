@@ -1,4 +1,4 @@
-"""The defaults are part of the contract (DESIGN 2.2): what an option means that nobody gives."""
+"""The defaults are part of the contract in docs/reference.md: what an option means that nobody gives."""
 
 from ftrun.config import derived, option_table
 

@@ -151,8 +151,8 @@ COORDINATOR = (
     Mutation(
         "one_is_enough",
         "group/coordinator.py",
-        'if cure is not None and n("ready") == group.size:',
-        'if cure is not None and n("ready"):',
+        'if restart is not None and n("ready") == group.size:',
+        'if restart is not None and n("ready"):',
     ),
     Mutation(
         "no_end_of_gathering", "group/membership.py", "Gathering(now + wait, now + HINT)", "Gathering(None, now + HINT)"

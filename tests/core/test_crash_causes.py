@@ -78,7 +78,7 @@ STORIES: dict[str, tuple[list[Traceback], Traceback | None]] = {
     "raised from a symptom": (
         [
             BAD,
-            AGENT._replace(thrown=thrown("RuntimeError: failed"), root=AGENT.thrown, said=True),
+            AGENT._replace(thrown=thrown("RuntimeError: failed"), root=AGENT.thrown, explicit_cause=True),
         ],
         BAD,
     ),
@@ -183,9 +183,9 @@ def test_a_cause_is_no_symptom(line: ExceptionRecord) -> None:
 
 
 def by(
-    line: str, *bases: str, more: str = "", root: ExceptionRecord | None = None, said: bool = True
+    line: str, *bases: str, more: str = "", root: ExceptionRecord | None = None, explicit_cause: bool = True
 ) -> CommandFailure:
-    cause = Traceback(7, thrown(line, *bases, more=more), root=root, said=said)
+    cause = Traceback(7, thrown(line, *bases, more=more), root=root, explicit_cause=explicit_cause)
     return CommandFailure(1, cause=cause)
 
 
@@ -229,7 +229,10 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
         [by("torch._inductor.exc.InductorError: OSError", *INDUCTOR, root=thrown("FileNotFoundError: tmp"))],
         [
             by(
-                "torch._inductor.exc.InductorError: OSError", *INDUCTOR, root=thrown("FileNotFoundError: x"), said=False
+                "torch._inductor.exc.InductorError: OSError",
+                *INDUCTOR,
+                root=thrown("FileNotFoundError: x"),
+                explicit_cause=False,
             ),
             by("ImportError: x", root=thrown("OSError: libx.so: cannot open shared object file")),
         ],
@@ -238,12 +241,12 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
     (
         "syntax",
         [by("IndentationError: unexpected indent"), by("RuntimeError: config", root=thrown("SyntaxError: bad"))],
-        [by("ValueError: SyntaxError"), by("RuntimeError: x", root=thrown("SyntaxError: bad"), said=False)],
+        [by("ValueError: SyntaxError"), by("RuntimeError: x", root=thrown("SyntaxError: bad"), explicit_cause=False)],
     ),
     (
         "import",
         [by("ModuleNotFoundError: No module named 'flash_attn'")],
-        [by("ValueError: bad", root=thrown("ImportError: flash_attn"), said=False)],
+        [by("ValueError: bad", root=thrown("ImportError: flash_attn"), explicit_cause=False)],
     ),
     (
         "compile",
@@ -342,7 +345,7 @@ def test_the_reason_names_rank_exception_place_and_origin() -> None:
         "unknown",
         "ValueError: bad batch",
     )
-    cause = cause._replace(root=thrown("AssertionError", own="data.py:3 in read"), said=True)
+    cause = cause._replace(root=thrown("AssertionError", own="data.py:3 in read"), explicit_cause=True)
     assert diagnose(CommandFailure(1, cause=cause)).why == (
         "rank 3: ValueError: bad batch (train.py:88 in step), from AssertionError (data.py:3 in read); "
         "a failed assertion fails again"

@@ -1,8 +1,8 @@
 """An adversary plays against `decide`: late, lost, repeated and reordered events, freezes, events that make no sense.
 
 Beside the job stands a simple model of the world (is a tree alive?  how many restarts in a row?  what was requested?),
-and after each event the promises of DESIGN are checked against it.  What the loop itself guarantees is kept: Exited and
-TreeEnded are about the attempt under way, and a tree that was reported ended is dead.
+and after each event the promises of the contract (docs/reference.md) are checked against it.  What the loop itself
+guarantees is kept: Exited and TreeEnded are about the attempt under way, and a tree that was reported ended is dead.
 
 `FTRUN_HYPOTHESIS=fast` runs it shorter, for the planted bugs; `-m slow` at random and long.
 """
@@ -707,7 +707,7 @@ class Adversary(RuleBasedStateMachine):
         if ledger.removed:
             assert self.policy.min_devices is not None
             assert ledger.visible is not None
-            assert len(ledger.visible.words) >= self.policy.min_devices
+            assert len(ledger.visible.names) >= self.policy.min_devices
             assert "fault" in self.policy.restart_on
         for number, last in enumerate(ledger.occurrences):
             if number < self.earlier or last.severity not in ACTING:

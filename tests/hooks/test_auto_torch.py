@@ -300,4 +300,4 @@ def test_each_rank_has_a_slot_and_the_first_failure_is_the_cause(
     assert found[-1].thrown.kinds[0].endswith(f".{error}")
     cause = first_cause(found)
     assert cause is not None
-    assert re.fullmatch(rank + r"ImportError: no such kernel \(program.py:\d+ in work\)", cause.words)
+    assert re.fullmatch(rank + r"ImportError: no such kernel \(program.py:\d+ in work\)", cause.description)

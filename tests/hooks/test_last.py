@@ -61,7 +61,7 @@ def test_an_exception_is_recorded_and_shown_unchanged(beats: BeatDir, tmp_path: 
         "train.py:5 in <module>",
     )
     assert found.root is not None
-    assert found.said
+    assert found.explicit_cause
     assert found.root.kinds[0] == "json.decoder.JSONDecodeError"
     assert found.root.where.startswith("decoder.py:")
     assert found.root.own == "train.py:3 in step"

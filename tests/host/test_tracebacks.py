@@ -35,7 +35,7 @@ def test_a_complete_traceback_is_read_unless_it_is_of_an_earlier_attempt(tmp_pat
         ("ValueError", "Exception", "BaseException"), "bad batch", "of 3", "lib.py:9 in g", "train.py:88 in f"
     )
     assert (found.pid, found.parents, found.started, found.at, found.rank) == (7, (6, 5, 1), 1.5, 2.5, 3)
-    assert (found.program, found.root, found.said) == (
+    assert (found.program, found.root, found.explicit_cause) == (
         "train.py",
         ExceptionRecord(("KeyError", "LookupError"), "1"),
         True,

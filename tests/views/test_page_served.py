@@ -131,7 +131,7 @@ def test_a_client_that_does_not_read_is_dropped(page: Page, monkeypatch: pytest.
 
     monkeypatch.setattr(feed, "read_snapshot", read)
     monkeypatch.setattr(feed, "PERIOD", 0.05)
-    monkeypatch.setattr(serve, "UNREAD", 500)
+    monkeypatch.setattr(serve, "UNREAD_TIMEOUT_MS", 500)
     with serving(page) as served, socket.create_connection(("127.0.0.1", served.port)) as client:
         client.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_for(lambda: page.feed.clients == 1, "the stream", 60)

@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from ftrun.workload import failures
-from ftrun.workload.training import Cannot, Setting
+from ftrun.workload.training import RequirementMissing, Setting
 from support.runs import children, state_of, wait_for
 from support.workload import Runner, observe, reap, still
 from support.workload import fthang as fthang
@@ -69,7 +69,7 @@ def test_busy_calls_functions() -> None:
 
 def test_a_machine_without_a_known_clone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "CLONE", {})
-    with pytest.raises(Cannot, match=os.uname().machine):
+    with pytest.raises(RequirementMissing, match=os.uname().machine):
         failures.nfs_like(SETTING)
 
 

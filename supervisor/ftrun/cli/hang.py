@@ -14,7 +14,7 @@ import ftrun_hooks as ft
 from ftrun import __version__
 from ftrun.workload import kinds
 from ftrun.workload.run import train
-from ftrun.workload.training import BEGINNING, Cannot, Setting, newest, say
+from ftrun.workload.training import BEGINNING, RequirementMissing, Setting, newest, say
 
 CANNOT = 77  # the exit code of a skipped test in Automake
 
@@ -73,7 +73,7 @@ def command(
         try:
             import torch as _  # noqa: F401
         except ImportError:
-            raise Cannot("this needs PyTorch: pip install 'ftrun[torch]'") from None
+            raise RequirementMissing("this needs PyTorch: pip install 'ftrun[torch]'") from None
     run_dir = os.environ.get("FTRUN_RUN_DIR")
     folder = checkpoint_dir or (Path(run_dir, "checkpoints") if run_dir else Path("fthang-checkpoints"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,8 +97,8 @@ def main() -> None:
         command(prog_name="fthang", standalone_mode=False)
     except click.Abort:
         sys.exit(130)
-    except (click.ClickException, Cannot, OSError) as error:
-        message, code = str(error), CANNOT if isinstance(error, Cannot) else 1
+    except (click.ClickException, RequirementMissing, OSError) as error:
+        message, code = str(error), CANNOT if isinstance(error, RequirementMissing) else 1
         if isinstance(error, click.ClickException):
             message, code = error.format_message(), 2
         print(f"fthang: {' '.join(message.split())}", file=sys.stderr)

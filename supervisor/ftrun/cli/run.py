@@ -28,7 +28,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parse the command line and supervise the command; the exit code is that of DESIGN 2.4."""
+    """Parse the command line and supervise the command; the exit codes are in docs/reference.md."""
     try:
         given, command = split(arguments) or _with_click(arguments)
         phases = option_table.phases(given, os.environ)

@@ -35,7 +35,8 @@ STRATEGIES: Final = ("retry", "recover-in-place", "recover", "elastic-training",
 class Annotations(NamedTuple):
     """`texts`: option texts.  `relayed`: annotations for the outer scheduler or the framework.  `problems`: one line
     each.  `attempts`: restarts by the outer scheduler, if known.  `job`: identifies the job, if known.
-    `hangs_stand`: auto restart is enabled but restart upon suspension is not, so a suspended job is left as it is."""
+    `only_report_hangs`: auto restart is enabled but restart upon suspension is not, so a suspended job is left as it
+    is."""
 
     path: str = ""
     texts: tuple[tuple[str, str], ...] = ()
@@ -43,7 +44,7 @@ class Annotations(NamedTuple):
     problems: tuple[str, ...] = ()
     attempts: int | None = None
     job: str = ""
-    hangs_stand: bool = False
+    only_report_hangs: bool = False
 
 
 def read(path: str, content: str) -> Annotations:
@@ -79,8 +80,8 @@ def read(path: str, content: str) -> Annotations:
     relayed = [(key, found[key]) for key, value in valid if value is not None]
     restarts = next((count for count in attempts if count is not None), None)
     job = next((found[key] for key in JOBS if found.get(key)), "")
-    stand = (bool(retry) and not hang) or hang is False
-    return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), restarts, job, stand)
+    only_report_hangs = (bool(retry) and not hang) or hang is False
+    return Annotations(path, tuple(texts), tuple(relayed), tuple(problems), restarts, job, only_report_hangs)
 
 
 def job_name(given: str | None, environment: Mapping[str, str], annotations: Annotations) -> str:

@@ -60,7 +60,8 @@ def policy(settings: Settings, phase: str = "") -> Policy:
         heal_timeout=settings["heal-timeout"].value,
         min_devices=settings["min-devices"].value,
         limit_fails=settings["after-limit"].value == "fail",
-        hangs_stand=settings["annotations"].value.hangs_stand and settings["restart-on"].source == "annotations",
+        only_report_hangs=settings["annotations"].value.only_report_hangs
+        and settings["restart-on"].source == "annotations",
         unconditional=settings["unconditional-retry"].value,
         asks_platform=reset_file(settings) is not None,
         node=node_name(settings),

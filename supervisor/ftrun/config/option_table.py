@@ -247,7 +247,7 @@ JOB_OPTIONS: Final = (  # a phase cannot set these
     *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
     "peer-timeout",
 )
-# Variables that ftrun sets for its command (DESIGN 2.3); they are not options of a nested ftrun.
+# Variables that ftrun sets for its command (docs/reference.md); they are not options of a nested ftrun.
 COMMAND_VARIABLES: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
 
 

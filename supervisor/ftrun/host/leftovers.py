@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 
+KEYS: Final = ("number", "start", "session", "place", "forks")  # of `Group` in `state.json`
 REFRESH: Final = 60.0  # s between two reads of the kernel's count of forks
 
 
@@ -26,7 +27,7 @@ class Group(NamedTuple):
     number: int
     start: int
     session: int
-    place: NamespaceId
+    pid_namespace: NamespaceId
     forks: int
 
 
@@ -44,7 +45,10 @@ class Recorder:
             known = self._group is not None and (self._group.number, self._group.start) == (command.pid, command.start)
             if not known or now >= self._counted_at + REFRESH:
                 self._group, self._counted_at = _group(command), now
-        return None if self._group is None else self._group._asdict() | {"place": list(self._group.place)}
+        if self._group is None:
+            return None
+        number, start, session, pid_namespace, forks = self._group
+        return dict(zip(KEYS, (number, start, session, list(pid_namespace), forks), strict=True))
 
 
 def load_group(state: dict[str, object]) -> Group | None:
@@ -53,7 +57,7 @@ def load_group(state: dict[str, object]) -> Group | None:
     group = state.get("group")
     if state.get("ended") is True:
         return None  # that ftrun was not killed: it ended its processes itself
-    if not isinstance(group, dict) or group.keys() != set(Group._fields):
+    if not isinstance(group, dict) or group.keys() != set(KEYS):
         return None
     numbers = [group[name] for name in ("number", "start", "session", "forks")]
     here = current_namespace()

@@ -63,7 +63,7 @@ def _parse(content: bytes) -> Traceback | None:
         rank=_number(fields.get("rank")),
         program=fields.get("program", ""),
         root=_exception(fields, "root-"),
-        said=fields.get("chain") == "cause",
+        explicit_cause=fields.get("chain") == "cause",
         children=tuple(_children(fields.get("children", ""))),
     )
 

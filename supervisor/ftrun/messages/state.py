@@ -15,7 +15,7 @@ STEPS: Final = 1 << 63  # one more than the largest step, and the largest count
 
 def dump_state(ledger: Ledger, extra: dict[str, object]) -> bytes:
     nested = {
-        "visible": [ledger.visible.variable, *ledger.visible.words] if ledger.visible else [],
+        "visible": [ledger.visible.variable, *ledger.visible.names] if ledger.visible else [],
         "learned": ledger.learned and ledger.learned._asdict(),
         "occurrences": [_flat(one) for one in ledger.occurrences],
         "account": _plain(ledger.account),

@@ -22,7 +22,8 @@ class Fault(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """One life of a container, in the order of `core.history.Schedule`: `count` is the outer scheduler's number."""
+    """One life of a container, in the order of `core.rules.fault_history.Schedule`: `count` is the outer scheduler's
+    number."""
 
     key: str
     count: int  # type: ignore[assignment]  # a tuple has a method of that name

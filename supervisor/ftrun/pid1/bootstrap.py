@@ -62,7 +62,7 @@ class Setup(NamedTuple):
     starts: start_count.Starts
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
-        """The environment of ftrun plus the variables of DESIGN 2.3; a variable without a value is absent."""
+        """The environment of ftrun plus the variables in docs/reference.md; a variable without a value is absent."""
         variables: dict[str, object] = {
             "MA_PROC_START_CNT": ledger.start_cnt,
             "MA_SCHEDULE_CNT": os.environ.get("MA_SCHEDULE_CNT") or ledger.schedule_cnt,
@@ -75,7 +75,7 @@ class Setup(NamedTuple):
             "FTRUN_EPOCH": ledger.epoch or None,
         }
         if ledger.visible:
-            variables[ledger.visible.variable] = ",".join(ledger.visible.words)
+            variables[ledger.visible.variable] = ",".join(ledger.visible.names)
         environment = {name: value for name, value in os.environ.items() if name not in variables}
         if self.auto_beat and self.beats.is_own:
             hooks, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
@@ -87,7 +87,7 @@ class Setup(NamedTuple):
         """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has."""
         if self.settings["min-devices"].value is None:
             return list(arguments)
-        count = str(len(ledger.visible.words) if ledger.visible else devices.count())
+        count = str(len(ledger.visible.names) if ledger.visible else devices.count())
         return [argument.replace("{devices}", count) for argument in arguments]
 
     def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":

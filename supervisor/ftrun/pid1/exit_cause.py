@@ -46,13 +46,14 @@ class ExitCause:
         found = tracebacks.read(self._beat_dir, self._since)
         cause, death, also = first_cause(found, exited.now), None, ""
         if cause is not None and is_symptom(cause.chain):
-            left = {one.pid for one in found if not one.children}  # the exception of a launcher describes its children
+            # The exception of a launcher describes its children.
+            with_exception = {one.pid for one in found if not one.children}
             launcher = max((one for one in found if one.children), key=lambda one: one.at, default=None)
             if launcher is not None:
-                death = first_death.first_death(launcher.children, left)
+                death = first_death.first_death(launcher.children, with_exception)
             else:
                 also = first_death.rank_without_exception(
-                    ((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), left
+                    ((r.rank, r.pid) for r in attempt.ranks if r.pid and not r.done), with_exception
                 )
         counted, before = oom.oom_kills(), self._oom_kills
         kills = None if counted is None or before is None else counted - before

@@ -50,7 +50,7 @@ def supervise(
     caught: signals.Signals | None = None,
     phase: "PhaseContext | None" = None,
 ) -> int:
-    """Run `command` to its end, through all restarts.  Returns the exit code of DESIGN 2.4; never raises."""
+    """Run `command` to its end, through all restarts.  Returns the exit code (docs/reference.md); never raises."""
     try:
         setup = prepare(settings, caught or signals.Signals(), phase.starts if phase else None)
         supervisor = Supervisor(command, settings, setup, phase or PhaseContext())

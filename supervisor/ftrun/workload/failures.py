@@ -14,7 +14,7 @@ from itertools import count
 from threading import Lock, Thread
 from typing import NoReturn
 
-from ftrun.workload.training import BEGINNING, Cannot, Plain, Setting, die_with, newest, say
+from ftrun.workload.training import BEGINNING, Plain, RequirementMissing, Setting, die_with, newest, say
 
 STORM = 30
 STORM_PAUSE = 0.05  # lifetime of a process of the storm, in seconds
@@ -109,7 +109,7 @@ def native(setting: Setting) -> NoReturn:
     try:
         os.execvp("sleep", ["sleep", str(10**9)])
     except OSError as error:
-        raise Cannot(f"the program sleep cannot be executed: {error.strerror}") from None
+        raise RequirementMissing(f"the program sleep cannot be executed: {error.strerror}") from None
 
 
 def nfs_like(setting: Setting) -> None:
@@ -119,11 +119,11 @@ def nfs_like(setting: Setting) -> None:
     """
     machine, parent = os.uname().machine, os.getpid()
     if machine not in CLONE:
-        raise Cannot(f"the number of clone(2) on {machine} machines is not known")
+        raise RequirementMissing(f"the number of clone(2) on {machine} machines is not known")
     libc = ctypes.PyDLL(None)  # keeps the GIL: the child has no other thread to give it back
     child = libc.syscall(CLONE[machine], CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0)
     if child < 0:
-        raise Cannot("clone(2) is not permitted here")
+        raise RequirementMissing("clone(2) is not permitted here")
     if child == 0:
         die_with(parent)
         while True:

@@ -18,12 +18,13 @@ RATE = 0.1
 KEPT = 3  # checkpoints
 
 
-class Cannot(Exception):
+class RequirementMissing(Exception):
     """The machine lacks something that the kind needs; the message is one line."""
 
 
 class Setting(NamedTuple):
-    """The training around the kind.  `value` is the kind's argument; durations are in seconds."""
+    """The parameters of the training in which the chosen kind (kinds.py) happens.  `value` is the kind's
+    argument; durations are in seconds."""
 
     value: float
     folder: Path  # of the checkpoints; it exists

@@ -1,4 +1,4 @@
-"""The targets that take what comes over a socket or a pipe: orders, words of other nodes, lines of helpers."""
+"""The targets that take what comes over a socket or a pipe: orders, messages of other nodes, lines of helpers."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def peer_message(content: bytes) -> None:
     _sender(content)
 
 
-PLACE: Final = peers.MemberAddress(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
+ADDRESS: Final = peers.MemberAddress(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
 
 
 def rank_0(content: bytes) -> None:
@@ -89,7 +89,7 @@ def rank_0(content: bytes) -> None:
 
 @cache
 def _hub() -> CoordinatorLink:
-    return CoordinatorLink(PLACE, str(folder("beats")), Quiet(messenger.EVENTS))
+    return CoordinatorLink(ADDRESS, str(folder("beats")), Quiet(messenger.EVENTS))
 
 
 def member(content: bytes) -> None:
@@ -99,10 +99,10 @@ def member(content: bytes) -> None:
 
 @cache
 def _member() -> MemberLink:
-    return MemberLink(PLACE._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS))
+    return MemberLink(ADDRESS._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS))
 
 
-class Mad(Helpers):
+class UnstartedHelpers(Helpers):
     """Helpers that are never started; `lines` are their messages."""
 
     def __init__(self) -> None:
@@ -126,22 +126,23 @@ class Mad(Helpers):
 NAMES: Final = tuple(dict.fromkeys(entry.helper for entry in TABLE))
 
 
-def every_client() -> tuple[Mad, Clients]:
+def every_client() -> tuple[UnstartedHelpers, Clients]:
     """Those of all helpers, and what stands for the helpers."""
-    mad, place = Mad(), WorkDir("/nonexistent", "/nonexistent", ("keep", "/nonexistent", "/nonexistent", "-"))
+    helpers = UnstartedHelpers()
+    work_dir = WorkDir("/nonexistent", "/nonexistent", ("keep", "/nonexistent", "/nonexistent", "-"))
     options = {"state-dir": "/nonexistent", "probe": "ascend", "reset-file": "/nonexistent"}
     settings = option_table.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
     tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), group_config.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
-    clients = Clients(Context(settings, policy(), mad, tree, place, "/nonexistent", OutputPipes(()), group))
+    clients = Clients(Context(settings, policy(), helpers, tree, work_dir, "/nonexistent", OutputPipes(()), group))
     for name in NAMES:
         clients.client(name)
-    return mad, clients
+    return helpers, clients
 
 
 def line_of_a_helper(content: bytes) -> None:
     """One that sends nonsense costs a record and nothing else.  The first byte says which."""
-    mad, clients = every_client()
-    mad.lines = [(NAMES[content[0] % len(NAMES)], content[1:])] * 2 if content else []
+    helpers, clients = every_client()
+    helpers.lines = [(NAMES[content[0] % len(NAMES)], content[1:])] * 2 if content else []
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
     for event in clients.receive(set(), NOW):
         job, _ = decide(job, event, policy())

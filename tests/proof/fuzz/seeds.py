@@ -161,8 +161,8 @@ DEVICE: Final = probe.Device(
 )
 STORED: Final = state_store.Fault("n", "npu0", "80C98002", "minor", 1.5, "boot", 2.5)
 SCHEDULED: Final = state_store.Schedule("k", 1, "n", 1.5, 7, None, True, False)
-STANDS: Final = state_store.Verdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
-SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
+STORED_VERDICT: Final = state_store.Verdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
+SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "mirror": (mirror.EVENTS, (mirror.Done(read="-"), mirror.Refused("w"))),
     "messenger": (
         messenger.EVENTS,
@@ -182,7 +182,11 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "output": (output.EVENTS, (output.Tail(("a",)), output.Broken(1))),
     "state_store": (
         state_store.EVENTS,
-        (state_store.History((STORED,), (SCHEDULED,)), state_store.Shared(STANDS), state_store.VerdictStored(None)),
+        (
+            state_store.History((STORED,), (SCHEDULED,)),
+            state_store.Shared(STORED_VERDICT),
+            state_store.VerdictStored(None),
+        ),
     ),
     "platform": (platform.EVENTS, (platform.Platform(faults=(RANK_FAULT,), clear=False), Ready())),
     "probe": (
@@ -204,7 +208,7 @@ SAID: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "heal": (heal.EVENTS, (heal.Healed(False, "w"),)),
     "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.HooksFinished(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
 }
-LINES: Final = {name: [*map(protocol.dump, said)] for name, (protocol, said) in SAID.items()}
+LINES: Final = {name: [*map(protocol.dump, samples)] for name, (protocol, samples) in SAMPLES.items()}
 
 
 def seeds(name: str) -> list[bytes]:

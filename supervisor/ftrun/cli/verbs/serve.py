@@ -1,4 +1,4 @@
-"""`ftctl serve`"""
+"""`ftctl serve` starts the web server of the page (views/page) and prints its address."""
 
 import contextlib
 import ipaddress
@@ -11,7 +11,7 @@ from ftrun.cli.common import RUN_DIR, UserError, missing_package
 from ftrun.views import rundir
 
 BACKLOG = 64
-UNREAD = 30_000  # ms until the kernel closes the connection of a client that does not read
+UNREAD_TIMEOUT_MS = 30_000  # after which the kernel closes the connection of a client that does not read
 
 
 @click.command(
@@ -62,7 +62,7 @@ def listening_socket(family: socket.AddressFamily, address: str, port: int) -> s
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_TIMEOUT_MS)
         listening.bind((address, port))
         listening.listen(BACKLOG)
     except OSError as error:

@@ -11,7 +11,7 @@ from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
-from ftrun.helpers.evidence import processes, stacks, threads
+from ftrun.helpers.evidence import blocking_calls, processes, stacks
 from ftrun.helpers.evidence.processes import ProcessState
 from ftrun.helpers.evidence.report import decodable
 from ftrun.helpers.evidence.stacks import Stack, Thread
@@ -86,7 +86,7 @@ def _observe(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Proc
     seen.sort(key=lambda one: (one.stat.pid not in ranks, ranks.get(one.stat.pid, 0), one.stat.pid))
     pids = [one.stat.pid for one in seen]
     commands: dict[int, str] = {}
-    task = threads.Task(partial(threads.read_commands, pids, commands))
+    task = blocking_calls.Task(partial(blocking_calls.read_commands, pids, commands))
     found = stacks.collect(stacks.program(), pids, SECONDS)
     task.wait(COMMANDS)
     return [

@@ -106,7 +106,7 @@ def _lose(account: Account, why: str, seconds: float) -> Account:
 
 
 def _note_suspect(account: Account, before: Job, after: Job) -> Account:
-    """Record for how long the suspect had been silent when it became one; from then on `_passed` adds to it."""
+    """Record for how long the suspect had been silent when it became one; from then on `_count_time` adds to it."""
     if not isinstance(after.phase, Suspect):
         return account._replace(silent=0.0) if account.silent else account
     if isinstance(before.phase, Suspect) and after.phase.finding is before.phase.finding:

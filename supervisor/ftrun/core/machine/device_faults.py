@@ -148,7 +148,7 @@ def remove_device(job: Job, fault: Fault, policy: Policy, first: bool = False) -
 
 
 def _visible(devices: Sequence[Device]) -> VisibleDevices:
-    return VisibleDevices(devices[0].variable, tuple(device.word for device in devices))
+    return VisibleDevices(devices[0].variable, tuple(device.name for device in devices))
 
 
 # --- before the first start -------------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def begin_healing(job: Job, attempt: Attempt | None, now: float, policy: Policy,
 def return_devices(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: Policy) -> tuple[Job, Effects]:
     """Removed devices that are healthy again are used by the next start.
 
-    Excluded are devices that were removed for this very restart, and devices that keep failing (`_keeps_failing`),
-    whose driver has wrongly reported them as healthy.
+    Excluded are devices that were removed for this very restart, and devices that keep failing
+    (`_is_failing_repeatedly`), whose driver has wrongly reported them as healthy.
     """
     if isinstance(job.want, Finish):
         return job, ()

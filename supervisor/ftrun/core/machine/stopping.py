@@ -101,7 +101,7 @@ def _limit_verdict(cause: Cause, fault: Fault | None, policy: Policy) -> exit_co
 
 def is_third_in_a_day(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
     """Whether the last occurrence of this fault on this node was the third in a row within a day
-    (`fault_history.times`).  Faults without a code are not counted, since they need not be the same."""
+    (`fault_history.times_in_a_row`).  Faults without a code are not counted, since they need not be the same."""
     same = [o for o in ledger.occurrences if o.key == (policy.node, *fault.key)]
     return bool(same) and times_in_a_row(ledger.occurrences, same[-1]) >= TIMES
 

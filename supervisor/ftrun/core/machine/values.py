@@ -121,18 +121,18 @@ class Fault(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A device that the command may use: `word` names it in the environment variable `variable`."""
+    """A device that the command may use: `name` is its name in the environment variable `variable`."""
 
     id: str
     variable: str = ""
-    word: str = ""
+    name: str = ""
 
 
 class VisibleDevices(NamedTuple):
-    """The devices that the command gets: the value of `variable` is `words`, joined by commas."""
+    """The devices that the command gets: the value of `variable` is `names`, joined by commas."""
 
     variable: str
-    words: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 class Attempt(NamedTuple):

@@ -262,13 +262,13 @@ def _declare_hang(
     fields = _finding_fields(phase.finding) + evidence
     why, seen = hang_rules.sentence(phase.finding), dict(evidence)
     fault = fault_that_ended(phase.attempt, policy)
-    if fault is not None or not policy.hangs_stand:
+    if fault is not None or not policy.only_report_hangs:
         so_far += (do.Persist("hang", fields, durable=True),)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
     why = sentences.sentence(why, sentences.stack(seen))
     cause: Cause = "hang" if fault is None else "fault"
-    if fault is None and policy.hangs_stand:
+    if fault is None and policy.only_report_hangs:
         return _report_only(job, phase, now, why, policy, so_far)
     job, effects = restart_or_escalate(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
     who = phase.finding

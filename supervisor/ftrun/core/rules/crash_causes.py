@@ -39,8 +39,8 @@ class ExceptionRecord(NamedTuple):
 
 class Traceback(NamedTuple):
     """The exception that ended a Python process.  `parents` goes up from the parent; `started` is 0 if unknown; `root`
-    is the first exception of the chain, and `said`: the program itself names it as the cause (`raise ... from`).
-    `children`: the failed children that a launcher reports."""
+    is the first exception of the chain, and `explicit_cause`: the program itself names it as the cause (`raise ...
+    from`).  `children`: the failed children that a launcher reports."""
 
     pid: int
     thrown: ExceptionRecord
@@ -50,16 +50,16 @@ class Traceback(NamedTuple):
     rank: int | None = None
     program: str = ""
     root: ExceptionRecord | None = None
-    said: bool = False
+    explicit_cause: bool = False
     children: tuple[Death, ...] = ()
 
     @property
     def chain(self) -> tuple[ExceptionRecord, ...]:
         """The exceptions that explain the end; one that was merely being handled at the time does not."""
-        return (self.thrown, self.root) if self.root is not None and self.said else (self.thrown,)
+        return (self.thrown, self.root) if self.root is not None and self.explicit_cause else (self.thrown,)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         who = "" if self.rank is None else f"{rank(self.rank)}: "
         return who + ", from ".join(_described(thrown) for thrown in self.chain)
 
@@ -305,10 +305,10 @@ def diagnose(ending: CommandFailure) -> Diagnosis:
     first = ending.death or ending.cause
     more = f"; {ending.also}" if ending.also else ""
     if first is not None and ending.explained:
-        why = first.words
+        why = first.description
     else:
         why = _status_text(ending) + (f", after {line}" if line else "")
-        why += f"; before that, {first.words}" if first is not None else ""
+        why += f"; before that, {first.description}" if first is not None else ""
     why = short(why, LONGEST - len(more)) + more
     if rule is None:
         return Diagnosis(True, why, "unknown", line)

@@ -1,4 +1,4 @@
-"""The exit codes: one table, which is a versioned contract with the outer scheduler (DESIGN 2.4)."""
+"""The exit codes: one table, which is a versioned contract with the outer scheduler (docs/reference.md)."""
 
 from typing import Final, NamedTuple
 

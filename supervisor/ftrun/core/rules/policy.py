@@ -31,7 +31,7 @@ class Policy(NamedTuple):
     device_timeout: float | None = None  # for devices to be free after a kill; None: that is not checked
     heal_timeout: float = 300.0
     limit_fails: bool = False  # the hang limit ends the job as failed, instead of rescheduling it
-    hangs_stand: bool = False  # a hang is reported and ends nothing: the platform does not restart upon suspension
+    only_report_hangs: bool = False  # a hang ends nothing: the platform does not restart upon suspension
     min_devices: int | None = None  # so many must be left when a device that does not heal is removed
     unconditional: bool = False  # the failure limit passes the command's own code to the outer scheduler
     asks_platform: bool = False  # the first start, too, needs the platform's permission

@@ -6,7 +6,8 @@ from ftrun.core.machine.values import Rank, unranked
 
 
 def one_each(claimed: Iterable[Rank]) -> tuple[Rank, ...]:
-    """One view for each rank, the lowest first, also where several processes claimed it; then processes without a rank.
+    """One representative for each rank, the lowest first, also where several processes claimed it; then processes
+    without a rank.
 
     A launcher that called a hook once, or a data worker that sends heartbeats, must neither hide the process that
     trains nor be waited for in its place.  So processes that step come before those that only send heartbeats, and
@@ -14,69 +15,71 @@ def one_each(claimed: Iterable[Rank]) -> tuple[Rank, ...]:
     from the time that it ended.  Reports of any of them (a checkpoint, files, a non-recoverable error) are kept.
 
     Where several processes have no rank and at least two of them step (Hogwild, `multiprocessing.spawn`), each of those
-    has a view of its own, numbered by `unranked`, so that one that hangs is not hidden by the others.  A process that
+    represents itself, numbered by `unranked`, so that one that hangs is not hidden by the others.  A process that
     started another one of them is left out, since after a step of its own it may wait for them.  It is watched only
     when all of them are gone, in their place.
     """
     by_rank: dict[int, list[Rank]] = {}
     for rank in claimed:
         by_rank.setdefault(rank.rank, []).append(rank)
-    found = [view for number in sorted(by_rank) for view in _views_of_rank(by_rank[number])]
-    return tuple(sorted(found, key=lambda view: (view.rank < 0, abs(view.rank))))
+    found = [process for number in sorted(by_rank) for process in _representatives(by_rank[number])]
+    return tuple(sorted(found, key=lambda process: (process.rank < 0, abs(process.rank))))
 
 
-def _views_of_rank(views: list[Rank]) -> list[Rank]:
-    apart = [] if any(view.ranked for view in views) else _workers(views)
+def _representatives(processes: list[Rank]) -> list[Rank]:
+    apart = [] if any(process.ranked for process in processes) else _workers(processes)
     if len(apart) < 2:
-        return [_merge(views)]
-    others = [view for view in views if view not in apart]
-    each = [view._replace(rank=unranked(view.pid)) for view in apart]
+        return [_merge(processes)]
+    others = [process for process in processes if process not in apart]
+    each = [process._replace(rank=unranked(process.pid)) for process in apart]
     if not others:
         return each
-    if any(view.present or view.done for view in apart):
+    if any(process.present or process.done for process in apart):
         return [_with_reports(each[0], [each[0], *others]), *each[1:]]
-    return [_counted_from_others(_representative(others), views), *each]
+    return [_counted_from_others(_representative(others), processes), *each]
 
 
-def _workers(views: Sequence[Rank]) -> list[Rank]:
+def _workers(processes: Sequence[Rank]) -> list[Rank]:
     """The processes that stepped, without ancestors of others among them."""
-    stepped = [view for view in views if view.step is not None]
-    parents = {pid for view in stepped for pid in view.parents}
-    return sorted((view for view in stepped if view.pid not in parents), key=lambda view: view.pid)
+    stepped = [process for process in processes if process.step is not None]
+    parents = {pid for process in stepped for pid in process.parents}
+    return sorted((process for process in stepped if process.pid not in parents), key=lambda process: process.pid)
 
 
-def _merge(views: list[Rank]) -> Rank:
-    if len(views) == 1:
-        return views[0]
-    return _with_reports(_counted_from_others(_representative(views), views), views)
+def _merge(processes: list[Rank]) -> Rank:
+    if len(processes) == 1:
+        return processes[0]
+    return _with_reports(_counted_from_others(_representative(processes), processes), processes)
 
 
-def _representative(views: list[Rank]) -> Rank:
-    return max(views, key=_weight)
+def _representative(processes: list[Rank]) -> Rank:
+    return max(processes, key=_weight)
 
 
-def _counted_from_others(speaker: Rank, views: list[Rank]) -> Rank:
-    """The speaker, counted from the last movement of the processes that moved after it, since it may have waited for
-    them.  For a speaker that steps, a data worker that only sends heartbeats does not count."""
-    last = max(view.moved_at or 0.0 for view in views if speaker.step is None or view.step is not None)
-    if (speaker.moved_at or 0.0) < last and not speaker.done:
-        return speaker._replace(claimed_at=max(speaker.claimed_at, last), moved_at=None)
-    return speaker
+def _counted_from_others(representative: Rank, processes: list[Rank]) -> Rank:
+    """The representative, counted from the last movement of the processes that moved after it, since it may have waited
+    for them.  For a representative that steps, a data worker that only sends heartbeats does not count."""
+    last = max(
+        process.moved_at or 0.0 for process in processes if representative.step is None or process.step is not None
+    )
+    if (representative.moved_at or 0.0) < last and not representative.done:
+        return representative._replace(claimed_at=max(representative.claimed_at, last), moved_at=None)
+    return representative
 
 
-def _with_reports(speaker: Rank, views: list[Rank]) -> Rank:
-    """The speaker with the reports of all of them."""
-    fatal = next((v.fatal for v in views if v.fatal is not None), None)
-    saved = max(views, key=lambda v: -1 if v.checkpoint_step is None else v.checkpoint_step)
-    return speaker._replace(
+def _with_reports(representative: Rank, processes: list[Rank]) -> Rank:
+    """The representative with the reports of all of them."""
+    fatal = next((p.fatal for p in processes if p.fatal is not None), None)
+    saved = max(processes, key=lambda p: -1 if p.checkpoint_step is None else p.checkpoint_step)
+    return representative._replace(
         fatal=fatal,
         checkpoint_step=saved.checkpoint_step,
         checkpoint_path=saved.checkpoint_path,
-        saved=tuple(file for view in views for file in view.saved),
-        resumed=tuple(file for view in views for file in view.resumed),
+        saved=tuple(file for process in processes for file in process.saved),
+        resumed=tuple(file for process in processes for file in process.resumed),
     )
 
 
-def _weight(view: Rank) -> tuple[bool, bool, float]:
-    trains = view.step is not None and (view.present or view.done)
-    return trains, view.present and not view.done, view.moved_at or view.claimed_at
+def _weight(process: Rank) -> tuple[bool, bool, float]:
+    trains = process.step is not None and (process.present or process.done)
+    return trains, process.present and not process.done, process.moved_at or process.claimed_at

@@ -24,7 +24,7 @@ from ftrun.host.inotify import Inotify
 from ftrun.messages.checkpoints import EVENTS, Saved
 from ftrun.messages.helpers import Ready
 
-MODE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
+MODE_VARIABLE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
 BATCH: Final = 0.1  # s: continuous events wake this helper, and PID 1, at most 10 times per second
 AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones are reported: one would suffice
 
@@ -37,7 +37,7 @@ def _run(globs: Sequence[str], lines: Lines) -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # raised by a lease (disk.busy)
     parsed = Globs([parse(glob, "" if glob.startswith("/") else os.getcwd()) for glob in globs])
     notify = None
-    if os.environ.get(MODE) != "list":
+    if os.environ.get(MODE_VARIABLE) != "list":
         try:
             notify = Inotify()
         except OSError as error:

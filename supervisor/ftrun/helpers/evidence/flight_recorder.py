@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.processes import environment
-from ftrun.helpers.evidence.threads import Task
 
 HANDLERS: Final = ("fr_trace_json", "dump_nccl_trace_json")
 ANSWER: Final = 2.0  # s to wait for an answer, which usually takes 1 ms

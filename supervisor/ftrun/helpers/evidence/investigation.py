@@ -8,7 +8,8 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from ftrun.helpers.evidence import flight_recorder, processes, report, stacks, threads, waits
+from ftrun.helpers.evidence import blocking_calls, flight_recorder, processes, report, stacks, waits
+from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.classification import (
     Change,
     Classification,
@@ -24,7 +25,6 @@ from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
-from ftrun.helpers.evidence.threads import Task
 from ftrun.helpers.evidence.world import World
 from ftrun.messages.evidence import Event, Reply, Request
 from ftrun.messages.helpers import Problem
@@ -179,11 +179,11 @@ class BackgroundWork:
 
     def __init__(self, request: Request, pids: Sequence[int]) -> None:
         self._commands: dict[int, str] = {}
-        self._output = {path: Task(partial(threads.tail, path)) for path in request.output[:OUTPUTS]}
+        self._output = {path: Task(partial(blocking_calls.tail, path)) for path in request.output[:OUTPUTS]}
         ranks = {rank.pid: rank.rank for rank in request.ranks}
         self._answers = Task(partial(flight_recorder.ask_all, pids, ranks))
         self._tasks: dict[str, Task[Any]] = {
-            "command lines": Task(partial(threads.read_commands, pids, self._commands)),
+            "command lines": Task(partial(blocking_calls.read_commands, pids, self._commands)),
             "flight recorder": self._answers,
             **{f"output in {path}": task for path, task in self._output.items()},
         }

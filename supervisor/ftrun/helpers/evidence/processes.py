@@ -1,7 +1,7 @@
 """The job's processes at one instant, from /proc.
 
 Only files for which the kernel does not need the process's memory are read here: `cmdline`, `environ` and `maps` wait
-for a lock that a process stuck in the kernel may hold (threads.py and waits.py read those).
+for a lock that a process stuck in the kernel may hold (blocking_calls.py and waits.py read those).
 """
 
 import os

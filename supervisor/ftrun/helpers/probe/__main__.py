@@ -3,11 +3,11 @@
 KIND is auto or a vendor's name; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
 built-in ones (core/rules/fault_codes.py), if it is not empty; FILE receives the last `devices` message for other
 readers.  Requests and messages are in messages/probe.py: first `Ready`, or `Absent`, after which the helper exits; then
-`Present`, `Fault`s and `DevicesChecked`, from the shortest check that shows the health of the devices; then `Devices`
-every PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the sample that shows it.  The
-`silent` devices of `Freed` do not answer, which does not prevent `ok`; device_health.py decides which devices are free
-and healthy, and when a fault is over.  A later `Free` replaces an earlier one.  The helper exits with 0 when stdin or
-the reader is closed, and with 1 after an unexpected error.
+`Present`, `Fault`s and `Checked`, from the shortest check that shows the health of the devices; then `Devices` every
+PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the sample that shows it.  Devices
+that do not answer are listed in `Freed.silent`; `ok` may still be true.  device_health.py decides which devices are
+free and healthy, and when a fault is over.  A later `Free` replaces an earlier one.  The helper exits with 0 when stdin
+or the reader is closed, and with 1 after an unexpected error.
 
 A driver call may block forever.  All calls are made here, by the same thread that sends `devices`: while these messages
 arrive the driver answers, and their absence tells PID 1 that it does not.
@@ -33,8 +33,8 @@ from ftrun.messages import probe as messages
 from ftrun.messages.codec import EXACT
 from ftrun.messages.probe import Device, Health
 
-# s between queries for faults, because only requests can be polled; also the least time between samples while devices
-# are expected to become free.
+# s between queries for faults: requests of PID 1 wake this loop, drivers do not, so faults are read on a timer.  Also
+# the least time between samples while devices are expected to become free.
 TURN: Final = 0.2
 CLEARING: Final = 0.5  # s between samples while a fault is expected to end
 
@@ -68,8 +68,8 @@ class Probe:
     ) -> None:
         self._lines, self._vendors, self._tables, self._period, self._file = lines, vendors, tables, period, file
         self._pace = max(vendor.pace for vendor in vendors.values())
-        self._due = 0.0  # time of the next sample that is reported
-        self._next = math.inf  # time of the next sample that is not reported
+        self._report_due = 0.0  # time of the next sample that is reported
+        self._extra_sample_due = math.inf  # time of the next sample that is not reported
         self._sampled_at = -math.inf
         self._freeing: tuple[messages.Free, float] | None = None  # with its deadline
         self._clearing: tuple[messages.Clear, float] | None = None
@@ -88,9 +88,9 @@ class Probe:
                 self._handle(request)
             self._faults()
             now = time.monotonic()
-            if now >= min(self._due, self._next):
-                self._sample(reported=now >= self._due)
-            wait = max(0.0, min(TURN, min(self._due, self._next) - time.monotonic()))
+            if now >= min(self._report_due, self._extra_sample_due):
+                self._sample(reported=now >= self._report_due)
+            wait = max(0.0, min(TURN, min(self._report_due, self._extra_sample_due) - time.monotonic()))
 
     def _check(self) -> None:
         """The first check, for which PID 1 may wait before the first start."""
@@ -105,11 +105,11 @@ class Probe:
         now = time.monotonic()
         match request:
             case messages.Look():
-                self._due = 0.0
+                self._report_due = 0.0
             case messages.Free():
-                self._freeing, self._next = (request, now + request.timeout), 0.0
+                self._freeing, self._extra_sample_due = (request, now + request.timeout), 0.0
             case messages.Clear():
-                self._clearing, self._next = (request, now + request.timeout), 0.0
+                self._clearing, self._extra_sample_due = (request, now + request.timeout), 0.0
                 self._new_codes.clear()
 
     def _faults(self) -> None:
@@ -122,7 +122,7 @@ class Probe:
     def _fault(self, fault: DeviceFault, table: Table) -> None:
         severity, why = look_up(table, fault.code)
         self._lines.send(messages.Fault(*fault, severity, why))
-        self._next = min(self._next, self._sampled_at + max(TURN, self._pace))
+        self._extra_sample_due = min(self._extra_sample_due, self._sampled_at + max(TURN, self._pace))
         if self._clearing and fault.device == self._clearing[0].device and not fault.old:
             (self._new_codes.discard if fault.gone else self._new_codes.add)(fault.code)
 
@@ -133,12 +133,12 @@ class Probe:
         if self._clearing is not None:
             urgent = "faults"
         devices = [device for vendor in self._vendors.values() for device in vendor.devices(urgent)]
-        self._sampled_at, self._next = time.monotonic(), math.inf
+        self._sampled_at, self._extra_sample_due = time.monotonic(), math.inf
         self._faults()
         now = time.monotonic()
         self._device_pids |= {pid for device in devices for pid in device.pids if _is_alive(pid)}
         if reported:
-            self._due = now + self._period
+            self._report_due = now + self._period
             message = messages.Devices(now, tuple(devices))
             self._lines.send(message)
             if self._file:
@@ -148,7 +148,8 @@ class Probe:
         if self._clearing and self._answer_clear(*self._clearing, devices, now):
             self._clearing = None
         if self._freeing or self._clearing:
-            self._next = min(self._next, now + max(TURN if self._freeing else CLEARING, self._pace))
+            pace = max(TURN if self._freeing else CLEARING, self._pace)
+            self._extra_sample_due = min(self._extra_sample_due, now + pace)
 
     def _write_file(self, message: messages.Devices) -> None:
         try:

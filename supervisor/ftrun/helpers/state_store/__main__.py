@@ -105,7 +105,8 @@ class StateStore:
     # --- the verdict ------------------------------------------------------------------------------------------------
 
     def set_verdict(self, job_verdict: messages.Verdict, since: float) -> messages.Verdict:
-        """Store this verdict unless there is one of the same schedule.  Returns the stored one: the first wins."""
+        """Store this verdict unless there is one of the same schedule.  Returns the stored one: the first wins.  A
+        verdict from before `since` (s since the epoch) is of an earlier job, and is replaced."""
         try:
             with self._folder.locked():
                 first = self._read_verdict(aside=True)
@@ -117,6 +118,7 @@ class StateStore:
         return job_verdict
 
     def get_verdict(self, schedule_cnt: int, since: float) -> messages.Verdict | None:
+        """The stored verdict of this schedule; one from before `since` is of an earlier job, and does not count."""
         try:
             found = self._read_verdict(aside=False)
         except OSError as error:

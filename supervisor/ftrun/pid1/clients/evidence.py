@@ -51,9 +51,9 @@ class Evidence(Client[messages.Event]):
         match message:
             case messages.Reply() if self._finding is not None:
                 self._finding = None
-                place, report = self.context.work_dir, message.report
+                work_dir, report = self.context.work_dir, message.report
                 if report is not None:  # the path that the user gave
-                    report = report.replace(place.path, place.given, 1)
+                    report = report.replace(work_dir.path, work_dir.given, 1)
                 seen = message._replace(report=report)
                 names = ("why", "cpu", "io", "processes", "report", "waits")
                 fields = tuple((name, getattr(seen, name)) for name in names)
