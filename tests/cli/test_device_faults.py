@@ -461,7 +461,7 @@ def platform(runs: Runs, *options: str, listening: bool = True, **more: Any) -> 
     run = runs.start(*words, *python(TRAINS), program=SOON, **more)
     if listening:
         run.until("first_beat")
-        wait_for(lambda: run.helper("platform"), "the platform's helper")
+        wait_for(lambda: run.helper("reset_file"), "the platform's helper")
     return rig, run
 
 
@@ -556,9 +556,9 @@ def test_command_restarts_with_another_pod(runs: Runs) -> None:
     rig.reset(RetryTime=6)
     run.until("first_beat", 2)
     reset.unlink()
-    kill_helper(run, "platform")
-    wait_for(lambda: any(r["helper"] == "platform" for r in run.named("problem")), "that it ended")
-    wait_for(lambda: run.helper("platform"), "the helper again")
+    kill_helper(run, "reset_file")
+    wait_for(lambda: any(r["helper"] == "reset_file" for r in run.named("problem")), "that it ended")
+    wait_for(lambda: run.helper("reset_file"), "the helper again")
     rig.reset(RetryTime=6)
     rig.reset(RetryTime=6, FaultFlushing=True)
     rig.reset(RetryTime=7)
@@ -574,10 +574,10 @@ def test_killed_platform_helper_repeats_no_fault_and_misses_no_change(runs: Runs
     rig, run = platform(runs)
     rig.reset(rank(codes="DEADBEEF"))
     run.until("healing")
-    kill_helper(run, "platform")
-    wait_for(lambda: any(r["helper"] == "platform" for r in run.named("problem")), "that it ended")
-    wait_for(lambda: run.helper("platform"), "the helper again")
-    kill_helper(run, "platform")
+    kill_helper(run, "reset_file")
+    wait_for(lambda: any(r["helper"] == "reset_file" for r in run.named("problem")), "that it ended")
+    wait_for(lambda: run.helper("reset_file"), "the helper again")
+    kill_helper(run, "reset_file")
     (rig.folder / "reset.json").unlink()
     run.until("restart")
     rig.end()

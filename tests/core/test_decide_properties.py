@@ -406,16 +406,16 @@ class Adversary(RuleBasedStateMachine):
         self.happens(ev.HealingFinished(self.now, cured))
 
     @rule(why=st.sampled_from([None, None, "it flushes"]))
-    def start_held(self, why: str | None) -> None:
+    def start_permission(self, why: str | None) -> None:
         self.held = why
-        self.happens(ev.StartHeld(self.now, why))
+        self.happens(ev.StartPermission(self.now, why))
 
     @rule()
     def platform_requests_the_end(self) -> None:
         self.held = "all are to end"
         if not isinstance(self.job.phase, Done):
             self.allowed_to_kill = "the platform"
-        self.happens(ev.StartHeld(self.now, self.held, ends=True))
+        self.happens(ev.StartPermission(self.now, self.held, ends=True))
 
     @rule()
     def rescheduled(self) -> None:
@@ -440,7 +440,7 @@ class Adversary(RuleBasedStateMachine):
     @rule(by=st.sampled_from(["manual", "peer"]))
     def restart_requested(self, by: str) -> None:
         self.allowed_to_kill = "an order"
-        self.happens(ev.RestartRequested(self.now, ev.OperatorRequest("1") if by == "manual" else None))
+        self.happens(ev.RestartRequested(self.now, ev.Requester("1") if by == "manual" else None))
 
     @rule(rarely=st.integers(0, 4))
     def stop_requested(self, rarely: int = 0) -> None:
@@ -449,17 +449,17 @@ class Adversary(RuleBasedStateMachine):
         if not isinstance(self.job.phase, Done):
             self.stop_asked, self.allowed_to_kill = True, "an order"
             self.own_codes.add(143)
-        self.happens(ev.StopRequested(self.now, ev.OperatorRequest("2")))
+        self.happens(ev.StopRequested(self.now, ev.Requester("2")))
 
     @rule(lasting=st.sampled_from([None, 100.0]))
     def pause_requested(self, lasting: float | None) -> None:
         if self.job.paused is None:
             self.paused_at = self.now
-        self.happens(ev.PauseRequested(self.now, ev.OperatorRequest("3"), lasting))
+        self.happens(ev.PauseRequested(self.now, ev.Requester("3"), lasting))
 
     @rule()
     def resume_requested(self) -> None:
-        self.happens(ev.ResumeRequested(self.now, ev.OperatorRequest("4")))
+        self.happens(ev.ResumeRequested(self.now, ev.Requester("4")))
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 

@@ -295,12 +295,12 @@ def test_a_file_cut_off_by_a_kill_keeps_nothing() -> None:
 def test_healing_and_waiting_for_the_platform_are_counted_apart() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).steps((20.0, 5), checkpoint_step=5)
     run.happens(
-        ev.FaultReported(20.0, Fault("gpu0", "X", "major")), ev.TreeEnded(21.0), ev.StartHeld(30.0, "it flushes")
+        ev.FaultReported(20.0, Fault("gpu0", "X", "major")), ev.TreeEnded(21.0), ev.StartPermission(30.0, "it flushes")
     )
     assert isinstance(run.job.phase, Healing)
     run.happens(ev.HealingFinished(41.0, True)).check(wall=41.0, kept=20.0, stopping=1.0, healing=20.0)
     assert run.lost(now=45.0) == {"stopping": 1.0, "healing": 20.0, "waiting": 4.0}
-    run.happens(ev.StartHeld(51.0, None)).check(wall=51.0, kept=20.0, stopping=1.0, healing=20.0, waiting=10.0)
+    run.happens(ev.StartPermission(51.0, None)).check(wall=51.0, kept=20.0, stopping=1.0, healing=20.0, waiting=10.0)
     assert isinstance(run.job.phase, Launching)
     assert run.figures().restarts == RestartCounts(fault=1)._asdict()
 

@@ -71,7 +71,7 @@ EMPTY: dict[type[Phase], str] = {
 FAULT = Fault("gpu0", "Xid48", "major")
 GPU = Device("gpu0", "CUDA_VISIBLE_DEVICES", "0")
 OCCURRENCE = Occurrence("", "gpu0", "x", "major", Clock(1.0))
-ORDER = ev.OperatorRequest("7", "root")
+REQUESTER = ev.Requester("7", "root")
 RANKS = (
     Rank(0, pid=7, claimed_at=1.0, alive_at=9.0, moved_at=8.0, step=3, checkpoint_step=2, checkpoint_path="/c"),
     Rank(1, pid=8, claimed_at=1.0, sections=(Section("a", 2.0, 5.0), Section("b", 3.0, side=True))),
@@ -148,10 +148,10 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ],
     ev.DevicesChecked: [ev.DevicesChecked(10.0), ev.DevicesChecked(10.0, ("gpu1",))],
     ev.HealingFinished: [ev.HealingFinished(10.0, True), ev.HealingFinished(10.0, False)],
-    ev.StartHeld: [
-        ev.StartHeld(10.0),
-        ev.StartHeld(10.0, "it flushes"),
-        ev.StartHeld(10.0, "all are to end", ends=True),
+    ev.StartPermission: [
+        ev.StartPermission(10.0),
+        ev.StartPermission(10.0, "it flushes"),
+        ev.StartPermission(10.0, "all are to end", ends=True),
     ],
     ev.Rescheduled: [ev.Rescheduled(10.0, "a pod was scheduled again")],
     ev.DevicesFound: [ev.DevicesFound(10.0, (GPU,)), ev.DevicesFound(10.0, ())],
@@ -160,10 +160,10 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.HistoryLoaded(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),
     ],
     ev.VerdictShared: [ev.VerdictShared(10.0), ev.VerdictShared(10.0, 195, "hang-limit", "it hung there")],
-    ev.RestartRequested: [ev.RestartRequested(10.0, ORDER), ev.RestartRequested(10.0)],
-    ev.StopRequested: [ev.StopRequested(10.0, ORDER), ev.StopRequested(10.0)],
-    ev.PauseRequested: [ev.PauseRequested(10.0, ORDER), ev.PauseRequested(10.0, ORDER, 60.0)],
-    ev.ResumeRequested: [ev.ResumeRequested(10.0, ORDER), ev.ResumeRequested(10.0)],
+    ev.RestartRequested: [ev.RestartRequested(10.0, REQUESTER), ev.RestartRequested(10.0)],
+    ev.StopRequested: [ev.StopRequested(10.0, REQUESTER), ev.StopRequested(10.0)],
+    ev.PauseRequested: [ev.PauseRequested(10.0, REQUESTER), ev.PauseRequested(10.0, REQUESTER, 60.0)],
+    ev.ResumeRequested: [ev.ResumeRequested(10.0, REQUESTER), ev.ResumeRequested(10.0)],
     ev.GroupOrderReceived: [
         *(
             ev.GroupOrderReceived(10.0, GroupOrder(epoch, what))
@@ -225,9 +225,9 @@ def test_cell(phase: type[Phase], event: type[ev.Event]) -> None:
         job = a_job._replace(phase=a_phase, want=want)
         after, effects = decide(job, an_event, policy)
         assert isinstance(after.phase, PHASES)
-        if isinstance(getattr(an_event, "order", None), ev.OperatorRequest) and phase is not Launching:
+        if isinstance(getattr(an_event, "requester", None), ev.Requester) and phase is not Launching:
             answers = [effect for effect in effects if isinstance(effect, do.Answer)]
-            assert [answer.id for answer in answers] == ["7"], "an order that nobody answers"
+            assert [answer.id for answer in answers] == ["7"], "a request that nobody answers"
         if empty and job.paused is None:
             assert after is job
             assert effects == ()

@@ -15,7 +15,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 6 beats-read rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
     at 7 beats-read rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
     at 60 command-exited signal=9
-    at 61 pause-requested order=7 lasting=600      orders of the operator, by the number under which they are answered
+    at 61 pause-requested request=7 lasting=600    requests of the operator, by the number under which they are answered
     at 62 group-order-received run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
     at 62 processes-survived "7 (sleep) S -" refused command     not permitted to signal it; the command is one of them
     at 70 group-order-received end 2 : code=195 verdict=hang-limit why='it hung' node=b
@@ -163,8 +163,8 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         return ev.ProcessesSurvived(now, names, "refused" in words, "command" in words)
     given: dict[str, Any] = {"stop": False} if kind is ev.SignalReceived else {}
     pairs = _pairs(words)
-    if "order" in pairs:
-        given["order"] = ev.OperatorRequest(pairs.pop("order"), "root", float(pairs.pop("until", "inf")))
+    if "request" in pairs:
+        given["requester"] = ev.Requester(pairs.pop("request"), "root", float(pairs.pop("until", "inf")))
     event: ev.Event = kind(now, **given | {key: _value(text) for key, text in pairs.items()})
     return event
 
@@ -285,11 +285,11 @@ def _effect(effect: do.Effect) -> str:
         case do.Investigate(finding):
             return f"investigate rule {finding.rule} of rank {_show(finding.rank)}"
         case do.Heal(fault):
-            return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "heal nothing more"
-        case do.RequestPermission():
-            return "consult the others"
+            return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "ask for permission to start"
+        case do.AskForVerdict():
+            return "ask for the verdict of another ftrun"
         case do.Answer(id, ok, why):
-            return f"answer order {id}: {'' if ok else 'no, '}{why}"
+            return f"answer request {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"
         case do.Terminate() | do.Kill() | do.Inspect() | do.Release():

@@ -66,7 +66,7 @@ def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
 def test_an_operator_request_is_forwarded_and_answered_once_pid_1_has_decided(messenger: Messenger) -> None:
     client = messenger.client()
     messenger.order(client, "pause", by="root", lasting=60)
-    order = messenger.event("operator_order")
+    order = messenger.event("operator_request")
     assert (order["verb"], order["by"], order["lasting"]) == ("pause", "root", 60.0)
     assert not client.poll(0), "it replied before the decision"
     messenger.ask(ask="answer", id=order["id"], ok=False, why="the job is ending")
@@ -78,7 +78,7 @@ def test_replies_reach_the_client_that_sent_the_request(messenger: Messenger) ->
     clients = [messenger.client() for _ in range(3)] + [messenger.client(zmq.REQ)]
     for number, client in enumerate(clients):
         client.send(json.dumps({"schema": 1, "id": str(number), "verb": "restart"}).encode())
-    orders = [messenger.event("operator_order")["id"] for _ in clients]
+    orders = [messenger.event("operator_request")["id"] for _ in clients]
     assert len(set(orders)) == len(clients)
     for number in reversed(orders):
         messenger.ask(ask="answer", id=number, ok=True, why="done")
@@ -126,7 +126,7 @@ def test_garbage_partial_messages_and_other_versions_do_no_harm(messenger: Messe
     finally:
         for one in raw:
             one.close()
-    assert not [line for line in messenger.lines if line["event"] == "operator_order"]
+    assert not [line for line in messenger.lines if line["event"] == "operator_request"]
 
 
 def test_a_flood_of_requests_affects_only_its_sender(messenger: Messenger) -> None:
@@ -142,13 +142,13 @@ def test_a_flood_of_requests_affects_only_its_sender(messenger: Messenger) -> No
     messenger.order(other, "ping")
     assert answer(other)["ok"]
     messenger.read(0.1)
-    assert len([line for line in messenger.lines if line["event"] == "operator_order"]) <= 16
+    assert len([line for line in messenger.lines if line["event"] == "operator_request"]) <= 16
 
 
 def test_a_client_that_disconnects_before_the_reply_does_no_harm(messenger: Messenger) -> None:
     client = messenger.client()
     messenger.order(client, "stop")
-    order = messenger.event("operator_order")
+    order = messenger.event("operator_request")
     client.close(linger=0)
     messenger.ask(ask="answer", id=order["id"], ok=True, why="done")
     messenger.ask(ask="answer", id="unknown", ok=True, why="done")

@@ -66,7 +66,7 @@ def test_a_malformed_message_is_one_problem_that_names_the_helper(clients: Clien
 
 @pytest.mark.parametrize("name", HELPERS)
 def test_every_type_of_message_has_a_sample(name: str) -> None:
-    protocol, samples = seeds.SAID[name]
+    protocol, samples = seeds.SAMPLES[name]
     assert {type(sample) for sample in samples} | {Problem, Ready} >= set(protocol.kinds.values())
 
 

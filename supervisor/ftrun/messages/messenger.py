@@ -29,7 +29,7 @@ class Report(NamedTuple):
     report: messages.Report
 
 
-class OperatorOrder(NamedTuple):
+class OperatorRequest(NamedTuple):
     """A command of an operator, who waits until `until`, of time.monotonic(); a pause lasts `lasting` s."""
 
     id: str
@@ -75,8 +75,8 @@ class LeaveConfirmed(NamedTuple):
 
 
 Request = Attempt | Answer | Report
-Event = OperatorOrder | Ordered | Contact | RankZeroSilent | Refused | GroupNote | LeaveConfirmed | Problem
+Event = OperatorRequest | Ordered | Contact | RankZeroSilent | Refused | GroupNote | LeaveConfirmed | Problem
 REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report)
 EVENTS: Final[Protocol[Event]] = Protocol(
-    "event", OperatorOrder, Ordered, Contact, RankZeroSilent, Refused, GroupNote, LeaveConfirmed, Problem
+    "event", OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, LeaveConfirmed, Problem
 )

@@ -303,7 +303,7 @@ class Supervisor:
                 self._queue.extend(self._clients.heal(fault, time.monotonic()))
             case do.Answer():
                 self._clients.answer(effect)
-            case do.RequestPermission():
+            case do.AskForVerdict():
                 self._queue.extend(self._clients.consult(self._job.ledger, time.monotonic()))
             case do.Exit():
                 self._exit = effect

@@ -266,19 +266,19 @@ class _Replay:
 
     def _order(self, record: dict[str, Any]) -> ev.Event:
         now = record["mono"]
-        order = ev.OperatorRequest(
+        requester = ev.Requester(
             record["id"], record["by"], float("-inf") if "too late" in record["why"] else float("inf")
         )
         match record["what"]:
             case "restart":
-                return ev.RestartRequested(now, order)
+                return ev.RestartRequested(now, requester)
             case "stop":
-                return ev.StopRequested(now, order)
+                return ev.StopRequested(now, requester)
             case "pause":
-                return ev.PauseRequested(now, order)
+                return ev.PauseRequested(now, requester)
         if self.job.paused is not None:
             self._judge_nobody()
-        return ev.ResumeRequested(now, order)
+        return ev.ResumeRequested(now, requester)
 
     def _exited(self, record: dict[str, Any]) -> list[ev.Event]:
         now, code, number = record["mono"], record.get("code"), record.get("signal")

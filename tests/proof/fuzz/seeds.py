@@ -23,8 +23,8 @@ from ftrun.messages import (
     operator,
     output,
     peers,
-    platform,
     probe,
+    reset_file,
     sampler,
     state,
     state_store,
@@ -155,7 +155,7 @@ SPY: Final = [
         ],
     }
 ]
-RANK_FAULT: Final = platform.RankFault(0, 0, "reset.json", "unknown", "fault")
+RANK_FAULT: Final = reset_file.RankFault(0, 0, "reset.json", "unknown", "fault")
 DEVICE: Final = probe.Device(
     "ascend", "npu0", 0, "910", 5, 1, 70, memory_used=5, memory_total=9, pids=(1,), visible="0"
 )
@@ -167,8 +167,8 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "messenger": (
         messenger.EVENTS,
         (
-            messenger.OperatorOrder("1", "pause", "root", 5.0, 2000.0),
-            messenger.OperatorOrder("1", "restart", "root", None, 2000.0),
+            messenger.OperatorRequest("1", "pause", "root", 5.0, 2000.0),
+            messenger.OperatorRequest("1", "restart", "root", None, 2000.0),
             messenger.Ordered(GroupOrder(3, "run", "go")),
             messenger.Ordered(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
             messenger.Contact(1.0),
@@ -188,7 +188,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             state_store.VerdictStored(None),
         ),
     ),
-    "platform": (platform.EVENTS, (platform.Platform(faults=(RANK_FAULT,), clear=False), Ready())),
+    "reset_file": (reset_file.EVENTS, (reset_file.Contents(faults=(RANK_FAULT,), clear=False), Ready())),
     "probe": (
         probe.EVENTS,
         (

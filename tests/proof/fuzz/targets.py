@@ -21,13 +21,13 @@ from ftrun.core.rules import crash_causes, fault_codes
 from ftrun.helpers.evidence import stacks
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.output.tail import Tail
-from ftrun.helpers.platform import reset
 from ftrun.helpers.probe import ascend, npu_smi
+from ftrun.helpers.reset_file import contents as reset_contents
 from ftrun.helpers.state_store import contents
 from ftrun.host import mounts as mount_table
 from ftrun.host import oom, procfs, tracebacks
 from ftrun.host.console import Console
-from ftrun.messages import helpers, platform, state, state_store
+from ftrun.messages import helpers, reset_file, state, state_store
 from ftrun.messages.codec import Malformed
 from ftrun.pid1 import phases
 from ftrun.platforms import table as platforms
@@ -87,12 +87,12 @@ def environment(content: bytes) -> None:
     pairs = (line.partition(b"=") for line in words.split(b"\n"))
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
     platforms.discover(Surroundings(found, text(host), text(hosts), "auto"))
-    reset.local_ranks(found)
+    reset_contents.local_ranks(found)
     with contextlib.suppress(option_table.ConfigError):
         option_table._environment(found)
 
 
-def words_of_the_platform(content: bytes) -> None:
+def annotation_file(content: bytes) -> None:
     found = annotations.read("file", text(content))
     for name, value in found.texts:
         option_table.BY_NAME[name].read(value)
@@ -137,9 +137,9 @@ def npu(content: bytes) -> None:
 
 def reset_json(content: bytes) -> None:
     """What it says of it is a line that PID 1 takes."""
-    found, dropped = reset.parse(content, None, lambda code: fault_codes.look_up({}, code).severity)
-    assert len(platform.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
-    Quiet(platform.EVENTS).report_dropped("reset.json", dropped)
+    found, dropped = reset_contents.parse(content, None, lambda code: fault_codes.look_up({}, code).severity)
+    assert len(reset_file.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
+    Quiet(reset_file.EVENTS).report_dropped("reset.json", dropped)
 
 
 def py_spy(content: bytes) -> None:
@@ -254,7 +254,7 @@ def history_json(content: bytes) -> None:
     contents.parse(contents.dump(joined))
     told = contents.reply(joined, time.time(), "boot")
     assert len(state_store.EVENTS.dump(told)) < helpers.LINE_LIMIT
-    Quiet(platform.EVENTS).report_dropped("history.json", dropped)
+    Quiet(reset_file.EVENTS).report_dropped("history.json", dropped)
 
 
 def verdict_json(content: bytes) -> None:
@@ -267,7 +267,7 @@ TARGETS: Final = {
     "config": Target(toml, "the config file"),
     "options": Target(options, "texts of options"),
     "environment": Target(environment, "variables of platforms"),
-    "annotations": Target(words_of_the_platform, "the file of the downward API"),
+    "annotations": Target(annotation_file, "the file of the downward API"),
     "fault-table": Target(fault_table, "a site's table of faults"),
     "phases": Target(phase_note, "phases.json"),
     "npu-smi": Target(npu, "what npu-smi prints"),

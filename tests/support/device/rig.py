@@ -14,7 +14,7 @@ from support.runs import Run, Runs, patched, python, wait_for
 
 NODE = "n7"
 # ftrun, with five samples of the devices a second.
-FAST = "from ftrun.pid1.clients import platform, probe; probe.PERIOD, platform.LOOK = 0.2, 0.1"
+FAST = "from ftrun.pid1.clients import probe, reset_file; probe.PERIOD, reset_file.LOOK = 0.2, 0.1"
 SOON = patched(FAST)
 QUICK = ("--no-auto-beat", "--grace", "off", "--backoff", "10ms", "--node-name", NODE)
 NVIDIA = ("--probe", "nvidia", *QUICK)

@@ -53,12 +53,13 @@ class Release(NamedTuple):
 
 
 class Heal(NamedTuple):
-    """Have this fault healed and check that it is gone; the answer is `HealingFinished`.  None: stop healing."""
+    """Have this fault healed and check that it is gone; the answer is `HealingFinished`.  None: ask whether the
+    platform permits a start; the answer is `StartPermission`."""
 
     fault: Fault | None
 
 
-class RequestPermission(NamedTuple):
+class AskForVerdict(NamedTuple):
     """Ask whether another ftrun of this job has reached a verdict; the answer is `VerdictShared`."""
 
 
@@ -91,7 +92,7 @@ Effect = (
     | Inspect
     | Release
     | Heal
-    | RequestPermission
+    | AskForVerdict
     | Answer
     | Exit
 )

@@ -162,7 +162,7 @@ class HealingFinished(NamedTuple):
     why: str | None = None
 
 
-class StartHeld(NamedTuple):
+class StartPermission(NamedTuple):
     """Whether the platform permits a start; `why`: the reason if it does not.  `ends`: it also requests the end of a
     running command."""
 
@@ -204,7 +204,7 @@ class VerdictShared(NamedTuple):
     device: str | None = None
 
 
-class OperatorRequest(NamedTuple):
+class Requester(NamedTuple):
     """Who made a request and waits for the reply: `id` identifies the request, `by` names the operator, who waits until
     `until`."""
 
@@ -217,27 +217,27 @@ class RestartRequested(NamedTuple):
     """The operator requests a restart of the command."""
 
     now: float
-    order: OperatorRequest | None = None
+    requester: Requester | None = None
 
 
 class StopRequested(NamedTuple):
     """The operator requests the end of the command and of ftrun."""
 
     now: float
-    order: OperatorRequest | None = None
+    requester: Requester | None = None
 
 
 class PauseRequested(NamedTuple):
     """The operator requests a pause of all verdicts: for `lasting` seconds, or (None) until `ResumeRequested`."""
 
     now: float
-    order: OperatorRequest | None = None
+    requester: Requester | None = None
     lasting: float | None = None
 
 
 class ResumeRequested(NamedTuple):
     now: float
-    order: OperatorRequest | None = None
+    requester: Requester | None = None
 
 
 class GroupOrderReceived(NamedTuple):
@@ -284,7 +284,7 @@ Event = (
     | FaultReported
     | DevicesChecked
     | HealingFinished
-    | StartHeld
+    | StartPermission
     | Rescheduled
     | DevicesFound
     | HistoryLoaded

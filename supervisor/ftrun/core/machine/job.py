@@ -277,7 +277,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.Rescheduled: requests.on_rescheduled,
 }
 UNFINISHED: dict[type[ev.Event], Handler] = {
-    ev.StartHeld: requests.on_start_held,
+    ev.StartPermission: requests.on_start_permission,
     ev.DevicesFound: _on_devices_found,
     ev.HistoryLoaded: starting.on_history_loaded,
     ev.GroupOrderReceived: group_member.on_group_order_received,
@@ -301,7 +301,7 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Pending, ev.SignalReceived): _on_signal_received_idle,
     (Pending, ev.CheckpointSaved): watching.on_checkpoint_saved,
     (Pending, ev.FaultReported): starting.on_fault_reported,
-    (Pending, ev.StartHeld): starting.on_start_held,
+    (Pending, ev.StartPermission): starting.on_start_permission,
     (Launching, ev.CommandSpawned): _on_command_spawned,
     (Launching, ev.SpawnFailed): _on_spawn_failed,
     (Launching, ev.CommandExited): _on_command_exited_launching,

@@ -1,8 +1,8 @@
 """Requests of the operator and of the platform, and how each phase handles them.
 
 Every request of the operator is recorded and answered.  The platform's requests are those of MindCluster in
-`reset.json` (helpers/platform/reset.py), GracefulExit and RetryTime: they are explicit, so ftrun follows them even if
-the command is healthy.  No request uses up the restart budget.
+`reset.json` (helpers/reset_file/contents.py), GracefulExit and RetryTime: they are explicit, so ftrun follows them even
+if the command is healthy.  No request uses up the restart budget.
 """
 
 import signal
@@ -47,24 +47,24 @@ def refuse_late(handler: Handler) -> Handler:
     """The handler, except that a request is refused once its sender has given up waiting for the answer."""
 
     def handle_in_time(job: Job, phase: Any, event: Any, policy: Policy) -> Outcome:
-        if event.order is not None and event.now >= event.order.until:
+        if event.requester is not None and event.now >= event.requester.until:
             return job, _answer(event, False, "the request arrived too late")
         return handler(job, phase, event, policy)
 
     return handle_in_time
 
 
-def request_event(verb: str, order: ev.OperatorRequest, lasting: float | None, now: float) -> Request:
+def request_event(verb: str, requester: ev.Requester, lasting: float | None, now: float) -> Request:
     """The event for a request with this verb; ValueError for an unknown verb."""
     match verb:
         case "restart":
-            return ev.RestartRequested(now, order)
+            return ev.RestartRequested(now, requester)
         case "stop":
-            return ev.StopRequested(now, order)
+            return ev.StopRequested(now, requester)
         case "pause":
-            return ev.PauseRequested(now, order, None if lasting is None else float(lasting))
+            return ev.PauseRequested(now, requester, None if lasting is None else float(lasting))
         case "resume":
-            return ev.ResumeRequested(now, order)
+            return ev.ResumeRequested(now, requester)
     raise ValueError(verb)
 
 
@@ -119,7 +119,7 @@ def on_pause_requested(job: Job, phase: Phase, event: ev.PauseRequested, policy:
         return job, _answer(event, False, "the job is ending")
     before = job.paused or Paused(event.now)
     job = job._replace(paused=before._replace(until=deadline_after(event.now, event.lasting)))
-    if event.order is not None:
+    if event.requester is not None:
         job = job._replace(announced_pause=float("inf") if event.lasting is None else event.lasting)
     until = "until it is resumed" if event.lasting is None else f"for {durations.seconds(event.lasting)}"
     effects: Effects = _answer(event, True, f"no verdicts {until}")
@@ -131,7 +131,7 @@ def on_pause_requested(job: Job, phase: Phase, event: ev.PauseRequested, policy:
 
 @refuse_late
 def on_resume_requested(job: Job, phase: Phase, event: ev.ResumeRequested, policy: Policy) -> Outcome:
-    if event.order is not None and not isinstance(phase, Done):
+    if event.requester is not None and not isinstance(phase, Done):
         job = job._replace(announced_pause=0.0)
     if job.paused is None:
         return job, _answer(event, True, "the job was not paused")
@@ -142,7 +142,7 @@ def on_resume_requested(job: Job, phase: Phase, event: ev.ResumeRequested, polic
     return job._replace(paused=None), (*answer, do.Persist("resumed", (("stood", None),)))
 
 
-def on_start_held(job: Job, phase: Phase, event: ev.StartHeld, policy: Policy) -> Outcome:
+def on_start_permission(job: Job, phase: Phase, event: ev.StartPermission, policy: Policy) -> Outcome:
     """Where the platform requests the end of the command: SIGTERM and the grace of a stop from outside
     (`--stop-grace`), or `GRACE`, so that the command can save.  ftrun itself keeps running, since its end would count
     as the end of the job, and starts nothing until the platform permits it."""
@@ -178,12 +178,12 @@ def keep_until_exec(job: Job, phase: Launching, event: ev.Event, policy: Policy)
 
 
 def _requester(event: ev.RestartRequested | ev.StopRequested) -> str:
-    return (event.order.by if event.order else "") or "the operator"
+    return (event.requester.by if event.requester else "") or "the operator"
 
 
 def _answer(event: Request, ok: bool, why: str) -> Effects:
-    if event.order is None:
+    if event.requester is None:
         return ()
     what = type(event).__name__.removesuffix("Requested").lower()
-    fields = (("what", what), ("id", event.order.id), ("by", event.order.by), ("ok", ok), ("why", why))
-    return do.Persist("order", fields), do.Answer(event.order.id, ok, why)
+    fields = (("what", what), ("id", event.requester.id), ("by", event.requester.by), ("ok", ok), ("why", why))
+    return do.Persist("order", fields), do.Answer(event.requester.id, ok, why)

@@ -51,7 +51,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
 
 def ask_for_verdict(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
     """A stop from outside may be the consequence of a verdict of another ftrun of this job: ask for it."""
-    return await_verdict(job, attempt, now + ANSWER), (*written, do.RequestPermission())
+    return await_verdict(job, attempt, now + ANSWER), (*written, do.AskForVerdict())
 
 
 def release_devices(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:

@@ -58,7 +58,7 @@ def on_deadline_reached(job: Job, phase: Pending, event: ev.DeadlineReached, pol
     return job, written + more
 
 
-def on_start_held(job: Job, phase: Pending, event: ev.StartHeld, policy: Policy) -> Outcome:
+def on_start_permission(job: Job, phase: Pending, event: ev.StartPermission, policy: Policy) -> Outcome:
     """The platform's first answer."""
     job = job._replace(held=event.why, leaving=event.ends)
     if not isinstance(job.want, KeepRunning) or phase.deadline is None:

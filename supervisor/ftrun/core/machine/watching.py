@@ -161,8 +161,8 @@ def on_tree_sampled(job: Job, phase: Watched, event: ev.TreeSampled, policy: Pol
     attempt = phase.attempt._replace(idle=observe(phase.attempt.idle, event.sample, policy.work))
     if not isinstance(phase, Suspect):
         return check(job, attempt, event.now, policy)
-    still = attempt.everywhere and unchanged_for(attempt.idle, event.now) > 0
-    if hang_rules.RULES[phase.finding.rule].by_work and attempt.idle.idle_since is None and not still:
+    unchanged = attempt.everywhere and unchanged_for(attempt.idle, event.now) > 0
+    if hang_rules.RULES[phase.finding.rule].by_work and attempt.idle.idle_since is None and not unchanged:
         return _clear(job, attempt, event.now, "it works", policy, ())
     return job._replace(phase=phase._replace(attempt=attempt)), ()
 

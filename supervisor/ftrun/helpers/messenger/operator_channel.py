@@ -13,7 +13,7 @@ import zmq
 from ftrun import __version__
 from ftrun.helpers.lines import Lines
 from ftrun.messages import operator
-from ftrun.messages.messenger import Answer, OperatorOrder, Verb
+from ftrun.messages.messenger import Answer, OperatorRequest, Verb
 
 BATCH: Final = 64  # messages that are read before other work is done
 MAX_PENDING: Final = 16  # requests that wait for a reply
@@ -100,7 +100,7 @@ class OperatorChannel:
             self._count += 1
             self._pending[str(self._count)] = pending
             verb = cast(Verb, request.verb)
-            self._lines.send(OperatorOrder(str(self._count), verb, request.by, request.lasting, pending.until))
+            self._lines.send(OperatorRequest(str(self._count), verb, request.by, request.lasting, pending.until))
 
     def _admit(self, now: float) -> bool:
         self._tokens, self._at = min(BURST, self._tokens + RATE * (now - self._at)), now

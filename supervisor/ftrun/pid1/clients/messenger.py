@@ -42,8 +42,8 @@ class Messenger(Client[messages.Event]):
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
-            case messages.OperatorOrder(id, verb, by, lasting, until):
-                return [request_event(verb, ev.OperatorRequest(id, by, until), lasting, now)]
+            case messages.OperatorRequest(id, verb, by, lasting, until):
+                return [request_event(verb, ev.Requester(id, by, until), lasting, now)]
         return []
 
     def on_spawning(self) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ftrun.pid1.clients.heal import Heal
     from ftrun.pid1.clients.messenger import Messenger
     from ftrun.pid1.clients.output import Output
-    from ftrun.pid1.clients.platform import Platform
     from ftrun.pid1.clients.probe import Probe
+    from ftrun.pid1.clients.reset_file import ResetFile
     from ftrun.pid1.clients.state_store import StateStore
 
 ASKING: Final = 2.0  # s at most for all helpers to report the cause of a failure
@@ -75,7 +75,7 @@ TABLE: Final = (
     Entry("checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
     Entry("output.Output", lambda context: bool(context.output_pipes.streams)),
     Entry("state_store.StateStore", lambda context: state_dir(context.settings) is not None),
-    Entry("platform.Platform", lambda context: reset_file(context.settings) is not None),
+    Entry("reset_file.ResetFile", lambda context: reset_file(context.settings) is not None),
     Entry("probe.Probe", _probes),
     Entry("sampler.Sampler", _samples, later=True),
     Entry("metrics.Metrics", _exports_metrics, later=True),
@@ -194,13 +194,13 @@ class Clients:
         return [ev.DevicesReleased(now)] if probe is None else probe.release(pids, now)
 
     def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
-        """Answered by `HealingFinished`; without a fault, by `StartHeld`: whether the platform permits a start."""
+        """Answered by `HealingFinished`; without a fault, by `StartPermission`, of the platform."""
         if fault is not None:
             heal: Heal = self.client("heal")
             return heal.heal(fault, now)
         self._give_up_healing()
-        platform: Platform | None = self._running.get("platform")
-        return [ev.StartHeld(now) if platform is None else platform.permitted(now)]
+        reset: ResetFile | None = self._running.get("reset_file")
+        return [ev.StartPermission(now) if reset is None else reset.permitted(now)]
 
     def _give_up_healing(self) -> None:
         heal: Heal | None = self._running.get("heal")

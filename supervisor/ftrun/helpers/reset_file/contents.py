@@ -5,11 +5,12 @@ RankList (RankId, LogicId, Status, ErrorCode, ErrorCodeHex), RetryTime, FaultFlu
 not needed here; before the first fault `{"status": "initializing"}`.  The meaning of GracefulExit and RetryTime for the
 command is in core/machine/requests.py.  Two components write the file, and any field may be missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
-  else, LogicId 0 and no code.  The agent in the container kills on it, and waits until it is over before it starts.
+  else, LogicId 0 and no code.  MindCluster's agent kills the processes when it sees this status, and starts them again
+  when the status is gone.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
   reset, then `recovered` or `failed`; codes in ErrorCodeHex (`80C98002,8C204E00`), ErrorCode is left empty.  All chips
-  that are reset together are listed, those without a fault have no code.  The agent kills on `unrecovered` and starts
-  when all are `recovered`.
+  that are reset together are listed, those without a fault have no code.  The agent kills the processes on
+  `unrecovered`, and starts them again when all are `recovered`.
 """
 
 import json
@@ -20,19 +21,19 @@ from typing import Any, Final
 from ftrun.core.rules import fault_codes
 from ftrun.core.rules.fault_history import NO_CODE
 from ftrun.messages.codec import LARGEST as LARGEST_NUMBER
-from ftrun.messages.platform import Platform, RankFault
+from ftrun.messages.reset_file import Contents, RankFault
 
 FAULT: Final = "fault"
 UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on a chip with such a status
 MAX_FAULTS: Final = 256  # in a message: a line is limited to 64 KiB
 CODE: Final = 64  # characters
 LARGEST: Final = 1 << 32  # number of a rank or chip
-NODES: Final = ("NODE_RANK", "GROUP_RANK", "MS_NODE_RANK", "VC_TASK_INDEX")
+NODE_NUMBERS: Final = ("NODE_RANK", "GROUP_RANK", "MS_NODE_RANK", "VC_TASK_INDEX")
 SIZES: Final = ("LOCAL_WORLD_SIZE", "MS_LOCAL_WORKER", "MA_NUM_GPUS")
 MAX_RANKS: Final = 4096  # ranks of one container; a larger number is invalid
 
 
-def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str], str]) -> tuple[Platform, list[str]]:
+def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str], str]) -> tuple[Contents, list[str]]:
     """The state in the file, and why entries were dropped.  ValueError or RecursionError: it is incomplete, or of
     another format."""
     found = json.loads(content)
@@ -61,7 +62,7 @@ def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str
         faults += [RankFault(rank, logic, code, severity(code), status) for code in codes]
     if not faults:  # the faulty chip belongs to another container, and those here are reset together with it
         faults = faults_without_code
-    state = Platform(
+    state = Contents(
         flushing=flushing,
         graceful=bool(_get(found, "GracefulExit", int, 0)),
         faults=tuple(faults[:MAX_FAULTS]),
@@ -112,7 +113,7 @@ def local_ranks(environment: Mapping[str, str]) -> frozenset[int] | None:
     local = environment.get("LOCAL_RANK", "").strip()
     if rank is not None and re.fullmatch(r"\d+", local, re.ASCII):
         return frozenset({rank})
-    node = _first(environment, NODES)
+    node = _first(environment, NODE_NUMBERS)
     if node is None and "," in local:
         node = rank
     if node is not None and size is not None and 0 < size <= MAX_RANKS:

@@ -1,9 +1,9 @@
-"""Reports the requests of MindCluster: `python -m ftrun.helpers.platform PATH PERIOD [TABLE]`, started by PID 1.
+"""Reports the requests of MindCluster: `python -m ftrun.helpers.reset_file PATH PERIOD [TABLE]`, started by PID 1.
 
-PATH is `reset.json` (reset.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
-(core/rules/fault_codes.py).  The messages are in messages/platform.py: `Platform` at first and after each change;
+PATH is `reset.json` (contents.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
+(core/rules/fault_codes.py).  The messages are in messages/reset_file.py: `Contents` at first and after each change;
 `Ready` after the first read; `Problem`, each at most once.  There is one fault for each code of each rank of this
-container (reset.py; of all ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`.
+container (contents.py; of all ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`.
 The status `fault` without a code gets the code "reset.json"; so do the other two if no rank of this container has a
 code.  For each of these the platform requires the training to end, whatever the severity.  At the start the state is
 clear; without a file it stays clear, which is reported after the same delay as for a file that vanishes.  A file that
@@ -22,11 +22,11 @@ from typing import Final
 from ftrun.accelerators.ascend import ASCEND
 from ftrun.core.rules import fault_codes
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.platform import reset
 from ftrun.helpers.probe import tables
+from ftrun.helpers.reset_file import contents
 from ftrun.host import safe_files
 from ftrun.messages.helpers import Ready
-from ftrun.messages.platform import EVENTS, Platform
+from ftrun.messages.reset_file import EVENTS, Contents
 
 LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
@@ -49,9 +49,9 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 class ResetFile:
     def __init__(self, path: str, table: fault_codes.Table, lines: Lines) -> None:
         self._path, self._table, self._lines = path, table, lines
-        self._local_ranks = reset.local_ranks(os.environ)
+        self._local_ranks = contents.local_ranks(os.environ)
         # The last message; None at the start, since that of an earlier process of this helper may be outdated.
-        self._sent: Platform | None = None
+        self._sent: Contents | None = None
         self._unreadable_since: float | None = None  # since when the file is missing or invalid; None: it is valid
 
     def report(self) -> None:
@@ -67,16 +67,16 @@ class ResetFile:
         if error is not None:
             self._lines.problem(f"{self._path} cannot be used ({error}); its earlier content remains in force")
             return
-        found = found or Platform()
+        found = found or Contents()
         if found != self._sent:
             self._sent = found
             self._lines.send(found)
 
-    def _read(self) -> tuple[Platform | None, Exception | None]:
+    def _read(self) -> tuple[Contents | None, Exception | None]:
         """The state in the file, None if there is no file; and the error, if the file cannot be used."""
         try:
             content = safe_files.read_bounded(self._path, LIMIT)
-            found, dropped = reset.parse(content, self._local_ranks, self._severity)
+            found, dropped = contents.parse(content, self._local_ranks, self._severity)
         except (FileNotFoundError, NotADirectoryError):
             return None, None
         except (OSError, ValueError, RecursionError) as error:

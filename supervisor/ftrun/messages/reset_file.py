@@ -1,4 +1,4 @@
-"""Messages of the helper `platform` to PID 1: the requests in MindCluster's `reset.json` to this container."""
+"""Messages of the helper `reset_file` to PID 1: the requests in MindCluster's `reset.json` to this container."""
 
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ class RankFault(NamedTuple):
     status: str
 
 
-class Platform(NamedTuple):
+class Contents(NamedTuple):
     """The content of the file, sent after each change.  `clear`: nothing prevents a start.  `flushing`: the platform
     still collects faults.  `graceful`: all processes of the job have to end.  `retry_time`: number of pods that were
     scheduled again; None without a file."""
@@ -28,5 +28,5 @@ class Platform(NamedTuple):
     retry_time: int | None = None
 
 
-Event = Ready | Platform | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", Ready, Platform, Problem)
+Event = Ready | Contents | Problem
+EVENTS: Final[Protocol[Event]] = Protocol("event", Ready, Contents, Problem)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.platform.reset import local_ranks, parse
+from ftrun.helpers.reset_file.contents import local_ranks, parse
 from ftrun.messages.codec import EXACT
 from ftrun.messages.helpers import LINE_LIMIT
-from ftrun.messages.platform import EVENTS, Platform, RankFault
+from ftrun.messages.reset_file import EVENTS, Contents, RankFault
 from support.helper_process import HelperProcess, Line
 from support.runs import wait_for
 
 PERIOD = "0.05"
-NOTHING = EXACT.plain(Platform())
-QUICK = "import ftrun.helpers.platform.__main__ as p; p.PATIENCE = 0.4"
-SLOW = "import ftrun.helpers.platform.__main__ as p; p.PATIENCE = 600"
+NOTHING = EXACT.plain(Contents())
+QUICK = "import ftrun.helpers.reset_file.__main__ as p; p.PATIENCE = 0.4"
+SLOW = "import ftrun.helpers.reset_file.__main__ as p; p.PATIENCE = 600"
 BARE = {key: value for key, value in os.environ.items() if "RANK" not in key and not key.startswith("VC_")}
 Content = dict[str, Any]
 
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def watch(path: Path, *table: str, before: str = QUICK, **environment: str) -> HelperProcess:
-    return HelperProcess("platform", str(path), PERIOD, *table, before=before, environment=BARE | environment)
+    return HelperProcess("reset_file", str(path), PERIOD, *table, before=before, environment=BARE | environment)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def watcher(path: Path) -> Iterator[HelperProcess]:
 
 
 def reported(watcher: HelperProcess) -> Line:
-    line = watcher.event("platform")
+    line = watcher.event("contents")
     assert set(line) == {"event", *NOTHING}
     return line
 
@@ -69,7 +69,7 @@ def test_missing_file_is_clear_and_is_reported(path: Path) -> None:
     """An earlier process of the helper may have reported otherwise."""
     with watch(path) as watcher:
         watcher.event("ready")
-        assert reported(watcher) == {"event": "platform", **NOTHING}
+        assert reported(watcher) == {"event": "contents", **NOTHING}
         assert watcher.read(1)
         assert watcher.end() == 0
         assert len(watcher.lines) == 2
@@ -81,12 +81,12 @@ def test_content_at_the_start_is_reported_before_ready(path: Path) -> None:
         watcher.event("ready")
         faults = [fault(0, "80C98002", "minor+user")]
         expected = {"flushing": False, "graceful": True, "clear": False, "retry_time": 2, "faults": faults}
-        assert watcher.lines[0] == {"event": "platform"} | expected
+        assert watcher.lines[0] == {"event": "contents"} | expected
 
 
 def test_only_changes_are_reported(watcher: HelperProcess, path: Path) -> None:
     put(path, FaultFlushing=True)
-    assert reported(watcher) == {**NOTHING, "event": "platform", "flushing": True, "clear": False, "retry_time": 0}
+    assert reported(watcher) == {**NOTHING, "event": "contents", "flushing": True, "clear": False, "retry_time": 0}
     put(path, FaultFlushing=True)
     put(path, rank(3))
     assert reported(watcher)["faults"] == [fault(3, "reset.json", "unknown")]
@@ -94,9 +94,9 @@ def test_only_changes_are_reported(watcher: HelperProcess, path: Path) -> None:
     line = reported(watcher)
     assert (line["clear"], line["faults"]) == (True, [])
     path.unlink()
-    assert reported(watcher) == {**NOTHING, "event": "platform"}, "a file that vanishes is clear"
+    assert reported(watcher) == {**NOTHING, "event": "contents"}, "a file that vanishes is clear"
     assert watcher.end() == 0
-    assert [line["event"] for line in watcher.lines].count("platform") == 5
+    assert [line["event"] for line in watcher.lines].count("contents") == 5
     assert watcher.problems == []
 
 
@@ -114,7 +114,7 @@ def test_hot_reset(watcher: HelperProcess, path: Path) -> None:
         "retry_time": 0,
         "faults": [fault(1, "reset.json", "unknown", "unrecovered")],
     }
-    assert reported(watcher) == {**NOTHING, "event": "platform", **expected}
+    assert reported(watcher) == {**NOTHING, "event": "contents", **expected}
     put(path, rank(0, "recovered"), rank(1, "recovered"))
     assert reported(watcher)["clear"]
     put(path, rank(0, "failed", "80C78008"))
@@ -147,7 +147,7 @@ def test_file_that_stays_incomplete_is_a_problem_and_changes_nothing(path: Path)
         path.write_bytes(b'{"RankList": [')
         assert "remains in force" in watcher.event("problem")["what"]
         assert watcher.read(0.6)
-        assert [line["event"] for line in watcher.lines] == ["platform", "ready", "problem"]
+        assert [line["event"] for line in watcher.lines] == ["contents", "ready", "problem"]
         put(path)
         assert reported(watcher)["clear"]
 
@@ -178,14 +178,14 @@ def test_mounted_config_map_that_is_replaced(tmp_path: Path) -> None:
         watcher.event("ready")
         for number in range(2, 8):
             swap(f"..{number}", rank(number))
-            assert [one["rank"] for one in watcher.event("platform", lambda line: line["faults"])["faults"]] == [number]
+            assert [one["rank"] for one in watcher.event("contents", lambda line: line["faults"])["faults"]] == [number]
         assert watcher.problems == []
 
 
 # --- the content ------------------------------------------------------------------------------------------------------
 
 
-def parsed(*ranks: object, **other: Any) -> tuple[Platform, list[str]]:
+def parsed(*ranks: object, **other: Any) -> tuple[Contents, list[str]]:
     return parse(json.dumps(content(*ranks, **other)).encode(), None, lambda code: "unknown")
 
 
@@ -246,7 +246,7 @@ def test_fields_may_be_missing_or_null() -> None:
     found, _ = parsed(entry, RetryTime=None)
     assert found.faults == (RankFault(1, 0, "reset.json", "unknown", "fault"),)
     for text in (b"{}", b'{"RankList": null}', b'{"status": "initializing"}'):  # the last before the first fault
-        assert parse(text, None, lambda code: "unknown") == (Platform(retry_time=0), [])
+        assert parse(text, None, lambda code: "unknown") == (Contents(retry_time=0), [])
 
 
 def test_message_with_many_faults_fits_in_a_line() -> None:

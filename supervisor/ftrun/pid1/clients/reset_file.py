@@ -9,7 +9,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Device, Fault
 from ftrun.core.rules.fault_history import NO_CODE
 from ftrun.host.clock import clock
-from ftrun.messages import platform as messages
+from ftrun.messages import reset_file as messages
 from ftrun.pid1.clients.base import Client
 
 LOOK: Final = 0.5  # s between two reads of the platform's file
@@ -18,8 +18,8 @@ LOOK: Final = 0.5  # s between two reads of the platform's file
 SEVERITIES: Final = {"warning": "minor", "unknown": "minor", "user": "minor+user"}
 
 
-class Platform(Client[messages.Event]):
-    name = "platform"
+class ResetFile(Client[messages.Event]):
+    name = "reset_file"
     events = messages.EVENTS
 
     def start(self) -> None:
@@ -31,15 +31,15 @@ class Platform(Client[messages.Event]):
         self.context.helpers.add(self.name, *arguments)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
-        return self._changed(message, now) if isinstance(message, messages.Platform) else []
+        return self._changed(message, now) if isinstance(message, messages.Contents) else []
 
-    def permitted(self, now: float) -> ev.StartHeld:
+    def permitted(self, now: float) -> ev.StartPermission:
         """Whether the platform permits a start.  Faults of devices that the job runs without do not count."""
         ledger, barred = self.context.ledger, self.context.barred
         without = bool(barred) and barred <= set(ledger.removed if ledger is not None else ())
-        return ev.StartHeld(now, None if without else self._hold, self._ends)
+        return ev.StartPermission(now, None if without else self._hold, self._ends)
 
-    def _changed(self, message: messages.Platform, now: float) -> list[ev.Event]:
+    def _changed(self, message: messages.Contents, now: float) -> list[ev.Event]:
         context = self.context
         ids = {device.index: device.id for device in context.devices if device.vendor == ASCEND.name}
         found = {}
