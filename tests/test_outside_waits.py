@@ -67,8 +67,8 @@ END = "\nsteps(1000, 20)\nft.done()\n"
 # The program, between its steps.
 ROWS = {
     "a rate limit": "assert ask('/429') == 429\ntime.sleep(seconds)",
-    "an upload by hand, 2 MB/s": "upload(2_000_000)",
-    "an upload by hand, 20 MB/s": "upload(20_000_000)",
+    "an upload over a socket, 2 MB/s": "upload(2_000_000)",
+    "an upload over a socket, 20 MB/s": "upload(20_000_000)",
     "http.client, 2 MB/s": "ask('/2000000', bytes(int(2_000_000 * seconds)))",
     "http.client, 20 MB/s": "ask('/20000000', bytes(int(20_000_000 * seconds)))",
     "an upload by a child": (
@@ -76,15 +76,15 @@ ROWS = {
         'code += \'c.request("PUT", "/2000000", bytes(%d)); c.getresponse()\'\n'
         "subprocess.run([sys.executable, '-c', code % (port, int(2_000_000 * seconds))], check=True)"
     ),
-    "an upload by an executor": (
+    "an upload by a thread pool": (
         "with ThreadPoolExecutor() as pool:\n    pool.submit(ask, '/2000000', bytes(int(2_000_000 * seconds))).result()"
     ),
     "a slow share": (
         "with open(os.path.join(folder, 'share', 'checkpoint'), 'wb', buffering=0) as file:\n"
         f"    for _ in range(int(seconds)):\n        file.write(bytes({SHARE}))"
     ),
-    "a simulator elsewhere": "ask('/wait/%f' % seconds)",
-    "a simulator below us that asks a server": (
+    "a remote simulator": "ask('/wait/%f' % seconds)",
+    "a child simulator that asks a server": (
         "code = 'import sys, http.client; sys.stdin.readline(); c = http.client.HTTPConnection(\"127.0.0.1\", %d); '\n"
         'code += \'c.request("PUT", "/wait/%f"); print(c.getresponse().status, flush=True); sys.stdin.readline()\'\n'
         "words = [sys.executable, '-c', code % (port, seconds)]\n"
@@ -139,7 +139,7 @@ def train(model, count):
         model(torch.ones(8, 4)).sum().backward()
         optimizer.step()
 """
-# As CleanRL's ppo_continuous_action.py: a burst of quick steps, then a rollout in a simulator elsewhere, which here
+# As CleanRL's ppo_continuous_action.py: a burst of quick steps, then a rollout in a remote simulator, which here
 # takes its time for one answer, there for many.
 BURSTS = f"""{TORCH}
 model = torch.nn.Linear(4, 1)

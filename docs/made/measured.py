@@ -13,14 +13,16 @@ OTHERS = ("#c8553d", "#e0a458", "#6a994e", "#8e6c8a", "#7f7f7f", "#2a9d8f", "#bc
 HEADS = {
     "benchmarks": """# Benchmarks
 
-ftrun beside what people would use instead, in turn in one run, by commands that are in the repository and work on any
-machine: `bin/check --bench`. A number is a median, with the 10th and the 90th percentile in brackets. Where a program
-cannot do a thing, the table says so; where it was not installed, it is not in the table. What each of them is for
-stands in [Compared with others](why/compared.md); figures of ftrun alone in [What was measured](measurements.md).
+This page compares ftrun with the programs that people would use in its place. All programs are measured in turn in one
+run, by `bin/prove bench`, which is in the repository and works on any machine. A figure is a median, followed by the
+10th and the 90th percentile in parentheses. Where a program lacks a function, the table states it; a program that was
+not installed is not in the table. [Compared with others](why/compared.md) describes the purpose of each program, and
+[What was measured](measurements.md) has the figures of ftrun alone.
 """,
     "reliability": """# Reliability
 
-ftrun broken on purpose, by commands that are in the repository: `bin/prove`. Each section names its own.
+This page has the results of injecting faults into ftrun, and of running it for a long time. The commands that produce
+them are in the repository (`bin/prove`); each section names its own.
 """,
 }
 

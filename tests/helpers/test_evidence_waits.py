@@ -76,13 +76,13 @@ OPEN = {
         "child = subprocess.Popen(['sleep', '500'], stdout=subprocess.PIPE); ready(); child.stdout.read()",
         "waits for a timer",
     ),
-    "a simulator below us that asks a server": (
+    "a child simulator that asks a server": (
         "def simulate(pipe):\n    c = connect(); ready(); c.recv(1)\n"
         "ours, theirs = multiprocessing.Pipe()\n"
         "multiprocessing.get_context('fork').Process(target=simulate, args=(theirs,)).start(); ours.recv()",
         "which is outside the job (recvfrom",
     ),
-    "an upload by an executor": ("ThreadPoolExecutor().submit(upload).result()", "in a side thread"),
+    "an upload by a thread pool": ("ThreadPoolExecutor().submit(upload).result()", "in a side thread"),
     "a task of an executor that sleeps": ("ThreadPoolExecutor().submit(rest).result()", "in a side thread"),
     "a thread that is joined": ("t = threading.Thread(target=rest); t.start(); t.join()", "in a side thread"),
     "a queue that a thread fills from outside": (

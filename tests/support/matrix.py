@@ -1,4 +1,4 @@
-"""Runs every kind of `fthang` under ftrun in every mode, and writes the page of the measurements.
+"""Run every kind of `fthang` under ftrun in every mode, and write the page of the measurements.
 
 The shortest learned timeout is three seconds in place of half a minute, the start timeout half a minute in place of an
 hour.
@@ -36,10 +36,10 @@ class Mode(NamedTuple):
 
 STARTS = ("--start-timeout", f"{START}s")
 HOOKS = Mode("hooks", STARTS, ())
-AUTO = Mode("automatic beats", STARTS, ("--torch",))
-NOTHING = Mode("nothing", ("--no-auto-beat",), ("--no-hooks",))
+AUTO = Mode("automatic heartbeats", STARTS, ("--torch",))
+NOTHING = Mode("no heartbeats", ("--no-auto-beat",), ("--no-hooks",))
 MODES = (HOOKS, AUTO, NOTHING)
-GIVEN = Mode("a given limit", ("--hang-timeout", f"{FLOOR}s"), ())
+GIVEN = Mode("a given timeout", ("--hang-timeout", f"{FLOOR}s"), ())
 
 
 class Cell(NamedTuple):
@@ -57,12 +57,12 @@ FAILING = [Cell(kind.name, mode) for kind in HANGS + ENDS for mode in MODES]
 FAILING += [Cell("spin", GIVEN), Cell("busy", GIVEN)]
 # The cells in which ftrun cannot distinguish a hang from work, and why.
 UNDETECTED = {
-    Cell("spin", NOTHING): "to the idle rule CPU use is work as long as no accelerator is used",
-    Cell("busy", NOTHING): "as `spin`",
+    Cell("spin", NOTHING): "the idle rule counts CPU use as work as long as no accelerator is used",
+    Cell("busy", NOTHING): "the idle rule counts CPU use as work, as for `spin`",
 }
 FALSE_ALARMS = {
-    Cell("quiet-sleep", NOTHING): "without heartbeats a pause looks like `sleep`; give an `--idle-timeout` that is "
-    "longer than any pause, or make the pause a section",
+    Cell("quiet-sleep", NOTHING): "without heartbeats a pause looks like `sleep`; use an `--idle-timeout` that "
+    "is longer than any pause, or declare the pause as a section",
 }
 
 
@@ -146,14 +146,14 @@ def wrong(cell: Cell, seen: Result) -> str | None:
 Measured = dict[Cell, list[Result]]
 HEAD = f"""# Which hangs are found
 
-The outcome of each kind of `fthang`, measured by `pytest -m slow tests/test_hang_matrix.py`, in three modes, under
-`ftrun {" ".join(OPTIONS)}`:
+This page has the outcome of each kind of `fthang`, measured by `pytest -m slow tests/test_hang_matrix.py`, in three
+modes, under `ftrun {" ".join(OPTIONS)}`:
 
 | mode | the program | ftrun |
 | --- | --- | --- |
-| hooks | gives heartbeats, has sections | learns its timeout; `{" ".join(STARTS)}` |
-| automatic beats | PyTorch, reports nothing (`--torch`) | the same |
-| nothing | reports nothing (`--no-hooks`) | `--no-auto-beat`: only the idle rule |
+| hooks | sends heartbeats, has sections | learns its timeout; `{" ".join(STARTS)}` |
+| automatic heartbeats | PyTorch, reports nothing (`--torch`) | the same |
+| no heartbeats | reports nothing (`--no-hooks`) | `--no-auto-beat`: only the idle rule |
 
 All times are scaled to seconds: a learned timeout is at least {FLOOR} s in place of 30 s, the start timeout is
 {START} s in place of an hour, and the healthy kinds last {LONG} s, longer than the learned and the idle
@@ -168,8 +168,12 @@ LATE = f"""- `spin` and `busy` use the processor, so that evidence raises a lear
 
 
 def page(measured: Measured) -> str:
-    parts = [HEAD, "## Hangs", _hangs(measured), "## Healthy, though it looks like a hang", _healthy(measured)]
-    parts += ["## Ends, and what is left behind", _ends(measured), "## Not found, found late, or not distinguishable"]
+    parts = [HEAD, "## Hangs", _hangs(measured), "## Healthy jobs that look like a hang", _healthy(measured)]
+    parts += [
+        "## Other ends, and the processes left behind",
+        _ends(measured),
+        "## Hangs that are not found, found late, or not distinguishable",
+    ]
     return "\n\n".join([*parts, _exceptions(measured)]) + "\n"
 
 
@@ -186,11 +190,12 @@ def _hangs(measured: Measured) -> str:
 
     hung = [seen for cell, all_seen in measured.items() if KINDS[cell.kind] in HANGS for seen in all_seen if seen.rule]
     finished = sum(seen.finished and seen.restarts == ("hang",) for seen in hung)
-    text = "The rule that found it, and how long after it began (the longest, where it ran more than once).\n"
-    text += (
-        f"Of the {len(hung)} runs that were found {finished} were restarted once and then finished their training.\n\n"
-    )
-    return text + _table(measured, HANGS, cell, "where it hangs, as the report says", where)
+    text = f"""The table has the rule that found the hang, and the time from the start of the hang to its record (the
+longest, where there are several runs). Line numbers are those of the measured version. The hang was found in
+{len(hung)} runs, of which {finished} were restarted once and then finished their training.
+
+"""
+    return text + _table(measured, HANGS, cell, "location in the report", where)
 
 
 def _healthy(measured: Measured) -> str:
@@ -201,10 +206,11 @@ def _healthy(measured: Measured) -> str:
     def cleared(all_seen: Sequence[Result]) -> str:
         return _names(why.partition(":")[0] for seen in all_seen for why in seen.cleared)
 
-    text = """How many were killed; a suspicion that was cleared does no harm. Healthy jobs that wait for minutes for
-something outside (a rate limit, an upload, a simulator, ranks of which one uploads) are measured with the real
-timeouts: [waits for somebody outside](reliability.md#waits-for-somebody-outside)."""
-    return text + "\n\n" + _table(measured, HEALTHY, cell, "what cleared the suspicions", cleared)
+    text = """The table has the number of runs that were killed; a suspicion that was cleared does no harm. Healthy jobs
+that wait for minutes for something outside the job (a rate limit, an upload, a simulator, ranks of which one uploads)
+are measured with the real timeouts, in
+[Waits for something outside the job](reliability.md#waits-for-something-outside-the-job)."""
+    return text + "\n\n" + _table(measured, HEALTHY, cell, "evidence that cleared the suspicions", cleared)
 
 
 def _ends(measured: Measured) -> str:
@@ -216,12 +222,16 @@ def _ends(measured: Measured) -> str:
     def left(all_seen: Sequence[Result]) -> str:
         return _names(what for seen in all_seen for what in seen.left) or "nothing"
 
-    return _table(measured, ENDS, cell, "left after it", left)
+    return _table(measured, ENDS, cell, "left behind", left)
 
 
 def _exceptions(measured: Measured) -> str:
-    lines = [f"- `{cell.kind}`, {cell.mode.name}: not found: {why}." for cell, why in UNDETECTED.items()]
-    lines += [f"- `{cell.kind}`, {cell.mode.name}: killed: {why}." for cell, why in FALSE_ALARMS.items()]
+    lines = [
+        f"- `{cell.kind}`, {cell.mode.name}: the hang is not found, because {why}." for cell, why in UNDETECTED.items()
+    ]
+    lines += [
+        f"- `{cell.kind}`, {cell.mode.name}: the job is killed, because {why}." for cell, why in FALSE_ALARMS.items()
+    ]
     given = [seen for cell, all_seen in measured.items() if cell.mode is GIVEN for seen in all_seen if seen.rule]
     return "\n".join([*lines, LATE.format(given=_longest(given) if given else "a time that was not measured")])
 

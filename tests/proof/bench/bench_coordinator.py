@@ -1,7 +1,8 @@
-"""What the coordinator of a group costs, its decisions alone: `python tests/proof/bench/bench_coordinator.py`.
+"""The cost of the decisions of the coordinator of a group: `python tests/proof/bench/bench_coordinator.py`.
 
-The barrier: from the first member that is ready to the order that starts all, and until all have said that they run.
-A report in the steady state: one that says what was said before (which a messenger need not even parse), and a new one.
+The barrier is measured from the first member that is ready to the request that starts all members, and until all have
+reported that they run.  In the steady state a report without a change (which a messenger need not even parse) and one
+with a change are measured.
 """
 
 import sys

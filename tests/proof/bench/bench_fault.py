@@ -1,9 +1,9 @@
-"""How fast a device fault ends a tree of N, and how long it takes until the command runs again.
+"""The time from a device fault to the end of a tree of N processes, and to the next start of the command.
 
     python tests/proof/bench/bench_fault.py [N]
 
-Over the fake driver library of tests/device, one Xid after another.  Read from the records: from `fault` (the probe has
-told it) to `healing` (no process is left), and to `spawned` (the device is well, and free).  From the
+Over the fake driver library of tests/device, one Xid after another.  Read from the records: from `fault` (the report of
+the probe) to `healing` (no process is left), and to `spawned` (the device is well, and free).  From the
 driver's event to the record: by the clock of this program.
 """
 
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def ready(fake: FakeNvml, records: Path) -> None:
-    """The probe listens: an Xid that nobody has to act on was told."""
+    """Wait until the probe runs: it has reported an Xid that requires no action."""
     while not any(r["event"] == "fault" for r in read(records)):
         fake.xid(0, 63)
         time.sleep(0.2)

@@ -1,10 +1,11 @@
-"""How fast a group of containers on hosts of their own acts on the trouble of one.
+"""The reaction time of a group of containers, each on a host of its own, to the failure of one.
 
     python tests/proof/bench/bench_recovery.py [SIZE] [RUNS]
 
 Each host is a network namespace, each container a real ftrun, and the clock the one of their records (CLOCK_MONOTONIC).
-The command is a tiny one, so that what is measured is ftrun: the limit of a hang and the wait before a restart, which
-is for failures only, are given and told with the numbers.  A killed ftrun and a silent link end a group of their own.
+The command is tiny, so that the figures are those of ftrun: the timeout of a hang and the backoff before a restart,
+which applies to failures only, are set and printed with the figures.  A killed ftrun and a silent link each end a
+separate group.
 """
 
 import os
@@ -53,8 +54,8 @@ def main() -> None:
 
 def _with_group(folder: Path, size: int, measure: Callable[[Group], None], hangs: int = 0) -> None:
     chance = random.Random(7)
-    troubles = [f"hang:{chance.randrange(size)}:{100 * (n + 1)}" for n in range(hangs)]
-    words = [word for trouble in troubles for word in ("--failure", trouble)]
+    failures = [f"hang:{chance.randrange(size)}:{100 * (n + 1)}" for n in range(hangs)]
+    words = [argument for failure in failures for argument in ("--failure", failure)]
     here = Hosts(folder, size)
     try:
         options = (*OPTIONS, *HANG) if hangs else (*OPTIONS, "--hang-timeout", "off")
@@ -130,7 +131,7 @@ def _noticed(group: Group, samples: Samples, what: str, then: float, but: set[in
 
 
 def _settled(group: Group) -> None:
-    """They work, and not since just now: starting costs a processor, and the next trouble is not to wait for that."""
+    """Wait until all have run for a while: starting uses a processor, which must not delay the next failure."""
     epoch = group.book.epochs[-1]
     group.until_started(epoch)
     before = group.book.step

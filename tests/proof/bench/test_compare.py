@@ -1,4 +1,4 @@
-"""The comparison runs end to end: for ftrun and the bare command, in the least that there is."""
+"""The comparison runs end to end for ftrun and the bare command, where no other program is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME = [pytest.param(OURS[:1], id="one"), pytest.param(OURS, id="all", marks=pyt
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no peer is installed."""
+    """An environment in which no other program is installed."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("git", "mount", "sh", "unshare"):
@@ -30,8 +30,8 @@ def alone(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"PATH": str(programs), "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
 
 
-def compare(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, str(HOUSE / "tests" / "proof" / "bench" / "compare"), *words]
+def compare(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, str(HOUSE / "tests" / "proof" / "bench" / "compare"), *arguments]
     return subprocess.run(program, env=env, capture_output=True, text=True, timeout=240)
 
 
@@ -49,9 +49,9 @@ def test_figures_without_a_peer(figures: Sequence[str], alone: dict[str, str], t
     shown = ended.stdout.splitlines()
     assert [line.split(": ")[0] for line in shown if line.startswith(OURS)] == list(figures)
     first = [line.split("  ")[0] for line in shown if "  " in line]
-    assert first.count("ftrun") == min(3, len(figures))  # in each figure that has a row a program
+    assert first.count("ftrun") == min(3, len(figures))  # in each figure that has a row for each program
     assert first.count("bare") == min(2, len(figures))
-    assert not {peer.name for peer in ALL if peer.program} & {word.split(" ")[0] for word in first}
+    assert not {peer.name for peer in ALL if peer.program} & {cell.split(" ")[0] for cell in first}
     assert saved() == before
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 

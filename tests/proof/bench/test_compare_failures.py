@@ -1,4 +1,4 @@
-"""The bench of known failures, on ftrun alone: that it works, and that ftrun does what the table says."""
+"""The benchmark of known failures, for ftrun alone: it works, and ftrun behaves as the table states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _tried(tried: Tried) -> object:
 
 @pytest.mark.pid1
 @pytest.mark.parametrize("tried", [_tried(tried) for tried in TRIED])
-def test_ftrun_is_right(tried: Tried) -> None:
+def test_ftrun_handles_the_failure(tried: Tried) -> None:
     need_pid1()
     seen = tried.by(OURS)
     assert seen.right, cell([seen])
@@ -35,7 +35,7 @@ def test_nothing_survives() -> None:
     assert living(way) == []
 
 
-def test_a_cell_tells_how_tries_differed() -> None:
+def test_a_cell_lists_the_results_that_differ() -> None:
     seen = [Seen(True, "killed after {} s", 0.52), Seen(True, "killed after {} s", 0.71), Seen(False, "not noticed")]
     assert cell(seen[:2]) == "✓ killed after 0.5 to 0.7 s"
     assert cell(seen) == "✓ killed after 0.5 to 0.7 s, 2 of 3 times; ✗ not noticed, 1 of 3 times"

@@ -25,28 +25,29 @@ from support import measured
 ENOUGH = 1_000  # faults
 TAIL = 25  # records of a job that failed
 FOUND = """\
-- a checkpoint on record was not yet in `state.json` when ftrun was killed, up to 0.2 s later: the next one resumed at
-  an older
-- with `/dev/shm` full a checkpoint came without its path, and the path of the one before was forgotten
-- a state store that was killed shortly before the end was not told the verdict when it was back; ftrun waited for it
-  in vain
-- without a free descriptor ftrun could not see its tree: it ended with 1 and a traceback, and left daemons behind
-- the path of a checkpoint was kept by rank: a forked child that saved as its parent does, and had come less far, took
-  the place of the parent's
-- a signal in the last milliseconds, when the interpreter had given up its handlers, was the exit status in place of the
-  verdict"""
+- A checkpoint on record could be missing from `state.json` if ftrun was killed within the next 0.2 s; the next start
+  resumed from an older checkpoint.
+- With `/dev/shm` full, a checkpoint was reported without its path, and the path of the previous one was forgotten.
+- A state store that was killed shortly before the end did not receive the verdict after its restart, and ftrun waited
+  for it in vain.
+- Without a free file descriptor ftrun could not read its process tree: it ended with 1 and a traceback, and left
+  daemons behind.
+- The path of a checkpoint was stored by rank: a forked child that saved like its parent, but at a lower step, replaced
+  the path of the parent.
+- A signal in the last milliseconds, after the interpreter had removed its signal handlers, became the exit status in
+  place of the verdict."""
 
 LENIENT = """\
-Not held against ftrun: answers to orders, and what helpers still say, after `ended`; exit code 2 for a start while the
-stopped container still holds the lock; with no free descriptor, 125 with a word of why, or no termination message; the
-beat folder of an ftrun that was killed before its command was started; a checkpoint on record less than 20 ms before
-ftrun was killed; a hang where the harness itself overslept by half a second. With a full or read-only run dir neither
-counts nor the replay are checked. Not struck: devices, `--heal`, groups (they have a chaos of their own,
-`tests/net/test_group_chaos.py`), and a change of nodes."""
+The following is accepted: replies to requests, and messages of helpers, after `ended`; exit code 2 for a start while
+the stopped container still holds the lock; without a free file descriptor, 125 with an error message, or no termination
+message; the beat folder of an ftrun that was killed before its command was started; the loss of a checkpoint that was
+recorded less than 20 ms before ftrun was killed; a hang where the harness itself was delayed by half a second. With a
+full or read-only run dir neither the counts nor the replay are checked. No faults are injected into devices, `--heal`,
+groups (which have a chaos test of their own, `tests/net/test_group_chaos.py`), or a change of nodes."""
 
 
 class Result(NamedTuple):
-    """`seen` None: the harness itself failed, as `wrong` says."""
+    """`outcome` is None if the harness itself failed; `wrong` has the reason."""
 
     job: Job
     outcome: Outcome | None
@@ -54,7 +55,7 @@ class Result(NamedTuple):
 
 
 class Chaos:
-    """Runs jobs side by side until `seconds` are over; `stop` ends it early.  What failed keeps its folder."""
+    """Runs jobs side by side until `seconds` are over; `stop` ends it early.  The folder of a failed job is kept."""
 
     def __init__(self, seed: int, seconds: float, beside: int, folder: Path) -> None:
         self.seed, self.beside, self.folder = seed, beside, folder
@@ -118,9 +119,11 @@ def report(result: Result, folder: Path) -> str:
     lines += [f"  {made.mode}, {made.place}, {made.training}", f"  {' '.join(f'--{n} {t}' for n, t in made.options)}"]
     lines += [f"  planned: {fault}" for fault in made.faults]
     if outcome is not None:
-        lines += [f"  struck {s.at:.3f} in life {s.run}, start {s.attempt}: {s.fault}" for s in outcome.injected]
+        lines += [
+            f"  injected at {s.at:.3f} into ftrun {s.run}, start {s.attempt}: {s.fault}" for s in outcome.injected
+        ]
         for number, run in enumerate(outcome.runs):
-            lines.append(f"  ftrun {number}: code {run.code}{', killed by us' if run.killed else ''}")
+            lines.append(f"  ftrun {number}: code {run.code}{', killed by the chaos' if run.killed else ''}")
             for record in run.records[-TAIL:]:
                 fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
                 lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
@@ -137,7 +140,7 @@ def counts(results: Sequence[Result]) -> tuple[Counter[str], Counter[str]]:
             continue
         kinds = Counter(s.fault.kind for s in result.outcome.injected)
         kinds.update(f"training {r['does']}" for r in result.outcome.attempts if "does" in r)
-        kinds["start with another uptime"] += (len(result.outcome.runs) - 1) * (result.job.place == "other uptime")
+        kinds["start with a changed uptime"] += (len(result.outcome.runs) - 1) * (result.job.place == "other uptime")
         injected += kinds
         lost += kinds if result.wrong else Counter()
     return injected, lost
@@ -156,20 +159,22 @@ def page(results: Sequence[Result], seed: int, took: float) -> measured.Measured
         title="Chaos",
         made_by="bin/prove chaos",
         before=(
-            f"{len(results):,} short jobs, {injected.total():,} faults, {lost.total():,} lost: in {took / 60:.0f} "
-            f"minutes, from seed {seed}. A job is a small training under ftrun, as PID 1 of a PID namespace or as a "
-            "subreaper, with options, children and faults that are drawn by its seed and index; "
-            f"{median:.1f} s is the median. There were {runs:,} ftruns and {starts:,} starts of the command.",
-            "After each job: no process and no beat folder is left; each ftrun has exited once, with the code of its "
-            "verdict; the records are whole, in order, and know an end of each start; the command has seen each count "
-            "once; no start resumed below a checkpoint on record; nothing ended a start but what had been done to it; "
-            "and the pure core, fed with the same records, comes to the same records and the same verdict. A fault is "
-            "lost if any of this does not hold in its job.",
+            f"The result is {len(results):,} short jobs with {injected.total():,} faults, of which {lost.total():,} "
+            f"were mishandled, in {took / 60:.0f} minutes with seed {seed}. A job is a small training under ftrun, as "
+            "PID 1 of a PID namespace or as a subreaper; its options, children and faults are random, and follow from "
+            f"the seed and the index of the job. The median duration of a job is {median:.1f} s. There were {runs:,} "
+            f"runs of ftrun and {starts:,} starts of the command.",
+            "After each job these conditions are checked: no process and no beat folder is left; each ftrun has exited "
+            "once, with the exit code of its verdict; the records are complete and in order, and contain the end of "
+            "each start; the command has seen each start number once; no start resumed below a recorded checkpoint; no "
+            "start ended without a fault that explains it; and the pure core, given the same records, produces the "
+            "same records and the same verdict. The faults of a job count as mishandled if a condition does not hold.",
         ),
-        head=("fault", "injected", "lost"),
-        rows=(*rows, ("**together**", f"**{injected.total():,}**", f"**{lost.total():,}**")),
+        head=("fault", "injected", "mishandled"),
+        rows=(*rows, ("**total**", f"**{injected.total():,}**", f"**{lost.total():,}**")),
         after=(
-            "What the runs have found is fixed, each with a test (`tests/proof/chaos/test_chaos_found.py`):",
+            "These defects were found by earlier runs. All are fixed, each with a test "
+            "(`tests/proof/chaos/test_chaos_found.py`):",
             FOUND,
             LENIENT,
         ),
@@ -185,7 +190,7 @@ def main() -> int:
     parser.add_argument("--for", dest="lasting", type=seconds, default="30m", metavar="DUR", help="90s, 30m, 2h [30m]")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 10**6), help="[a random one]")
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="side by side [4]")
-    parser.add_argument("--job", metavar="SEED:INDEX", help="run that one again, and nothing else")
+    parser.add_argument("--job", metavar="SEED:INDEX", help="run only this job again")
     given = parser.parse_args()
     if why := refusal():
         print(f"bin/prove chaos: {why}", file=sys.stderr)
@@ -206,7 +211,7 @@ def main() -> int:
         print(f"{kind:28} {injected[kind]:5} {lost[kind]:5}")
     failed = [result.job.name for result in results if result.wrong]
     took = time.monotonic() - began
-    print(f"{len(results)} jobs, {injected.total()} faults, {lost.total()} lost, {took:.0f} s, seed {given.seed}")
+    print(f"{len(results)} jobs, {injected.total()} faults, {lost.total()} mishandled, {took:.0f} s, seed {given.seed}")
     if failed:
         print("failed:", *failed)
     if chaos.stop.is_set():

@@ -17,7 +17,7 @@ SPOILING = ("disk full", "run dir read-only")  # records are lost, and ftrun say
 STARVING = ("no more processes", "no more descriptors", "/dev/shm full")  # may keep ftrun from a start: 125
 FALLING = ("raises", "exits", "segfaults", "fails")
 ENDS = ("hang", "exited", "stopping", "escalated")
-PARTING = ("order", "paused", "resumed", *UNDECIDED)  # may come after the end: it answers, and says what is not done
+PARTING = ("order", "paused", "resumed", *UNDECIDED)  # may follow the end: replies, and requests that were not executed
 SLACK = 0.2  # s between what we did and what ftrun saw of it, or the other way round
 LATE = 0.5  # s; where we were not awake for that long, neither may the training have been
 GATHERING = 30.0  # s that evidence may take, if it is struck
@@ -61,9 +61,9 @@ def _ended(outcome: Outcome) -> Iterator[str]:
             yield f"ftrun {number} started nothing"
         if run.killed or spoiled(outcome) or not run.records:
             continue
-        said = [record for record in run.records if record["event"] not in PARTING]
-        if len(ended) != 1 or said[-1] != ended[0]:
-            yield f"ftrun {number} has {len(ended)} records of its end, and the last is {said[-1]['event']}"
+        own = [record for record in run.records if record["event"] not in PARTING]
+        if len(ended) != 1 or own[-1] != ended[0]:
+            yield f"ftrun {number} has {len(ended)} records of its end, and the last is {own[-1]['event']}"
         elif ended[0]["exit_code"] != run.code:
             yield f"ftrun {number} ended with {run.code}, its record says {ended[0]['exit_code']}"
     last = outcome.runs[-1]
@@ -71,9 +71,9 @@ def _ended(outcome: Outcome) -> Iterator[str]:
         yield "125, and nobody kept it from a start"
     if not outcome.copied and not last.killed and "not all of this run is in" not in last.stderr:
         yield "the run dir on the slow disk is not as the local one"
-    told = None if outcome.verdict is None else outcome.verdict["exit_code"]
-    unwritten = told is None and bool(injected(outcome, "no more descriptors"))
-    if last.code not in (None, INTERNAL.code, told) and not unwritten and not last.killed and not last.refused:
+    code = None if outcome.verdict is None else outcome.verdict["exit_code"]
+    unwritten = code is None and bool(injected(outcome, "no more descriptors"))
+    if last.code not in (None, INTERNAL.code, code) and not unwritten and not last.killed and not last.refused:
         yield f"it ended with {last.code}, the termination message says {outcome.verdict}"
 
 
@@ -81,7 +81,7 @@ def _nothing_left(outcome: Outcome) -> Iterator[str]:
     if outcome.runs[-1].killed:
         return
     yield from (f"left behind: {process}" for process in outcome.left)
-    # An ftrun that was killed before its first state.json has told nobody of its folder.
+    # An ftrun that was killed before its first state.json has not recorded its folder.
     unknown = sum(run.killed and not any(r["event"] == "spawned" for r in run.records) for run in outcome.runs)
     if outcome.runs[-1].code is not None and len(outcome.beats) > unknown:
         yield f"left behind: {' '.join(outcome.beats)}"
@@ -173,8 +173,8 @@ def _resumed(outcome: Outcome) -> Iterator[str]:
     for record in outcome.attempts:
         if "resumed" not in record:
             continue
-        told = [r for r in kept if r["attempt"] < record["start"] and r["by"] == "checkpoint" and r["checkpoint"]]
-        steps = [int(str(r["checkpoint"]).rpartition("/")[2].partition(".")[0]) for r in told]
+        known = [r for r in kept if r["attempt"] < record["start"] and r["by"] == "checkpoint" and r["checkpoint"]]
+        steps = [int(str(r["checkpoint"]).rpartition("/")[2].partition(".")[0]) for r in known]
         if steps and record["resumed"] < steps[-1]:
             yield f"start {record['start']} resumed at {record['resumed']}, on record is checkpoint {steps[-1]}"
 
@@ -200,9 +200,9 @@ def _lost(outcome: Outcome) -> Iterator[str]:
             case "ftrun killed" if run.code not in (137, None):
                 if not any(record["event"] == "ended" for record in after):
                     yield f"{_describe(one)}: ended with {run.code}"
-            case "ended from outside" if not run.killed and not any(r["event"] == "ended" for r in run.records):
+            case "termination signal" if not run.killed and not any(r["event"] == "ended" for r in run.records):
                 yield f"{_describe(one)}: it did not end"
-            case "signal passed on":
+            case "signal forwarded":
                 yield from _passed_on(outcome, one, after)
 
 
@@ -233,7 +233,7 @@ def _passed_on(outcome: Outcome, one: Injected, after: Sequence[Record]) -> Iter
 def _stuck(outcome: Outcome, one: Injected) -> bool:
     """A training that stands does not take what comes."""
     return any(r.get("does") == "stops" for r in outcome.attempts if r["start"] == one.attempt) or bool(
-        injected(outcome, "disk dead")
+        injected(outcome, "disk unresponsive")
     )
 
 
@@ -265,26 +265,31 @@ def _status(record: Record) -> str:
 
 def _before(outcome: Outcome, run: int, record: Record, *kinds: str) -> list[Injected]:
     of_it = [s for s in injected(outcome, *kinds) if s.run == run and s.at <= record["mono"] + SLACK]
-    return [s for s in of_it if s.attempt == record["attempt"] or s.fault.kind in ("disk dead", *STARVING)]
+    return [s for s in of_it if s.attempt == record["attempt"] or s.fault.kind in ("disk unresponsive", *STARVING)]
 
 
 def _stood(outcome: Outcome, run: int, record: Record, of: Run) -> bool:
     does = [r["does"] for r in outcome.attempts if r["start"] == record["attempt"] and "does" in r]
     if set(does) & {"sleeps", "stops"} or of.late > LATE:
         return True
-    return bool(_before(outcome, run, record, "command stopped", "disk dead", *STARVING))
+    return bool(_before(outcome, run, record, "command stopped", "disk unresponsive", *STARVING))
 
 
 def _fell(outcome: Outcome, run: int, record: Record, of: Run) -> bool:
-    said = [r for r in outcome.attempts if r["start"] == record["attempt"]]
-    if any(
-        "finished" in r or "saved_on" in r or r.get("does") in ("raises", "exits", "segfaults", "fails") for r in said
-    ):
+    records = [r for r in outcome.attempts if r["start"] == record["attempt"]]
+    if any("finished" in r or "saved_on" in r or r.get("does") in FALLING for r in records):
         return True
     earlier = of.records[: of.records.index(record)]
     if any(r["event"] == "stopping" and r["attempt"] == record["attempt"] for r in earlier):
         return True
-    kinds = ("command killed", "command stopped", "ended from outside", "signal passed on", "disk dead", *STARVING)
+    kinds = (
+        "command killed",
+        "command stopped",
+        "termination signal",
+        "signal forwarded",
+        "disk unresponsive",
+        *STARVING,
+    )
     return bool(_before(outcome, run, record, *kinds))
 
 
@@ -295,9 +300,9 @@ def _died(outcome: Outcome, run: int, record: Record) -> bool:
 
 def _asked(outcome: Outcome, run: int, record: Record) -> bool:
     if record["event"] == "order":
-        return bool(injected(outcome, "order"))
+        return bool(injected(outcome, "operator request"))
     if record["by"] == "outside":
-        return bool([s for s in injected(outcome, "ended from outside") if s.run == run])
+        return bool([s for s in injected(outcome, "termination signal") if s.run == run])
     return True
 
 
@@ -317,7 +322,7 @@ def _replayed(outcome: Outcome) -> Iterator[str]:
     for number, run in enumerate(outcome.runs):
         if not run.records or any("traceback" in record for record in run.records):
             continue
-        sent = [s for s in injected(outcome, "ended from outside", "signal passed on") if s.run == number]
+        sent = [s for s in injected(outcome, "termination signal", "signal forwarded") if s.run == number]
         signals = [(s.at, int(Signals[f"SIG{s.fault.what}"])) for s in sent]
         again = replay(run.records, by, _resumed_with(run), Beside(signals, fatal))
         if again.wrong is not None:

@@ -20,11 +20,11 @@ class Missed(Exception):
 
 
 class Scene(NamedTuple):
-    """`command`: its pid out here, if it runs.  `asked` collects the orders that were given."""
+    """`command`: its pid outside of the namespace, if it runs.  `requests`: the ftctl processes that were started."""
 
     world: World
     command: int | None
-    asked: list["subprocess.Popen[bytes]"]
+    requests: list["subprocess.Popen[bytes]"]
 
 
 def inject(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -48,7 +48,7 @@ def _kill(pid: int | None, number: int) -> int:
 
 def _command_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     if scene.command is None or state_of(scene.command) == "T":
-        raise Missed  # what is stopped would take it later
+        raise Missed  # a stopped process would receive it later
     return _kill(scene.command, _number(fault)), None
 
 
@@ -56,7 +56,7 @@ def _command_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     return _kill(scene.command, signal.SIGSTOP), None
 
 
-def _child_struck(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+def _child_signalled(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     others = [process.pid for process in scene.world.processes() if not process.what and process.pid != scene.command]
     return _kill(others[0] if others and scene.command else None, _number(fault)), None
 
@@ -66,7 +66,7 @@ def _ftrun_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 
 
 def _helper(fault: Fault, scene: Scene) -> int | None:
-    """The one that is meant, else any that runs."""
+    """The helper that the fault names, else any running helper."""
     running = [process for process in scene.world.processes() if process.what not in ("", "ftrun")]
     running.sort(key=lambda process: process.what != fault.what)
     return running[0].pid if running else None
@@ -91,31 +91,31 @@ def _signalled(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     return _kill(scene.world.ftrun(), _number(fault)), None
 
 
-def _passed_on(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+def _forwarded(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     if scene.command is None:
         raise Missed
     return _kill(scene.world.ftrun(), _number(fault)), None
 
 
-def _order(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+def _request(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     """A pause is followed by a resume."""
     run_dir = scene.world.run_dir
     if not (run_dir / "ftctl.sock").exists():
         raise Missed
 
-    def give(verb: str) -> "subprocess.Popen[bytes]":
-        words = [*FTCTL, verb, "--run-dir", str(run_dir)]
+    def send(verb: str) -> "subprocess.Popen[bytes]":
+        arguments = [*FTCTL, verb, "--run-dir", str(run_dir)]
         null = subprocess.DEVNULL
-        process = subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)
-        scene.asked.append(process)
+        process = subprocess.Popen(arguments, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        scene.requests.append(process)
         return process
 
     def resume() -> None:
-        wait_orders([given])  # two that are under way may come in any order
-        give("resume")
+        wait_requests([sent])  # two concurrent requests may arrive in any order
+        send("resume")
 
-    given = give(fault.what)
-    return given.pid, resume if fault.what == "pause" else None
+    sent = send(fault.what)
+    return sent.pid, resume if fault.what == "pause" else None
 
 
 def _disk_full(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -135,7 +135,7 @@ def _no_processes(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 
 
 def _no_descriptors(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    """So many are left, of the lowest numbers."""
+    """Leave only so many free descriptors, those with the lowest numbers."""
     pid = scene.world.ftrun()
     if pid is None:
         raise Missed
@@ -172,31 +172,31 @@ def _disk_dead(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 KINDS: dict[str, Callable[[Fault, Scene], tuple[int, Undo | None]]] = {
     "command killed": _command_killed,
     "command stopped": _command_stopped,
-    "child struck": _child_struck,
+    "child signalled": _child_signalled,
     "ftrun killed": _ftrun_killed,
     "helper killed": _helper_killed,
     "helper stopped": _helper_stopped,
     "container stopped": _container_stopped,
-    "ended from outside": _signalled,
-    "signal passed on": _passed_on,
-    "order": _order,
+    "termination signal": _signalled,
+    "signal forwarded": _forwarded,
+    "operator request": _request,
     "disk full": _disk_full,
     "run dir read-only": _read_only,
     "/dev/shm full": _memory_full,
     "no more processes": _no_processes,
     "no more descriptors": _no_descriptors,
     "clock jumps": _clock,
-    "disk dead": _disk_dead,
+    "disk unresponsive": _disk_dead,
 }
 
 
-def wait_orders(asked: list["subprocess.Popen[bytes]"], seconds: float = 20.0) -> list[int]:
+def wait_requests(requests: list["subprocess.Popen[bytes]"], seconds: float = 20.0) -> list[int]:
     """The exit codes of ftctl; one that does not end is killed."""
     until = time.monotonic() + seconds
-    for process in asked:
+    for process in requests:
         try:
             process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    return [process.returncode for process in asked]
+    return [process.returncode for process in requests]

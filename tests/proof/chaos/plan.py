@@ -23,17 +23,17 @@ class Fault(NamedTuple):
 
 
 class Training(NamedTuple):
-    """`troubles`: its own failures, as (start, kind, steps after the one it resumed at).  `term`: its reaction to
+    """`failures`: its own failures, as (start, kind, steps after the one it resumed at).  `term`: its reaction to
     SIGTERM.  `reports`: it reports its checkpoints by the hooks; else ftrun watches the files."""
 
     steps: int
     pace: float
     every: int
     code: int
-    term: Literal["default", "save", "deaf"]
+    term: Literal["default", "save", "ignore_term"]
     reports: bool
     children: tuple[str, ...]
-    troubles: tuple[tuple[int, str, int], ...]
+    failures: tuple[tuple[int, str, int], ...]
 
 
 class Job(NamedTuple):
@@ -101,8 +101,8 @@ class Outcome(NamedTuple):
     seconds: float = 0.0
 
 
-CHILDREN = ("plain", "daemon", "session", "stopped", "deaf")
-TROUBLES = ("sleeps", "stops", "raises", "exits", "segfaults", "fails")
+CHILDREN = ("plain", "daemon", "session", "stopped", "ignore_term")
+FAILURES = ("sleeps", "stops", "raises", "exits", "segfaults", "fails")
 MOMENTS = ("", "", "started", "spawned", "first_beat", "progress", "suspect", "stopping", "exited", "restart", "killed")
 HELPERS = ("messenger", "checkpoint_watcher", "sampler", "evidence", "output", "state_store", "metrics")
 KILLING = ("KILL", "SEGV", "TERM", "ABRT")
@@ -126,15 +126,15 @@ FTRUN_KILLED = _one("ftrun killed")
 ANYWHERE: Sequence[tuple[int, Maker]] = (
     (5, _one("command killed", *KILLING)),
     (3, _one("command stopped")),
-    (3, _one("child struck", "KILL", "STOP", "TERM")),
+    (3, _one("child signalled", "KILL", "STOP", "TERM")),
     (5, FTRUN_KILLED),
     (6, _one("helper killed", *HELPERS)),
     (4, _one("helper stopped", *HELPERS, longest=3.0)),
     (3, _one("container stopped", "signals", "freezer", longest=2.5)),
-    (2, _one("ended from outside", *ENDING)),
-    (3, _one("signal passed on", *PASSED)),
-    (2, _one("order", "restart", "restart", "resume", "stop")),
-    (1, _one("order", "pause", longest=2.0)),
+    (2, _one("termination signal", *ENDING)),
+    (3, _one("signal forwarded", *PASSED)),
+    (2, _one("operator request", "restart", "restart", "resume", "stop")),
+    (1, _one("operator request", "pause", longest=2.0)),
 )
 PLACES: dict[str, Sequence[Maker]] = {
     "plain": (),
@@ -145,10 +145,10 @@ PLACES: dict[str, Sequence[Maker]] = {
     "few files": (_one("no more descriptors", "0", "1", "2", longest=2.0),),
     "moving clock": (_one("clock jumps", "+3600", "-3600", "+864000", "-864000", "+0"),),
     "other uptime": (),
-    "slow checkpoints": (_one("disk dead", longest=1.2), _one("disk dead", longest=4.0)),
-    "slow logs": (_one("disk dead", longest=4.0),),
-    "slow run dir": (_one("disk dead", longest=4.0), _one("disk dead", longest=1.2)),
-    "slow state": (_one("disk dead", longest=4.0),),
+    "slow checkpoints": (_one("disk unresponsive", longest=1.2), _one("disk unresponsive", longest=4.0)),
+    "slow logs": (_one("disk unresponsive", longest=4.0),),
+    "slow run dir": (_one("disk unresponsive", longest=4.0), _one("disk unresponsive", longest=1.2)),
+    "slow state": (_one("disk unresponsive", longest=4.0),),
 }
 
 
@@ -165,16 +165,16 @@ def job(seed: int, index: int) -> Job:
 
 def _training(chance: random.Random, place: str) -> Training:
     number = chance.choice((0, 0, 1, 1, 2))
-    troubles = tuple((start, chance.choice(TROUBLES), chance.randint(1, 40)) for start in range(1, number + 1))
+    failures = tuple((start, chance.choice(FAILURES), chance.randint(1, 40)) for start in range(1, number + 1))
     return Training(
         steps=chance.randint(60, 110),
         pace=chance.choice((0.015, 0.025, 0.04)),
         every=chance.randint(3, 12),
         code=chance.choice((0, 0, 0, 0, 3)),
-        term=chance.choice(("default", "save", "deaf")),
+        term=chance.choice(("default", "save", "ignore_term")),
         reports=chance.random() < 0.6,
         children=tuple(chance.sample(CHILDREN, chance.randint(0, 3))),
-        troubles=troubles,
+        failures=failures,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proof.chaos.faults import Missed, Scene, inject, wait_orders
+from proof.chaos.faults import Missed, Scene, inject, wait_requests
 from proof.chaos.plan import Fault, Injected, Job, Outcome, Record, Run
 from proof.chaos.world import World, world
 
@@ -65,7 +65,7 @@ class Player:
         self.tail = Tail(made)
         self.runs: list[Run] = []
         self.injected: list[Injected] = []
-        self.asked: list[subprocess.Popen[bytes]] = []
+        self.requests: list[subprocess.Popen[bytes]] = []
         self._undo: list[Undo] = []
         self._queue = list(job.faults)
         self._seen = 0  # records that the next fault does not wait for
@@ -136,7 +136,7 @@ class Player:
     def _inject(self, fault: Fault) -> tuple[int, Callable[[], object] | None] | None:
         """None: its target does not exist."""
         try:
-            return inject(fault, Scene(self.world, self._command(), self.asked))
+            return inject(fault, Scene(self.world, self._command(), self.requests))
         except Missed:
             return None
 
@@ -170,7 +170,7 @@ def play(job: Job, folder: Path, stop: threading.Event) -> Outcome:
             player.play()
         finally:
             player.finish()
-            orders = wait_orders(player.asked)
+            orders = wait_requests(player.requests)
         ended = all(run.code is not None for run in player.runs)
         left = made.left() if ended else []
         copied = not ended or made.copied()

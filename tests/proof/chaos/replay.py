@@ -20,7 +20,12 @@ from ftrun.core.rules.policy import Policy
 Record = Mapping[str, Any]
 WATCHED = (Starting, Running, Suspect)
 STOP = (2, 3, 15)
-UNDECIDED = ("problem", "learned", "listening", "group")  # records of others than the core, or of what it was not told
+UNDECIDED = (
+    "problem",
+    "learned",
+    "listening",
+    "group",
+)  # records not made by the core, or of events that it does not get
 SAME = (
     "reason",
     "start_cnt",
@@ -40,8 +45,8 @@ MOMENT = 2e-3  # s from an event to its record
 
 
 class Beside(NamedTuple):
-    """What the records do not tell: the `signals` sent to ftrun (when, which), and the starts in which the training
-    said itself that it is of no use."""
+    """What the records do not contain: the `signals` sent to ftrun (when, which), and the starts in which the training
+    reported itself that a restart is useless."""
 
     signals: Sequence[tuple[float, int]] = ()
     fatal: frozenset[int] = frozenset()
@@ -223,7 +228,7 @@ class _Replay:
             self.job = self.job._replace(ledger=ledger._replace(best_step=max(step, ledger.best_step or 0)))
 
     def _describe(self, record: dict[str, Any]) -> dict[str, Any]:
-        """What the hooks said of a checkpoint.  One whose path could not be told shows that of the one before."""
+        """The report of a checkpoint by the hooks.  One without a path has the path of the previous one."""
         path, ledger = record.get("checkpoint"), self.job.ledger
         number = int((re.findall(r"\d+", str(path).rpartition("/")[2]) or [0])[-1])
         if path is None or path == ledger.last_checkpoint:

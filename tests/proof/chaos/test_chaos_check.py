@@ -122,7 +122,7 @@ WRONG: dict[str, dict[str, Any]] = {
         "injected": (*outcome().injected, Injected(Fault("command killed", "", 0.0, 0.0, "KILL"), 12.5, 0, 4))
     },
     "a signal did not come to the command": {
-        "injected": (outcome().injected[0], Injected(Fault("signal passed on", "", 0.0, 0.0, "HUP"), 10.3, 0, 1))
+        "injected": (outcome().injected[0], Injected(Fault("signal forwarded", "", 0.0, 0.0, "HUP"), 10.3, 0, 1))
     },
     "it ended though it was killed": {
         "injected": (*outcome().injected, Injected(Fault("ftrun killed", "", 0.0), 18.0, 0, 3))

@@ -1,4 +1,4 @@
-"""What chaos has found, each as a test of its own."""
+"""Defects that chaos has found, each with a test."""
 
 import json
 import os
@@ -38,14 +38,14 @@ def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path)
         assert json.loads((tmp_path / "state.json").read_bytes())["last_checkpoint"] == f"/c/{step}"
 
 
-def test_a_checkpoint_whose_path_could_not_be_told_makes_none_forgotten() -> None:
+def test_a_checkpoint_without_a_path_keeps_the_previous_path() -> None:
     """As with a full /dev/shm, where there is room for numbers and for no text."""
     before = Ledger(best_checkpoint=8, last_checkpoint="/c/8")
     attempt = Attempt(2, ranks=(Rank(0, checkpoint_step=16),))
     assert with_progress(before, attempt, "checkpoint").last_checkpoint == "/c/8"
 
 
-def test_a_state_store_that_dies_before_the_end_is_told_of_it_when_it_is_back(runs: Runs) -> None:
+def test_a_state_store_that_dies_before_the_end_gets_the_verdict_after_its_restart(runs: Runs) -> None:
     state = runs.folder / "state"
     options = ("--state-dir", str(state), "--restart-on", "failure", "--max-restarts", "0", "--grace", "600ms")
     run = runs.start(*options, *python(DEAF + "if os.fork(): os._exit(3)\ntime.sleep(99)"))

@@ -1,5 +1,5 @@
 """The training of a chaos job: `work.py FOLDER PLAN`, the plan as JSON.  It beats, saves, resumes, has children, and
-gets into the trouble that its plan says.
+fails as its plan requires.
 
 Whatever it does it first writes down, a JSON object a line, in FOLDER/attempts.
 """
@@ -38,8 +38,8 @@ def save(step: int) -> None:
 
 def resume() -> int:
     """At what ftrun says; what is on disk and was never reported does not count."""
-    told = os.environ.get("FTRUN_LAST_CHECKPOINT")
-    return int(json.loads(Path(told).read_text())["step"]) if told else 0
+    description = os.environ.get("FTRUN_LAST_CHECKPOINT")
+    return int(json.loads(Path(description).read_text())["step"]) if description else 0
 
 
 def stay() -> NoReturn:
@@ -56,14 +56,14 @@ def child(kind: str) -> None:
         os.setsid()
     if kind == "daemon" and os.fork():
         os._exit(0)
-    if kind in ("daemon", "deaf"):
+    if kind in ("daemon", "ignore_term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while kind == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
     stay()
 
 
-def trouble(kind: str) -> None:
+def fail(kind: str) -> None:
     write_down(does=kind)
     if kind == "sleeps":
         stay()
@@ -95,7 +95,7 @@ def main() -> int:
     write_down(pid=os.getpid(), resumed=begun, checkpoint=os.environ.get("FTRUN_LAST_CHECKPOINT"))
     for kind in PLAN["children"]:
         child(kind)
-    kind, after = next(((kind, after) for start, kind, after in PLAN["troubles"] if start == START), ("", 0))
+    kind, after = next(((kind, after) for start, kind, after in PLAN["failures"] if start == START), ("", 0))
     for step in range(begun + 1, PLAN["steps"] + 1):
         time.sleep(PLAN["pace"])
         ft.beat(step)
@@ -103,7 +103,7 @@ def main() -> int:
         if step % PLAN["every"] == 0:
             save(step)
         if kind and step == begun + after:
-            trouble(kind)
+            fail(kind)
     write_down(finished=reached)
     os._exit(PLAN["code"])
 

@@ -135,13 +135,13 @@ class World:
             str(self.folder),
             plan,
         ]
-        with (self.folder / f"output-{number}").open("wb") as said:
+        with (self.folder / f"output-{number}").open("wb") as output:
             process = subprocess.Popen(
                 words,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
         self.started.append(process)
@@ -250,7 +250,7 @@ class World:
         return lambda: state.write_text("THAWED")
 
     def stop_all(self) -> Undo:
-        """SIGSTOP to whoever runs now; those that were stopped before stay so."""
+        """Send SIGSTOP to all running processes; processes that were stopped before remain stopped."""
         pids = [process.pid for process in self.processes() if state_of(process.pid) != "T"]
         _each(_signal, pids, signal.SIGSTOP)
         return lambda: _each(_signal, pids[::-1], signal.SIGCONT)
@@ -272,7 +272,7 @@ class World:
     def close(self) -> None:
         """Nothing of it stays: processes, mounts, cgroups; the folder is the caller's."""
         for fuse in self.fuse:
-            fuse.kill()  # whoever waits for it gets an error
+            fuse.kill()  # a process that waits for it gets an error
             fuse.wait()
         with contextlib.suppress(OSError):
             (self._cgroups[1] / "freezer.state").write_text("THAWED")

@@ -1,4 +1,4 @@
-"""Fuzz what eats bytes that others wrote; what is found is printed, and kept."""
+"""Fuzz the code that reads input of others; findings are printed and kept."""
 
 import argparse
 import os
@@ -34,7 +34,7 @@ class Result(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser("bin/prove fuzz", description=__doc__)
     parser.add_argument("--for", dest="seconds", type=int, default=60, metavar="SECONDS", help="a target [%(default)s]")
-    parser.add_argument("--keep", type=Path, default=KEPT, metavar="FOLDER", help="for what is found [%(default)s]")
+    parser.add_argument("--keep", type=Path, default=KEPT, metavar="FOLDER", help="for the findings [%(default)s]")
     parser.add_argument("--dry", action="store_true", help="publish nothing")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"[all of {', '.join(TARGETS)}]")
     given = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def fuzzed(name: str, seconds: int, kept: Path) -> Result:
-    """In a process of its own, with a temp folder of its own; nothing of either stays."""
+    """Run the target in a process of its own, with a temp folder of its own that is removed afterwards."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ft-") as temporary:
         folder = Path(temporary) / "work"
@@ -104,23 +104,23 @@ def row(result: Result) -> tuple[str, ...]:
 
 
 def section(results: list[Result], seconds: int) -> Measured:
-    whole = sum(result.executions for result in results)
+    total = sum(result.executions for result in results)
     return Measured(
         name="30-fuzz",
-        title="Fuzzing of all that eats the bytes of others",
+        title="Fuzzing of all code that reads foreign input",
         made_by="bin/prove fuzz" + (f" --for {seconds}" if seconds != 60 else ""),
         before=(
-            "Each target is a function of bytes in `tests/proof/fuzz/targets.py`, with the errors that it declares. "
-            "[Atheris](https://github.com/google/atheris) mutates real samples, guided by the coverage of ftrun's own "
-            "code; before that samples are stretched with repeated pieces, to find time that grows faster than the "
-            "input. A finding is any other error, a broken promise of the target, 20 s for one input, or 1 GiB of "
-            "memory.",
+            "Each target is a function of bytes in `tests/proof/fuzz/targets.py` that declares the errors which it may "
+            "raise. [Atheris](https://github.com/google/atheris) mutates real samples, guided by the coverage of "
+            "ftrun's own code; before that, samples are lengthened by repeated pieces, to find run times that grow "
+            "faster than the input. A finding is any other error, a failed assertion of the target, 20 s for one "
+            "input, or 1 GiB of memory.",
         ),
-        head=("target", "what it eats", "executions", "seconds", "edges", "findings"),
+        head=("target", "input", "executions", "seconds", "edges", "findings"),
         rows=tuple(row(result) for result in results),
         after=(
-            f"{whole:,} executions in all, {sum(len(result.found) for result in results)} findings. What earlier runs "
-            "found is fixed, and is tried again by `tests/proof/fuzz/test_found.py` in every run of the tests.",
+            f"In total there were {total:,} executions and {sum(len(result.found) for result in results)} findings. "
+            "The findings of earlier runs are fixed; `tests/proof/fuzz/test_found.py` tries them in every test run.",
         ),
     )
 

@@ -10,7 +10,7 @@ from proof.fuzz.targets import Target
 SHORT: Final = 1 << 14  # bytes of a stretched input; of
 LONG: Final = 1 << 16  # it may take four times as long,
 FASTER: Final = 10  # and never so many times
-WORTH: Final = 0.5  # s; less is nobody's trouble
+WORTH: Final = 0.5  # s; shorter times are not worth a finding
 SEEDS: Final = 3  # that are stretched
 PIECES: Final = (
     *(b"\n", b" ", b"\t", b"\0", b"\f", b":", b": ", b",", b";", b"=", b"|", b"/", b"-", b".", b"%", b"#", b"(", b")"),

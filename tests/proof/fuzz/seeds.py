@@ -320,7 +320,7 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     "py-spy": lambda: [json.dumps(SPY)],
     "slots": lambda: [b"\0" + _slot(), b"\3" + _slot(STEP=0, FLAGS=7), b"\1" + _slot(SEQUENCE=3) + _slot(1, DEPTH=99)],
     "checkpoint": lambda: ["/c/7", "é\n", b"\xff\xfe"],
-    "last-words": lambda: [f"{RAISED}\0{RAISED.replace('17', '18')}\0{PRINTED}", f"\0\0[rank0]: {PRINTED}"],
+    "last-output": lambda: [f"{RAISED}\0{RAISED.replace('17', '18')}\0{PRINTED}", f"\0\0[rank0]: {PRINTED}"],
     "comm": lambda: ["python", "a) R 1", ") ) (", b"\xff\n"],
     "mounts": lambda: [f"{MOUNTS}\0{CGROUP}"],
     "state": lambda: [_state()],

@@ -1,7 +1,7 @@
-"""What eats bytes that others wrote, in one table: each target is a function of bytes, with the errors it declares.
+"""All code that reads input of others, in one table: each target is a function of bytes, with the errors it declares.
 
-A target raises nothing but those, whatever the bytes, and keeps what else it promises; an AssertionError is a finding
-as any other.  What needs files has them in a folder of its own, made at the first call.
+A target raises only those errors, whatever the bytes, and its assertions hold; an AssertionError is a finding like any
+other error.  A target that needs files has a folder of its own, which is created at the first call.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, piec
 
 
 class Target(NamedTuple):
-    """`what` it eats, in a few words; `declared`: what it may raise."""
+    """`what`: a short description of its input; `declared`: the errors that it may raise."""
 
     run: Callable[[bytes], object]
     what: str
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
 
 def clean() -> None:
-    """Nothing of them stays."""
+    """Remove the folders of all targets."""
     messages.clean()
     kit.clean()
 
@@ -82,9 +82,9 @@ def options(content: bytes) -> None:
 
 
 def environment(content: bytes) -> None:
-    """What platforms say of a group, and of the ranks."""
-    words, host, hosts = pieces(content, 3)
-    pairs = (line.partition(b"=") for line in words.split(b"\n"))
+    """The variables of platforms about a group, and about the ranks."""
+    variables, host, hosts = pieces(content, 3)
+    pairs = (line.partition(b"=") for line in variables.split(b"\n"))
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
     platforms.discover(Surroundings(found, text(host), text(hosts), "auto"))
     reset_contents.local_ranks(found)
@@ -136,7 +136,7 @@ def npu(content: bytes) -> None:
 
 
 def reset_json(content: bytes) -> None:
-    """What it says of it is a line that PID 1 takes."""
+    """The event for PID 1 is shorter than the limit of a line."""
     found, dropped = reset_contents.parse(content, None, lambda code: fault_codes.look_up({}, code).severity)
     assert len(reset_file.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
     Quiet(reset_file.EVENTS).report_dropped("reset.json", dropped)
@@ -146,7 +146,7 @@ def py_spy(content: bytes) -> None:
     stacks.parse(1, content)
 
 
-# --- what the command may have written --------------------------------------------------------------------------------
+# --- files and output of the command ----------------------------------------------------------------------------------
 
 
 def slots(content: bytes) -> None:
@@ -191,12 +191,12 @@ def checkpoint(content: bytes) -> None:
     assert "\0" not in (job.ledger.last_checkpoint or "")
 
 
-def last_words(content: bytes) -> None:
-    """Tracebacks and the last lines of output, and what is made of them."""
-    first, second, said = pieces(content, 3)
+def last_output(content: bytes) -> None:
+    """Tracebacks and the last lines of output, and the diagnosis from them."""
+    first, second, output = pieces(content, 3)
     thrown = [one for one in map(tracebacks._parse, (first, second)) if one is not None]
     tail = Tail()
-    tail.add(NOW, 1, said)
+    tail.add(NOW, 1, output)
     lines = tail.lines()
     assert len(json.dumps(lines)) < helpers.LINE_LIMIT
     cause = crash_causes.first_cause(thrown, NOW)
@@ -204,8 +204,8 @@ def last_words(content: bytes) -> None:
         crash_causes.diagnose(crash_causes.CommandFailure(code, None, False, cause, tuple(lines), None, 1, NOW))
 
 
-def name_of_a_process(content: bytes) -> None:
-    """/proc/<pid>/stat of one that calls itself so: ours."""
+def process_name(content: bytes) -> None:
+    """/proc/<pid>/stat of a process with that name: this one."""
     Path("/proc/self/comm").write_bytes(content[:15].replace(b"\0", b"") or b"x")
     found = procfs.stat(os.getpid())
     assert found is not None
@@ -219,7 +219,7 @@ def mounts(content: bytes) -> None:
     list(oom.files(text(other), mount_table.parse(os.fsdecode(one))))
 
 
-# --- files of ours that others may have changed -----------------------------------------------------------------------
+# --- files of ftrun that others may have changed ---------------------------------------------------------------------
 
 
 def state_json(content: bytes) -> None:
@@ -241,7 +241,7 @@ def run_dir(content: bytes) -> None:
 
 
 def beat_file(content: bytes) -> None:
-    """Of any size, as who looks on reads it."""
+    """The beat file with any size, as the views read it."""
     where = folder("views")
     (where / at.BEATS).write_bytes(content)
     beatfile.read(str(where), NOW, NOW - 50, True)
@@ -252,8 +252,8 @@ def history_json(content: bytes) -> None:
     found, dropped = contents.parse(content)
     joined = contents.merge(found, found.faults[:1], found.schedules[:1])
     contents.parse(contents.dump(joined))
-    told = contents.reply(joined, time.time(), "boot")
-    assert len(state_store.EVENTS.dump(told)) < helpers.LINE_LIMIT
+    reply = contents.reply(joined, time.time(), "boot")
+    assert len(state_store.EVENTS.dump(reply)) < helpers.LINE_LIMIT
     Quiet(reset_file.EVENTS).report_dropped("history.json", dropped)
 
 
@@ -265,28 +265,28 @@ def verdict_json(content: bytes) -> None:
 
 TARGETS: Final = {
     "config": Target(toml, "the config file"),
-    "options": Target(options, "texts of options"),
-    "environment": Target(environment, "variables of platforms"),
+    "options": Target(options, "values of options"),
+    "environment": Target(environment, "environment variables of platforms"),
     "annotations": Target(annotation_file, "the file of the downward API"),
-    "fault-table": Target(fault_table, "a site's table of faults"),
+    "fault-table": Target(fault_table, "the fault table of a site"),
     "phases": Target(phase_note, "phases.json"),
-    "npu-smi": Target(npu, "what npu-smi prints"),
+    "npu-smi": Target(npu, "the output of npu-smi"),
     "reset": Target(reset_json, "reset.json", (ValueError, RecursionError)),
-    "py-spy": Target(py_spy, "what py-spy prints", (ValueError, KeyError, TypeError, RecursionError)),
+    "py-spy": Target(py_spy, "the output of py-spy", (ValueError, KeyError, TypeError, RecursionError)),
     "slots": Target(slots, "the beat file, in PID 1"),
-    "checkpoint": Target(checkpoint, "the text of a checkpoint"),
-    "last-words": Target(last_words, "tracebacks and last lines"),
-    "comm": Target(name_of_a_process, "/proc/<pid>/stat"),
-    "mounts": Target(mounts, "mountinfo and cgroup"),
+    "checkpoint": Target(checkpoint, "the description of a checkpoint"),
+    "last-output": Target(last_output, "tracebacks and the last lines of output"),
+    "comm": Target(process_name, "/proc/<pid>/stat"),
+    "mounts": Target(mounts, "mountinfo and cgroup files"),
     "state": Target(state_json, "state.json", (Malformed,)),
     "run-dir": Target(run_dir, "a run dir, in every view"),
     "beat-file": Target(beat_file, "the beat file, in the views"),
     "history": Target(history_json, "history.json", (contents.ForeignContent, RecursionError)),
     "verdict": Target(verdict_json, "verdict.json", (contents.ForeignContent,)),
-    "control": Target(messages.control_message, "orders and their answers"),
+    "control": Target(messages.control_message, "requests and their replies"),
     "channel": Target(messages.channel, "frames of the control channel"),
-    "peers": Target(messages.peer_message, "words of other nodes"),
-    "hub": Target(messages.rank_0, "a member, at rank 0", (Malformed,)),
-    "member": Target(messages.member, "rank 0, at a member", (Malformed,)),
-    "helpers": Target(messages.line_of_a_helper, "lines of helpers, in PID 1"),
+    "peers": Target(messages.peer_message, "messages of other nodes"),
+    "hub": Target(messages.rank_0, "messages of a member, at rank 0", (Malformed,)),
+    "member": Target(messages.member, "messages of rank 0, at a member", (Malformed,)),
+    "helpers": Target(messages.line_of_a_helper, "messages of helpers, in PID 1"),
 }

@@ -20,11 +20,11 @@ NAMES: Final = {"pid1": "PID 1", "subreaper": "subreaper"}
 COLUMNS: Final = {"descriptors": 1, "threads": 1, "rss": 1024, "pss": 1024}  # and what the figure is divided by
 POINTS: Final = 25  # of a line
 KNOWN: Final = {
-    "events.jsonl": "a few records a restart, by design: they are the history of the job",
-    "run.log": "a line a restart",
-    "output.log": "what the command prints",
-    "steps.jsonl": "a line a minute of steps, and one for each attempt that steps",
-    "reports": "a report a hang",
+    "events.jsonl": "a few records per restart, which are the history of the job",
+    "run.log": "a line per restart",
+    "output.log": "the output of the command",
+    "steps.jsonl": "a line per minute with steps, and one per attempt with steps",
+    "reports": "a report per hang",
 }
 
 
@@ -69,30 +69,32 @@ def soaked(mode: Mode, plan: Plan) -> list[Sample]:
 
 def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong: list[str]) -> list[Measured]:
     before = (
-        f"One ftrun restarts a small tree {plan.restarts:,} times: a parent, two children, one in a session of its own "
-        f"and a daemon. Half of the restarts are after an exit, half after a signal, but one in {plan.hang} is after a "
-        f"hang (with its evidence, its report, and a child that ignores SIGTERM) and one in {plan.look} by `ftctl "
-        "restart`. All ordinary helpers run: the watcher of checkpoints, the output, the state store, the sampler, the "
-        "messenger and the metrics. While the tree waits before such a restart, ftrun is measured from outside.",
-        "Medians of the first tenth of the samples after the warm-up (also a tenth) and of the last tenth.",
+        f"One ftrun restarts a small process tree {plan.restarts:,} times: a parent, two children, one child in its "
+        "own session and a daemon. Half of the restarts follow an exit, and half a signal, except that one in "
+        f"{plan.hang} follows a hang (with evidence, a report, and a child that ignores SIGTERM) and one in "
+        f"{plan.look} a request by `ftctl restart`. All ordinary helpers run: the checkpoint watcher, the output, the "
+        "state store, the sampler, the messenger and the metrics. Before each such request the tree waits, and ftrun "
+        "is measured from outside.",
+        "A figure is the median of the first tenth of the samples after the warm-up, which is also a tenth; a figure "
+        "after an arrow is the median of the last tenth, if it differs.",
     )
     made_by = "bin/prove soak" + (f" --restarts {plan.restarts}" if plan.restarts != Plan().restarts else "")
-    heads = ("ftrun as", "process", "descriptors", "threads", "RSS, MiB", "PSS, MiB")
+    heads = ("mode", "process", "descriptors", "threads", "RSS, MiB", "PSS, MiB")
     rows = tuple(row for mode, samples in found.items() for row in _rows(mode, samples))
     first = next(iter(found))
-    verdict = "Nothing grew." if not wrong else f"**It grew:** {'; '.join(wrong)}."
+    verdict = "No figure grew." if not wrong else f"**These figures grew:** {'; '.join(wrong)}."
     after = (
-        f"{verdict} {seconds / 60:.0f} minutes in all.",
-        *(f"{NAMES[mode]}: {_rest(samples)}" for mode, samples in found.items()),
-        f"What grows in the run dir, by design: {_kept(found[first])}.",
+        f"{verdict} The measurement took {seconds / 60:.0f} minutes.",
+        *(f"As {NAMES[mode]}, the counts of ftrun were: {_rest(samples)}" for mode, samples in found.items()),
+        f"These entries of the run dir grow by design: {_kept(found[first])}.",
     )
-    title = f"{plan.restarts:,} restarts in one ftrun"
+    title = f"{plan.restarts:,} restarts in one run of ftrun"
     memory = Measured("20-soak", title, made_by, before, heads, rows, after, _plot(found[first], "rss", "RSS, MiB"))
     again = Measured(
         "21-soak-descriptors",
-        "Their open descriptors",
+        f"Open file descriptors over {plan.restarts:,} restarts",
         made_by,
-        (f"The same run, as {NAMES[first]}.",),
+        (f"The plot is of the same run, as {NAMES[first]}.",),
         (),
         (),
         plot=_plot(found[first], "descriptors", "open descriptors"),
@@ -116,14 +118,14 @@ def _cell(growth: Growth, each: int) -> str:
 
 def _rest(samples: list[Sample]) -> str:
     known = growths(samples)
-    words = {
-        ("all", "processes"): "processes in all",
+    names = {
+        ("all", "processes"): "processes",
         ("all", "zombies"): "zombies",
         ("files", "/dev/shm"): "files in /dev/shm",
         ("files", "TMPDIR"): "files in the temp folder",
-        (SUPERVISOR, "inotify"): "inotify instances of its own",
+        (SUPERVISOR, "inotify"): "inotify instances of the supervisor",
     }
-    figures = ", ".join(f"{_cell(known[key], 1)} {name}" for key, name in words.items())
+    figures = ", ".join(f"{name} {_cell(known[key], 1)}" for key, name in names.items())
     many = max(1, len(samples) // 10)
     pids, files = (
         [
@@ -133,8 +135,8 @@ def _rest(samples: list[Sample]) -> str:
         for kind in (0, 1)
     )
     return (
-        f"{figures}. The machine, which other work shares: {pids[0]} processes at the beginning and {pids[1]} "
-        f"at the end, {files[0]:,} and {files[1]:,} open files."
+        f"{figures}. The whole machine, which runs other work too, had {pids[0]} processes at the beginning and "
+        f"{pids[1]} at the end, and {files[0]:,} and {files[1]:,} open files."
     )
 
 
@@ -145,7 +147,7 @@ def _kept(samples: list[Sample]) -> str:
     for name, size in sorted(last.sizes.items(), key=lambda one: -one[1]):
         each = (size - first.sizes.get(name, 0)) / between
         if each >= 1:
-            found.append(f"`{name}` {each:,.0f} bytes a restart ({KNOWN.get(name, 'not known why')})")
+            found.append(f"`{name}` by {each:,.0f} B per restart ({KNOWN.get(name, 'for an unknown reason')})")
     return ", ".join(found)
 
 

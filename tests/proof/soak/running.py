@@ -18,7 +18,7 @@ TREE: Final = (sys.executable, "-S", "-E", str(HOUSE / "tests" / "proof" / "soak
 MARK: Final = "FTRUN_SOAK"
 MOUNTED: Final = ("unshare", "--mount", "--propagation", "private")
 NAMESPACE: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-SHM: Final = 'mount -t tmpfs -o size=64m soak /dev/shm\nexec "$@"'  # of its own: what is in it is of this run
+SHM: Final = 'mount -t tmpfs -o size=64m soak /dev/shm\nexec "$@"'  # its own /dev/shm: all files in it are of this run
 OPTIONS: Final = (
     *("--restart-on", "hang,failure", "--max-restarts", "off", "--backoff", "off", "--grace", "300ms", "--quiet"),
     *("--hang-timeout", "300ms", "--start-timeout", "off", "--idle-timeout", "1m", "--metrics", "127.0.0.1:0"),
@@ -30,7 +30,7 @@ class Broken(Exception):
 
 
 class Plan(NamedTuple):
-    """Of `restarts`, one in `hang` is after a hang, and one in `look` by an order, after a sample."""
+    """Of `restarts`, one in `hang` is after a hang, and one in `look` by a request, after a sample."""
 
     restarts: int = 10_000
     look: int = 100
@@ -45,12 +45,12 @@ class Soak:
         self._mark = uuid.uuid4().hex
         self._tmp.mkdir()
         progress = ("--progress", str(folder / "checkpoints" / "*"), "--state-dir", str(folder / "state"))
-        words = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ()), *program, *OPTIONS]
-        words += [*progress, "--log-dir", str(self._logs), "--", *TREE, *map(str, plan), str(HOUSE / "hooks")]
+        arguments = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ()), *program, *OPTIONS]
+        arguments += [*progress, "--log-dir", str(self._logs), "--", *TREE, *map(str, plan), str(HOUSE / "hooks")]
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         self._stderr = (folder / "stderr").open("w+b")
         self._process = subprocess.Popen(
-            words,
+            arguments,
             env=plain | {"TMPDIR": str(self._tmp), MARK: self._mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -77,11 +77,11 @@ class Soak:
     def samples(self) -> Iterator[Sample]:
         """All samples; Broken if the run or its end is not as planned."""
         for line in self._lines():
-            word, _, number = line.partition(b" ")
-            if word != b"standing":
+            event, _, number = line.partition(b" ")
+            if event != b"ready":
                 raise Broken(f"the tree printed {line!r}")
             yield self._look(int(number) - 1)
-            self._order()
+            self._request_restart()
         self._ended()
 
     def _look(self, restarts: int) -> Sample:
@@ -96,9 +96,9 @@ class Soak:
         (found,) = self._logs.iterdir()
         return found
 
-    def _order(self) -> None:
-        words = [*FTCTL, "restart", "--run-dir", str(self.run_dir)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE)
+    def _request_restart(self) -> None:
+        arguments = [*FTCTL, "restart", "--run-dir", str(self.run_dir)]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE)
         if done.returncode:
             raise Broken(f"ftctl restart ended with {done.returncode}: {done.stderr}")
 

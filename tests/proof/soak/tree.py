@@ -1,6 +1,6 @@
-"""The command of the soak: `tree.py RESTARTS LOOK HANG HOOKS`.  A small tree that ends as its start number says.
+"""The command of the soak: `tree.py RESTARTS LOOK HANG HOOKS`.  A small tree whose end depends on the start number.
 
-A parent, two children, one in a session of its own and a daemon.  Each LOOKth start prints `standing <number>` and
+A parent, two children, one child in its own session and a daemon.  Each LOOKth start prints `ready <number>` and
 waits for the restart; one in HANG sends a heartbeat and hangs, with a child that ignores SIGTERM; of the rest every
 second exits with 3, and the others are killed.  After RESTARTS restarts it ends with 0.
 """
@@ -12,17 +12,17 @@ import sys
 
 def main(hooks: str, restarts: int, look: int, hang: int) -> None:
     number = int(os.environ["MA_PROC_START_CNT"])
-    standing, hanging = number % look == 0, number % hang == hang // 2
-    ready, done = os.pipe()
-    for alone, daemon in ((False, False), (False, False), (True, False), (True, True)):
-        grow(done, alone, daemon, hanging and not alone)
+    waiting, hanging = number % look == 0, number % hang == hang // 2
+    children_ready, done = os.pipe()
+    for own_session, daemon in ((False, False), (False, False), (True, False), (True, True)):
+        start_child(done, own_session, daemon, hanging and not own_session)
     os.close(done)
-    while os.read(ready, 1):
-        pass  # until all have closed it, and so are ready
+    while os.read(children_ready, 1):
+        pass  # until all children have closed the pipe, and so are ready
     if number > restarts:
         sys.exit(0)
-    if standing:
-        print("standing", number, flush=True)
+    if waiting:
+        print("ready", number, flush=True)
         signal.pause()
     if hanging:
         sys.path.insert(0, hooks)
@@ -35,17 +35,17 @@ def main(hooks: str, restarts: int, look: int, hang: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def grow(done: int, alone: bool, daemon: bool, deaf: bool) -> None:
+def start_child(done: int, own_session: bool, daemon: bool, ignores_term: bool) -> None:
     """One process that waits for its end."""
     if child := os.fork():
         if daemon:
             os.waitpid(child, 0)
         return
-    if alone:
+    if own_session:
         os.setsid()
     if daemon and os.fork():
         os._exit(0)
-    if deaf:
+    if ignores_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.close(done)
     while True:

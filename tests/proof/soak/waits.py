@@ -2,8 +2,9 @@
 
     nice bin/prove waits --repeats 50 --publish
 
-A healthy job waits for somebody outside; a run fails if ftrun restarts it, calls it a hang, or gives its own exit code.
-The runs sleep nearly all the time, so many go at once; their starts are spread, because a start needs the processor.
+A healthy job waits for something outside the job; a run fails if ftrun reports a hang, restarts it, or ends with an
+exit code of its own.
+The runs sleep nearly all the time, so many run at once; their starts are spread, because a start needs the processor.
 The rows take turns, so that a program that is interrupted has run each of them equally often.  `--out` gets one line of
 JSON for each run, after those that are there; `--publish` makes the section of docs/reliability.md from all of them.
 """
@@ -27,11 +28,11 @@ from test_outside_waits import NEEDS, ROW_NAMES, meet, serving
 Result = dict[str, Any]
 REASONS = {
     "waits for a timer": "a timer",
-    "it works: ": "bytes that were read or written",
-    "it exchanges": "traffic with somebody outside",
+    "it works: ": "bytes read or written",
+    "it exchanges": "traffic with a process outside the job",
     "/checkpoint (": "a file",
-    "outside the job": "a connection with somebody outside",
-    "it moved": "a step meanwhile",
+    "outside the job": "a connection to a process outside the job",
+    "it moved": "a step in the meantime",
 }
 
 
@@ -81,7 +82,7 @@ def main() -> int:
 
 
 def measure(row: str, folder: Path, port: int, seconds: float) -> Result:
-    """One run.  `wrong` is empty where nothing ended it; `cleared` says how often it was suspected, and of what."""
+    """One run.  `wrong` is empty where nothing ended it; `cleared` has the reasons why its suspicions were cleared."""
     begun = time.monotonic()
     try:
         wrong, run = meet(row, folder, port, seconds)
@@ -101,11 +102,11 @@ def measure(row: str, folder: Path, port: int, seconds: float) -> Result:
 
 def section(results: list[Result], seconds: float) -> Measured:
     before = (
-        "Healthy jobs with no option given: a hundred quick steps, from which a limit of 30 s is learned, then a wait "
-        f"of {seconds:g} s for somebody outside the job, then further steps. A job counts as killed if ftrun calls it "
-        "a hang or starts it again. A suspicion that evidence clears does it no harm.",
+        "The jobs are healthy and run without any option of ftrun: a hundred quick steps, from which ftrun learns a "
+        f"timeout of 30 s, then a wait of {seconds:g} s for something outside the job, then further steps. A job "
+        "counts as killed if ftrun reports a hang or restarts it. A suspicion that evidence clears does no harm.",
     )
-    head = ("it waits for", "runs", "killed", "suspicions a run, median", "what cleared them")
+    head = ("the job waits for", "runs", "killed", "suspicions per run, median", "evidence that cleared them")
     rows = []
     for row in dict.fromkeys(result["row"] for result in results):
         own = [result for result in results if result["row"] == row]
@@ -114,14 +115,14 @@ def section(results: list[Result], seconds: float) -> Measured:
         why = ", ".join(sorted({reason(why) for result in own for why in result["cleared"]}))
         rows.append((row, f"{len(own)}", f"{killed}", f"{suspected:g}", why))
     suspicions, killed = sum(result["suspected"] for result in results), sum(bool(r["wrong"]) for r in results)
-    after = (f"{len(results):,} runs in all, {suspicions:,} suspicions, {killed} killed.",)
+    after = (f"In {len(results):,} runs there were {suspicions:,} suspicions, and {killed} jobs were killed.",)
     return Measured(
-        "25-waits", "Waits for somebody outside", "bin/prove waits --publish", before, head, tuple(rows), after
+        "25-waits", "Waits for something outside the job", "bin/prove waits --publish", before, head, tuple(rows), after
     )
 
 
 def reason(why: str) -> str:
-    """Of a suspicion that was cleared: what kind of evidence it was."""
+    """The kind of evidence that cleared a suspicion."""
     return next((kind for part, kind in REASONS.items() if part in why), why)
 
 

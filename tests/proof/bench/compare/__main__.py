@@ -1,4 +1,4 @@
-"""ftrun beside what people would use instead:  bin/prove bench [NAME]... [--short] [--save]"""
+"""Compare ftrun with the programs that people would use in its place: bin/prove bench [NAME]... [--short] [--save]"""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ FIGURES = {
 }
 
 
-def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bin/prove bench", description="ftrun beside its peers, in turn in one run.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which figures: {', '.join(FIGURES)}; default all")
-    parser.add_argument("--short", action="store_true", help="few samples, to see that it works; saves nothing")
-    parser.add_argument("--save", action="store_true", help="also with --short: to docs/measured/benchmarks")
-    given = parser.parse_args(words)
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bin/prove bench", description="Measure ftrun and similar programs in turn, in one run."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"figures to measure: {', '.join(FIGURES)} [all]")
+    parser.add_argument(
+        "--short", action="store_true", help="take few samples, as a test of the benchmark; save nothing"
+    )
+    parser.add_argument("--save", action="store_true", help="save to docs/measured/benchmarks also with --short")
+    given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in FIGURES]
     if unknown:
-        print(f"no figure {unknown[0]!r}; there are: {', '.join(FIGURES)}", file=sys.stderr)
+        print(f"there is no figure {unknown[0]!r}; the figures are: {', '.join(FIGURES)}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # leaves nothing behind, as at Ctrl-C
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # cleans up as after Ctrl-C
     for name in given.names or FIGURES:
         figure = cast(Figure, importlib.import_module(f"proof.bench.compare.{FIGURES[name]}"))
         began = time.monotonic()
@@ -47,7 +51,7 @@ def main(words: list[str]) -> int:
 
 
 def table(found: Measured) -> str:
-    """As text."""
+    """The result as text for a terminal."""
     rows = [found.head, *found.rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(found.head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,4 +1,4 @@
-"""From the end of a rank, by `kill -9` or for a hang, to the first line of Python of the next start."""
+"""The time from the end of a rank, by `kill -9` or after a hang, to the first line of Python of the next start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILURE = ("--restart-on=failure", "--max-restarts=off")
 WAYS = (
     Watch(LOOP, "", ()),
     Watch(OURS, "--backoff 10ms", (*FAILURE, "--backoff=10ms")),
-    Watch(OURS, "its own backoff of 1 s", FAILURE),
+    Watch(OURS, "default backoff of 1 s", FAILURE),
     Watch(CIRCUSD, "", ()),
     Watch(SUPERVISORD, "autorestart=true", ("autorestart=true",)),
     Watch(TORCHRUN, "--max-restarts", ("--max-restarts=9",)),
@@ -37,10 +37,10 @@ WAYS = (
 
 
 def killed(way: Watch) -> float:
-    """In s, after kill -9 of its first start."""
+    """The time in s from the kill -9 of the first start to the first line of the second."""
     with contained(apart(way.peer), *trainee("still"), options=way.options) as run:
         rank = outside(run, until(run, "began").pid)
-        time.sleep(0.3 + random.random())  # it has settled; and at no set instant of the intervals of those who poll
+        time.sleep(0.3 + random.random())  # the start is complete; a random time in the polling interval
         then = time.monotonic()
         os.kill(rank, signal.SIGKILL)
         return until(run, "began", 2).at - then
@@ -55,20 +55,21 @@ def measure(short: bool) -> Measured:
     hung: dict[str, list[float]] = {}
     for _ in range(0 if short else 2):
         for watch in hang.watches():
-            if hang.CLOSE in watch.options or watch.peer is not FT_LAUNCHER:
+            if hang.FREQUENT in watch.options or watch.peer is not FT_LAUNCHER:
                 hung.setdefault(watch.titled, []).extend(1e3 * one.again for one in hang.hangs(watch))
     rows = [(f"kill -9, {who}", spread(times, unit=" ms"), str(len(times))) for who, times in kills.items()]
     rows += [(f"hang, {who}", spread(times, unit=" ms"), str(len(times))) for who, times in hung.items()]
-    rows += [(peer.titled, "never: they start nothing again", "") for peer in (TINI, DUMB_INIT) if peer.installed]
+    rows += [(peer.titled, "never: it does not restart", "") for peer in (TINI, DUMB_INIT) if peer.installed]
     return Measured(
         NAME,
-        "The end of a rank to the next start's first line",
+        "From the end of a rank to the first line of the next start",
         made_by(NAME),
         (
-            "The rank is a Python program; the end of it is a `kill -9` from outside, at no set instant, or the kill "
-            "for a hang. Measured is until the first line of the next start is executed: a start of Python is in it.",
+            "The rank is a Python program. It is ended by a `kill -9` from outside, at a random time, or by the kill "
+            "after a hang. The time is measured until the first line of the next start is executed, so it includes the "
+            "start of Python.",
         ),
-        ("", "until it runs again", "samples"),
+        ("end of the rank, program", "time to the next start", "samples"),
         tuple(rows),
         AFTER,
         Plot("bars", "", "ms", tuple(_bars(kills)), log_y=True),
@@ -80,8 +81,9 @@ def _bars(kills: dict[str, list[float]]) -> list[Series]:
 
 
 AFTER = (
-    "The loop in sh is the floor: it does nothing but start the command again. ftrun first looks for the cause of the "
-    "failure in what the ranks left behind, ends all that is left of the attempt, waits for its `--backoff`, and loads "
-    "its hooks before the first line. A hang is followed by a start without any wait.",
-    "Supervisord and circus look in intervals of a second, torchrun and ft_launcher in some of a tenth.",
+    "The loop in sh is the lower bound: it only starts the command again. ftrun first searches the output of the ranks "
+    "for the cause of the failure, ends the remaining processes of the attempt, waits for its `--backoff`, and loads "
+    "its hooks before the first line. After a hang the next start follows without a delay.",
+    "supervisord and circus check at intervals of a second, torchrun and ft_launcher at intervals of a tenth of a "
+    "second.",
 )

@@ -1,4 +1,7 @@
-"""`c10d.py SIZE [rendezvous]`: what torchrun agrees by, with so many members; as JSON.  Without words: the store."""
+"""`c10d.py SIZE [rendezvous]`: measure the store and the rendezvous of torchrun with SIZE members, print JSON.
+
+Without arguments: the store.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from typing import Any
 LONG = timedelta(seconds=60)
 
 
-def main(size: int, agree: bool) -> None:
-    """`barrier`: through a TCPStore whose clients are connected, from the word of the last member to all having that of
-    the store, in ms; `memory` of the store's process, MiB; `rendezvous` of torch's c10d, all at once, to all having
-    agreed, in ms: null if not within a minute, or not asked for."""
+def main(size: int, with_rendezvous: bool) -> None:
+    """`barrier`: the time in ms from the message of the last member until all members have the reply of a TCPStore, to
+    which they are connected; `memory` of the store's process in MiB; `rendezvous`: the time in ms of torch's c10d
+    rendezvous of all members, which start at once; null if it takes more than a minute, or is not requested."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
@@ -34,11 +37,11 @@ def main(size: int, agree: bool) -> None:
             client.get("go")
         barrier = time.monotonic() - began
         found = {"barrier": barrier * 1e3, "memory": memory(server.pid), "rendezvous": None}
-        if agree and (took := rendezvous(clients)) is not None:
+        if with_rendezvous and (took := rendezvous(clients)) is not None:
             found["rendezvous"] = took * 1e3
         print(json.dumps(found), flush=True)
         server.kill()
-        os._exit(0)  # its threads that keep a rendezvous alive would take long to notice
+        os._exit(0)  # does not wait for the threads that keep the rendezvous alive
 
 
 def rendezvous(clients: list[Any]) -> float | None:
@@ -77,8 +80,8 @@ def serve() -> None:
 
 
 def memory(pid: int) -> float:
-    words = Path(f"/proc/{pid}/status").read_text().split()
-    return int(words[words.index("VmRSS:") + 1]) / 1024
+    fields = Path(f"/proc/{pid}/status").read_text().split()
+    return int(fields[fields.index("VmRSS:") + 1]) / 1024
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What agreeing costs at rank 0, by the number of members."""
+"""The cost of coordination at rank 0, by the number of members."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import zmq
 
 from core.many import Many
-from ftrun.messages import peers as words
+from ftrun.messages.peers import MemberAddress
 from proof.bench.bench_group import Members, Own, memory, used
 from proof.bench.compare import peers
 from proof.bench.compare.kit import made_by, settled
@@ -32,29 +32,39 @@ REST = 10.0  # s
 CAP = 180.0  # s
 ALONE = ("unshare", "--net", "sh", "-ec", 'ip link set lo up; exec "$@"', "sh")
 BEFORE = (
-    "One process coordinates all nodes; a member is a node. *Decision*: the pure coordinator alone, the CPU from the "
-    "first member that is ready to the order that starts all. *Barrier*: from the word of the last member to all "
-    "having the answer, over real sockets (CURVE) on this machine, all members in one process; *at once*: where all "
-    "become ready together, as after a restart. *At rest*: the messenger of rank 0, with the heartbeats of all.",
-    "torchrun's `c10d` has a store (TCPStore, not encrypted, which decides nothing), for which the barrier is a "
-    "counter and a key, and a rendezvous on top of it, in which each member rewrites the state of all: its members "
-    "are threads of one process here. It has no word for 'restart all now': agents find out by polling. tini, "
-    "dumb-init, supervisord and circus know one node only; nvidia-resiliency-ext uses torch's store.",
+    "One process coordinates all nodes; a member is a node. *Decision* is the CPU time of the pure coordinator alone, "
+    "from the first member that is ready to the request that starts all members. *Barrier* is the time from the "
+    "message of the last member until all members have the reply, over real sockets (CURVE) on this machine, with all "
+    "members in one process; for *barrier at once* all members become ready at the same time, as after a restart. *At "
+    "rest* is the CPU use of the messenger of rank 0 with the heartbeats of all members; its memory is in the column "
+    "*messenger*.",
+    "`c10d` of torchrun has a store (TCPStore, which is not encrypted and decides nothing), where a barrier is a "
+    "counter and a key, and on top of it a rendezvous, in which each member rewrites the state of all members; here "
+    "the members of the rendezvous are threads of one process. `c10d` has no message for 'restart all now': the agents "
+    "notice by polling. tini, dumb-init, supervisord and circus manage a single node; nvidia-resiliency-ext uses the "
+    "store of torch.",
 )
-OURS = ("decision, ms", "its state, KiB", "barrier, ms", "at once, ms", "at rest, % of a core", "messenger, MiB")
-THEIRS = ("TCPStore: barrier, ms", "its process, MiB", "c10d rendezvous, ms")
-NOT_AGREED = "not in a minute"
+OURS = (
+    "decision, ms",
+    "coordinator state, KiB",
+    "barrier, ms",
+    "barrier at once, ms",
+    "at rest, % of a core",
+    "messenger, MiB",
+)
+THEIRS = ("TCPStore barrier, ms", "TCPStore process, MiB", "c10d rendezvous, ms")
+NOT_AGREED = "not within a minute"
 LINES = {
     "ftrun, barrier": OURS[2],
-    "ftrun, all at once": OURS[3],
+    "ftrun, barrier at once": OURS[3],
     "TCPStore, barrier": THEIRS[0],
     "c10d rendezvous, all at once": THEIRS[2],
 }
 AFTER = (
-    "**A bare TCPStore is about as fast**: it is C++ and compares nothing; its barrier is the floor of one socket a "
-    "member. ftrun's answer is a decision over what all members have said (who is in which epoch, whose trouble was "
-    "first), made by Python in one thread, and each word of it is encrypted. The figure that it has to be held "
-    "against is the rendezvous, which is what torchrun's agents wait for at each restart.",
+    "**A bare TCPStore is about as fast**: it is written in C++ and compares nothing; its barrier is the lower bound "
+    "for one socket per member. The reply of ftrun is a decision over the reports of all members (the epoch of each, "
+    "and whose failure was first), which one Python thread makes, and every message is encrypted. The comparable "
+    "figure is the rendezvous, for which the agents of torchrun wait at each restart.",
 )
 
 
@@ -82,7 +92,7 @@ def measure(short: bool) -> Measured:
         rows.append((f"{size:,}", *cells))
     return Measured(
         NAME,
-        "What coordinating many nodes costs",
+        "The cost of coordinating many nodes",
         made_by(NAME),
         BEFORE,
         ("members", *OURS, *(THEIRS if compared else ())),
@@ -93,7 +103,7 @@ def measure(short: bool) -> Measured:
 
 
 def pure(size: int) -> dict[str, float]:
-    """The second barrier of a group that runs, as after a restart; and the memory of the state."""
+    """The CPU time of the second barrier of a running group, as after a restart; and the memory of the state."""
     tracemalloc.start()
     many = Many(size)
     many.all("ready")
@@ -110,20 +120,20 @@ def pure(size: int) -> dict[str, float]:
 
 
 def messenger(size: int, rest: float) -> dict[str, float]:
-    """A real one, and members that are a socket each."""
+    """A real messenger, and members of which each is a socket."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftrun-bench-")))
         (folder / "events.jsonl").touch()
         (folder / "secret").write_text("a secret of more than sixteen bytes")
-        place = words.MemberAddress(
+        address = MemberAddress(
             size, 0, f"127.0.0.1:{_port()}", str(folder / "secret"), 600, 10, 300, "job", "l0", "n0", "b"
         )
-        hub = stack.enter_context(HelperProcess("messenger", str(folder), str(folder), json.dumps(place._asdict())))
+        hub = stack.enter_context(HelperProcess("messenger", str(folder), str(folder), json.dumps(address._asdict())))
         own = Own(hub)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         context.max_sockets = size * 2 + 100
         stack.callback(context.destroy, linger=0)
-        members = Members(place, context)
+        members = Members(address, context)
         members.say(1, "ready", 0)
         members.all_have("wait", 0)
         began = time.monotonic()
@@ -146,16 +156,16 @@ def messenger(size: int, rest: float) -> dict[str, float]:
 
 
 def c10d(size: int, rendezvous: bool) -> dict[str, float]:
-    """In a network of its own, where there is one: the store asks the name server who each client is."""
+    """In a network namespace of its own, if permitted: the store asks the name server for the name of each client."""
     program = [
         *(ALONE if permitted(*ALONE) else ()),
         sys.executable,
         str(Path(__file__).with_name("c10d.py")),
         str(size),
     ]
-    asked = [*program, "rendezvous"] if rendezvous else program
+    arguments = [*program, "rendezvous"] if rendezvous else program
     try:
-        answer = subprocess.run(asked, env=settled(), capture_output=True, check=True, timeout=CAP).stdout
+        answer = subprocess.run(arguments, env=settled(), capture_output=True, check=True, timeout=CAP).stdout
     except subprocess.TimeoutExpired:
         return {}
     found: dict[str, float] = json.loads(answer)
@@ -163,7 +173,7 @@ def c10d(size: int, rendezvous: bool) -> dict[str, float]:
 
 
 def _port() -> int:
-    """One that is free."""
+    """A free port."""
     with socket.socket() as at:
         at.bind(("127.0.0.1", 0))
         return int(at.getsockname()[1])

@@ -19,19 +19,19 @@ NAME = "10-first-instruction"
 FLOOR = "python3 -c pass"
 DEADLINE = 60.0  # s
 BEFORE = (
-    "From the exec of the program to the first instruction of its command, `sh -c 'echo > FIFO'`, as the reader of "
-    "that FIFO sees it: the start of `sh` is in all of them. In milliseconds, files cached. All in turn, round by "
-    "round; the ratios are made within a round. All that are written in Python run by the same one, without the "
-    "`.pth` files of this environment: that of `pynvml`, which nvidia-resiliency-ext brings along, alone adds 20 ms "
-    "to each start of a Python.",
+    "This is the time in milliseconds from the exec of the program to the first instruction of its command, "
+    "`sh -c 'echo > FIFO'`, as the reader of the FIFO observes it; the start of `sh` is therefore included everywhere. "
+    "The files are cached. The programs run in turn, round by round, and each ratio is computed within a round. All "
+    "programs that are written in Python use the same interpreter, without the `.pth` files of this environment: the "
+    "one of `pynvml`, which nvidia-resiliency-ext installs, alone adds 20 ms to each start of Python.",
 )
 WHY = {
-    "tini": "**tini and dumb-init are faster, by the start of a Python.** They are C programs of some tens of "
-    "kilobytes; ftrun is a Python program, and its floor is `python3 -c pass`. What it does before the command is "
-    "started is to read its options, make the run dir and the beat folder and put the first record on disk; its "
-    "helpers start after the command. A training spends seconds on `import torch`; what ftrun adds is paid once a "
-    "start of the container, and not at a restart in place.",
-    "supervisord": "supervisord sleeps a second before it starts anything: its loop looks once a second.",
+    "tini": "**tini and dumb-init are faster by the time that Python needs to start.** They are C programs of some "
+    "tens of kilobytes; ftrun is a Python program, and its lower bound is `python3 -c pass`. Before ftrun starts the "
+    "command, it reads its options, creates the run dir and the beat folder, and writes the first record to disk; its "
+    "helpers start after the command. A training job spends seconds on `import torch`; the time that ftrun adds is "
+    "needed once for each start of the container, and not for a restart in place.",
+    "supervisord": "supervisord waits for a second before it starts anything, because its loop runs once a second.",
 }
 
 
@@ -47,13 +47,13 @@ def measure(short: bool) -> Measured:
     rows = [(name, spread(seen[name]), ratio(seen[name], seen["bare"]), ratio(seen[name], seen[FLOOR]))
             for name in names]  # fmt: skip
     points = tuple((name, tuple(samples)) for name, samples in seen.items())
-    after = [said for name, said in WHY.items() if any(peer.name == name for peer in found)]
+    after = [reason for name, reason in WHY.items() if any(peer.name == name for peer in found)]
     return Measured(
         NAME,
         "Time to the command's first instruction",
         made_by(NAME),
         BEFORE,
-        ("program", "ms", "times the bare command", f"times `{FLOOR}`"),
+        ("program", "ms", "relative to the bare command", f"relative to `{FLOOR}`"),
         tuple(rows),
         tuple(after),
         Plot("bars", "", "ms to the first instruction", (Series("time", points),), log_y=True),
@@ -76,18 +76,18 @@ def first_instruction(peer: peers.Peer) -> float:
         fifo = folder / "first"
         os.mkfifo(fifo)
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        words = by_plain(peer.command(folder, "sh", "-c", f"echo > {fifo}"))
+        arguments = by_plain(peer.command(folder, "sh", "-c", f"echo > {fifo}"))
         nothing = subprocess.DEVNULL
         began = time.perf_counter()
         process = subprocess.Popen(
-            words, stdin=nothing, stdout=nothing, stderr=nothing, cwd=folder, env=settled() | {"TMPDIR": name},
+            arguments, stdin=nothing, stdout=nothing, stderr=nothing, cwd=folder, env=settled() | {"TMPDIR": name},
             start_new_session=True,
         )  # fmt: skip
         try:
             arrived, _, _ = select.select([reader], [], [], DEADLINE)
             took = (time.perf_counter() - began) * 1e3
             assert arrived, f"{peer.name} did not start its command"
-            if peer not in (peers.SUPERVISORD, peers.CIRCUSD):  # which stay, and would start it again
+            if peer not in (peers.SUPERVISORD, peers.CIRCUSD):  # these do not end, and would start the command again
                 process.wait(DEADLINE)
             return took
         finally:

@@ -1,4 +1,4 @@
-"""Memory, threads and CPU of all processes that supervise, at rest, with 1 to 512 ranks."""
+"""Memory, threads and CPU of all processes of an idle supervisor, with 1 to 512 ranks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ RANKS = str(Path(__file__).with_name("ranks.py"))
 SLEEP = ("sleep", "86400")
 MORE = ("--idle-timeout=30m", "--progress=checkpoint-*", "--metrics=127.0.0.1:0")
 BEFORE = (
-    "All processes that are there besides the command: of ftrun PID 1 and its helpers, of ft_launcher its rank "
-    "monitors, one a rank. Memory is PSS, which shares out a page among those that map it; RSS counts it in each of "
-    f"them. CPU is the share of one core over {SPAN:.0f} s at rest, one sample each. *More helpers*: with `"
+    "The figures include all processes except those of the command: for ftrun PID 1 and its helpers, for ft_launcher "
+    "also its rank monitors, one for each rank. Memory is given as PSS, which divides a shared page among the "
+    f"processes that map it, and as RSS, which counts it in each of them. CPU is the share of one core over {SPAN:.0f} "
+    "s at rest, from one sample each. *More helpers*: ftrun runs with `"
     + " ".join(MORE)
-    + "`, which start the sampler, the watcher of checkpoints and the exporter.",
-    "Under ftrun the ranks beat once a second; under tini and dumb-init the same program runs, without beats. The "
-    "others start their ranks themselves, as `sleep`: what ft_launcher's monitors do at a heartbeat is not in its "
-    "figures. No accelerator, one node.",
+    + "`, which starts the sampler, the checkpoint watcher and the metrics exporter.",
+    "Under ftrun each rank sends a heartbeat every second; under tini and dumb-init the same program runs without "
+    "heartbeats. The other programs start their ranks themselves, with `sleep` as the command, so the work of "
+    "ft_launcher's monitors for a heartbeat is not included. There is no accelerator, and one node.",
 )
 
 
@@ -45,7 +46,7 @@ class Footprint(NamedTuple):
 
 def measure(short: bool) -> Measured:
     settle, span, sizes = (0.5, 0.5, (1, 2)) if short else (SETTLE, SPAN, SIZES)
-    found = peers.installed()[1:]  # bare has no such process
+    found = peers.installed()[1:]  # the bare command has no supervisor
     shown: list[tuple[peers.Peer, str, Sequence[str]]] = [(peer, peer.titled, ()) for peer in found]
     shown.insert(1, (peers.OURS, "ftrun, more helpers", MORE))
     rows, lines = [], []
@@ -55,7 +56,7 @@ def measure(short: bool) -> Measured:
         lines.append(Series(name, tuple((size, (of.pss,)) for size, of in seen if isinstance(of, Footprint))))
     return Measured(
         NAME,
-        "What supervising costs at rest",
+        "Resources of an idle supervisor",
         made_by(NAME),
         BEFORE,
         ("program", "ranks", "processes", "threads", "PSS, MiB", "RSS, MiB", "CPU, % of a core"),
@@ -73,7 +74,7 @@ def cells(found: Footprint | str) -> tuple[str, ...]:
 
 
 def footprint(peer: peers.Peer, size: int, settle: float, span: float, options: Sequence[str] = ()) -> Footprint | str:
-    """Or why there is none."""
+    """The footprint, or the reason why there is none."""
     ours = (*peers.PYTHON, RANKS, str(size))
     counts = peer in (peers.SUPERVISORD, peers.CIRCUSD, peers.TORCHRUN, peers.FT_LAUNCHER)
     command = SLEEP if counts else ours
@@ -85,14 +86,14 @@ def footprint(peer: peers.Peer, size: int, settle: float, span: float, options: 
             return f"not all started within {START:.0f} s"
         if peer is peers.OURS:
             wait_for((run.folder / "run" / "records.sock").exists, "the messenger, the last of its helpers")
-        time.sleep(settle)  # what its start has to do is done
+        time.sleep(settle)  # its start is complete
         pids = [pid for pid in run.living() if cmdline(pid) != rank]
         return taken(pids, span)
 
 
 def taken(pids: list[int], span: float) -> Footprint:
     before, began = sum(map(cpu, pids)), time.monotonic()
-    time.sleep(span)  # this is the span of which the CPU is told
+    time.sleep(span)  # the span over which CPU use is measured
     share = (sum(map(cpu, pids)) - before) / (time.monotonic() - began)
     pss, rss = (sum(memory(pid, what) for pid in pids) for what in ("Pss", "Rss"))
     threads = sum(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in pids)
@@ -107,7 +108,7 @@ def cmdline(pid: int) -> bytes:
 
 
 def cpu(pid: int) -> float:
-    """Seconds, of all its threads, to the nanosecond."""
+    """CPU time of all its threads, in s, with a resolution of a nanosecond."""
     spent = 0
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -124,20 +125,21 @@ def memory(pid: int, what: str) -> float:
 
 
 def reasons(found: list[peers.Peer]) -> list[str]:
-    """Where others need less, and why."""
+    """Where other programs need less than ftrun, and why."""
     names = {peer.name for peer in found}
-    said = []
+    paragraphs = []
     if names & {"tini", "dumb-init"}:
-        said.append(
-            "**tini and dumb-init need less, by a hundred times**: they are C, pass signals on, reap, and do nothing "
-            "else. The floor of a supervisor in Python is an idle interpreter, 6 to 7 MiB. ftrun has one for PID 1 and "
-            "one for the messenger, which is all of its network; others only where there is work, 8 MiB each."
+        paragraphs.append(
+            "**tini and dumb-init need a hundred times less**: they are C programs that only forward signals and reap "
+            "processes. The lower bound for a supervisor in Python is an idle interpreter, 6 to 7 MiB. ftrun has one "
+            "for PID 1 and one for the messenger, which does all of its networking; any other helper runs only where "
+            "it has work, and needs 8 MiB."
         )
     if names & {"supervisord", "circusd"}:
-        said.append(
-            "**supervisord needs some MiB less where ranks are few, and both need less than ftrun with all of its "
-            "helpers**: they are one process, which knows exit codes only, and what blocks a part of it blocks all. "
-            "With their children they grow, in memory and CPU; ftrun's beats lie in a shared memory file of 0.6 MiB, "
-            "however many ranks there are."
+        paragraphs.append(
+            "**supervisord needs some MiB less than ftrun when there are few ranks, and both supervisord and circusd "
+            "need less than ftrun with more helpers**: each is a single process that only evaluates exit codes, and if "
+            "one part of it blocks, all of it blocks. Their memory and CPU use grow with the number of children; the "
+            "heartbeats of ftrun are in a shared-memory file of 0.6 MiB, whatever the number of ranks."
         )
-    return said
+    return paragraphs

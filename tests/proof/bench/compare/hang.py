@@ -1,4 +1,4 @@
-"""From the instant at which a silence is as long as its timeout to the death of the one that hangs."""
+"""The delay from the moment at which the timeout of a silent rank has passed to the death of the rank."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from support.measured import Measured, Plot, Series, spread
 
 NAME = "40-hang"
 TIMEOUT = 2.0  # s, of all of them
-IN_VAIN = 20.0  # s, for those that have no timeout
-FOUND = 30.0  # s; none takes as long
-STARTS = 2  # that hang, in each run
+UNDETECTED = 20.0  # s, to wait for the programs that have no timeout
+FOUND = 30.0  # s; each program that has a timeout takes less
+STARTS = 2  # number of starts that hang, in each run
 
 
 class Watch(NamedTuple):
-    """A peer that can find a hang, told to do it after TIMEOUT."""
+    """A program that can detect a hang, with the options to do so after TIMEOUT."""
 
     peer: Peer
     how: str
     options: tuple[str, ...]
-    watchdog: str = ""  # the port of circus'
+    watchdog: str = ""  # the port of the watchdog of circus
 
     @property
     def titled(self) -> str:
@@ -45,7 +45,8 @@ class Watch(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """In s: `late` beyond the timeout, `evidence` of that, from the death to the first line of the next start."""
+    """In s: `late` is the delay after the timeout, `evidence` the part of it for evidence, and `again` the time from
+    the death to the first line of the next start."""
 
     late: float
     evidence: float | None
@@ -57,14 +58,14 @@ NVIDIA = (
     f"--ft-initial-rank-heartbeat-timeout={FOUND}",
     "--max-restarts=9",
 )
-CLOSE = "--ft-workload-check-interval=0.1"
+FREQUENT = "--ft-workload-check-interval=0.1"
 
 
 def watches() -> list[Watch]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])  # free now; the network is the host's
-    dog = (
+        port = str(one.getsockname()[1])  # free now; the container shares the network of the host
+    plugin = (
         "[plugin:dog]",
         "use=circus.plugins.watchdog.WatchDog",
         "watchers_regex=x$",
@@ -73,18 +74,17 @@ def watches() -> list[Watch]:
     )
     found = [
         Watch(OURS, "", (f"--hang-timeout={TIMEOUT}s", "--max-restarts=off")),
-        Watch(FT_LAUNCHER, "looks every 5 s, as it comes", NVIDIA),
-        Watch(FT_LAUNCHER, "every 0.1 s", (*NVIDIA, CLOSE)),
-        Watch(CIRCUSD, "with its watchdog, every 0.1 s", (*dog, f"port={port}"), port),
+        Watch(FT_LAUNCHER, "checks every 5 s, the default", NVIDIA),
+        Watch(FT_LAUNCHER, "checks every 0.1 s", (*NVIDIA, FREQUENT)),
+        Watch(CIRCUSD, "watchdog checks every 0.1 s", (*plugin, f"port={port}"), port),
     ]
     return [watch for watch in found if watch.peer.installed]
 
 
 def hangs(watch: Watch, starts: int = STARTS) -> list[Hang]:
-    """One run, in which that many starts hang."""
+    """One run in which `starts` starts hang."""
     found = []
-    options, dog = watch.options, watch.watchdog
-    with contained(apart(watch.peer), *trainee("hang"), options=options, CIRCUS_WATCHDOG=dog) as run:
+    with contained(apart(watch.peer), *trainee("hang"), options=watch.options, CIRCUS_WATCHDOG=watch.watchdog) as run:
         for number in range(1, starts + 1):
             last = until(run, "last", number)
             with Mortal(outside(run, last.pid)) as rank:
@@ -96,15 +96,15 @@ def hangs(watch: Watch, starts: int = STARTS) -> list[Hang]:
 
 
 def _evidence(run: Contained, attempt: int) -> float | None:
-    """What ftrun spent on it, by its records."""
+    """The time that ftrun spent on evidence, according to its records."""
     times = {
         r["event"]: r["mono"] for r in run.records if r["attempt"] == attempt and r["event"] in ("suspect", "hang")
     }
     return float(times["hang"] - times["suspect"]) if times else None
 
 
-def in_vain(peers: Sequence[Peer], within: float) -> dict[str, str]:
-    """What became of a hang of the same trainee under those that have no such timeout, all at the same time."""
+def undetected(peers: Sequence[Peer], within: float) -> dict[str, str]:
+    """The outcome of a hang under the programs that have no timeout for heartbeats, all at the same time."""
     with contextlib.ExitStack() as stack:
         runs = {peer: stack.enter_context(contained(apart(peer), *trainee("hang"))) for peer in peers}
         ranks = {}
@@ -112,7 +112,7 @@ def in_vain(peers: Sequence[Peer], within: float) -> dict[str, str]:
             ranks[peer] = stack.enter_context(Mortal(outside(run, until(run, "last").pid)))
         until_then = time.monotonic() + within
         died = {peer: rank.died(max(0.0, until_then - time.monotonic())) for peer, rank in ranks.items()}
-    never = f"never: nothing happened in {within:.0f} s"
+    never = f"never: no reaction in {within:.0f} s"
     return {peer.titled: never if when is None else "the rank died" for peer, when in died.items()}
 
 
@@ -128,36 +128,37 @@ def measure(short: bool) -> Measured:
         rest = [1e3 * (one.late - one.evidence) for one in samples if one.evidence is not None]
         parts = [spread(part, unit=" ms") for part in (evidence, rest)] if evidence else ["none", ""]
         rows.append((who, late, *parts, str(len(samples))))
-    blind = in_vain(installed(TORCHRUN, SUPERVISORD, CIRCUSD, TINI, DUMB_INIT), 4.0 if short else IN_VAIN)
+    blind = undetected(installed(TORCHRUN, SUPERVISORD, CIRCUSD, TINI, DUMB_INIT), 4.0 if short else UNDETECTED)
     rows += [(who, output, "", "", "1") for who, output in blind.items()]
     return Measured(
         NAME,
-        "Hang to kill, beyond the timeout",
+        "Delay from the timeout to the kill after a hang",
         made_by(NAME),
         (
-            f"A rank beats for {WARM * TACT:g} s, by chance for up to {MORE * TACT:g} s more, and then sleeps for "
-            f"ever. The timeout is {TIMEOUT:g} s for all that have one. Measured is from its last beat plus that "
-            "timeout to its death.",
+            f"A rank sends heartbeats for {WARM * TACT:g} s, continues for a random time of up to {MORE * TACT:g} s, "
+            f"and then sleeps forever. The timeout is {TIMEOUT:g} s for all programs that have one. The delay is the "
+            "time from the end of this timeout, counted from the last heartbeat, to the death of the rank.",
         ),
-        ("", "late by", "of which evidence", "and the rest", "hangs"),
+        ("program", "delay", "of which evidence", "remainder", "hangs"),
         tuple(rows),
         AFTER,
-        Plot("bars", "", "ms beyond the timeout", tuple(_bars(found)), log_y=True),
+        Plot("bars", "", "delay after the timeout, ms", tuple(_bars(found)), log_y=True),
     )
 
 
 def _bars(found: dict[str, list[Hang]]) -> list[Series]:
-    return [Series("late by", tuple((who, tuple(1e3 * h.late for h in samples)) for who, samples in found.items()))]
+    return [Series("delay", tuple((who, tuple(1e3 * h.late for h in samples)) for who, samples in found.items()))]
 
 
 AFTER = (
-    "**ftrun is later than those who look often**, because it does not kill on silence alone: it looks at all "
-    "processes of the tree twice, a quarter of the timeout apart and 3 s at most, with Python stacks, and writes a "
-    "report. That is the evidence. The rest, from the deadline to the suspicion and from the verdict to the death, is "
-    "the floor for all of them. The others kill at once and cannot say what hung, or where.",
-    "ft_launcher's monitor looks in a fixed interval, so it is late by up to that; ftrun sleeps until the deadline "
-    "and needs no interval. Circus has a watchdog as a plugin, for programs that send it datagrams. Of supervisord, "
-    "tini, dumb-init, torchrun and circus without it, none can see a hang: this was tried. Torchrun has timers for a "
-    "block of code (`TORCHELASTIC_ENABLE_FILE_TIMER`), and NCCL's watchdog ends collectives that hang on GPUs; "
-    "neither sees a rank that is in none.",
+    "**ftrun is slower than the programs that check often**, because it does not kill a rank for its silence alone: it "
+    "observes all processes of the tree twice, a quarter of the timeout apart and 3 s at most, with their Python "
+    "stacks, and writes a report. This is the time for the evidence. The remainder, from the deadline to the suspicion "
+    "and from the verdict to the death, is the lower bound for all programs. The others kill at once and cannot report "
+    "what hung, or where.",
+    "The monitor of ft_launcher checks at a fixed interval, so its delay is up to one interval; ftrun sleeps until the "
+    "deadline and needs no interval. circus has a watchdog plugin, for programs that send it datagrams. supervisord, "
+    "tini, dumb-init, torchrun, and circus without the plugin cannot detect a hang; each of them was tried. torchrun "
+    "has timers for a block of code (`TORCHELASTIC_ENABLE_FILE_TIMER`), and NCCL's watchdog ends collectives that hang "
+    "on GPUs; neither detects a rank that hangs elsewhere.",
 )

@@ -1,4 +1,4 @@
-"""What one heartbeat costs the rank, against a bare store to shared memory."""
+"""The cost of one heartbeat for the rank, compared with a bare store to shared memory."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from support.beat_file import BeatDir
 from support.measured import Measured, Plot, Series, spread
 
 NAME = "30-heartbeat"
-ROUNDS = (3, 25)  # short and in full, as the two below
+ROUNDS = (3, 25)  # for a short and for a full measurement, as the two below
 TIGHT = (200, 4000)  # calls a round
 SLOW = (10, 150)
 PAUSE = 0.002  # s
 FLOOR, OURS, OUTSIDE = "a bare store to shared memory", "`ft.beat(step)`", "`ft.beat(step)` outside ftrun"
 TOUCH, NVRX = "touching a file, `os.utime`", "`RankMonitorClient.send_heartbeat()`, nvidia-resiliency-ext"
 BEFORE = (
-    "What one call costs the rank that makes it, in nanoseconds, all in turn round by round: in a tight loop, the loop "
-    "not counted, and at one call in 2 ms, as in a training, where caches are cold and a server has to wake up. The "
-    "floor is `struct.pack_into` of eight bytes into a mapped file in `/dev/shm`. supervisord, circus, tini, dumb-init "
-    "and torchrun have no heartbeats.",
+    "This is the cost in nanoseconds of one call for the rank that makes it. The calls are measured in turn, round by "
+    "round: once in a tight loop, without the cost of the loop, and once at a pace of one call every 2 ms, as in a "
+    "training loop, where the caches are cold and a server has to wake up. The baseline is `struct.pack_into` of eight "
+    "bytes into a mapped file in `/dev/shm`. supervisord, circus, tini, dumb-init and torchrun have no heartbeats.",
 )
 AFTER = (
-    "**A beat costs more than the bare store**: it reads the clock, counts, and learns how long this rank is usually "
-    "silent, in Python. It makes no system call, takes no lock and waits for nobody, so a supervisor that is stopped "
-    "or gone does not hold up the rank. The heartbeat of nvidia-resiliency-ext is a message over a socket whose "
-    "answer is waited for: two changes of process.",
+    "**A heartbeat costs more than the bare store**: it reads the clock, counts, and updates the usual interval "
+    "between the heartbeats of this rank, in Python. It makes no system call, takes no lock and waits for no other "
+    "process, so a supervisor that is stopped or dead does not delay the rank. A heartbeat of nvidia-resiliency-ext is "
+    "a message over a socket, and the call waits for the reply: two switches between processes.",
 )
 LABELS = {
     FLOOR: "bare store",
     OURS: "ft.beat(step)",
-    OUTSIDE: "the same\noutside ftrun",
+    OUTSIDE: "ft.beat(step)\noutside ftrun",
     TOUCH: "touch a file",
     NVRX: "nvidia-\nresiliency-ext",
 }
@@ -54,9 +54,9 @@ def measure(short: bool) -> Measured:
     how = 0 if short else 1
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="ftrun-bench-") as folder:
         beats = BeatDir(Path(folder, "beats"))
-        words = [sys.executable, __file__, folder, str(ROUNDS[how]), str(TIGHT[how]), str(SLOW[how])]
+        program = [sys.executable, __file__, folder, str(ROUNDS[how]), str(TIGHT[how]), str(SLOW[how])]
         env = settled() | {"FTRUN_BEAT_DIR": str(beats.folder), "PYTHONPATH": os.pathsep.join(sys.path)}
-        ended = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        ended = subprocess.run(program, env=env, capture_output=True, text=True, check=False)
         beats.close()
     assert ended.returncode == 0, ended.stderr
     tight, slow = json.loads(ended.stdout)
@@ -67,10 +67,10 @@ def measure(short: bool) -> Measured:
     plots = tuple(Series(kind, tuple((LABELS[name], tuple(seen[name])) for name in seen)) for kind, seen in kinds)
     return Measured(
         NAME,
-        "What a heartbeat costs the rank",
+        "The cost of a heartbeat for the rank",
         made_by(NAME),
         BEFORE,
-        ("call", "tight loop, ns", "times the floor", "one in 2 ms, ns", "times the floor"),
+        ("call", "tight loop, ns", "relative to the baseline", "one call in 2 ms, ns", "relative to the baseline"),
         tuple(rows),
         AFTER + cheaper(tight, slow),
         Plot("bars", "", "ns a call", plots, log_y=True),
@@ -78,18 +78,19 @@ def measure(short: bool) -> Measured:
 
 
 def cheaper(tight: dict[str, list[float]], slow: dict[str, list[float]]) -> tuple[str, ...]:
-    """Against the peer, round by round."""
+    """The comparison with nvidia-resiliency-ext, round by round; empty if it is not installed."""
     if NVRX not in tight:
         return ()
     fast, paced = ([a / b for a, b in zip(seen[NVRX], seen[OURS], strict=True)] for seen in (tight, slow))
     return (
-        f"Against nvidia-resiliency-ext, round by round, a beat is {spread(fast, 2)} times cheaper in a tight loop, "
-        f"least {min(fast):.0f}, and {spread(paced, 2)} times at one in 2 ms, least {min(paced):.0f}.",
+        f"Compared round by round, a heartbeat of ftrun is {spread(fast, 2)} times cheaper than one of "
+        f"nvidia-resiliency-ext in a tight loop (at least {min(fast):.0f} times), and {spread(paced, 2)} times cheaper "
+        f"at one call every 2 ms (at least {min(paced):.0f} times).",
     )
 
 
 def ratio(seen: dict[str, list[float]], name: str) -> str:
-    """Round by round."""
+    """The cost relative to the baseline, round by round."""
     return spread([a / b for a, b in zip(seen[name], seen[FLOOR], strict=True)], 2)
 
 
@@ -97,7 +98,7 @@ def ratio(seen: dict[str, list[float]], name: str) -> str:
 
 
 def rank(folder: Path, rounds: int, tight_calls: int, slow_calls: int) -> None:
-    """Prints, as JSON, what the calls cost in a loop and one by one."""
+    """Print as JSON the cost of each call in a tight loop, and one by one."""
     calls = {FLOOR: store(folder / "floor"), OURS: beat(inside=True), OUTSIDE: beat(inside=False)}
     calls[TOUCH] = touch(folder / "touch")
     server, client = nvrx(folder / "monitor")
@@ -116,16 +117,16 @@ def rank(folder: Path, rounds: int, tight_calls: int, slow_calls: int) -> None:
 
 
 def store(path: Path) -> Call:
-    """As cheap as Python permits: eight bytes to where others see them."""
+    """The cheapest way in Python to write eight bytes to shared memory."""
     path.write_bytes(bytes(mmap.PAGESIZE))
     with path.open("r+b") as file:
-        words = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+        mapped = mmap.mmap(file.fileno(), mmap.PAGESIZE)
     put = struct.Struct("=Q").pack_into
-    return lambda: put(words, 64, 1)
+    return lambda: put(mapped, 64, 1)
 
 
 def beat(inside: bool) -> Call:
-    """Outside: of hooks that were imported where there is no ftrun."""
+    """`inside`: whether the hooks are imported under ftrun."""
     kept = os.environ["FTRUN_BEAT_DIR"]
     os.environ["FTRUN_BEAT_DIR"] = kept if inside else ""
     for name in [name for name in sys.modules if name.startswith("ftrun_hooks")]:
@@ -135,7 +136,7 @@ def beat(inside: bool) -> Call:
     steps = itertools.count()
     step = steps.__next__
     call = ft.beat
-    call(step())  # finds out where it is
+    call(step())  # the first call looks for ftrun
     os.environ["FTRUN_BEAT_DIR"] = kept
     return lambda: call(step())
 
@@ -147,7 +148,8 @@ def touch(path: Path) -> Call:
 
 
 def nvrx(path: Path) -> tuple[Any, Call]:
-    """Its monitor in a process of its own, and the call of a client that is connected to it; none where it is not."""
+    """The monitor in a process of its own, and the call of a client that is connected to it.  Without
+    nvidia-resiliency-ext there is neither."""
     if not peers.FT_LAUNCHER.installed:
         return None, lambda: None
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", FT_RANK_MONITOR_IPC_SOCKET=str(path))
@@ -162,21 +164,21 @@ def nvrx(path: Path) -> tuple[Any, Call]:
 
 
 def in_a_loop(call: Call, calls: int) -> float:
-    """ns a call; the loop itself is taken off."""
+    """ns per call, without the cost of the loop."""
     costs = []
-    for what in (call, nothing):
+    for function in (call, nothing):
         began = time.perf_counter_ns()
         for _ in range(calls):
-            what()
+            function()
         costs.append((time.perf_counter_ns() - began) / calls)
     return max(1.0, costs[0] - costs[1])
 
 
 def one_by_one(call: Call, calls: int) -> float:
-    """The median, in ns; the clock is in it."""
+    """The median in ns; it includes the cost of reading the clock."""
     costs = []
     for _ in range(calls):
-        time.sleep(PAUSE)  # this is the pace that is measured
+        time.sleep(PAUSE)  # the pace is part of what is measured
         began = time.perf_counter_ns()
         call()
         costs.append(time.perf_counter_ns() - began)

@@ -1,6 +1,6 @@
-"""`init.py COMMAND...`: PID 1 of a namespace that starts the command, reaps whatever ends, and says on stdout how the
-command ended.  Unlike a real one it then stays, so that what was left behind is seen.  `kill` on stdin: SIGKILL to
-everybody else, at once, by the kernel; the end of stdin: it ends, and all that is left with it."""
+"""`init.py COMMAND...`: PID 1 of a namespace, which starts the command, reaps all processes, and prints the exit status
+of the command.  Unlike a real init it stays after that, so that processes left behind can be counted.  `kill` on stdin
+sends SIGKILL to all other processes with one system call; at the end of stdin it exits, and with it the namespace."""
 
 import os
 import select
@@ -10,16 +10,16 @@ import sys
 
 def main(command: list[str]) -> None:
     first = os.spawnvp(os.P_NOWAIT, command[0], command)
-    heard, bell = os.pipe()
-    for end in (heard, bell):
+    wakeup, wakeup_writer = os.pipe()
+    for end in (wakeup, wakeup_writer):
         os.set_blocking(end, False)
-    signal.set_wakeup_fd(bell)
+    signal.set_wakeup_fd(wakeup_writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([0, heard], [], [])
-        if heard in ready:
-            os.read(heard, 65536)
+        ready, _, _ = select.select([0, wakeup], [], [])
+        if wakeup in ready:
+            os.read(wakeup, 65536)
         if 0 in ready:
             if not os.read(0, 64):
                 return

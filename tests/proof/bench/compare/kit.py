@@ -1,7 +1,7 @@
-"""What all figures need: a peer as the first process of a container of its own.
+"""Shared code of the figures: a program under comparison as the first process of a container of its own.
 
 A figure is a module in this folder with `NAME` (`10-first-instruction`) and `measure(short: bool) -> Measured`; `short`
-takes as few samples as show that it works.
+takes only as many samples as a test of the figure needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proof.bench.compare.plain import by_plain
 from support.measured import Measured
 from support.runs import PID1, Run, alive, children, wait_for
 
-# /dev/shm is its own, too: what is killed as a whole leaves nothing there.
+# The container has its own /dev/shm, so that nothing remains there when it is killed.
 CONTAINER = (*PID1, "sh", "-ec", 'mount -t tmpfs shm /dev/shm; exec "$@"', "sh")
 
 
@@ -35,7 +35,7 @@ def made_by(name: str) -> str:
 
 
 class Contained(Run):
-    """A peer as PID 1 of a PID namespace, as in a container; `folder` is its own."""
+    """A program as PID 1 of a PID namespace, as in a container; `folder` is its working directory."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         super().__init__(process, folder / "run", folder / "output", folder / "output")
@@ -44,7 +44,7 @@ class Contained(Run):
         self._space = os.readlink(f"/proc/{self.pid}/ns/pid")
 
     def _first(self) -> int:
-        """PID 1 as it is seen from here: what unshare started."""
+        """The pid, outside of the namespace, of PID 1, which unshare has started."""
         first = children(self.process.pid) if self.process.poll() is None else []
         assert self.process.returncode is None, f"ended with {self.process.returncode}: {self.output}"
         return first[0] if first else 0
@@ -59,7 +59,7 @@ class Contained(Run):
         return self.stdout
 
     def living(self) -> list[int]:
-        """All processes in the namespace but zombies, PID 1 among them, as they are seen from here."""
+        """The pids, outside of the namespace, of all its processes except zombies; PID 1 is included."""
         found = []
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -68,7 +68,7 @@ class Contained(Run):
         return found
 
     def signal(self, number: int) -> None:
-        """To PID 1."""
+        """Send a signal to PID 1."""
         os.kill(self.pid, number)
 
 
@@ -76,13 +76,13 @@ class Contained(Run):
 def contained(
     peer: Peer, *command: str, ranks: int = 1, options: Sequence[str] = (), **environment: str
 ) -> Iterator[Contained]:
-    """`command` under `peer` as PID 1; all of its processes are ended afterwards."""
+    """`command` under `peer` as PID 1; all processes are ended afterwards."""
     with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as name:
         folder = Path(name)
-        words = by_plain(peer.command(folder, *command, ranks=ranks, options=options))
+        program = by_plain(peer.command(folder, *command, ranks=ranks, options=options))
         with (folder / "output").open("wb") as output:
             process = subprocess.Popen(
-                [*CONTAINER, *words],
+                [*CONTAINER, *program],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -97,7 +97,7 @@ def contained(
 
 
 def end(unshare: subprocess.Popen[bytes]) -> None:
-    """The container, and wait until nothing of it is left (--kill-child: PID 1 goes with unshare, the rest with it)."""
+    """End the container, and wait for the end of its processes (--kill-child: all of them die with unshare)."""
     first = children(unshare.pid)
     unshare.kill()
     unshare.wait()
@@ -105,6 +105,6 @@ def end(unshare: subprocess.Popen[bytes]) -> None:
 
 
 def settled() -> dict[str, str]:
-    """The environment without variables that would change a peer, or slow down its Python."""
+    """The environment without variables that would change a program, or slow down its Python."""
     ours = ("FTRUN_", "MA_", "SLURM_", "TORCHELASTIC_", "PYTHON")
     return {k: v for k, v in os.environ.items() if not k.startswith(ours)} | {"OMP_NUM_THREADS": "1"}

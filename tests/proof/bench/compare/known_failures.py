@@ -1,4 +1,4 @@
-"""What goes wrong with monitors of training, tried on ftrun and on its closest peer."""
+"""Known failures of programs that supervise training, tried with ftrun and with the most similar program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.bench.compare.hang import CLOSE
+from proof.bench.compare.hang import FREQUENT
 from proof.bench.compare.kit import Contained, contained, made_by
 from proof.bench.compare.peers import FT_LAUNCHER, OURS, Peer, installed
 from proof.bench.compare.survivors import FAMILY, survivors
@@ -22,11 +22,11 @@ from support.runs import alive, children, end_process, wait_for
 
 NAME = "90-known-failures"
 TIMEOUT = 2.0  # s, of a hang
-WITHIN = 8.0  # s; who has not noticed by then does not
-LATER = 3 * WARM  # beats, after which all helpers of ftrun are there
-GOES_ON = 3.0  # s; a monitor is gone or still for so long
-BLOCKS = 12.0  # s without a beat: it is not only slow
-HELPERS = ("--metrics=127.0.0.1:0", "--idle-timeout=10m", "--progress=checkpoint-*")  # some more than by itself
+WITHIN = 8.0  # s; a program that has not reacted by then does not
+LATER = 3 * WARM  # heartbeats, after which all helpers of ftrun run
+GOES_ON = 3.0  # s; for so long a monitor is dead or stopped
+BLOCKS = 12.0  # s without a heartbeat: the training is not only slow
+HELPERS = ("--metrics=127.0.0.1:0", "--idle-timeout=10m", "--progress=checkpoint-*")  # these start further helpers
 
 
 class Seen(NamedTuple):
@@ -45,7 +45,7 @@ class Tried(NamedTuple):
 def run(
     peer: Peer, *command: str, beat: float = TIMEOUT, start: float = LONG, again: bool = False
 ) -> AbstractContextManager[Contained]:
-    """With these limits for a silence, and before the first beat, in s; and with a restart after a failure or not."""
+    """`beat`: the timeout of a heartbeat, `start`: of the first one, in s; `again`: restart after a failure."""
     restart = ("--restart-on=failure", "--backoff=10ms") if again else ("--restart-on=none",)
     ours = (*restart, f"--hang-timeout={beat}s", f"--start-timeout={start}s", *HELPERS)
     theirs = (
@@ -53,17 +53,17 @@ def run(
         f"--ft-rank-heartbeat-timeout={beat}",
         f"--ft-initial-rank-heartbeat-timeout={start}",
         f"--ft-rank-section-timeouts=outer:{SHORT},inner:{LONG}",
-        CLOSE,
+        FREQUENT,
     )
     return contained(apart(peer), *command, options=theirs if peer.package else ours)
 
 
 def killed(of: Contained, pid: int, due: float) -> Seen:
-    """Whether that one dies after it was due (CLOCK_MONOTONIC)."""
+    """Whether the process dies after the time `due` (CLOCK_MONOTONIC)."""
     with Mortal(pid) as rank:
         died = rank.died(due + WITHIN - time.monotonic())
     if died is None:
-        return Seen(False, f"not noticed in {WITHIN:g} s")
+        return Seen(False, f"not detected in {WITHIN:g} s")
     return Seen(died > due, "killed {} s after its timeout", died - due)
 
 
@@ -93,12 +93,12 @@ def stopped(peer: Peer) -> Seen:
 
 
 def monitors(of: Contained, rank: int) -> list[int]:
-    """All in there but PID 1 and the rank: what watches it, as processes of their own."""
+    """The processes of the container except PID 1 and the rank: the helpers or monitors."""
     return [pid for pid in of.living() if pid not in (of.pid, rank)]
 
 
 def monitor_killed(peer: Peer) -> Seen:
-    """One after the other; the trainer must go on each time."""
+    """Kill the monitors one after the other; the training must continue each time."""
     with run(peer, *trainee("work")) as it:
         rank = outside(it, until(it, "beat", LATER).pid)
         for pid in wait_for(lambda: monitors(it, rank), "a monitor"):
@@ -110,7 +110,7 @@ def monitor_killed(peer: Peer) -> Seen:
 
 
 def hang_after(peer: Peer) -> Seen:
-    """A trainer that takes whatever its monitor does to it, and hangs then."""
+    """A training that tolerates every error of its monitor, and then hangs."""
     with run(peer, *trainee("tolerant")) as it:
         rank = outside(it, until(it, "beat", WARM).pid)
         for pid in wait_for(lambda: monitors(it, rank), "a monitor"):
@@ -121,7 +121,7 @@ def hang_after(peer: Peer) -> Seen:
 
 
 def monitor_stopped(peer: Peer) -> Seen:
-    """All but the rank."""
+    """Stop all processes except the rank."""
     with run(peer, *trainee("work"), beat=LONG) as it:
         rank = outside(it, until(it, "beat", WARM).pid)
         for pid in (it.pid, *monitors(it, rank)):
@@ -130,52 +130,52 @@ def monitor_stopped(peer: Peer) -> Seen:
 
 
 def trainer(of: Contained, rank: int, seconds: float) -> Seen:
-    """Whether it beats at the end of that time."""
+    """Whether the training sends heartbeats after that time."""
     time.sleep(seconds)
     before = len(lines(of.folder, "beat"))
     until_then = time.monotonic() + BLOCKS
     while alive(rank) and time.monotonic() < until_then:
         if len(lines(of.folder, "beat")) > before:
-            return Seen(True, "the trainer trains on")
+            return Seen(True, "the training continues")
         time.sleep(TACT)
-    return Seen(False, "the trainer blocks in its beat" if alive(rank) else "the trainer dies of it")
+    return Seen(False, "the training blocks in its heartbeat" if alive(rank) else "the training dies")
 
 
 def below_a_shell(peer: Peer) -> Peer:
-    """Not as PID 1, and started again when `again` is there."""
+    """The program not as PID 1, and started again once the file `again` exists."""
     script = '"$@"; while [ ! -e again ]; do sleep 0.1; done; "$@"'
 
-    def words(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
-        return ["sh", "-c", script, "sh", *peer.words(folder, command, ranks, options)]
+    def arguments(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
+        return ["sh", "-c", script, "sh", *peer.arguments(folder, command, ranks, options)]
 
-    return peer._replace(words=words)
+    return peer._replace(arguments=arguments)
 
 
 def launcher_killed(peer: Peer) -> Seen:
-    """Whether a rank, which is not its own child, trains on, and what the next start does about that."""
+    """Whether a rank that is not a child of the launcher continues, and whether the next start ends it."""
     with run(below_a_shell(peer), *trainee("below")) as it:
         with Mortal(outside(it, until(it, "beat", WARM).pid)) as rank:
             launcher = wait_for(lambda: children(it.pid), "the launcher")[0]
             os.kill(launcher, signal.SIGKILL)
             wait_for(lambda: not alive(launcher), "the end of the launcher")
-            left = "its rank trains on" if trainer(it, rank.pid, WARM * TACT).right else "its rank ends"
+            left = "the rank continues to train" if trainer(it, rank.pid, WARM * TACT).right else "the rank ends"
             (it.folder / "again").touch()
             until(it, "began", 2)
             swept = rank.died(0) is not None
-        return Seen(swept, f"{left}; the next start " + ("ends it first" if swept else "comes beside it"))
+        return Seen(swept, f"{left}; the next start " + ("ends it first" if swept else "runs beside it"))
 
 
 def family(peer: Peer) -> Seen:
     with run(peer, *FAMILY, again=True) as it:
-        both = {"a daemon, forked twice", "one in a session of its own"} & set(survivors(it))
-    return Seen(not both, f"{len(both)} of 2 live on")
+        both = {"a daemon, double fork", "a child in its own session"} & set(survivors(it))
+    return Seen(not both, f"{len(both)} of 2 survive")
 
 
 def code(what: str, right: int) -> Callable[[Peer], Seen]:
     def ended(peer: Peer) -> Seen:
         with run(peer, *trainee(what)) as it:
             got = it.wait()
-        return Seen(got == right, f"it ends with {got}")
+        return Seen(got == right, f"exit code {got}")
 
     return ended
 
@@ -183,13 +183,13 @@ def code(what: str, right: int) -> Callable[[Peer], Seen]:
 TRIED = (
     Tried("an outer section is overdue, an inner one is not", sections),
     Tried("a hang before the first call of a hook", still),
-    Tried("a thread goes on to beat, the main thread hangs", thread),
+    Tried("the main thread hangs, another thread still sends heartbeats", thread),
     Tried("SIGSTOP to the rank", stopped),
     Tried("SIGKILL to the monitor", monitor_killed),
-    Tried("… and then a hang", hang_after),
+    Tried("SIGKILL to the monitor, then a hang", hang_after),
     Tried("SIGSTOP to the monitor", monitor_stopped),
     Tried("SIGKILL to the launcher, which is not PID 1", launcher_killed),
-    Tried("a daemon and a session, after a restart", family),
+    Tried("a daemon and a child in its own session, after a restart", family),
     Tried("the command exits with 17", code("exits", 17)),
     Tried("the command dies of SIGSEGV", code("segfault", 128 + signal.SIGSEGV)),
 )
@@ -208,17 +208,18 @@ def measure(short: bool) -> Measured:
         "Known failures",
         made_by(NAME),
         (
-            f"What is known to go wrong, tried on ftrun and on its closest peer; ✓ is as it should be. The timeout is "
-            f"{TIMEOUT:g} s, and ft_launcher looks every 0.1 s.",
+            "Each row is a known way in which supervision can fail, tried with ftrun and with the program that is most "
+            f"similar to it. ✓ marks the correct behaviour. The timeout is {TIMEOUT:g} s, and ft_launcher checks every "
+            "0.1 s.",
         ),
-        ("", *(peer.titled for peer in peers)),
+        ("case", *(peer.titled for peer in peers)),
         tuple(rows),
         AFTER,
     )
 
 
 def cell(seen: Sequence[Seen]) -> str:
-    """One try may differ from another."""
+    """The results of all tries, which may differ."""
     parts = []
     for (right, text), number in Counter((one.right, one.text) for one in seen).items():
         times = sorted(one.seconds for one in seen if one.text == text and one.seconds is not None)
@@ -229,13 +230,15 @@ def cell(seen: Sequence[Seen]) -> str:
 
 
 AFTER = (
-    "The monitor of ft_launcher is a process for each rank that answers each heartbeat: killed, it ends the trainer "
-    "with an exception in `send_heartbeat`; stopped, it blocks it. Of ftrun, all helpers were killed one after the "
-    "other (they come again), and PID 1 was stopped with them. A beat is a store to shared memory: nobody has to be "
-    "there.",
-    "ft_launcher watches a rank from `init_workload_monitoring` on; of several open sections it judges by the one that "
-    "was opened last; and any thread's heartbeat is one.",
-    "An ftrun that is PID 1 takes its container with it when it is killed. One that is not takes its command, whose "
-    "ranks train on until the next start with the same run dir ends what is left, before it starts anything.",
-    "Exit codes are those without a restart; ft_launcher, as torchrun, ends with 1 whatever the rank said.",
+    "The monitor of ft_launcher is a separate process for each rank, which replies to each heartbeat. If it is killed, "
+    "`send_heartbeat` raises an exception that ends the training; if it is stopped, the call blocks. For ftrun, all "
+    "helpers were killed one after the other (ftrun restarts them), and all of them were stopped together with PID 1. "
+    "A heartbeat is a store to shared memory, which needs no other process.",
+    "ft_launcher supervises a rank only after `init_workload_monitoring`; if several sections are open, it applies "
+    "only the timeout of the one that was opened last; and it accepts a heartbeat from any thread.",
+    "If an ftrun that is PID 1 is killed, the kernel ends its container. If an ftrun that is not PID 1 is killed, its "
+    "command is killed too, and the ranks continue to train until the next start with the same run dir ends the "
+    "remaining processes, before it starts anything.",
+    "The exit codes are those without a restart; ft_launcher, like torchrun, ends with 1 whatever the exit code of the "
+    "rank.",
 )

@@ -1,4 +1,4 @@
-"""What people would use instead, and how each of them is told to run a command; those that are installed."""
+"""The programs that ftrun is compared with: which are installed, and the command line of each for a command."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from support.runs import FTRUN
 
 
 class Peer(NamedTuple):
-    """`words(folder, command, ranks, options)`: the command line; what it needs besides is written into `folder`.
+    """`arguments(folder, command, ranks, options)`: the command line; configuration files are written to `folder`.
 
-    `options` are words of its command line; of supervisord and circusd, lines of the section of the command, which
-    come after ours and override them."""
+    `options` are arguments of its command line; for supervisord and circusd, lines of the section of the command, which
+    override the default lines."""
 
     name: str
-    program: str  # looked for in PATH; none: always there
-    package: str  # of which Python distribution, for its version; none: not from one
-    words: Callable[[Path, Sequence[str], int, Sequence[str]], list[str]]
+    program: str  # searched in PATH; empty: always available
+    package: str  # the Python distribution that has its version; empty: none
+    arguments: Callable[[Path, Sequence[str], int, Sequence[str]], list[str]]
 
     @property
     def installed(self) -> bool:
@@ -30,15 +30,15 @@ class Peer(NamedTuple):
 
     @property
     def titled(self) -> str:
-        """With its version."""
+        """The name with the version."""
         try:
             return f"{self.name} {version(self.package)}" if self.package else self.name
         except PackageNotFoundError:
             return self.name
 
     def command(self, folder: Path, *command: str, ranks: int = 1, options: Sequence[str] = ()) -> list[str]:
-        """`ranks`: so many copies, where the peer starts them itself (the last four)."""
-        return self.words(folder, command, ranks, options)
+        """`ranks`: the number of copies, if the program starts them itself (the last four of ALL)."""
+        return self.arguments(folder, command, ranks, options)
 
 
 def _bare(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
@@ -50,7 +50,7 @@ def _ftrun(folder: Path, command: Sequence[str], ranks: int, options: Sequence[s
 
 
 def _before(program: str) -> Callable[[Path, Sequence[str], int, Sequence[str]], list[str]]:
-    """A program that is put before the command."""
+    """The command line of a program that precedes the command."""
     return lambda folder, command, ranks, options: [program, *options, "--", *command]
 
 
@@ -97,13 +97,13 @@ def _circusd(folder: Path, command: Sequence[str], ranks: int, options: Sequence
 
 
 def _settled(lines: list[str], options: Sequence[str]) -> list[str]:
-    """Each key once: a second one is an error to them."""
+    """Each key once: the programs refuse a second one."""
     given = {option.partition("=")[0] for option in options}
     return [line for line in lines if line.partition("=")[0] not in given] + list(options)
 
 
 def _launched(program: str) -> Callable[[Path, Sequence[str], int, Sequence[str]], list[str]]:
-    """torchrun and what came from it; on one node, the command as it is."""
+    """torchrun or ft_launcher on one node, with the unchanged command."""
     head = [program, "--standalone", "--no-python"]
     return lambda folder, command, ranks, options: [*head, f"--nproc-per-node={ranks}", *options, *command]
 
@@ -121,5 +121,5 @@ PYTHON = (sys.executable, "-S", "-E")
 
 
 def installed(*among: Peer) -> list[Peer]:
-    """Those of them that are; without any named, of all."""
+    """The installed ones of `among`, by default of ALL."""
     return [peer for peer in among or ALL if peer.installed]

@@ -1,7 +1,7 @@
-"""The Python that all of them run by: that of this environment, without its `.pth` files.
+"""The Python that runs all programs under comparison: the one of this environment, without its `.pth` files.
 
-Such a file is executed at each start of a Python.  That of `pynvml`, which nvidia-resiliency-ext brings, takes three
-times as long as the rest of the start together, and would be in all figures, of those who do not need it as well.
+Such a file is executed at each start of Python.  The one of `pynvml`, which nvidia-resiliency-ext installs, takes three
+times as long as the rest of the start, and would be included also in the figures of programs that do not need it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 @cache
 def plain() -> str:
-    """Its path, in a folder that is removed when this program ends; outside of a virtual environment, this one."""
+    """Its path, in a folder that is removed at exit; outside of a virtual environment, the running Python."""
     if sys.prefix == sys.base_prefix:
         return sys.executable
     folder = Path(tempfile.mkdtemp(prefix="ftrun-bench-python-"))
@@ -30,18 +30,18 @@ def plain() -> str:
     return str(folder / "bin" / Path(sys.executable).name)
 
 
-def by_plain(words: Sequence[str]) -> list[str]:
-    """The same command line, by that Python if it is one of Python."""
-    program = shutil.which(words[0]) or words[0]
+def by_plain(arguments: Sequence[str]) -> list[str]:
+    """The same command line, run by that Python if it is a Python program."""
+    program = shutil.which(arguments[0]) or arguments[0]
     if Path(program).samefile(sys.executable):
-        return [plain(), *words[1:]]
+        return [plain(), *arguments[1:]]
     with open(program, "rb") as script:
         first = script.readline(200)
-    return [plain(), program, *words[1:]] if first.startswith(b"#!") and b"python" in first else list(words)
+    return [plain(), program, *arguments[1:]] if first.startswith(b"#!") and b"python" in first else list(arguments)
 
 
 def _linked(there: Path, here: Path) -> None:
-    """A folder with links to all that is there, but for `.pth` files."""
+    """Create the folder `here` with links to all files of `there` except `.pth` files."""
     here.mkdir(parents=True)
     for entry in there.iterdir():
         if entry.suffix != ".pth":

@@ -1,4 +1,4 @@
-"""The processes of a failed start that are still alive when the next one begins."""
+"""The processes of a failed start that are still alive when the next start begins."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FAMILY = (sys.executable, str(Path(__file__).with_name("trainee_family.py")))
 
 
 def living(way: Watch, ranks: int = 1) -> list[str]:
-    """The kinds that survive, as the second start sees it."""
+    """The kinds of processes that survive, as the second start observes them."""
     with contained(apart(way.peer), *FAMILY, ranks=ranks, options=way.options) as run:
         return survivors(run)
 
 
 def survivors(run: Contained) -> list[str]:
-    """What the second start writes."""
+    """The kinds that the second start has written to `living`."""
     path = run.folder / "living"
 
     def look() -> bool:
@@ -42,30 +42,30 @@ def measure(short: bool) -> Measured:
         if way.peer is not again.LOOP and way.peer.installed and "--backoff=10ms" not in way.options:
             for ranks in (1, 2) if way.peer in (TORCHRUN, FT_LAUNCHER) else (1,):
                 runs = [set(living(way, ranks)) for _ in range(1 if short else 3)]
-                rows.append((way.peer.titled + ", of two ranks the other fails" * (ranks == 2), *_cells(runs)))
+                rows.append((way.peer.titled + ", of two ranks the other one fails" * (ranks == 2), *_cells(runs)))
     rows += [(peer.titled, "no restart", *[""] * len(KINDS)) for peer in (TINI, DUMB_INIT) if peer.installed]
     return Measured(
         NAME,
-        "Survivors of a restart",
+        "Processes that survive a restart",
         made_by(NAME),
         (
-            "A program starts six processes and fails; its next start looks which of them live. Each peer is the first "
-            "process of its container.",
+            "A program starts six processes and fails; its next start checks which of them are still alive. Each of "
+            "the compared programs is the first process of its container.",
         ),
-        ("", "survivors", *KINDS),
+        ("program", "survivors", *KINDS),
         tuple(rows),
         (
-            "What survives holds memory, devices and ports, and may write into what the next start reads. ftrun ends "
-            "all that came from the command, wherever it hides, and waits for `--grace` (10 s) if something ignores "
-            "SIGTERM. Torchrun and ft_launcher end a rank that still lives with its process group; what a failed rank "
-            "leaves behind they do not look for. Supervisord and circus end a group when they are told to stop it, not "
-            "when the program fails.",
+            "A process that survives holds memory, devices and ports, and may write to files that the next start "
+            "reads. ftrun ends all processes that descend from the command, even if they have detached themselves, and "
+            "waits for `--grace` (10 s) if one ignores SIGTERM. torchrun and ft_launcher end the process group of a "
+            "rank that is still alive; they do not search for processes that a failed rank has left behind. "
+            "supervisord and circus end a process group when they are asked to stop it, not when the program fails.",
         ),
     )
 
 
 def _cells(runs: list[set[str]]) -> list[str]:
-    """How many, over all runs; and of each kind whether it ever did."""
+    """The number of survivors over all runs, and for each kind whether it survived in any run."""
     numbers = sorted({len(run) for run in runs})
     most = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-    return [f"{most} of {len(KINDS)}", *("lives" if any(kind in run for run in runs) else "–" for kind in KINDS)]
+    return [f"{most} of {len(KINDS)}", *("survives" if any(kind in run for run in runs) else "–" for kind in KINDS)]

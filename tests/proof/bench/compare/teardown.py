@@ -1,4 +1,4 @@
-"""How long it takes to end a tree, by its size, against the kernel's own teardown; and what is left of it."""
+"""The time to end a process tree, by its size, compared with the kernel's own teardown; and the processes left."""
 
 from __future__ import annotations
 
@@ -22,33 +22,37 @@ from support.measured import Measured, Plot, Series, spread
 NAME = "70-teardown"
 SIZES = {10: 7, 100: 7, 1000: 5, 5000: 3}  # processes: samples
 DEADLINE = 60.0  # s
-LAG = (2.0, 0.2)  # s, and in short; what is still there so long after the program has ended stays
+LAG = (2.0, 0.2)  # s, in full and in short; processes that remain so long after the program has ended stay
 HERE = Path(__file__).parent
 RANKS = str(HERE / "ranks.py")
-KERNEL, HANG = "`kill -9 -1` in a PID namespace", "ftrun, at a hang"
+KERNEL, HANG = "`kill -9 -1` in a PID namespace", "ftrun, after a hang"
 DECIDED = ("--hang-timeout=500ms", "--grace=off", "--max-restarts=0", "--quiet")
 OPTIONS = {"ftrun": ("--quiet",), "tini": ("-g",)}
 BEFORE = (
-    "A tree of N processes that all die of the first SIGTERM, and from SIGTERM at the program to the end of the last "
-    "of them, in milliseconds; of ftrun also from its decision (the record of the hang) with `--grace off`, where "
-    "all of it is SIGKILLed in place, as before a restart. The floor is the kernel's own: SIGKILL to everybody else, "
-    "by PID 1 of a namespace. Each ran below an init that only reaps, so that what it leaves behind is seen; as PID "
-    "1 of a container their own end would let the kernel take the rest.",
+    "A tree has N processes, all of which die of the first SIGTERM. The time in milliseconds is measured from a "
+    "SIGTERM to the program until the end of the last process; for ftrun also from its decision (the record of the "
+    "hang) with `--grace off`, where it sends SIGKILL to the whole tree in place, as before a restart. The lower bound "
+    "is the time that the kernel needs after a SIGKILL to all other processes by PID 1 of a namespace. Each program "
+    "runs below an init that only reaps, so that the processes that the program leaves behind can be counted; if the "
+    "program were PID 1 of a container, the kernel would end them with it.",
 )
 AFTER = (
-    "**At a hang ftrun is slower than the kernel, and than one signal to a process group**: it freezes the tree "
-    "(SIGSTOP to each, until a look at /proc shows nobody new), so that nobody can fork away, sends SIGKILL to each, "
-    "and looks again until none is left. Reading /proc is what grows with the size. A group is one system call, and "
-    "ends whoever has not left it: one `setsid` is enough, as the survivors' figure shows. The record of the decision, "
-    "which is on disk before the first signal, is in ftrun's time as well.",
-    "Asked to stop (SIGTERM), ftrun passes the signal on to the command, as without it, and then ends what the "
-    "command has left behind. A command on its own (*bare*) leaves all but itself; so does circusd, which sends "
-    "to the command before its children (`stop_children`), and does not find them below one that has died.",
+    "**After a hang ftrun is slower than the kernel, and than one signal to a process group**: it freezes the tree "
+    "(SIGSTOP to each process, until a scan of /proc finds no new one), so that no process can escape by forking, "
+    "sends SIGKILL to each process, and scans again until none is left. The time to read /proc grows with the size of "
+    "the tree. A signal to a process group is one system call, and does not reach a process that has left the group: "
+    "one `setsid` is enough, as the previous section shows. The time of ftrun also includes the record of its "
+    "decision, which is on disk before the first signal.",
+    "When ftrun receives SIGTERM, it forwards the signal to the command, which therefore ends as it does without "
+    "ftrun, and then ends the processes that the command has left behind. Without a supervisor (*bare*) only the "
+    "command itself ends. The same is true of circusd, which signals the command before its children "
+    "(`stop_children`), and does not find the children of a command that is already dead.",
 )
 
 
 class Ended(NamedTuple):
-    """`ms` to the end of the last process; or none: how many were `left`, by a program that has ended unless `late`."""
+    """`ms` to the end of the last process.  None: the program has ended (or `late`: has not) and `left` processes
+    remain."""
 
     ms: float | None
     left: int = 0
@@ -59,7 +63,7 @@ def measure(short: bool) -> Measured:
     sizes = {10: 1} if short else SIZES
     ways = [(KERNEL, peers.BARE), (HANG, peers.OURS), *((peer.titled, peer) for peer in peers.installed())]
     seen: dict[tuple[str, int], list[Ended]] = {(name, size): [] for name, _ in ways for size in sizes}
-    late: set[str] = set()  # who took too long once is not asked for more
+    late: set[str] = set()  # programs that took too long once are not measured again
     for size, rounds in sizes.items():
         for _ in range(rounds):
             for name, peer in ways:
@@ -73,10 +77,10 @@ def measure(short: bool) -> Measured:
         lines.append(Series(name.replace("`", ""), tuple((size, samples) for size, samples in known if samples)))
     return Measured(
         NAME,
-        "Kill time against the size of the tree",
+        "Time to end a process tree, by its size",
         made_by(NAME),
         BEFORE,
-        ("who ends it", *(f"{size:,} processes" for size in sizes)),
+        ("ended by", *(f"{size:,} processes" for size in sizes)),
         tuple(rows),
         AFTER,
         Plot("lines", "processes", "ms", tuple(line for line in lines if line.points), log_x=True, log_y=True),
@@ -102,10 +106,10 @@ def ended(name: str, peer: peers.Peer, size: int, lag: float) -> Ended:
             init.stdin.write(b"kill")
         elif name != HANG:
             os.kill(_child(_child(init.pid)), signal.SIGTERM)
-        told = init.stdout.fileno()
-        happened = _first_of(gone, told, DEADLINE)
+        output = init.stdout.fileno()
+        happened = _first_of(gone, output, DEADLINE)
         late = happened is None
-        if happened == told:  # the program has ended, or says so in the same moment
+        if happened == output:  # the program has ended; the tree may end in the same moment
             happened = _first_of(gone, -1, lag)
         now = time.monotonic()
         if happened != gone:
@@ -118,25 +122,25 @@ def ended(name: str, peer: peers.Peer, size: int, lag: float) -> Ended:
 
 @contextlib.contextmanager
 def tree(name: str, peer: peers.Peer, size: int) -> Iterator[tuple[subprocess.Popen[bytes], Path, int]]:
-    """It stands: what the init was started by, the folder of the program, and a pipe that ends with the tree."""
-    with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as told:
-        folder = Path(told)
+    """A running tree: the process of `unshare`, the folder of the program, and a pipe that ends with the tree."""
+    with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as name_of_folder:
+        folder = Path(name_of_folder)
         os.mkfifo(folder / "tree")
         gone = os.open(folder / "tree", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         options = DECIDED if name == HANG else OPTIONS.get(peer.name, ())
-        words = peer.command(folder, *peers.PYTHON, RANKS, str(size), str(folder / "tree"), options=options)
+        program = peer.command(folder, *peers.PYTHON, RANKS, str(size), str(folder / "tree"), options=options)
         init = subprocess.Popen(
-            [*CONTAINER, *peers.PYTHON, str(HERE / "init.py"), *by_plain(words)],
+            [*CONTAINER, *peers.PYTHON, str(HERE / "init.py"), *by_plain(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=(folder / "said").open("wb"),
+            stderr=(folder / "stderr").open("wb"),
             cwd=folder,
-            env=settled() | {"TMPDIR": told},
+            env=settled() | {"TMPDIR": name_of_folder},
             start_new_session=True,
             bufsize=0,
         )
         try:
-            assert _readable(gone, DEADLINE), f"{name}: no tree: {(folder / 'said').read_text()[-2000:]}"
+            assert _readable(gone, DEADLINE), f"{name}: no tree: {(folder / 'stderr').read_text()[-2000:]}"
             assert os.read(gone, 16) == b"up\n"
             yield init, folder, gone
         finally:
@@ -145,12 +149,12 @@ def tree(name: str, peer: peers.Peer, size: int) -> Iterator[tuple[subprocess.Po
             os.close(gone)
 
 
-def _first_of(gone: int, told: int, timeout: float) -> int | None:
-    """Whether the tree is gone, or the program has told its end; the first if both."""
+def _first_of(gone: int, output: int, timeout: float) -> int | None:
+    """`gone` if the tree has ended, else `output` if the init has printed the end of the program, else None."""
     poll = select.poll()
-    poll.register(gone, 0)  # its end, which needs no asking
-    if told >= 0:
-        poll.register(told, select.POLLIN)
+    poll.register(gone, 0)  # a hang-up is always reported
+    if output >= 0:
+        poll.register(output, select.POLLIN)
     happened = dict(poll.poll(timeout * 1e3))
     return gone if gone in happened else next(iter(happened), None)
 
@@ -160,16 +164,16 @@ def _readable(end: int, timeout: float) -> bool:
 
 
 def _child(pid: int) -> int:
-    """The first."""
+    """The first child."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def _left(unshare: int) -> list[int]:
-    """Of the tree, in the namespace."""
+    """The pids of the tree that still exist in the namespace."""
     space, found = os.readlink(f"/proc/{_child(unshare)}/ns/pid"), []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-            if os.readlink(f"/proc/{name}/ns/pid") == space and words[3:4] == [RANKS.encode()]:
+            arguments = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            if os.readlink(f"/proc/{name}/ns/pid") == space and arguments[3:4] == [RANKS.encode()]:
                 found.append(int(name))
     return found

@@ -1,11 +1,11 @@
-"""A small training program: `trainee.py WHAT`.  It beats to whoever started it: by ftrun's hooks, by the client of
-nvidia-resiliency-ext, to circus' watchdog, or not at all.  What it does is in `did`, where it runs: a line
-`word time pid` for each thing.
+"""A small training program: `trainee.py KIND`.  It sends heartbeats to the program that started it: by ftrun's hooks,
+by the client of nvidia-resiliency-ext, to the watchdog of circus, or not at all.  It logs its events to the file `did`
+in its working directory: a line `event time pid` for each.
 """
 
 import time
 
-BEGAN = time.monotonic()  # this is its first line
+BEGAN = time.monotonic()  # the time of the first line
 
 import os  # noqa: E402
 import random  # noqa: E402
@@ -16,20 +16,20 @@ import threading  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any, NoReturn  # noqa: E402
 
-TACT = 0.05  # s between two beats
-WARM = 10  # beats before something goes wrong
-MORE = 100  # at most so many more, by chance
+TACT = 0.05  # s between two heartbeats
+WARM = 10  # heartbeats before the failure
+MORE = 100  # at most so many further heartbeats, a random number
 SHORT, LONG = 2.0, 600.0  # s, the timeouts of its sections `outer` and `inner`
 
 
-def did(word: str, at: float | None = None) -> None:
-    line = f"{word} {time.monotonic() if at is None else at:.6f} {os.getpid()}\n"
+def did(event: str, at: float | None = None) -> None:
+    line = f"{event} {time.monotonic() if at is None else at:.6f} {os.getpid()}\n"
     fd = os.open("did", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.write(fd, line.encode())
     os.close(fd)
 
 
-class Nobody:
+class NoMonitor:
     def beat(self) -> None:
         pass
 
@@ -37,7 +37,7 @@ class Nobody:
         pass
 
 
-class Ftrun(Nobody):
+class Ftrun(NoMonitor):
     def __init__(self) -> None:
         sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "hooks"))
         import ftrun_hooks
@@ -45,7 +45,7 @@ class Ftrun(Nobody):
         self.hooks, self.step = ftrun_hooks, 0
 
     def beat(self) -> None:
-        """As a loop does it; who only keeps alive has no step."""
+        """A training loop passes its step; another thread sends a heartbeat without a step."""
         if threading.current_thread() is threading.main_thread():
             self.step += 1
             self.hooks.beat(self.step)
@@ -56,8 +56,8 @@ class Ftrun(Nobody):
         self.hooks.section(section, timeout=timeout).__enter__()
 
 
-class Nvidia(Nobody):
-    """The timeouts of its sections are the launcher's to give."""
+class Nvidia(NoMonitor):
+    """The timeouts of its sections are options of the launcher."""
 
     def __init__(self) -> None:
         from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
@@ -72,7 +72,7 @@ class Nvidia(Nobody):
         self.client.start_section(section)
 
 
-class Circus(Nobody):
+class Circus(NoMonitor):
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.to = ("127.0.0.1", int(os.environ["CIRCUS_WATCHDOG"]))
@@ -81,16 +81,16 @@ class Circus(Nobody):
         self.socket.sendto(f"{os.getpid()};{time.time()}".encode(), self.to)
 
 
-def starter() -> Nobody:
+def starter() -> NoMonitor:
     if os.environ.get("CIRCUS_WATCHDOG"):
         return Circus()
     if "FT_RANK_MONITOR_IPC_SOCKET" in os.environ:
         return Nvidia()
-    return Ftrun() if "FTRUN_BEAT_DIR" in os.environ else Nobody()
+    return Ftrun() if "FTRUN_BEAT_DIR" in os.environ else NoMonitor()
 
 
-def train(monitor: Nobody, beats: float) -> float:
-    """When the last of them was."""
+def train(monitor: NoMonitor, beats: float) -> float:
+    """Send so many heartbeats.  Returns the time of the last one."""
     at = 0.0
     while beats > 0:
         monitor.beat()
@@ -107,14 +107,14 @@ def stay() -> NoReturn:
 
 
 def hang() -> None:
-    """At some instant of whatever interval its monitor looks in; `last` is its last beat."""
-    monitor = starter()  # kept: a client that is gone has taken leave
+    """Hang at a random time in the interval of the monitor's checks; `last` is the last heartbeat."""
+    monitor = starter()  # kept, because a client that is deleted signs off
     did("last", train(monitor, WARM + random.randrange(MORE)))
     stay()
 
 
 def still() -> None:
-    """Before the first call of a hook."""
+    """Hang before the first call of a hook."""
     stay()
 
 
@@ -123,7 +123,7 @@ def work() -> None:
 
 
 def below() -> None:
-    """As a rank of a launcher of its own."""
+    """Train as the child of a launcher of its own."""
     if os.fork():
         os.wait()
     else:
@@ -131,7 +131,7 @@ def below() -> None:
 
 
 def tolerant() -> None:
-    """Whatever its monitor does to it; then it hangs."""
+    """Tolerate every error of the monitor, then hang."""
     monitor = starter()
     train(monitor, WARM)
     while not Path("hang-now").exists():
@@ -145,7 +145,7 @@ def tolerant() -> None:
 
 
 def sections() -> None:
-    """The outer one is going to be overdue, while the inner one has time."""
+    """The timeout of the outer section passes, while that of the inner one does not."""
     monitor = starter()
     train(monitor, WARM)
     monitor.enter("outer", SHORT)

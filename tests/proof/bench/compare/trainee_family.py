@@ -1,5 +1,5 @@
-"""A training program with children that are hard to end.  Its first start brings them into the world, then fails; the
-second one looks which of them live, and writes that into `living`, where it runs.  Of two ranks the other one fails.
+"""A training program with children that are hard to end.  Its first start creates them, then fails; the second start
+writes the kinds that are still alive to `living` in its working directory.  Of two ranks the other one fails.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-STAY = 120.0  # s; where nobody ends them, they end
+STAY = 120.0  # s; a process that nothing else ends exits then
 
 
 def stay() -> NoReturn:
@@ -19,7 +19,7 @@ def stay() -> NoReturn:
 
 
 def daemon() -> None:
-    """Forked twice, in a session of its own."""
+    """Fork twice, with a new session in between."""
     session()
     if os.fork():
         os._exit(0)
@@ -41,23 +41,23 @@ def nothing() -> None:
 
 KINDS: dict[str, Callable[[], None]] = {
     "a plain child": nothing,
-    "a daemon, forked twice": daemon,
-    "one in a session of its own": os.setsid,
-    "a stopped one": nothing,
-    "one that ignores SIGTERM": ignoring,
-    "one without its environment": nothing,
+    "a daemon, double fork": daemon,
+    "a child in its own session": os.setsid,
+    "a stopped child": nothing,
+    "a child that ignores SIGTERM": ignoring,
+    "a child with an empty environment": nothing,
 }
 
 
-def born(kind: str) -> None:
-    """A new process of that kind; returns in the parent."""
+def create(kind: str) -> None:
+    """Create a process of this kind.  Returns in the parent only."""
     if os.fork():
         return
     KINDS[kind]()
     here = Path("family", kind)
-    if kind == "one without its environment":
+    if kind == "a child with an empty environment":
         os.execve(sys.executable, [sys.executable, "-S", "-E", __file__, "child", str(here)], {})
-    child(here, stopped=kind == "a stopped one")
+    child(here, stopped=kind == "a stopped child")
 
 
 def child(here: Path, stopped: bool = False) -> NoReturn:
@@ -70,7 +70,7 @@ def child(here: Path, stopped: bool = False) -> NoReturn:
 
 
 def state(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the state on; none for one that is gone."""
+    """The fields of /proc/<pid>/stat from the state on; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -81,35 +81,35 @@ def started(pid: int) -> str:
     return (state(pid) or [""] * 20)[19]
 
 
-def lives(kind: str) -> bool:
+def is_alive(kind: str) -> bool:
     pid, since = Path("family", kind).read_text().split()
     found = state(int(pid))
     return bool(found) and found[0] not in "ZX" and found[19] == since
 
 
-def standing() -> bool:
-    """All are there, and the one that is to be stopped is."""
+def all_running() -> bool:
+    """Whether all processes exist, and the stopped child is stopped."""
     if not all(Path("family", kind).exists() for kind in KINDS):
         return False
-    return state(int(Path("family", "a stopped one").read_text().split()[0]))[0] == "T"
+    return state(int(Path("family", "a stopped child").read_text().split()[0]))[0] == "T"
 
 
 def main() -> None:
     if os.environ.get("LOCAL_RANK") == "1":
         if Path("failed").exists():
             stay()
-        while not standing():
+        while not all_running():
             time.sleep(0.01)
         Path("failed").touch()
         os._exit(1)
     if Path("family").exists():
-        Path(".living").write_text("\n".join(kind for kind in KINDS if lives(kind)))
+        Path(".living").write_text("\n".join(kind for kind in KINDS if is_alive(kind)))
         Path(".living").rename("living")
         stay()
     Path("family").mkdir()
     for kind in KINDS:
-        born(kind)
-    while not standing():
+        create(kind)
+    while not all_running():
         time.sleep(0.01)
     stay() if os.environ.get("LOCAL_WORLD_SIZE") == "2" else os._exit(1)
 
