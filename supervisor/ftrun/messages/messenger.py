@@ -1,4 +1,4 @@
-"""Messages between PID 1 and its helper `messenger`: commands of an operator, and the messages of the group."""
+"""Messages between PID 1 and its helper `messenger`: requests of an operator, and the messages of the group."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ class Attempt(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """From PID 1: the result of the operator's command `id`."""
+    """From PID 1: the result of the operator's request `id`."""
 
     id: str
     ok: bool
@@ -30,7 +30,7 @@ class Report(NamedTuple):
 
 
 class OperatorRequest(NamedTuple):
-    """A command of an operator, who waits until `until`, of time.monotonic(); a pause lasts `lasting` s."""
+    """A request of an operator, who waits until `until`, of time.monotonic(); a pause lasts `lasting` s."""
 
     id: str
     verb: Verb

@@ -1,4 +1,4 @@
-"""Client of the messenger, the helper that uses pyzmq: commands of an operator, and the group.
+"""Client of the messenger, the helper that uses pyzmq: requests of an operator, and the group.
 
 In a group it sends reports to rank 0, and turns the messages of rank 0 into events.  A messenger that is dead or sends
 invalid messages for long is treated as a silent rank 0.
