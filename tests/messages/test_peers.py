@@ -104,7 +104,7 @@ def test_an_invalid_report_is_refused_with_the_reason(change: dict[str, Any], wh
 
 
 def test_a_hello_of_another_version_is_not_checked_further() -> None:
-    for content in ({"schema": 9}, {"schema": 1, "version": "2.0\n\x1b[31m"}, {"schema": 1, "version": ["x"]}):
+    for content in ({"schema": 9}, {"schema": 2, "version": "2.0\n\x1b[31m"}, {"schema": 2, "version": ["x"]}):
         with pytest.raises(Malformed, match=r"rank 0 is ftrun 1\.0") as why:
             peers.load_hello(json.dumps(content).encode(), "1.0")
         assert str(why.value).isprintable()

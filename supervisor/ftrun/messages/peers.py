@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from ftrun.core.group.messages import SILENCE, GroupOrder, Pulse, Report
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
