@@ -8,6 +8,7 @@ from proof.soak.samples import Sample
 
 WARM: Final = 0.1  # of the samples, in which caches fill and helpers are started
 TENTH: Final = 0.1
+FEW: Final = 3
 
 
 class Allowed(NamedTuple):
@@ -18,8 +19,8 @@ class Allowed(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """`first` and `last` are medians of a tenth of the samples, the first after the warm-up; `limit` is the maximum of
-    `last`."""
+    """`first` and `last` are medians of a tenth of the samples, or of three if there are few: one sample in which a
+    helper was being started is no growth.  `first` follows the warm-up; `limit` is the maximum of `last`."""
 
     first: float
     last: float
@@ -47,7 +48,7 @@ def growth(figures: Sequence[tuple[int, float]], allowed: Allowed) -> Growth:
     if len(figures) < 3:
         raise ValueError(f"{len(figures)} samples are too few")
     figures = figures[int(WARM * len(figures)) :]
-    many = max(1, int(TENTH * len(figures)))
+    many = max(1, min(FEW, len(figures) // 2), int(TENTH * len(figures)))
     (began, first), (ended, last) = _middle(figures[:many]), _middle(figures[-many:])
     return Growth(first, last, first + allowed.slack + allowed.each * (ended - began))
 

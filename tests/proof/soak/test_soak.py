@@ -44,6 +44,9 @@ def test_warm_up_and_an_outlier_are_no_growth() -> None:
     figures = [(at, 20.0 if at < 800 else 27.0) for at in range(0, 10_000, 100)]
     figures[-3] = (figures[-3][0], 500.0)
     assert not growth(figures, Allowed()).grown
+    few = [27.0] * 11 + [30.0]  # the last sample was taken while a helper was being started
+    assert not growth(list(enumerate(few)), Allowed(slack=1)).grown
+    assert growth(list(enumerate([27.0] * 10 + [30.0] * 2)), Allowed(slack=1)).grown
     with pytest.raises(ValueError, match="2 samples are too few"):
         growth(figures[:2], Allowed())
 
