@@ -34,9 +34,9 @@ REPORTING: Final = 0.5  # s within which the probe reports a device fault that e
 
 
 class Entry(NamedTuple):
-    """One helper.  Its client is loaded and the helper started if `runs` is true at the start; with `later`, as soon as
-    `runs` is true while PID 1 waits, so that the command's start is not delayed; without `runs`, at the first
-    request."""
+    """One helper.  Its client is created if `runs` is true when PID 1 starts; with `later`, `runs` is also asked after
+    each start of the command, when its pid and the devices may be known.  Without `runs`, the client is created at the
+    first request."""
 
     client: str  # module and class in this package; the module has the name of the helper
     runs: Callable[[Context], bool] | None = None
