@@ -4,7 +4,9 @@ To add a vendor, add a file with its record beside this one, and an entry in `ta
 """
 
 import os
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 FAULTS: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "faults")
 

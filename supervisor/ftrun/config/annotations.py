@@ -9,8 +9,9 @@ without a user who could correct it, so an invalid value is reported and ignored
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.platforms import table as platforms
 
 RETRY: Final = "fault-tolerance/job-retry-num"

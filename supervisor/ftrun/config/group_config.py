@@ -6,10 +6,11 @@ This uses no network: names need not resolve yet.
 import os
 import re
 import stat
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.config.option_table import ConfigError, Settings
 from ftrun.config.parsers import endpoint as checked
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.platforms.base import Environment, Membership, Surroundings
 from ftrun.platforms.table import discover
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ftrun.accelerators.table import BY_NAME as VENDORS
 from ftrun.config import annotations
@@ -25,6 +25,7 @@ from ftrun.config.parsers import (
     textfile,
     truth,
 )
+from ftrun.core.named_tuple import NamedTuple
 
 
 class ConfigError(ValueError):

@@ -6,7 +6,9 @@ import os
 import struct
 import sys
 import termios
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 MODIFY: Final = 0x2
 CLOSE_WRITE: Final = 0x8

@@ -2,8 +2,9 @@
 others."""
 
 import os
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 

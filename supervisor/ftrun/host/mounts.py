@@ -6,8 +6,9 @@ readlink below a dead mount block forever.
 
 import os
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 
 # File systems that need no other machine and no other program to answer.  Any other type counts as a network disk:

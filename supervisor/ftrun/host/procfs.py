@@ -2,7 +2,9 @@
 
 import errno
 import os
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 MAX_LISTINGS: Final = 16
 _reserved: list[int] = []

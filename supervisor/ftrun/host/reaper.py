@@ -1,7 +1,9 @@
 """The only module that waits for children: a second reaper would steal exit statuses."""
 
 import os
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 BATCH: Final = 512  # changes per call, so that a burst of exits cannot block everything else
 

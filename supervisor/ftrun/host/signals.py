@@ -4,8 +4,9 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import early_signals, procfs
 
 # A crash of ftrun itself must not be hidden (as in tini); the last two cannot be caught.

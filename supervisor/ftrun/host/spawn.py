@@ -7,8 +7,9 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import oom, signals
 
 PR_SET_PDEATHSIG = 1

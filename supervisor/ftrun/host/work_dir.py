@@ -7,8 +7,9 @@ import re
 import select
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import mounts, procfs, safe_files
 from ftrun.host.helpers import Helpers
 from ftrun.host.journal import Journal, RunDirError

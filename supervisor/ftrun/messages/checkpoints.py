@@ -1,7 +1,8 @@
 """Messages of the checkpoint watcher to PID 1: which checkpoint files were saved."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
 

@@ -1,4 +1,4 @@
-"""One codec for every protocol: values of `typing.NamedTuple` to JSON, and back.
+"""One codec for every protocol: values of `NamedTuple` to JSON, and back.
 
 A message from another process is checked field by field against the types of the value.  An invalid one raises
 Malformed with the reason; nothing else is raised, whatever the bytes.

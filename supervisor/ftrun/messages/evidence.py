@@ -1,8 +1,9 @@
 """Messages between PID 1 and the helper `evidence`, which examines a job that is suspected to hang."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.values import Finding
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 from ftrun.messages.probe import Device

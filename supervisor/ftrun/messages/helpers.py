@@ -1,6 +1,8 @@
 """Shared by all protocols between PID 1 and its helpers: a message is one line of JSON on a pipe or a socket."""
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 LINE_LIMIT: Final = 65536  # bytes of a line from a helper
 REQUEST_LIMIT: Final = 1 << 20  # bytes of a request to a helper

@@ -1,8 +1,9 @@
 """Messages between PID 1 and its helper `messenger`: requests of an operator, and the messages of the group."""
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ftrun.core.group import messages
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 

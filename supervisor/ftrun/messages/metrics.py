@@ -1,7 +1,8 @@
 """Messages of the helper `metrics` to PID 1."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 

@@ -1,8 +1,9 @@
 """Messages of the control channel: one JSON object each way (docs/reference/control.md has them for other clients)."""
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Malformed, parse_object
 
 SCHEMA: Final = 1

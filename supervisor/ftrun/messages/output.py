@@ -1,7 +1,8 @@
 """Messages between PID 1 and the helper `output`, which forwards the output of the command."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 

@@ -7,9 +7,10 @@ answer comes, sends RENEW, so that the end of the old connection does not count 
 """
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ftrun.core.group.messages import SILENCE, GroupOrder, Pulse, Report
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
 SCHEMA: Final = 2

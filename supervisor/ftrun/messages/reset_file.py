@@ -1,7 +1,8 @@
 """Messages of the helper `reset_file` to PID 1: the requests in MindCluster's `reset.json` to this container."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
 

@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ftrun.config.derived import job_name, node_name, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.accounting.totals import figures, summary
 from ftrun.core.machine import effects as do
 from ftrun.core.machine.values import Ledger
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
 from ftrun.host import (

@@ -10,7 +10,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ftrun import __version__
 from ftrun.config.derived import policy
@@ -20,6 +20,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import done_with
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import redaction, sentences
 from ftrun.host import reaper, signals

@@ -9,11 +9,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ftrun.config.derived import job_name, state_dir
 from ftrun.config.group_config import Group
 from ftrun.config.option_table import Phase, Settings, Value
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.host import procfs, safe_files, work_dir
 from ftrun.host.console import Console, create

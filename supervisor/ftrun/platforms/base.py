@@ -5,7 +5,8 @@ To add a platform, add a file with its record beside this one, and an entry in `
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+
+from ftrun.core.named_tuple import NamedTuple
 
 Environment = Mapping[str, str]
 

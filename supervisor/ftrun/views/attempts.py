@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
 from ftrun.views.lost_time import AttemptSpan, LostInterval

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 INTERVALS: Final = (

@@ -2,9 +2,10 @@
 
 import os
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.values import TOUCH, Rank
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.ranks import one_each
 from ftrun.host import beat_slots
 from ftrun.host.beat_slots import NS

@@ -7,9 +7,10 @@ moves nothing; from one ftrun to the next, which may be of another boot, they fo
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.accounting.totals import Figures, figures
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.views import liveness, lost_time, rundir, state
 from ftrun.views.attempts import SAMPLES_MOST, AttemptHistory, Checkpoint, Mark, thinned
 from ftrun.views.lost_time import AttemptSpan, LostInterval

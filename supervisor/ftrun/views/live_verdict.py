@@ -1,9 +1,10 @@
 """What `core/rules/liveness.py` finds now, and what it would find if nothing moved from now on."""
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ftrun.core.machine.values import Attempt, Finding, LearnedTimeouts, RaisedLimit, Rank
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import adaptive_timeout
 from ftrun.core.rules.adaptive_timeout import ENOUGH
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample

@@ -7,9 +7,10 @@ do not say when the tree was dead: it is taken to be dead at the last record of 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.accounting.totals import LostTime
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.views.steps import StepSample
 
 REASONS: Final = LostTime._fields

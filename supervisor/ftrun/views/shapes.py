@@ -1,6 +1,8 @@
 """The shapes of a picture.  Lengths are CSS pixels, the origin is the upper left; colours are names of `PALETTE`."""
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 
 class Rect(NamedTuple):

@@ -1,6 +1,6 @@
 """The present state of a run as values, for `ftctl status`, `top`, the page and the metrics.  Times are in seconds."""
 
-from typing import NamedTuple
+from ftrun.core.named_tuple import NamedTuple
 
 
 class Limit(NamedTuple):

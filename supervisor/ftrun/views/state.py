@@ -1,8 +1,9 @@
 """Reads `state.json`, and checks values from files that may be damaged."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ftrun.core.machine.values import Ledger
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 from ftrun.messages.codec import Malformed
 from ftrun.messages.state import load_state

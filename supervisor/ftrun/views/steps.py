@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.values import Rank
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.views.record_files import Record, last_lines, parsed
 from ftrun.views.state import integer, number
 

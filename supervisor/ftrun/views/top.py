@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ftrun.core.machine.values import TOUCH
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import printable

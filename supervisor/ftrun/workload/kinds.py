@@ -4,8 +4,8 @@ import signal
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from enum import Enum
-from typing import NamedTuple
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.workload import failures, healthy
 from ftrun.workload.training import Setting
 from ftrun_hooks._section import nanoseconds

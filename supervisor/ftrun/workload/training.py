@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import ftrun_hooks as ft
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host.spawn import PR_SET_PDEATHSIG, prctl
 
 POINTS = [(x / 16, 3 * x / 16 - 1 + 0.1 * (-1) ** x) for x in range(-16, 17)]

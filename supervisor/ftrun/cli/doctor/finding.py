@@ -1,6 +1,8 @@
 """The result of one check of `ftctl doctor`."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from ftrun.core.named_tuple import NamedTuple
 
 
 class Finding(NamedTuple):

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json
 from ftrun.core.machine.values import TOUCH
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
 from ftrun.helpers.evidence import blocking_calls, processes, stacks

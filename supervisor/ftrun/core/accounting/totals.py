@@ -1,8 +1,9 @@
 """Where the time of a run went: time that led to kept steps, and lost time by reason.  Durations are seconds."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.durations import seconds
 
 TRACE: Final = 64  # points at most

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first_failure
 from ftrun.core.machine.values import Reason
+from ftrun.core.named_tuple import NamedTuple
 
 HINT: Final = 10.0  # s of waiting after which the missing members are named
 MAX_WAITING: Final = 1024  # the most waiting processes that are remembered

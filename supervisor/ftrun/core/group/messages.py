@@ -1,9 +1,10 @@
 """The messages of a group (one ftrun in each container): the reports of the members to rank 0, and its orders to all of
 them.  Each is a complete state, so that a lost, late or repeated message does no harm."""
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ftrun.core.machine.values import Reason
+from ftrun.core.named_tuple import NamedTuple
 
 SILENCE: Final = 60.0  # s without a message after which a member counts as lost: the default of `--peer-timeout`
 MISSED_PULSES: Final = 3  # the least number of pulses from a node that must be missing

@@ -1,9 +1,10 @@
 """Which member failed first, and which rank stopped first in a hang.  Pure functions of the reports of all members."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.group.messages import NodeFailure, Pulse, Report
+from ftrun.core.named_tuple import NamedTuple
 
 NOWHERE: Final = -1  # before the first step
 

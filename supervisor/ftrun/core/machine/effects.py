@@ -1,9 +1,9 @@
 """Effects: what the loop has to do, in order.  A record comes before any effect that is visible outside."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ftrun.core.machine.values import Fault, Finding
+from ftrun.core.named_tuple import NamedTuple
 
 Fields = tuple[tuple[str, object], ...]
 

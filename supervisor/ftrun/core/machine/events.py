@@ -1,9 +1,10 @@
 """Events: what happened, named in the past tense.  `now` is the monotonic time at which the event was noticed."""
 
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, get_args
 
 from ftrun.core.group import messages
 from ftrun.core.machine.values import Device, Fault, Rank
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
 

@@ -4,7 +4,7 @@ A start waits until rank 0 knows that every tree of the epoch before is dead.  A
 since the failure here may be a consequence of one in another container.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Report, State
 from ftrun.core.machine import effects as do
@@ -29,6 +29,7 @@ from ftrun.core.machine.states import (
 )
 from ftrun.core.machine.stopping import Effects, Outcome, exit_text, finish_with, stop, unless_schedules_exhausted
 from ftrun.core.machine.watching import check
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import unchanged_for
 from ftrun.core.rules.policy import Policy

@@ -3,10 +3,11 @@
 Pure; times are CLOCK_MONOTONIC seconds.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.states import Job, Running, Starting
 from ftrun.core.machine.values import Attempt
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.liveness import Limits, start_limit
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences

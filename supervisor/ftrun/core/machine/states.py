@@ -1,11 +1,12 @@
 """The state of a job: its `phase`, and what ftrun intends (`want`).  Each phase but Done has one deadline; None: it
 lasts until an event."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from ftrun.core.group.messages import GroupOrder
 from ftrun.core.machine.events import Event, FaultReported
 from ftrun.core.machine.values import Attempt, Device, Fault, Finding, Ledger, Reason
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_history import Schedule
 
 

@@ -1,8 +1,9 @@
 """The plain values of the core.  Times are CLOCK_MONOTONIC seconds, durations are seconds."""
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ftrun.core.accounting.totals import Account
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_history import Occurrence
 from ftrun.core.rules.idle import Idle
 

@@ -13,9 +13,10 @@ bound of each limit, and none of them kills a rank without evidence.
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.values import TOUCH, LearnedTimeouts, Rank
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import durations
 
 ENOUGH: Final = 100  # silences of a rank, for a tight limit

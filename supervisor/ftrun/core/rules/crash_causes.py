@@ -2,14 +2,14 @@
 
 There are three sources: the tracebacks that Python processes left, the last lines of output where they are kept, and
 the exit status.  `first_cause` finds the first cause among many tracebacks, and `diagnose` finds the first of RULES
-that applies.  In doubt a restart is assumed to help: if that is wrong it costs a few restarts, while the opposite error
-costs a job.
+that applies.  In doubt a restart is assumed to help: if wrong, it costs a few restarts; the opposite error costs a job.
 """
 
 import builtins
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.first_death import Death
 from ftrun.core.text.sentences import rank, short, signal
 

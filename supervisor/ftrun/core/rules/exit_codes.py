@@ -1,6 +1,8 @@
 """The exit codes: one table, which is a versioned contract with the outer scheduler (docs/reference.md)."""
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 CONTRACT_VERSION: Final = 1
 

@@ -6,7 +6,9 @@ description`; a `#` begins a comment.
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 # ModelArts ("In-Place Recovery", definition of self-healable faults): faults of minor or major severity usually heal
 # in place, a warning needs no handling, a critical fault does not heal.

@@ -5,7 +5,9 @@ monotonic clock is used instead, so that setting the clock changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 DAY: Final = 86400.0  # s
 TIMES: Final = 3  # the same fault within a day, or schedules in a row without progress (ModelArts)

@@ -1,9 +1,10 @@
 """Processes that died without a recorded exception: by a signal, or by an exit that bypasses Python (`os._exit`, C)."""
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.values import TOUCH
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import rank as named
 from ftrun.core.text.sentences import signal
 

@@ -5,9 +5,10 @@ name to `values.Rule`; a test checks that the two agree.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.values import TOUCH, Finding, Rule
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import rank
 

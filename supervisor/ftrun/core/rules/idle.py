@@ -6,7 +6,9 @@ traffic, so a constant utilisation alone proves neither work nor a hang: power, 
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 WINDOW: Final = 60  # samples
 OUTLIER: Final = 4.0  # a range of more than 4 spreads means that the device did other work in between

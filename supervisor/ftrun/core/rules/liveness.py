@@ -5,9 +5,9 @@ moving counts.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ftrun.core.machine.values import TOUCH, Attempt, Finding, LearnedTimeouts, Rank, Rule, Section
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import adaptive_timeout
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.rules.idle import idle_for, unchanged_for

@@ -1,10 +1,11 @@
 """The policy and the restart budgets: what may be restarted, how often, after which delay, and what is progress."""
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.group.messages import SILENCE
 from ftrun.core.machine.values import Attempt, Cause, Ledger, Rank, SavedFile
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits, time_awake

@@ -8,7 +8,9 @@ import os
 import stat as st
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 # File systems that only this machine changes, so that inotify reports everything: linux/magic.h, and the file systems
 # that coreutils' `stat.c` marks "local".  Any other (NFS, SMB, Lustre, GPFS, BeeGFS, CephFS, FUSE with virtiofs, 9p,

@@ -7,7 +7,9 @@ everything below, but not the folder itself.
 import fnmatch
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 DEEP: Final = None  # the part `**`
 Part = str | re.Pattern[str] | None

@@ -7,8 +7,9 @@ when two looks are equal.  Times are monotonic, in seconds.
 
 import time
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.helpers.checkpoint_watcher.disk import Look
 from ftrun.helpers.checkpoint_watcher.folder import Folder

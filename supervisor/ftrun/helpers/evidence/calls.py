@@ -3,7 +3,9 @@
 A call that is not in the table is taken for one on a file system or a device, which something outside the job can end.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 FUTEX_PRIVATE: Final = 128
 CLOCK_REALTIME: Final = 256  # of a futex call: its timeout is on the wall clock

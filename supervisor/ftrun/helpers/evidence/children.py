@@ -6,8 +6,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import spawn
 
 OUTPUT: Final = 8 << 20  # bytes of the output of one program

@@ -19,9 +19,10 @@ the idle rule, which has no maximum and has already found that the utilisation d
 """
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.core.machine.values import Finding
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, below

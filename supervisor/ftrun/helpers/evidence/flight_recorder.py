@@ -16,8 +16,9 @@ import struct
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.processes import environment
 

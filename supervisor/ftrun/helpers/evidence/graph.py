@@ -18,8 +18,9 @@ in any other way is found on its own node.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import durations, sentences
 from ftrun.helpers.evidence.classification import BUSY_CPU, Change
 from ftrun.helpers.evidence.connections import Connections

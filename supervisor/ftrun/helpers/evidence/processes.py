@@ -7,8 +7,9 @@ for a lock that a process stuck in the kernel may hold (blocking_calls.py and wa
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 

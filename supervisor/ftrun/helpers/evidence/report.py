@@ -2,9 +2,10 @@
 reads the capabilities of this process."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ftrun.core.machine.values import TOUCH
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import hang_rules
 from ftrun.core.text import durations, sentences
 from ftrun.core.text.sentences import printable

@@ -11,8 +11,9 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence import children
 from ftrun.host import procfs
 

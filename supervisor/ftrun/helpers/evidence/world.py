@@ -2,9 +2,10 @@
 sockets.py), and from which the graph of waits is built (graph.py).  Pure.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.accelerators.table import VENDORS
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence.calls import Call
 
 LATE: Final = "the answer did not arrive in time"

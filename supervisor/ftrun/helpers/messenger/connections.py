@@ -10,10 +10,11 @@ import os
 import resource
 import socket
 from collections.abc import Container
-from typing import Final, NamedTuple
+from typing import Final
 
 import zmq
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.transport import monitor_events
 

@@ -6,11 +6,12 @@ time that they wait are limited, and a reply that a client does not read is drop
 
 import math
 import time
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import zmq
 
 from ftrun import __version__
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
 from ftrun.messages import operator
 from ftrun.messages.messenger import Answer, OperatorRequest, Verb

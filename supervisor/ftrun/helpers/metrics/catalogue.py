@@ -6,9 +6,10 @@ docs/metrics.md shows this table.  Names and units are by https://prometheus.io/
 import math
 import re
 from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ftrun.core.machine import values
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 RANKS: Final = 64  # with more ranks on this node there are no series for single ranks

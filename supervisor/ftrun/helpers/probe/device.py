@@ -1,8 +1,9 @@
 """The interface between the probe and its vendors."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.probe import Device
 
 

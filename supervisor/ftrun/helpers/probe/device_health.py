@@ -1,8 +1,9 @@
 """Whether a device is free, whether it is healthy, and whether a fault is over, before work is started on it.  Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_codes import Table, look_up, normal
 from ftrun.helpers.probe.device import DeviceFault
 from ftrun.messages.probe import Device, Occupied

@@ -8,7 +8,9 @@ versions, so they are not identified by position.
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
 
 MIB: Final = 1 << 20  # "MB" in its output
 CHIP: Final = "chip id"

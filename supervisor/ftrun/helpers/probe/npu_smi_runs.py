@@ -12,9 +12,10 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ftrun.accelerators.ascend import ASCEND
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import spawn
 
 # Its libraries.  Only a script of the driver puts them on the path, and a boot command often runs that script later.

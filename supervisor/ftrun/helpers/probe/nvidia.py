@@ -13,9 +13,10 @@ import ctypes
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ftrun.accelerators.nvidia import NVIDIA
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.device_health import UNLISTED, LastingStates, StateTexts
 from ftrun.helpers.probe.visible import Gpu, Mig, Unit, has_positions, selected

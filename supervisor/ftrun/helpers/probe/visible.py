@@ -10,7 +10,8 @@ inside a container it misleads: with GPUs from CDI it is `void` (nvidia-containe
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from ftrun.core.named_tuple import NamedTuple
 
 
 class Mig(NamedTuple):

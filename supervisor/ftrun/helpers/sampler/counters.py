@@ -8,8 +8,9 @@ that.
 
 import os
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 

@@ -5,8 +5,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages import state_store as messages
 from ftrun.messages.codec import EXACT, Malformed, Value, parse_object
 from ftrun.messages.state_store import Verdict

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ftrun.config.group_config import Group
     from ftrun.messages.probe import Device
 
-SETTLED: Final = 1.0  # s before a helper without urgency is started, so that it does not slow down the command's start
+SETTLED: Final = 1.0  # s until work without urgency is done, so that it does not slow down the command's start
 PERIODS: Final = 10  # samples in an idle timeout
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 REFUSALS: Final = 16  # different malformed messages of one helper that are recorded
@@ -50,6 +50,7 @@ class Context:
         idle = policy.limits.idle
         self.idle_period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
         self.records: list[Record] = []
+        self.settled = False  # whether `SETTLED` has passed since PID 1 started
         self.attempt = 0  # number of the last attempt that was started
         self.command = 0  # pid of the last command that was executed
         self.ledger: Ledger | None = None

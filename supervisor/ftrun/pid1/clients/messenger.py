@@ -23,7 +23,7 @@ from ftrun.host import procfs
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
 from ftrun.messages.codec import EXACT
-from ftrun.pid1.clients.base import SETTLED, Client, Context
+from ftrun.pid1.clients.base import Client, Context
 
 SPARE: Final = 5.0  # s; the messenger itself reports the silence this much earlier
 KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
@@ -38,7 +38,7 @@ class Messenger(Client[messages.Event]):
 
     def start(self) -> None:
         context = self.context
-        context.helpers.add(self.name, context.work_dir.path, context.beat_dir, paired=True, delay=SETTLED)
+        context.helpers.add(self.name, context.work_dir.path, context.beat_dir, paired=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:

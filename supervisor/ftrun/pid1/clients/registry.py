@@ -5,17 +5,19 @@ entry of `TABLE`.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ftrun.config.derived import reset_file, state_dir
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Rank
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
 from ftrun.host.reaper import Change
-from ftrun.pid1.clients.base import Client, Context, Record
+from ftrun.pid1.clients.base import SETTLED, Client, Context, Record
 
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
@@ -35,8 +37,8 @@ REPORTING: Final = 0.5  # s within which the probe reports a device fault that e
 
 class Entry(NamedTuple):
     """One helper.  Its client is created if `runs` is true when PID 1 starts; with `later`, `runs` is also asked after
-    each start of the command, when its pid and the devices may be known.  Without `runs`, the client is created at the
-    first request."""
+    each start of the command and at each message, when the context may have changed.  Without `runs`, the client is
+    created at the first request."""
 
     client: str  # module and class in this package; the module has the name of the helper
     runs: Callable[[Context], bool] | None = None
@@ -70,7 +72,7 @@ def _exports_metrics(context: Context) -> bool:
 
 TABLE: Final = (
     Entry("mirror.Mirror", lambda context: bool(context.work_dir.copied)),
-    Entry("messenger.Messenger", lambda context: context.group is None, later=True),
+    Entry("messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
     Entry("messenger.GroupMessenger", lambda context: context.group is not None),
     Entry("checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
     Entry("output.Output", lambda context: bool(context.output_pipes.streams)),
@@ -93,6 +95,7 @@ class Clients:
         self._context = context
         self._helpers, self._tree = context.helpers, context.tree
         self._running: dict[str, Any] = context.running
+        self._rest_due: float | None = time.monotonic() + SETTLED
         self._start(TABLE)
 
     def _start(self, entries: Iterable[Entry]) -> None:
@@ -111,11 +114,13 @@ class Clients:
 
     @property
     def deadline(self) -> float | None:
-        times = [self._helpers.deadline, *(client.deadline for client in self._running.values())]
+        times = [self._rest_due, self._helpers.deadline, *(client.deadline for client in self._running.values())]
         return min((at for at in times if at is not None), default=None)
 
     def supervise(self, now: float) -> None:
         """Start the helpers that are due.  Not to be called while the command is being launched, which comes first."""
+        if self._rest_due is not None and now >= self._rest_due:
+            self._load_rest()
         started = self._helpers.supervise(now)
         for pid in started:
             self._tree.exclude(pid)
@@ -124,6 +129,15 @@ class Clients:
         for name, what in self._helpers.problems:
             self._running[name].problem(what)
         self._helpers.problems.clear()
+
+    def _load_rest(self) -> None:
+        """Load what the command does not need for its start.  Once it is needed, the disk may be gone, or no file
+        descriptor free to read a module with."""
+        self._rest_due, self._context.settled = None, True
+        self._start(LATER)
+        for entry in TABLE:
+            if entry.runs is None:
+                entry.load()
 
     def child_changed(self, change: Change, now: float) -> None:
         if change.ended:
@@ -142,9 +156,6 @@ class Clients:
         for client in self._running.values():
             client.on_spawned()
         self._start(LATER)
-        for entry in TABLE:
-            if entry.runs is None:
-                entry.load()  # now: when it is needed, no file descriptor may be free to read the module with
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
         """To be called with each new `job`.  `unexplained`: the command has ended without a known cause."""

@@ -6,8 +6,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.views.page.record_follower import Follower, Records
 from ftrun.views.page.threads import Busy, WorkerThreads

@@ -5,8 +5,9 @@ import json
 import os
 import zlib
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.views.record_files import GrowingFile, Record, record
 
 BACK: Final = 256 << 10  # bytes that are read at the start

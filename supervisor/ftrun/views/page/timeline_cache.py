@@ -4,8 +4,9 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.views import history, svg
 from ftrun.views.history import History
 from ftrun.views.page.threads import WorkerThreads

@@ -1,0 +1,83 @@
+"""`NamedTuple`: that of `typing` for type checkers, and with the same behaviour, but its classes are created faster.
+
+PID 1 defines over a hundred of these classes before it starts the command (ADR 1).  `typing.NamedTuple` compiles a
+`__new__` for each of them, and makes five more methods.  Here all classes inherit the same methods, and `__new__` is
+compiled once for each number of fields.
+"""
+
+import sys
+
+# What `collections.namedtuple` uses for a field.
+from _collections import _tuplegetter  # type: ignore[import-not-found]
+from collections.abc import Iterable
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+COMPILED: dict[int, CodeType] = {}  # the code of `__new__`, by the number of fields
+
+
+class Fields(tuple[Any, ...]):
+    """What the classes have in common."""
+
+    if TYPE_CHECKING:
+        _fields: tuple[str, ...]
+    __slots__ = ()
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> Any:
+        made = tuple.__new__(cls, values)
+        if len(made) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+        return made
+
+    def _replace(self, /, **changed: Any) -> Any:
+        made = self._make(map(changed.pop, self._fields, self))
+        if changed:
+            raise ValueError(f"Got unexpected field names: {list(changed)!r}")
+        return made
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+
+class Definition(type):
+    """Turns the body of a class whose base is `NamedTuple` into a subclass of `Fields`."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        if not bases:
+            return super().__new__(mcs, name, bases, body)
+        types = body.get("__annotations__", {})
+        fields = tuple(types)
+        defaults = {field: body[field] for field in fields if field in body}
+        if tuple(defaults) != fields[len(fields) - len(defaults) :]:
+            raise TypeError(f"{name}: a field without a default follows one with a default")
+        body |= {field: _tuplegetter(index, None) for index, field in enumerate(fields)}
+        body |= {"__slots__": (), "__match_args__": fields, "_fields": fields, "_field_defaults": defaults}
+        body["__new__"] = new = _new(fields, tuple(defaults.values()))
+        new.__annotations__, new.__qualname__ = types, f"{name}.__new__"
+        return type(name, (Fields,), body)
+
+
+def _new(fields: tuple[str, ...], defaults: tuple[Any, ...]) -> FunctionType:
+    """`__new__`, with these parameters after the class."""
+    count = len(fields)
+    if count not in COMPILED:
+        names = "".join(f"_{index}," for index in range(count))
+        COMPILED[count] = eval(f"lambda _cls, {names}: new(_cls, ({names}))").__code__
+    code = COMPILED[count].replace(co_varnames=("_cls", *fields), co_name="__new__")
+    return FunctionType(code, {"new": tuple.__new__, "__builtins__": {}}, "__new__", defaults or None)
+
+
+if TYPE_CHECKING or sys.version_info >= (3, 14):  # annotations are evaluated only when they are read
+    from typing import NamedTuple as NamedTuple
+else:
+
+    class NamedTuple(metaclass=Definition):
+        """The base class of a definition; no class has it as its base."""
