@@ -35,11 +35,12 @@ FINDING: Final = {
     "rule": f"{', '.join(NAMES[:-1])} or {NAMES[-1]}",
     "rank": "its number; -1: the touch file; -1 - pid: a process without RANK; `null`: the whole command",
     "age": "how long it has been silent",
-    "limit": "the timeout that has passed",
+    "limit": "the timeout that has passed; `deadlock`: after how long a job that stands still is looked at",
     "step": "its step",
     "section": "the section that is overdue",
     "pid": "its process id",
-    "learned": "true: ftrun learned that timeout, so evidence may raise it",
+    "learned": "true: ftrun learned that timeout, or two looks proved a deadlock, so evidence may clear it",
+    "mechanism": "`deadlock`: what waits for what, a sentence",
 }
 FAULT: Final = {
     "device": "the id of the device",
@@ -86,7 +87,16 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "steps": "how many silences are known",
         },
     ),
-    "suspect": ("a timeout has passed; evidence is being collected", FINDING),
+    "look": (
+        "a job that has stood still for a minute or longer was looked at, and waits for something else than at the "
+        "record before",
+        {
+            "age": "for how long it has stood still",
+            "open": "true: something may still end the wait; false: nothing can, which another look has to confirm",
+            "why": "what it waits for, a sentence",
+        },
+    ),
+    "suspect": ("a timeout has passed, or a deadlock was proved; evidence is being collected", FINDING),
     "cleared": ("the suspicion was refuted", {"why": "the reason"}),
     "hang": (
         "the verdict that the suspect hangs",

@@ -47,8 +47,8 @@ JOB = (
     Mutation(
         "done_ranks_are_waited_for",
         "rules/liveness.py",
-        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
-        "awaited = [rank for rank in attempt.ranks if rank.present]",
+        "return [rank for rank in attempt.ranks if rank.present and not rank.done]",
+        "return [rank for rank in attempt.ranks if rank.present]",
     ),
     Mutation(
         "a_freeze_is_a_hang",

@@ -17,15 +17,16 @@ def test_each_rule_decides_what_clears_it() -> None:
     assert HangRule._field_defaults == {}
     assert [name for name, rule in RULES.items() if rule.by_work] == ["idle"]
     assert [name for name, rule in RULES.items() if rule.several] == ["section"]
+    assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock"]
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_an_entry_is_complete(name: Rule) -> None:
     rule: HangRule = RULES[name]
-    found = Finding(name, 3, 41.2, 38.0, 120, "evaluation")
+    found = Finding(name, 3, 41.2, 38.0, 120, "evaluation", mechanism="its threads wait for each other")
     assert rule.meaning
     assert f"{rule.timeout}-timeout" in option_table.BY_NAME
     assert "41s" in sentence(found)
-    assert "limit 38s" in sentence(found)
+    assert (found.mechanism if rule.by_proof else "limit 38s") in sentence(found)
     assert rule.brief(Silent(3, 120, "evaluation"))
     assert rule.missing(found)

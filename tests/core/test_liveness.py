@@ -27,7 +27,7 @@ def test_a_silence_of_the_limit_is_overdue() -> None:
     assert found is not None
     assert found._asdict() == {
         "rule": "step", "rank": 0, "age": 60.0, "limit": 60.0, "step": 3, "section": None, "pid": 7,
-        "learned": False,
+        "learned": False, "mechanism": "",
     }  # fmt: skip
 
 

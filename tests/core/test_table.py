@@ -28,14 +28,17 @@ from ftrun.core.machine.states import (
 )
 from ftrun.core.machine.values import (
     Attempt,
+    ClosedLook,
     Device,
     Fault,
     Finding,
     LearnedTimeouts,
     Ledger,
+    LookState,
     RaisedLimit,
     Rank,
     Section,
+    Standstill,
 )
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
@@ -45,25 +48,25 @@ from ftrun.core.rules.policy import Policy
 EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
     Pending: """CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped CommandContinued CommandExited
-        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled""",
+        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled Looked""",
     # The exec answers within milliseconds: until then nothing can be judged.
     Launching: """DevicesChecked Started DeadlineReached WokeLate BeatsRead EvidenceCollected CommandStopped
     CommandContinued
-        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled""",
+        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled Looked""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
     Starting: """DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected TreeEnded ProcessesSurvived
         HealingFinished DevicesReleased VerdictShared""",
     Running: """DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected TreeEnded ProcessesSurvived
         HealingFinished DevicesReleased VerdictShared""",
     Suspect: """DevicesChecked Started CommandSpawned SpawnFailed TreeEnded ProcessesSurvived HealingFinished
-        DevicesReleased VerdictShared""",
+        DevicesReleased VerdictShared Looked""",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
     Stopping: """Rescheduled DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected CommandStopped
-        CommandContinued HealingFinished TreeSampled""",
+        CommandContinued HealingFinished TreeSampled Looked""",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
     Healing: """DevicesChecked Started CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped
         CommandContinued CommandExited TreeEnded ProcessesSurvived TreeSampled DevicesReleased VerdictShared
-        Rescheduled""",
+        Rescheduled Looked""",
     # Final, but whoever asks is answered.
     Done: " ".join(kind.__name__ for kind in ev.EVENTS if not kind.__name__.endswith("Requested")),
 }
@@ -78,13 +81,17 @@ RANKS = (
     Rank(2, pid=9, done=True, present=False, fatal="because"),
     Rank(3, pid=6, moved_at=9.0, intervals=200, usual=0.5, longest=70.0, slowest_start=9.0, broken="a"),
 )
+LOOK = LookState(Standstill(3, 9.0), 5.0, closed=ClosedLook(4.0, "f", "it waits for itself", 3, 6))
 ATTEMPTS = (
     Attempt(1, pid=7, spawned_at=1.0),
     Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
     Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
     Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], raised=(RaisedLimit(3, 80.0), RaisedLimit(5, 80.0))),
+    Attempt(5, pid=7, spawned_at=1.0, ranks=RANKS[3:], look=LOOK),
+    Attempt(6, pid=7, spawned_at=1.0, ranks=RANKS[3:], look=LOOK._replace(begun=None, proved=True)),
 )
 FINDING = Finding("step", 0, 61.0, 60.0, 3, None, 7)
+LEARNED = (FINDING._replace(rank=3, learned=True), Finding("deadlock", 3, 15.0, 15.0, 3, None, 6, True, "it waits"))
 PHASE_VALUES: dict[type[Phase], list[Phase]] = {
     Pending: [
         *(Pending(), Pending(10.0), Pending(10.0, frozenset({"platform", "devices", "history"}))),
@@ -93,7 +100,7 @@ PHASE_VALUES: dict[type[Phase], list[Phase]] = {
     Launching: [Launching(a) for a in ATTEMPTS],
     Starting: [Starting(a, d) for a in ATTEMPTS for d in (None, 10.0)],
     Running: [Running(a, d) for a in ATTEMPTS for d in (None, 10.0)],
-    Suspect: [Suspect(a, f, 10.0) for a in ATTEMPTS for f in (FINDING, FINDING._replace(rank=3, learned=True))],
+    Suspect: [Suspect(a, f, 10.0) for a in ATTEMPTS for f in (FINDING, *LEARNED)],
     Stopping: [
         *(Stopping(a, stage, 10.0) for a in ATTEMPTS for stage in ("asked", "term", "kill")),
         Stopping(ATTEMPTS[0], "asked"),
@@ -134,6 +141,11 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ev.TreeSampled: [
         ev.TreeSampled(10.0, TreeSample(10.0, 5.0, 0.0, 0.0)),
         ev.TreeSampled(10.0, TreeSample(10.0, 5.0, 9.0, 1e9)),
+    ],
+    ev.Looked: [
+        ev.Looked(10.0, "it waits for a server"),
+        ev.Looked(10.0, None, "it waits for itself", "f", 3, 6, 0.1),
+        ev.Looked(10.0, None, "it waits for another one", "g", None, 7, 0.1),
     ],
     ev.DevicesReleased: [
         ev.DevicesReleased(10.0),

@@ -15,6 +15,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 6 beats-read rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
     at 7 beats-read rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
     at 60 command-exited signal=9
+    at 60 looked rank=1 pid=101 fingerprint=a mechanism='it waits for itself'     closed; open with open_reason=...
     at 61 pause-requested request=7 lasting=600    requests of the operator, by the number under which they are answered
     at 62 group-order-received run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
     at 62 processes-survived "7 (sleep) S -" refused command     not permitted to signal it; the command is one of them
@@ -162,6 +163,7 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         names = tuple(word for word in words if word not in ("refused", "command"))
         return ev.ProcessesSurvived(now, names, "refused" in words, "command" in words)
     given: dict[str, Any] = {"stop": False} if kind is ev.SignalReceived else {}
+    given |= {"open_reason": None} if kind is ev.Looked else {}
     pairs = _pairs(words)
     if "request" in pairs:
         given["requester"] = ev.Requester(pairs.pop("request"), "root", float(pairs.pop("until", "inf")))
@@ -292,7 +294,7 @@ def _effect(effect: do.Effect) -> str:
             return f"answer request {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"
-        case do.Terminate() | do.Kill() | do.Inspect() | do.Release():
+        case do.Look() | do.Terminate() | do.Kill() | do.Inspect() | do.Release():
             return type(effect).__name__.lower()
 
 

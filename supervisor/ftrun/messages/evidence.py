@@ -1,8 +1,8 @@
-"""Messages between PID 1 and the helper `evidence`, which examines a job that is suspected to hang."""
+"""Messages between PID 1 and the helper `evidence`, which examines a job that stands still, or is suspected to hang."""
 
 from typing import Final
 
-from ftrun.core.machine.values import Finding
+from ftrun.core.machine.values import Finding, Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
@@ -22,8 +22,40 @@ class RankState(NamedTuple):
     sections: tuple[str, ...] = ()
 
 
+class Look(NamedTuple):
+    """The helper's only argument: look whether anything can still end the wait of a job that stands still.  The fields
+    are as in `Request`."""
+
+    root: int
+    now: float
+    excluded: tuple[int, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    devices: tuple[Device, ...] = ()
+    between: float = 2.0
+    timeout: float = 20.0
+
+
+class Looked(NamedTuple):
+    """The answer to a `Look`, exactly one.
+
+    `open_reason`: why something may still end the wait; None: the look is closed.  `mechanism`: of a closed look, what
+    waits for what; of an open one, what the still rank waits for; a sentence.  `fingerprint`: of a closed look, a hash
+    over the threads that cannot run any more: pid, start time, tid, call, arguments and context switches.  `rank`: of a
+    closed look, the rank at the end of the chain, if it has one; `pid`: its process.  `cost`: CPU seconds that the look
+    took, with its children.  `kind`: the rule that a closed look supports.
+    """
+
+    open_reason: str | None
+    mechanism: str = ""
+    fingerprint: str = ""
+    rank: int | None = None
+    pid: int = 0
+    cost: float = 0.0
+    kind: Rule = "deadlock"
+
+
 class Request(NamedTuple):
-    """The helper's only argument.  Times are CLOCK_MONOTONIC seconds.
+    """The helper's only argument: collect evidence about a suspicion.  Times are CLOCK_MONOTONIC seconds.
 
     `root`: the pid of the command.  `excluded`: processes that do not belong to the job, nor do their descendants.
     `between`: the time between the two observations, and `timeout` the time for everything, in seconds.
@@ -61,7 +93,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The helper's last message.
+    """The helper's last message about a `Request`.
 
     `cleared`: why the job is not hung, or None.  `why`: where the suspect is, or empty.  `cpu`, `io`: cores and bytes
     per second that the suspect and its descendants use.  `processes`: their number in the tree.  `report`: the
@@ -78,5 +110,6 @@ class Reply(NamedTuple):
     waits: bool
 
 
-Event = Reply | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", Reply, Problem)
+Event = Reply | Looked | Problem
+EVENTS: Final[Protocol[Event]] = Protocol("event", Reply, Looked, Problem)
+REQUESTS: Final[Protocol[Request | Look]] = Protocol("request", Request, Look)

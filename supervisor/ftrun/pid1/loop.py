@@ -195,8 +195,8 @@ class Supervisor:
     def _handle_helpers(self, ready: set[int], now: float) -> None:
         """Handle the messages of the helpers, and start the helpers that are due."""
         for event in self._clients.receive(ready, now):
-            if isinstance(event, ev.TreeSampled):
-                self._read_beats(now)  # the sample must not be compared with outdated heartbeats
+            if isinstance(event, ev.TreeSampled | ev.Looked):
+                self._read_beats(now)  # what was seen must not be compared with outdated heartbeats
             if isinstance(event, ev.EvidenceCollected):
                 event = event._replace(ranks=self._beats.read(event.now))
             self._queue.append(event)
@@ -292,6 +292,9 @@ class Supervisor:
                 phase = self._job.phase
                 if isinstance(phase, SUPERVISED):
                     self._clients.investigate(finding, phase.attempt, phase.attempt.ranks)
+            case do.Look():
+                if isinstance(self._job.phase, SUPERVISED):
+                    self._clients.look(self._job.phase.attempt)
             case do.Terminate():
                 self._queue.extend(self._tree_killer.terminate())
             case do.Kill():

@@ -36,6 +36,10 @@ class Investigate(NamedTuple):
     finding: Finding
 
 
+class Look(NamedTuple):
+    """Look whether anything can still end the wait of a job that stands still; the answer, if any, is `Looked`."""
+
+
 class Terminate(NamedTuple):
     """Send SIGTERM (and SIGCONT) to the whole tree; the answer is `TreeEnded` when no process is left."""
 
@@ -87,6 +91,7 @@ Effect = (
     | Spawn
     | Forward
     | Investigate
+    | Look
     | Terminate
     | Kill
     | Inspect

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, get_args
 
 from ftrun.core.group import messages
-from ftrun.core.machine.values import Device, Fault, Rank
+from ftrun.core.machine.values import Device, Fault, Rank, Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
@@ -86,6 +86,25 @@ class EvidenceCollected(NamedTuple):
     ranks: tuple[Rank, ...]
     evidence: tuple[tuple[str, object], ...] = ()
     cleared: str | None = None
+
+
+class Looked(NamedTuple):
+    """The result of a look at a job that stands still.
+
+    `open_reason`: why something may still end the wait; None: the look is closed, nothing can.  `mechanism`: what waits
+    for what, a sentence.  `fingerprint`: two closed looks with the same one found the same threads in the same calls,
+    and none of them has run in between.  `rank`, `pid`: the rank, if it has one, and the process at the end of the
+    chain.  `cost`: the CPU seconds of the look.  `rule`: the rule that a closed look supports.
+    """
+
+    now: float
+    open_reason: str | None
+    mechanism: str = ""
+    fingerprint: str = ""
+    rank: int | None = None
+    pid: int = 0
+    cost: float = 0.0
+    rule: Rule = "deadlock"
 
 
 class CommandStopped(NamedTuple):
@@ -276,6 +295,7 @@ Event = (
     | TreeSampled
     | DevicesReleased
     | EvidenceCollected
+    | Looked
     | CommandStopped
     | CommandContinued
     | CommandExited

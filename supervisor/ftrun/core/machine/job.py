@@ -308,6 +308,8 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Launching, ev.CheckpointSaved): watching.on_checkpoint_saved,
     (Launching, ev.SignalReceived): _on_signal_received,
     (Launching, ev.FaultReported): requests.keep_until_exec,
+    (Starting, ev.Looked): watching.on_looked,
+    (Running, ev.Looked): watching.on_looked,
     (Suspect, ev.DeadlineReached): watching.on_deadline_reached_suspect,
     (Suspect, ev.BeatsRead): watching.on_beats_read_suspect,
     (Suspect, ev.EvidenceCollected): watching.on_evidence_collected,

@@ -7,6 +7,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Done, Job, Paused, Watched
 from ftrun.core.machine.stopping import Effects, Outcome
 from ftrun.core.machine.values import Attempt
+from ftrun.core.rules import looks
 from ftrun.core.rules.policy import Policy
 
 MOST_WAITING = 64  # faults
@@ -14,7 +15,8 @@ Step = Callable[[Job, ev.Event, Policy], Outcome]
 
 
 def excuse(attempt: Attempt, since: float, now: float) -> Attempt:
-    return attempt._replace(aways=(*attempt.aways[-63:], (since, now)))
+    """The attempt after a time that does not count as silence.  What was seen before it proves nothing after it."""
+    return looks.forget(attempt._replace(aways=(*attempt.aways[-63:], (since, now))), now)
 
 
 def is_over(job: Job, now: float) -> bool:

@@ -10,7 +10,7 @@ from ftrun.core.rules.idle import Idle
 Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
-Rule = Literal["step", "start", "section", "idle"]  # the rules that find hangs: `hang_rules.RULES`
+Rule = Literal["step", "start", "section", "idle", "deadlock"]  # the rules that find hangs: `hang_rules.RULES`
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
 
 
@@ -72,7 +72,8 @@ class Rank(NamedTuple):
 
 class Finding(NamedTuple):
     """Why a rank, or the whole tree, is suspected to hang: it was silent for `age` seconds, longer than `limit`.
-    `learned`: the limit was learned and not configured, so that evidence may raise it."""
+    `learned`: the limit was learned and not configured, so that evidence may raise it.  `mechanism`: of a deadlock, a
+    sentence that says what waits for what."""
 
     rule: Rule
     rank: int | None
@@ -82,6 +83,47 @@ class Finding(NamedTuple):
     section: str | None = None
     pid: int = 0
     learned: bool = False
+    mechanism: str = ""
+
+
+class Standstill(NamedTuple):
+    """The rank that has stood still for the longest time (None: the command), and since when."""
+
+    rank: int | None
+    since: float
+
+
+class ClosedLook(NamedTuple):
+    """A look that began at `at` and found that nothing can end the wait any more; the other fields are as in
+    `events.Looked`."""
+
+    at: float
+    fingerprint: str
+    mechanism: str
+    rank: int | None = None
+    pid: int = 0
+    rule: Rule = "deadlock"
+
+
+class LookState(NamedTuple):
+    """What the looks at this attempt have shown since it last moved (core/rules/looks.py).
+
+    `still`: None before it is known, or if no rank is awaited.  `begun`: when the look that is under way began.  `age`:
+    how long the job had stood still at the last look, in seconds.  `again`: when a closed look is to be confirmed;
+    otherwise there is no other look before `earliest`.  `closed`: the last look, if it was closed; `proved`: two looks
+    in a row found the same.  `raised`: a proof was refuted, so that there is no look before the job has stood still for
+    so many seconds.  `recorded`: the text of the last record `look`.
+    """
+
+    still: Standstill | None = None
+    begun: float | None = None
+    age: float = 0.0
+    again: float | None = None
+    earliest: float = 0.0
+    closed: ClosedLook | None = None
+    proved: bool = False
+    raised: float = 0.0
+    recorded: str = ""
 
 
 class RaisedLimit(NamedTuple):
@@ -165,6 +207,7 @@ class Attempt(NamedTuple):
     fault_at: float = 0.0
     barred: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
     reported: bool = False  # a hang that ftrun only reports has been reported
+    look: LookState = LookState()
 
     @property
     def moved(self) -> bool:

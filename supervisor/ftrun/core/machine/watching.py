@@ -22,8 +22,8 @@ from ftrun.core.machine.states import (
     Watched,
 )
 from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate, stop
-from ftrun.core.machine.values import CAUSES, Attempt, Cause, Finding, Ledger, RaisedLimit
-from ftrun.core.rules import adaptive_timeout, exit_codes, hang_rules
+from ftrun.core.machine.values import CAUSES, Attempt, Cause, ClosedLook, Finding, Ledger, RaisedLimit
+from ftrun.core.rules import adaptive_timeout, exit_codes, hang_rules, looks
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
 from ftrun.core.rules.policy import Policy, latest_file, progress, with_progress
@@ -46,17 +46,47 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         job, attempt, effects = lift(job, attempt, now)
         so_far += effects
     if attempt.stopped_at is not None or job.paused is not None:
+        attempt = looks.forget(attempt, now)
         return job._replace(phase=_watched_phase(attempt, job.paused and job.paused.until)), so_far
     assessment = assess(attempt, now, policy.limits, job.ledger.learned)
     finding = assessment.finding
     if finding is None:
-        return job._replace(phase=_watched_phase(attempt, assessment.deadline)), so_far
+        attempt, looked_at, effects = _look(attempt, now, policy)
+        deadline = min((at for at in (assessment.deadline, looked_at) if at is not None), default=None)
+        return job._replace(phase=_watched_phase(attempt, deadline)), (*so_far, *effects)
     suspect = Suspect(attempt, finding, now + policy.evidence_timeout)
     return job._replace(phase=suspect), (
         *so_far,
         do.Persist("suspect", _finding_fields(finding)),
         do.Investigate(finding),
     )
+
+
+def _look(attempt: Attempt, now: float, policy: Policy) -> tuple[Attempt, float | None, Effects]:
+    """Begin a look if one is due; with the time at which the next one is due."""
+    if not policy.limits.auto:
+        return attempt, None, ()
+    attempt, effects = looks.follow(attempt), list[do.Effect]()
+    if (at := looks.due(attempt, now)) is not None and at <= now:
+        attempt = looks.begin(attempt, now)
+        effects.append(do.Look())
+    return attempt, looks.due(attempt, now), tuple(effects)
+
+
+def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Policy) -> Outcome:
+    """A look that a movement or a pause has overtaken is dropped."""
+    attempt, begun = phase.attempt, phase.attempt.look.begun
+    if begun is None:
+        return job, ()
+    age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
+    found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid, event.rule)
+    attempt = looks.end(attempt, None if is_open else found, event.now, event.cost)
+    why = event.mechanism or event.open_reason or ""
+    if age < looks.RECORDED or why == attempt.look.recorded:
+        return check(job, attempt, event.now, policy)
+    attempt = attempt._replace(look=attempt.look._replace(recorded=why))
+    written = do.Persist("look", (("age", age), ("open", is_open), ("why", why)))
+    return check(job, attempt, event.now, policy, (written,))
 
 
 def _watched_phase(attempt: Attempt, deadline: float | None) -> Starting | Running:
@@ -153,6 +183,7 @@ def _with_beats(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) ->
         counted = {rank.rank: rank.intervals for rank in attempt.ranks}
         still = {rank.rank for rank in event.ranks if rank.intervals == counted.get(rank.rank)}
         seen = seen._replace(raised=tuple(raised for raised in attempt.raised if raised.rank in still))
+    seen = looks.follow(seen)
     return excuse(seen, attempt.spawned_at, event.now) if attempt.moved and not seen.moved else seen
 
 
@@ -227,12 +258,15 @@ def _excuse(attempt: Attempt, finding: Finding, now: float) -> Attempt:
 
 
 def _finding_fields(finding: Finding) -> do.Fields:
-    return tuple((name, value) for name, value in finding._asdict().items() if name != "learned" or value)
+    optional = ("learned", "mechanism")
+    return tuple((name, value) for name, value in finding._asdict().items() if name not in optional or value)
 
 
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
     """A learned limit was too short; the next one is twice the age of this silence.  If the rank hangs before that, it
     is found when that limit passes."""
+    if hang_rules.RULES[finding.rule].by_proof:
+        return looks.refute(attempt, finding.age)
     if hang_rules.RULES[finding.rule].by_work:
         return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, unchanged_raised=2 * finding.age))
     if not finding.learned:

@@ -10,7 +10,7 @@ from typing import Final
 from ftrun.core.machine.values import TOUCH, Finding, Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.durations import seconds
-from ftrun.core.text.sentences import rank
+from ftrun.core.text.sentences import REASON, rank, short
 
 
 class Silent(NamedTuple):
@@ -25,12 +25,13 @@ class HangRule(NamedTuple):
     """`meaning`: what the rule checks, for the reference.  `timeout`: the name of its timeout (`hang` for
     `--hang-timeout`).  `sentence`: why a rank is considered hung, with age and limit.  `brief`: the same in a few
     words.  `missing`: what has not come, to follow an age ("50s without a step").  `by_work`: it measures the work of
-    the whole tree, so that work clears it and raises its timeout.  `several`: a program may give each its own
-    timeout, so that the source of the general one is not named."""
+    the whole tree, so that work clears it and raises its timeout.  `by_proof`: looks prove it (looks.py), without a
+    timeout.  `several`: a program may give each its own timeout, so that the source of the general one is not named."""
 
     meaning: str
     timeout: str
     by_work: bool
+    by_proof: bool
     several: bool
     sentence: Callable[[Finding], str]
     brief: Callable[[Silent], str]
@@ -67,6 +68,11 @@ def _idle(found: Finding) -> str:
     return f"the command has been idle for {age} (limit {_limit(found)}): {what}"
 
 
+def _deadlocked(found: Finding) -> str:
+    proved = f"{rank(found.rank)} was proved to be deadlocked after {seconds(found.age)} without movement"
+    return f"{proved}: {short(found.mechanism, REASON)}" if found.mechanism else proved
+
+
 def _who(silent: Silent) -> str:
     return "touch file" if silent.rank == TOUCH else rank(silent.rank)
 
@@ -76,6 +82,7 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         meaning="a rank that has moved gives no further step or heartbeat",
         timeout="hang",
         by_work=False,
+        by_proof=False,
         several=False,
         sentence=_silent,
         brief=lambda silent: _who(silent) + ("" if silent.step is None else f" at step {silent.step}"),
@@ -85,6 +92,7 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         meaning="a rank, or the command, gives no first heartbeat",
         timeout="start",
         by_work=False,
+        by_proof=False,
         several=False,
         sentence=_unstarted,
         brief=lambda silent: f"{_who(silent)} sent no heartbeat",
@@ -94,6 +102,7 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         meaning="a rank stays in a section for longer than that section may last",
         timeout="section",
         by_work=False,
+        by_proof=False,
         several=True,
         sentence=_inside,
         brief=lambda silent: f"{_who(silent)} in section {silent.section}",
@@ -103,9 +112,21 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         meaning="no process of the command reads, writes or computes, and the use of its devices does not change",
         timeout="idle",
         by_work=True,
+        by_proof=False,
         several=False,
         sentence=_idle,
         brief=lambda silent: "nothing is read, written or computed",
         missing=lambda found: "without any work",
+    ),
+    "deadlock": HangRule(
+        meaning="nothing that can still run can end the wait of a rank, or of the command; only under "
+        "`--hang-timeout auto`, and without any timeout",
+        timeout="hang",
+        by_work=False,
+        by_proof=True,
+        several=False,
+        sentence=_deadlocked,
+        brief=lambda silent: f"{_who(silent)} is deadlocked",
+        missing=lambda found: "without movement",
     ),
 }

@@ -16,6 +16,7 @@ from ftrun.core.rules.idle import idle_for, unchanged_for
 # must be small against the limit; the touch file has no trustworthy clock, so its heartbeat is timed by the read.
 LOOKS_PER_LIMIT = 8
 FOREVER = 1e12  # s
+STILL = 15.0  # s without a movement, from which on looks are taken (looks.py)
 
 
 class Limits(NamedTuple):
@@ -64,8 +65,8 @@ def assess(
     replaces that of the step, unless the section belongs to a thread that does not train.  An outer section that is
     overdue is a hang, however much time its inner sections have left.
     """
-    awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]
-    findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits), list[float]()
+    awaited = awaited_ranks(attempt)
+    findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits) + _proved(attempt, now), list[float]()
     for rank in awaited:
         findings += _sections(rank, attempt, now, limits)
         if limits.automatic is not None and not limits.automatic_learned and rank.moved_at is not None:
@@ -85,6 +86,10 @@ def assess(
     if limits.auto and any(r.moved_at is not None and r.intervals < adaptive_timeout.ENOUGH for r in awaited):
         spans.append(adaptive_timeout.FLOOR)  # otherwise a freeze between two reads would be learned as a silence
     return Assessment(None, now + min(due, min(spans) / LOOKS_PER_LIMIT))
+
+
+def awaited_ranks(attempt: Attempt) -> list[Rank]:
+    return [rank for rank in attempt.ranks if rank.present and not rank.done]
 
 
 def is_same(one: Finding, other: Finding | None) -> bool:
@@ -195,6 +200,17 @@ def start_limit(attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
     # The hang before the first restart tells nothing about the length of a start; only further hangs in a row do.
     patience = max(1, attempt.patience // 2)
     return max(adaptive_timeout.start_limit(attempt.first_beat) * patience, attempt.start_raised), True
+
+
+def _proved(attempt: Attempt, now: float) -> list[Finding]:
+    """The finding that looks have proved: no timeout is involved."""
+    still, closed = attempt.look.still, attempt.look.closed
+    if still is None or closed is None or not attempt.look.proved:
+        return []
+    rank = next((rank for rank in attempt.ranks if rank.rank == closed.rank), None)
+    step, pid = (None, closed.pid or attempt.pid) if rank is None else (rank.step, rank.pid or closed.pid)
+    age = max(STILL, time_awake(still.since, now, attempt.aways))
+    return [Finding(closed.rule, closed.rank, age, STILL, step, None, pid, True, closed.mechanism)]
 
 
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:

@@ -1,9 +1,11 @@
-"""Examine a job that is suspected to hang, send the result to PID 1, and write the report.  PID 1 starts it.
+"""Look at a job that stands still, or examine one that is suspected to hang, and send the result to PID 1, which starts
+this program.
 
-The only argument is a `Request` (messages/evidence.py).  The last message is a `Reply`; it is sent within `timeout` s,
-as soon as the processes were observed twice and the report is safe on disk.  After it the helper only adds to the
-report what arrived late.  It exits with 0 then, or when stdin is closed, and with 2 for a malformed request.  It may
-block on whatever the job blocks on, which is why it is a separate process.
+The only argument is a `Look` or a `Request` (messages/evidence.py).  A `Look` is answered by a `Looked`; one that fails
+or lasts longer than `timeout` s by nothing but a problem.  The last message about a `Request` is a `Reply`; it is sent
+within `timeout` s, as soon as the processes were observed twice and the report is safe on disk.  After it the helper
+only adds to the report what arrived late.  It exits with 0 then, or when stdin is closed, and with 2 for a malformed
+request.  It may block on whatever the job blocks on, which is why it is a separate process.
 """
 
 import os
@@ -12,29 +14,36 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from ftrun.helpers.evidence.investigation import Investigation
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import write
-from ftrun.messages.codec import EXACT, Malformed
-from ftrun.messages.evidence import EVENTS, Event, Request
+from ftrun.messages.codec import Malformed
+from ftrun.messages.evidence import EVENTS, REQUESTS, Event, Look, Request
 from ftrun.messages.helpers import Problem
 
 MARGIN: Final = 1.0  # s before the timeout at which the reply is sent with what is known
 
 
+class Work(NamedTuple):
+    """`run` does the work until the given time; `give_up` reports why it could not be completed."""
+
+    run: Callable[[float], None]
+    give_up: Callable[[str], None]
+
+
 def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; this helper ends with PID 1
     try:
-        request = EXACT.load(Request, argv[0])
+        request = REQUESTS.load(argv[0].encode())
     except Malformed as error:
         _send(Problem(f"evidence: malformed request: {error}"))
         return 2
     until = time.monotonic() + max(request.timeout - MARGIN, MARGIN)
-    investigation = Investigation(request, _send)
+    work = _look(request) if isinstance(request, Look) else _investigation(request)
     done, end = os.pipe()
-    threading.Thread(target=_run, args=(investigation, until, end), daemon=True).start()
+    threading.Thread(target=_run, args=(work, until, end), daemon=True).start()
     poll = select.poll()
     poll.register(0, select.POLLIN)
     poll.register(done, select.POLLIN)
@@ -43,15 +52,28 @@ def main(argv: Sequence[str]) -> int:
         if done in ready or (0 in ready and not os.read(0, 65536)):
             break
     else:
-        investigation.give_up("the processes could not be observed in time")
+        work.give_up("the processes could not be observed in time")
     os._exit(0)  # a thread may be stuck in the kernel
 
 
-def _run(investigation: Investigation, until: float, end: int) -> None:
+def _look(request: Look) -> Work:
+    from ftrun.helpers.evidence.look import look  # a look is light, so it loads nothing of an investigation
+
+    return Work(lambda until: _send(look(request)), lambda why: _send(Problem(f"evidence: {why}")))
+
+
+def _investigation(request: Request) -> Work:
+    from ftrun.helpers.evidence.investigation import Investigation
+
+    investigation = Investigation(request, _send)
+    return Work(investigation.run, investigation.give_up)
+
+
+def _run(work: Work, until: float, end: int) -> None:
     try:
-        investigation.run(until)
+        work.run(until)
     except Exception as error:
-        investigation.give_up(f"the investigation failed: {error!r}")
+        work.give_up(f"an error occurred: {error!r}")
     os.close(end)
 
 

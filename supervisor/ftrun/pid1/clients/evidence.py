@@ -1,4 +1,4 @@
-"""Client of the helper that investigates a job that is suspected to hang."""
+"""Client of the helper that looks at a job that stands still, and investigates one that is suspected to hang."""
 
 import os
 import stat as st
@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.core.machine import events as ev
+from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Attempt, Finding, Rank
 from ftrun.core.rules.liveness import longest_cleared_age
 from ftrun.messages import evidence as messages
-from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
 
 BETWEEN: Final = 3.0  # s between the two samples of an investigation, and at most a quarter of the timeout
 RANKS: Final = 300  # in a request, those that stopped first: an argument of a command line holds 128 KiB
 MARGIN: Final = 5.0  # s before PID 1 gives up, within which the helper has to report what it has
+LATE: Final = 2.0  # s after the timeout of a look, when it is ended
 
 
 class Evidence(Client[messages.Event]):
@@ -24,6 +25,18 @@ class Evidence(Client[messages.Event]):
 
     def start(self) -> None:
         self._finding: Finding | None = None
+        self._look_until: float | None = None  # when the look under way is late; None: there is none
+        self._look_failed = False  # a problem with a look was recorded in this attempt
+
+    def look(self, attempt: Attempt) -> None:
+        """Answered by `Looked`, or never: a look that fails is no result.  An investigation ends a look."""
+        first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
+        now, context = time.monotonic(), self.context
+        request = messages.Look(
+            attempt.pid, now, tuple(context.helpers.pids), tuple(map(_state, first[:RANKS])), context.devices
+        )
+        self._look_until = now + request.timeout + LATE
+        self._ask(request)
 
     def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
         """Answered by `EvidenceCollected`; if the helper cannot be started, the deadline of the phase decides."""
@@ -43,8 +56,12 @@ class Evidence(Client[messages.Event]):
             timeout=context.policy.evidence_timeout - MARGIN,
             patience=longest_cleared_age(finding, context.policy.limits),
         )
-        self._finding = finding
-        context.helpers.add(self.name, EXACT.dump(request), once=True)
+        self._finding, self._look_until = finding, None
+        self._ask(request)
+
+    def _ask(self, request: messages.Request | messages.Look) -> None:
+        """Start the helper with this request; one that still runs is ended."""
+        self.context.helpers.add(self.name, messages.REQUESTS.dump(request).decode().rstrip(), once=True)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         """Returns `EvidenceCollected` without the ranks, which the caller has to read."""
@@ -58,9 +75,46 @@ class Evidence(Client[messages.Event]):
                 names = ("why", "cpu", "io", "processes", "report", "waits")
                 fields = tuple((name, getattr(seen, name)) for name in names)
                 return [ev.EvidenceCollected(now, (), fields, message.cleared)]
+            case messages.Looked() if self._look_until is not None:
+                self._look_until = None
+                return [ev.Looked(now, *message)]
         return []
 
+    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+        """A look whose answer is not awaited any more, since the job has moved or ends, is ended."""
+        attempt = getattr(job.phase, "attempt", None)
+        if self._look_until is not None and (attempt is None or attempt.look.begun is None):
+            self._end_look()
+
+    def on_spawning(self) -> None:
+        self._look_failed = False
+
+    @property
+    def deadline(self) -> float | None:
+        return self._look_until
+
+    def settle(self, now: float) -> list[ev.Event]:
+        if self._look_until is not None and now >= self._look_until:
+            self.problem("a look at the job was not complete in time; ftrun ended it")
+            self._end_look()
+        return []
+
+    def problem(self, what: str, printed: bool = False) -> None:
+        """A problem with a look is recorded once in an attempt."""
+        if self._look_until is not None:
+            if self._look_failed:
+                return
+            self._look_failed = True
+        super().problem(what, printed)
+
+    def _end_look(self) -> None:
+        self._look_until = None
+        self.context.helpers.remove(self.name)
+
     def on_end(self, now: float) -> list[ev.Event]:
+        if self._look_until is not None:
+            self.problem("a look at the job ended without a result")
+            self._look_until = None
         if self._finding is None:
             return []
         # A learned timeout alone never kills a rank.

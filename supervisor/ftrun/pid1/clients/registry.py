@@ -198,6 +198,11 @@ class Clients:
         evidence: Evidence = self.client("evidence")
         evidence.investigate(finding, attempt, ranks)
 
+    def look(self, attempt: Attempt) -> None:
+        """Answered by `Looked`, if at all."""
+        evidence: Evidence = self.client("evidence")
+        evidence.look(attempt)
+
     def release(self, pids: Sequence[int], now: float) -> list[ev.Event]:
         """Ask whether the devices are free; answered at once without devices, or else later."""
         self._give_up_healing()
