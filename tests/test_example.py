@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,26 +27,20 @@ def train(folder: Path, *words: str, env: dict[str, str] | None = None) -> str:
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
-def same(one: object, other: object) -> bool:
-    import torch
-
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    return one == other
+def tensors(folder: Path) -> dict[str, bytes]:
+    """Those in the checkpoint, of the model and of the optimizer, without an import of PyTorch."""
+    with zipfile.ZipFile(folder / "checkpoint.pt") as archive:
+        names = [name for name in archive.namelist() if "/data/" in name]
+        assert len(names) > 10
+        return {name.partition("/")[2]: archive.read(name) for name in names}
 
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
-    import torch
-
     assert "start 1: 0 of 12" in train(tmp_path / "whole", "--steps", "12")
     train(tmp_path / "parts", "--steps", "8")
     assert "8 of 12 steps are done" in train(tmp_path / "parts", "--steps", "12")
-    whole, parts = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("whole", "parts"))
-    assert whole["step"] == 12
-    assert same(whole, parts)
+    assert tensors(tmp_path / "whole") == tensors(tmp_path / "parts")
 
 
 UNMODIFIED = """
@@ -110,9 +105,7 @@ def test_the_main_job(tmp_path: Path, times: int) -> None:
         assert (state["last_step"], state["last_checkpoint"]) == (12, str(supervised / "checkpoint.pt"))
         assert [r["start_cnt"] for r in restarts] == [2]
         train(whole, "--steps", "12")
-        import torch
-
-        assert same(*(torch.load(f / "checkpoint.pt", weights_only=True) for f in (whole, supervised)))
+        assert tensors(whole) == tensors(supervised)
     else:
         assert done.returncode == 195, done.stderr
         assert [(r["start_cnt"], r["consecutive"]) for r in restarts] == [(2, 1), (3, 2), (4, 3)]

@@ -26,7 +26,7 @@ if __name__ == "__main__":
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    mp.spawn(begin, (port,), 2)
+    mp.start_processes(begin, (port,), 2, start_method="{method}")
 """
 PLAIN = """
 import os, subprocess, sys, time
@@ -50,9 +50,9 @@ DEATHS = {
 }
 
 
-def program(runs: Runs, code: str, death: str) -> str:
+def program(runs: Runs, code: str, death: str, method: str = "") -> str:
     path = runs.folder / "train.py"
-    path.write_text(code.replace("{death}", DEATHS[death][0]))
+    path.write_text(code.replace("{death}", DEATHS[death][0]).replace("{method}", method))
     return str(path)
 
 
@@ -79,11 +79,12 @@ def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) ->
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "death", ["os._exit", pytest.param("SIGKILL", marks=SLOW), pytest.param("SIGSEGV", marks=SLOW)]
-)
-def test_first_rank_that_died_under_torch_spawn_is_named(runs: Runs, death: str) -> None:
+    ("death", "method"),
+    [("os._exit", "fork"), *(pytest.param(death, "spawn", marks=SLOW) for death in DEATHS)],
+)  # with `fork` the ranks do not import PyTorch again
+def test_first_rank_that_died_under_torch_multiprocessing_is_named(runs: Runs, death: str, method: str) -> None:
     pytest.importorskip("torch")
-    run = runs.run(sys.executable, program(runs, RANK + SPAWN, death), OMP_NUM_THREADS="1")
+    run = runs.run(sys.executable, program(runs, RANK + SPAWN, death, method), OMP_NUM_THREADS="1")
     assert run.wait() == 1, run.log()
     assert DEATHS[death][1] in why(run)
 

@@ -25,12 +25,14 @@ def codes(start: Starter, mode: Mode, scripts: Sequence[str]) -> list[int]:
         return list(pool.map(lambda script: start("sh", "-c", script, mode=mode).finish()[0], scripts))
 
 
-@pytest.mark.parametrize("expected", [range(1, 256, 17), pytest.param(range(256), marks=pytest.mark.slow)], ids=str)
-def test_every_exit_code_is_passed_on(start: Starter, mode: Mode, expected: range) -> None:
+@pytest.mark.parametrize(
+    "expected", [(1, 77, 128, 143, 255), pytest.param(range(256), marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_every_exit_code_is_passed_on(start: Starter, mode: Mode, expected: Sequence[int]) -> None:
     assert codes(start, mode, [f"exit {code}" for code in expected]) == list(expected)
 
 
-@pytest.mark.parametrize("numbers", [DEADLY[::4], pytest.param(DEADLY, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize("numbers", [DEADLY[::12], pytest.param(DEADLY, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_a_deadly_signal_is_128_and_its_number(start: Starter, mode: Mode, numbers: list[int]) -> None:
     found = codes(start, mode, [f"ulimit -c 0; kill -{number} $$; sleep 60" for number in numbers])
     # `unshare` ends itself by the signal of its child only if the child was killed; ftrun exits.

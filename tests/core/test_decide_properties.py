@@ -776,7 +776,7 @@ class Patient(Adversary):
 
 
 TestAdversary = Adversary.TestCase
-TestAdversary.settings = game(150, 30, True) if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else game(300, 40, True)
+TestAdversary.settings = game(150, 30, True) if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else game(200, 40, True)
 TestPatientAdversary = pytest.mark.slow(Patient.TestCase)
 TestPatientAdversary.settings = game(3_000, 60, False)
 

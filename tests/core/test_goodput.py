@@ -514,4 +514,4 @@ def _column(job: Job) -> str:
 
 
 TestAuditor = Auditor.TestCase
-TestAuditor.settings = game(40, 30, True) if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else game(200, 40, True)
+TestAuditor.settings = game(40, 30, True) if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else game(100, 40, True)

@@ -43,7 +43,7 @@ def text(path: Path) -> str:
 @pytest.mark.parametrize(
     ("grace", "size", "restarts"),
     [
-        ("off", HARD, 3),
+        ("off", HARD, 1),
         ("200ms", HARD, 1),
         pytest.param("off", 200, 100, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ],
