@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from ftrun.helpers.evidence import waits
-from ftrun.helpers.evidence.world import LATE
+from ftrun.helpers.evidence import threads, waits
+from ftrun.helpers.evidence.world import LATE, WaitingProcess
 from support.evidence_job import NO_PTRACE, READY, Answer, Job, ask, need_no_ptrace, needs_spy, rank
 from support.evidence_job import job as job
 from support.runs import children, state_of, wait_for
@@ -184,7 +184,7 @@ def silent_server() -> Iterator[int]:
 
 def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
-    monkeypatch.setattr(waits, "_threads", lambda pid: end.wait() and ())
+    monkeypatch.setattr(threads, "process", lambda *_: end.wait() and WaitingProcess({}))
     world = waits.empty(frozenset())
     reader = threading.Thread(target=waits.observe, args=(world, [os.getpid(), os.getppid()]))
     reader.start()

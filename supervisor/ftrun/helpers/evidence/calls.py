@@ -14,7 +14,9 @@ F_SETLKW: Final = (7, 38)  # fcntl(2): F_SETLKW and F_OFD_SETLKW
 
 
 class Call(NamedTuple):
-    """`kind`: `in`, `out`, `accept` (on the descriptor in the first argument), `poll`, `select`, `epoll`, `sleep`,
+    """`mask`: the index of the argument with a set of signals that is in effect during the call, if it has one.
+
+    `kind`: `in`, `out`, `accept` (on the descriptor in the first argument), `poll`, `select`, `epoll`, `sleep`,
     `futex`, `child`, `signal`, `lock`, `restart`, `device`, or `other`.
 
     `time`: the index of the timeout among the arguments.  `unit`: how it is passed: `ms` (a number, negative for no
@@ -25,6 +27,7 @@ class Call(NamedTuple):
     kind: str
     time: int = -1
     unit: str = ""
+    mask: int = -1
 
 
 # The number on x86_64, that on aarch64 (None: no such call), and the call.
@@ -48,12 +51,12 @@ _TABLE: Final[tuple[tuple[tuple[int | None, int | None], Call], ...]] = (
     ((74, 82), Call("fsync", "out")),
     ((75, 83), Call("fdatasync", "out")),
     ((7, None), Call("poll", "poll", 2, "ms")),
-    ((271, 73), Call("ppoll", "poll", 2, "spec")),
+    ((271, 73), Call("ppoll", "poll", 2, "spec", 3)),
     ((23, None), Call("select", "select", 4, "val")),
-    ((270, 72), Call("pselect6", "select", 4, "spec")),
+    ((270, 72), Call("pselect6", "select", 4, "spec", 5)),
     ((232, None), Call("epoll_wait", "epoll", 3, "ms")),
-    ((281, 22), Call("epoll_pwait", "epoll", 3, "ms")),
-    ((441, 441), Call("epoll_pwait2", "epoll", 3, "spec")),
+    ((281, 22), Call("epoll_pwait", "epoll", 3, "ms", 4)),
+    ((441, 441), Call("epoll_pwait2", "epoll", 3, "spec", 4)),
     ((35, 101), Call("nanosleep", "sleep", 0, "spec")),
     ((230, 115), Call("clock_nanosleep", "sleep", 2, "spec")),
     ((202, 98), Call("futex", "futex", 3, "spec")),

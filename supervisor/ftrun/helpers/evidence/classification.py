@@ -25,28 +25,13 @@ from ftrun.core.machine.values import Finding
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.text import sentences
+from ftrun.helpers.evidence import recognized
 from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, below
 from ftrun.helpers.evidence.stacks import Stack, Stacks, Thread, differ
 from ftrun.messages.evidence import RankState
 
 BUSY_CPU: Final = 0.1  # of one core
 BUSY_IO: Final = 262_144.0  # bytes per second read and written: checkpoints and data, not log lines and keep-alives
-_COLLECTIVES: Final = frozenset(
-    {"all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_reduce", "all_reduce_coalesced"}
-    | {"all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "irecv", "isend", "monitored_barrier"}
-    | {"recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send"}
-)
-# File and functions in which CPU use is not work: a collective ends when all ranks have entered it.  Not listed:
-# `synchronize` and `item` of an accelerator (the device may be working for them), and functions that also compute, like
-# `all_gather_object`, which pickles.
-WAITS: Final = (
-    ("torch/distributed/distributed_c10d.py", _COLLECTIVES),
-    ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"})),  # in compiled code
-    ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
-)
-_WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
-# If other ranks stopped as well, a wait in this function is a wait for them: DDP averages the gradients there.
-_BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
 
 class Change(NamedTuple):
@@ -78,14 +63,13 @@ class Change(NamedTuple):
 
     @property
     def waits_for_ranks(self) -> bool:
-        """Whether its main thread was in the same call of `WAITS` in both observations."""
-        frames = self.main.frames[: 1 + _WRAPPED] if self.main and self.moved is False else ()
-        return any(f.file.endswith(f"/{file}") and f.name in names for f in frames for file, names in WAITS)
+        """Whether its main thread was in the same collective in both observations."""
+        return self.main is not None and self.moved is False and recognized.collective(self.main.frames) is not None
 
     @property
     def waits_in_backward(self) -> bool:
         """Whether it waits in a backward pass, like all ranks in one that averages gradients."""
-        return self.moved is False and self.cpu < BUSY_CPU and self.inside(*_BACKWARD)
+        return self.moved is False and self.cpu < BUSY_CPU and self.inside(*recognized.BACKWARD)
 
     @property
     def is_in_collective(self) -> bool:

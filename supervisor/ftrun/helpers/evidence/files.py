@@ -1,29 +1,43 @@
 """The open files of a process, by the names that the kernel has for them.  No file is opened and no file system is
 accessed, because it may not respond."""
 
+import errno
 import os
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from ftrun.helpers.evidence.world import Descriptor
 from ftrun.host import procfs
 
-FILES: Final = 4096  # of one process
-POLLED: Final = 1024  # descriptors in one epoll
+FILES: Final = 65536  # of one process
+INFORMATION: Final = 1 << 20  # bytes about one descriptor: an epoll has a line of 80 for each of its members
 POLLIN, POLLOUT = 1, 4
+_MEMBER: Final = re.compile(r"^tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)(?:.*?\bino:([0-9a-f]+))?", re.M)
 
 
 def list_open(pid: int, only: tuple[str, ...] = ("",)) -> dict[int, Descriptor]:
-    """The open files by number; `only`: prefixes of the links to return.  OSError if access is denied."""
-    found = {}
-    for number in os.listdir(f"/proc/{pid}/fd")[:FILES]:
+    """The open files by number; `only`: prefixes of the links to return.  OSError if access is denied, or there are
+    too many."""
+    found, numbers = dict[int, Descriptor](), os.listdir(f"/proc/{pid}/fd")
+    if len(numbers) > FILES:
+        raise OSError(errno.EOVERFLOW, f"it has more than {FILES} open files")
+    for number in numbers:
         try:
             link = os.readlink(f"/proc/{pid}/fd/{number}")
             if link.startswith(only):
                 found[int(number)] = _descriptor(pid, number, link)
         except FileNotFoundError:
             continue  # closed in the meantime
+    for fd, end in found.items():
+        if end.kind == "epoll" and not _has_members(end, found):
+            found[fd] = end._replace(complete=False)
     return found
+
+
+def information(pid: int, fd: int | str) -> str:
+    """What the kernel says about this descriptor (proc_pid_fdinfo(5)); empty if it is closed."""
+    return (procfs.read(f"/proc/{pid}/fdinfo/{fd}", INFORMATION) or b"").decode("ascii", "replace")
 
 
 def directions(events: int) -> str:
@@ -43,16 +57,29 @@ def _descriptor(pid: int, number: str, link: str) -> Descriptor:
         return Descriptor("device", link)
     if not link.startswith("anon_inode:"):
         return Descriptor("file", link)  # a named pipe counts as a file
-    info = (procfs.read(f"/proc/{pid}/fdinfo/{number}") or b"").decode("ascii", "replace")
+    info = information(pid, number)
     name = link.removeprefix("anon_inode:").strip("[]")
     if name == "eventfd":
         match = re.search(r"^eventfd-id:\s*(\d+)", info, re.M)
         return Descriptor("eventfd", f"eventfd:{match[1] if match else f'{pid}/{number}'}")
     if name == "eventpoll":
-        pairs = re.findall(r"^tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)", info, re.M)[:POLLED]
-        members = tuple((int(fd), directions(int(events, 16))) for fd, events in pairs)
-        return Descriptor("epoll", f"epoll:{pid}/{number}", members=members)
+        found = _MEMBER.findall(info)
+        members = tuple((int(fd), directions(int(events, 16))) for fd, events, _ in found)
+        inodes = tuple(int(inode or "0", 16) for _, _, inode in found)
+        return Descriptor(
+            "epoll", f"epoll:{pid}/{number}", members=members, inodes=inodes, complete=len(info) < INFORMATION
+        )
     if name == "pidfd":
         match = re.search(r"^Pid:\s*(-?\d+)", info, re.M)
         return Descriptor("pidfd", f"pidfd:{pid}/{number}", pid=int(match[1]) if match else 0)
-    return Descriptor(name if name in ("timerfd", "signalfd") else "other", f"{name}:{pid}/{number}")
+    return Descriptor(name if name in ("timerfd", "signalfd", "io_uring") else "other", f"{name}:{pid}/{number}")
+
+
+def _has_members(epoll: Descriptor, opened: Mapping[int, Descriptor]) -> bool:
+    """Whether each number in the epoll still stands for the object that was added: that may have been closed, while
+    another process keeps it open."""
+    for (fd, _), inode in zip(epoll.members, epoll.inodes, strict=True):
+        end = opened.get(fd)
+        if end is None or (end.kind in ("pipe", "socket") and inode and f":[{inode}]" not in end.key):
+            return False
+    return epoll.complete

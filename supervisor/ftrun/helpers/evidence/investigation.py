@@ -120,7 +120,7 @@ class Investigation:
 
     def _observe_waits(self, pids: list[int]) -> tuple[World, Task[None]]:
         world = waits.empty(self._group)
-        return world, Task(partial(waits.observe, world, pids))
+        return world, Task(partial(waits.observe, world, pids, self._request.excluded))
 
     def _rank_numbers(self) -> dict[int, int]:
         """The rank numbers of the suspect and of the ranks that stopped as well, by pid."""

@@ -1,8 +1,74 @@
-"""A look at a job that stands still: whether anything can still end the wait of the rank that stands still."""
+"""A light look at a job that stands still: is it known to stand still for ever?  Nothing is stopped.
 
+A look ends as soon as it is plain that something may still end the wait.  The stacks of Python are read only if all
+else says that nothing may.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ftrun.core.text import sentences
+from ftrun.helpers.evidence import processes, proof, stacks, threads, waits
+from ftrun.helpers.evidence.mappings import Mappings
+from ftrun.helpers.evidence.proof import Facts, Proof
 from ftrun.messages.evidence import Look, Looked
 
+STILL: Final = 10.0  # s for which a rank must not have moved
+STACKS: Final = 5.0  # s for reading all stacks
+SPIED: Final = 64  # processes whose stacks are read
+_PLAIN: Final = ("sleep", "device", "other", "restart")  # calls that no proof can close in a rank's main thread
 
-def look(request: Look) -> Looked:
-    """The result of the look; it takes `request.between` seconds and more."""
-    return Looked(f"looks are not implemented for process {request.root}")
+
+def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
+    """The answer.  Takes `between` s and the time for two observations, or less if the wait is open."""
+    found = _prove(request, pause)
+    used = os.times()
+    cost = used.user + used.system + used.children_user + used.children_system
+    return Looked(found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid, round(cost, 3))
+
+
+def facts(request: Look) -> Facts:
+    """The ranks that are still to be waited for, and those of them that do not move."""
+    ranks = [rank for rank in request.ranks if rank.pid and rank.present and not rank.done]
+    still = [r for r in ranks if r.moved_at is None or request.now - r.moved_at >= STILL]
+    still.sort(key=lambda rank: rank.moved_at or 0.0)
+    return Facts(request.root, {rank.pid: rank.rank for rank in ranks}, tuple(rank.pid for rank in still))
+
+
+def _prove(request: Look, pause: Callable[[float], None]) -> Proof:
+    job = facts(request)
+    if job.ranks and not job.still:
+        return Proof("no rank stands still")
+    if (plain := _plainly_open(job)) is not None:
+        return Proof(plain, plain)
+    excluded = frozenset(request.excluded)
+    started = time.monotonic()
+    before = waits.empty(frozenset())
+    waits.observe_job(before, processes.members(request.root, excluded))
+    first = proof.prove(before, before, {}, job, optimistic=True)
+    if first.open_reason is not None:
+        return first
+    waits.observe_outside(before, excluded)
+    spied = list(dict.fromkeys(wait.pid for wait in first.waits))[:SPIED]
+    found = stacks.collect(stacks.program(), spied, STACKS).found
+    first = proof.prove(before, before, found, job)
+    if first.open_reason is not None:
+        return first
+    pause(max(0.0, started + request.between - time.monotonic()))
+    after = waits.empty(frozenset())
+    waits.observe(after, processes.members(request.root, excluded), excluded)
+    return proof.prove(before, after, found, job)
+
+
+def _plainly_open(job: Facts) -> str | None:
+    """Why no rank that stands still can be proved to do so for ever, from its main thread alone."""
+    reasons = []
+    for pid in job.still:
+        thread = threads.thread(pid, pid, Mappings())
+        if thread.is_stopped or (thread.call is not None and thread.call.kind not in _PLAIN):
+            return None
+        doing = f"waits in {thread.call.name}" if thread.call else "is running"
+        reasons.append(f"{sentences.rank(job.ranks[pid])} {doing}")
+    return reasons[0] if reasons else None

@@ -15,7 +15,7 @@ from ftrun.host.procfs import Stat
 
 THREADS: Final = 4096  # threads of one process that are read
 Process = tuple[int, int]  # pid and start time
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Io(NamedTuple):
@@ -50,11 +50,20 @@ class Observation(NamedTuple):
 
 def observe(root: int, excluded: frozenset[int]) -> Observation:
     """`root`, its descendants and its orphans; a process that ends in the meantime is left out."""
-    members = tree(procfs.all_processes(), root, excluded | {os.getpid()}, carries(root))
-    ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+    members = _members(root, excluded)
+    ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
     return Observation(
         time.monotonic(), ticks, {(s.pid, s.start): seen for s in members if (seen := _process_state(s)) is not None}
     )
+
+
+def members(root: int, excluded: frozenset[int]) -> list[int]:
+    """The pids of the same processes."""
+    return [process.pid for process in _members(root, excluded)]
+
+
+def _members(root: int, excluded: frozenset[int]) -> list[Stat]:
+    return tree(procfs.all_processes(), root, excluded | {os.getpid()}, carries(root))
 
 
 def tree(everyone: Iterable[Stat], root: int, excluded: frozenset[int], carries: Callable[[Stat], bool]) -> list[Stat]:
@@ -126,7 +135,7 @@ def _text(path: str, limit: int) -> str:
 def cpu_seconds(path: str) -> float:
     """User and system time so far, from a `stat` file (proc_pid_stat(5))."""
     fields = (procfs.read(path, 4096) or b"").rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS if len(fields) > 12 else 0.0
 
 
 def _queued(path: str) -> float:

@@ -72,7 +72,7 @@ def _inet(family: int, protocol: int, kind: str) -> dict[str, Socket]:
         moved = sum(struct.unpack_from("=QQ", info, _BYTES)) if len(info) >= _BYTES + 16 else None
         seen = Socket(kind, local, remote, _STATES.get(body[1], ""), moved=moved)
         if inode or seen.state in _CONNECTED:
-            found[_key(inode, found)] = seen if seen.listens else seen._replace(queued=received + sent)
+            found[_key(inode, found)] = seen if seen.listens else seen._replace(queued=received + sent, unsent=sent)
     return found
 
 
@@ -86,7 +86,7 @@ def _unix() -> dict[str, Socket]:
         peer = f"socket:[{struct.unpack('=I', attributes[_PEER][:4])[0]}]" if _PEER in attributes else ""
         queues = struct.unpack("=II", attributes[_QUEUES][:8]) if _QUEUES in attributes else (0, 0)
         name = os.fsdecode(attributes.get(_NAME, b"").rstrip(b"\0").replace(b"\0", b"@"))
-        seen = Socket("unix", name, state=_STATES.get(body[2], ""), peer=peer)
+        seen = Socket("unix", name, state=_STATES.get(body[2], ""), peer=peer, stream=body[1] != socket.SOCK_DGRAM)
         found[_key(inode, {})] = seen if seen.listens else seen._replace(queued=queues[0])
     return found
 
@@ -139,9 +139,9 @@ def _tables(pid: int) -> dict[str, Socket]:
             if len(fields) > 9:
                 local, remote = (address(family, *_unpacked(field)) for field in fields[1:3])
                 seen = Socket(name[:3], local, remote, _STATES.get(int(fields[3], 16), ""))
-                queued = 0 if seen.listens else sum(int(part, 16) for part in fields[4].split(":"))
+                sent, received = (0 if seen.listens else int(part, 16) for part in fields[4].split(":"))
                 if fields[9] != "0" or seen.state in _CONNECTED:
-                    found[_key(int(fields[9]), found)] = seen._replace(queued=queued)
+                    found[_key(int(fields[9]), found)] = seen._replace(queued=sent + received, unsent=sent)
     return found
 
 

@@ -1,5 +1,5 @@
 """What is known about the waits of the job at one instant: values that the readers of /proc fill (waits.py, files.py,
-sockets.py), and from which the graph of waits is built (graph.py).  Pure.
+sockets.py), from which the graph of waits is built (graph.py) and a deadlock is proved (proof.py).  Pure.
 """
 
 from typing import Final
@@ -16,11 +16,13 @@ ACCELERATORS: Final = (*(path for vendor in VENDORS for path in vendor.opened), 
 class Descriptor(NamedTuple):
     """The object behind a descriptor.  `key` identifies it across processes; `mode` contains `r`, `w` or both."""
 
-    kind: str  # pipe, socket, file, terminal, device, eventfd, timerfd, pidfd, signalfd, epoll, or other
+    kind: str  # pipe, socket, file, terminal, device, eventfd, timerfd, pidfd, signalfd, epoll, io_uring, or other
     key: str
     mode: str = "rw"
     pid: int = 0  # the target of a pidfd
     members: tuple[tuple[int, str], ...] = ()  # the descriptors in an epoll
+    inodes: tuple[int, ...] = ()  # of the members; 0: not known
+    complete: bool = True  # whether `members` has all, and each number still stands for the object that was added
 
     @property
     def is_accelerator(self) -> bool:
@@ -32,7 +34,8 @@ class Socket(NamedTuple):
     name in the kernel.
 
     `peer`: the key of the other end of a Unix socket, empty if it has none.  `moved`: bytes that TCP has received, or
-    sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read."""
+    sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read; `unsent`: those that wait
+    to be sent, or to be acknowledged.  `stream`: only the other end can send to it."""
 
     kind: str
     local: str = ""
@@ -41,6 +44,8 @@ class Socket(NamedTuple):
     peer: str = ""
     moved: int | None = None
     queued: int = 0
+    unsent: int = 0
+    stream: bool = True
 
     @property
     def listens(self) -> bool:
@@ -62,6 +67,11 @@ class WaitingThread(NamedTuple):
     `fds`: the descriptors that it waits for, each with `r`, `w` or both.  `timed`: the call has a timeout; `until`:
     when that ends, in CLOCK_MONOTONIC seconds, if known.  `shared`: the mapping that holds the futex, if it is shared.
     `lock`: the inode that it waits to lock.  `child`: the pid that it waits for; 0: any child.
+
+    `start`: in clock ticks since boot; together with `tid` it identifies a thread.  `runs`: how often it was put on a
+    processor so far; None: not known.  `line`: the call with all its arguments and the stack pointer, as the kernel
+    prints it.  `at`: the address of a futex; `static`: it is one of the Python interpreter's own variables.  `masked`:
+    signals that are blocked otherwise may end the call.  `unseen`: whether the call has a timeout is not known.
     """
 
     tid: int
@@ -76,6 +86,30 @@ class WaitingThread(NamedTuple):
     child: int = 0
     cpu: float = 0.0  # seconds so far
     io: int = 0  # bytes read and written so far
+    name: str = ""
+    state: str = ""
+    start: int = 0
+    runs: int | None = None
+    line: str = ""
+    wchan: str = ""
+    at: int = 0
+    static: bool = False
+    masked: bool = False
+    unseen: bool = False
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped by a signal.  A debugger's stop has another state, `t`."""
+        return self.state == "T"
+
+
+class Interrupts(NamedTuple):
+    """What may end the waits of a process beside the threads of the job.  `caught`: the signals that it handles.
+    `tracer`: the pid of its debugger, or 0.  `timers`: it has POSIX timers."""
+
+    caught: frozenset[int] = frozenset()
+    tracer: int = 0
+    timers: bool = False
 
 
 class WaitingProcess(NamedTuple):
@@ -88,6 +122,10 @@ class WaitingProcess(NamedTuple):
     rank: int | None = None
     size: int | None = None
     local_size: int | None = None
+    name: str = ""
+    start: int = 0
+    parent: int = 0
+    interrupts: Interrupts | None = None  # None: not known
 
 
 class World(NamedTuple):
@@ -96,6 +134,12 @@ class World(NamedTuple):
     `sockets`, `holders`, `outside`: by the key of a `Descriptor`.  `holders`: the pids of the job that have it open,
     and the mode; `outside`: the mode in which visible processes outside the job have it open.  `locks`: by inode, the
     pids that hold a file lock.  `group`: the hosts of the group's members.
+
+    `blockers`: by the pid that waits for a file lock and the inode, the pids that block it.  `lock_files`: by inode,
+    the pids of the job that have an open file with a lock on it.  `named`: the shared mappings that have a name, so
+    that any program can open them.  `reaping`: the pids that have a child which has ended and was not awaited.
+    `receiving`: the pids to which descriptors are being passed.  `doubts`: why not all that may signal an object of
+    this kind is known: `descriptor` for any, or `eventfd`.
     """
 
     at: float
@@ -105,6 +149,12 @@ class World(NamedTuple):
     outside: dict[str, str]
     locks: dict[str, set[int]]
     group: frozenset[str]
+    blockers: dict[tuple[int, str], set[int]]
+    lock_files: dict[str, set[int]]
+    named: set[str]
+    reaping: set[int]
+    receiving: set[int]
+    doubts: dict[str, str]
 
     def copy(self) -> "World":
         """A copy of what has arrived so far, which `observe` in another thread does not change any more."""
@@ -116,6 +166,12 @@ class World(NamedTuple):
             self.outside.copy(),
             self.locks.copy(),
             self.group,
+            self.blockers.copy(),
+            self.lock_files.copy(),
+            self.named.copy(),
+            self.reaping.copy(),
+            self.receiving.copy(),
+            self.doubts.copy(),
         )
 
     @property

@@ -1,0 +1,23 @@
+"""What may end the waits of a process beside the threads of the job: signals that it handles, timers, a debugger."""
+
+from typing import Final
+
+from ftrun.helpers.evidence.world import Interrupts
+from ftrun.host import procfs
+
+# Functions of the kernel in which a thread stands that a freezer (cgroup v2) or a debugger holds.  It is in none of the
+# calls that /proc shows for it then.
+HELD: Final = frozenset({"get_signal", "do_freezer_trap", "ptrace_stop", "ptrace_notify", "__refrigerator"})
+
+
+def read(pid: int) -> Interrupts | None:
+    """None if the process is gone."""
+    lines = (procfs.read(f"/proc/{pid}/status") or b"").splitlines()
+    fields = {name: value for name, separator, value in (line.partition(b":") for line in lines) if separator}
+    if b"SigCgt" not in fields:
+        return None
+    caught = int(fields[b"SigCgt"], 16)
+    # Without CONFIG_CHECKPOINT_RESTORE there is no such file; a timer then shows by the signal that it sends.
+    timers = bool(procfs.read(f"/proc/{pid}/timers"))
+    signals = frozenset(number for number in range(1, 65) if caught >> number - 1 & 1)
+    return Interrupts(signals, int(fields.get(b"TracerPid", b"0")), timers)

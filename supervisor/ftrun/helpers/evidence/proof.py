@@ -1,0 +1,223 @@
+"""The proof that a rank will never move again.  Pure.
+
+A thread is dead if it is blocked, and everything that may end its wait is a thread that is dead.  The dead threads are
+what is left when all others are found: a thread may run if it runs, if anything about it is unknown, or if a thread of
+a process that may end its wait may run.  A rank is convicted if the main thread of its process is dead; without ranks,
+if the main threads of all processes are.
+
+Both observations must agree: the same processes with the same threads, and no dead thread has run in between, but for
+threads that are known to wait again and again (recognized.py).  Then each thread was blocked for the whole time between
+the observations, in which everything that the proof uses was read.  A deadlock needs nobody's timeout: a job for which
+this proof holds stays as it is for ever, unless somebody outside kills or debugs it.
+
+graph.py answers a weaker question, for a timeout that has passed already: whether something outside the job is known to
+end the wait.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.evidence import mechanism
+from ftrun.helpers.evidence.stacks import Stack
+from ftrun.helpers.evidence.wakers import Reader, Wakers
+from ftrun.helpers.evidence.world import WaitingProcess, WaitingThread, World
+
+POLLING: Final = 0.03  # of a core, that a thread which waits again and again may use
+Node = tuple[int, int]  # pid and tid
+
+
+class Facts(NamedTuple):
+    """`root`: the pid of the command.  `ranks`: the ranks of the job by pid, without those that have ended on purpose.
+    `still`: the pids of those that do not move, the longest first."""
+
+    root: int
+    ranks: Mapping[int, int] = {}
+    still: tuple[int, ...] = ()
+
+
+class Wait(NamedTuple):
+    """What one thread waits for.  `who`: its rank or process; `thread`: its name; `place`: its line of code, or empty.
+    `wakers`: the threads that may end the wait; thread 0 stands for all threads of that process.  `why`: why the wait
+    may end by something else, or empty."""
+
+    pid: int
+    tid: int
+    who: str
+    thread: str
+    place: str
+    what: str
+    wakers: tuple[tuple[int, int], ...]
+    why: str
+
+
+class Proof(NamedTuple):
+    """`open_reason`: why the wait may still end, or None: it never does.  `mechanism`: a sentence that says what
+    waits for what.  Closed: `fingerprint` is equal for two proofs of the same deadlock, between which no thread has
+    run; `rank`, `pid`: where the deadlock is.  `waits`: all waits that were followed."""
+
+    open_reason: str | None
+    mechanism: str = ""
+    fingerprint: str = ""
+    rank: int | None = None
+    pid: int = 0
+    waits: tuple[Wait, ...] = ()
+
+
+def prove(before: World, after: World, stacks: Mapping[int, Stack], job: Facts, optimistic: bool = False) -> Proof:
+    """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on.
+
+    `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
+    nothing outside the job was looked at: then only an open result holds.
+    """
+    after = after._replace(holders=_holders(before, after))
+    reader = Reader(after, stacks, optimistic)
+    changed = _changes(before, after)
+    wakers = {
+        (pid, thread.tid): _checked(reader.of(pid, thread), before, pid, thread, after.at - before.at)
+        for pid, process in after.processes.items()
+        for thread in process.threads
+    }
+    reasons = _may_run(after, wakers)
+    describe = mechanism.Describer(after, stacks, job.ranks, wakers)
+    suspects = [(pid,) for pid in job.still if pid in after.processes] if job.ranks else [tuple(after.processes)]
+    first: Proof | None = None
+    for pids in suspects:
+        living = next((pid for pid in pids if (pid, pid) in reasons or (pid, pid) not in wakers), None)
+        group = _closure(pids if living is None else (living,), wakers)
+        waits = tuple(_wait(describe, wakers, node) for node in group)
+        if living is not None or changed or not pids:
+            sentence = describe.what_it_waits_for(living if living is not None else (*pids, job.root)[0], reasons)
+            first = first or Proof(changed or sentence, sentence, waits=waits)
+            continue
+        root, text = describe.deadlock(pids[0], group)
+        stopped = _stopped_by_someone(after, job)
+        if stopped:
+            first = first or Proof(stopped, text, waits=waits)
+            continue
+        return Proof(None, text, _fingerprint(after, group, wakers), job.ranks.get(root), root, waits)
+    return first or Proof("no rank of the job is known to this process tree")
+
+
+# --- the two observations ---------------------------------------------------------------------------------------------
+
+
+def _changes(before: World, after: World) -> str:
+    """Why the two observations are not about the same threads, or empty."""
+    for pid in before.processes.keys() | after.processes.keys():
+        then, now = before.processes.get(pid), after.processes.get(pid)
+        if then is None or now is None or then.start != now.start:
+            return f"process {pid} has {'started' if now else 'ended'}"
+        if now.problem or then.problem:
+            continue
+        if _threads(then) != _threads(now):
+            return f"threads of process {pid} ({now.name}) have started or ended"
+    traced = [pid for pid, process in after.processes.items() if process.interrupts and process.interrupts.tracer]
+    return f"process {traced[0]} is being debugged" if traced else ""
+
+
+def _holders(before: World, after: World) -> dict[str, dict[int, str]]:
+    """The holders in either observation: a descriptor that is passed on while one is made may be missed in it."""
+    found = {key: dict(holders) for key, holders in after.holders.items()}
+    for key, holders in before.holders.items():
+        into = found.setdefault(key, {})
+        for pid, mode in holders.items():
+            if pid in after.processes:
+                into[pid] = "".join(sorted({*into.get(pid, ""), *mode}))
+    return found
+
+
+def _threads(process: WaitingProcess) -> set[tuple[int, int]]:
+    return {(thread.tid, thread.start) for thread in process.threads}
+
+
+def _checked(found: Wakers, before: World, pid: int, thread: WaitingThread, seconds: float) -> Wakers:
+    """The same, open if the thread was not in this wait all the time."""
+    if found.open_reason is not None:
+        return found
+    process = before.processes.get(pid)
+    then = next((one for one in process.threads if one.tid == thread.tid), None) if process else None
+    if then is None or then.start != thread.start:
+        return found._replace(open_reason="has just started")
+    if found.polls:
+        same = then.call == thread.call and (then.fds, then.at, then.io) == (thread.fds, thread.at, thread.io)
+        quiet = thread.cpu - then.cpu <= POLLING * max(seconds, 0.1)
+        return found if same and quiet else found._replace(open_reason="does some work")
+    if thread.runs is None or (then.runs, then.line, then.state) != (thread.runs, thread.line, thread.state):
+        return found._replace(open_reason="has run a moment ago")
+    return found
+
+
+def _stopped_by_someone(world: World, job: Facts) -> str:
+    """Why a stop may be somebody's wish: all ranks, or the command, are stopped; else empty."""
+    pids = [pid for pid in job.ranks if pid in world.processes] or [job.root]
+    stopped = [all(t.is_stopped for t in world.processes[pid].threads) for pid in pids if pid in world.processes]
+    return "the job is stopped by SIGSTOP, and whoever stopped it may continue it" if stopped and all(stopped) else ""
+
+
+# --- the graph --------------------------------------------------------------------------------------------------------
+
+
+def _may_run(world: World, wakers: Mapping[Node, Wakers]) -> dict[Node, Node | None]:
+    """The threads that may run: for each the one that may wake it, or None if it may run by itself.
+
+    A process whose threads are not known is represented by thread 0.
+    """
+    reasons: dict[Node, Node | None] = {}
+    waiting: dict[int, list[Node]] = {}
+    for node, found in wakers.items():
+        for pid in found.pids:
+            waiting.setdefault(pid, []).append(node)
+        if found.open_reason is not None:
+            reasons[node] = None
+    for pid, process in world.processes.items():
+        if process.problem or not process.threads:
+            reasons[pid, 0] = None
+    fresh = list(reasons)
+    seen = set[int]()
+    for node in fresh:
+        pid = node[0]
+        if pid in seen:
+            continue
+        seen.add(pid)
+        for other in waiting.get(pid, ()):
+            if other not in reasons:
+                reasons[other] = node
+                fresh.append(other)
+    return reasons
+
+
+def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers]) -> list[Node]:
+    """All threads on which the main threads of these processes depend, these first."""
+    nodes = sorted(wakers, key=lambda node: (node[1] != node[0], node))
+    of: dict[int, list[Node]] = {}
+    for node in nodes:
+        of.setdefault(node[0], []).append(node)
+    found = dict.fromkeys((pid, pid) for pid in pids if (pid, pid) in wakers)
+    waiting, seen = list(found), set[int]()
+    for node in waiting:
+        for pid in sorted(wakers[node].pids - seen):
+            seen.add(pid)
+            fresh = [one for one in of.get(pid, ()) if one not in found]
+            found.update(dict.fromkeys(fresh))
+            waiting += fresh
+    return list(found)
+
+
+def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wakers]) -> str:
+    threads = {(pid, thread.tid): thread for pid, p in world.processes.items() for thread in p.threads}
+    lines = []
+    for node in sorted(group):
+        thread, start = threads[node], world.processes[node[0]].start
+        call = thread.call.name if thread.call else ""
+        exact = (call,) if wakers[node].polls else (thread.line, thread.runs, thread.state)
+        lines.append(repr((node, start, thread.start, *exact)))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def _wait(describe: mechanism.Describer, wakers: Mapping[Node, Wakers], node: Node) -> Wait:
+    found, (pid, tid) = wakers[node], node
+    others = tuple((other, 0) for other in sorted(found.pids))
+    name, place = describe.thread(pid, tid), describe.place(pid, tid)
+    return Wait(pid, tid, describe.who(pid), name, place, found.what, others, found.open_reason or "")

@@ -1,0 +1,129 @@
+"""Threads whose behaviour is known from the sources of what they run.  The only place where behaviour is presumed.
+
+A thread with a timer may do anything when the timer ends: look for a file, ask a server, and then wake another thread.
+So it counts as able to run, unless it is listed here.  Each entry gives the reason; the files are those of CPython
+3.11 to 3.14, torch 2.4 to 2.13 and tqdm 4.  A listed thread must also behave as described while it is observed: it is
+in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.evidence.stacks import Frame
+
+_COLLECTIVES: Final = frozenset(
+    {"all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_reduce", "all_reduce_coalesced"}
+    | {"all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "irecv", "isend", "monitored_barrier"}
+    | {"recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send"}
+)
+# File and functions of collectives: one ends when all ranks have entered it, and its timeout only raises an error.  Not
+# listed: `synchronize` and `item` of an accelerator (the device may be working for them), and functions that also
+# compute, like `all_gather_object`, which pickles.
+COLLECTIVES: Final = (
+    ("torch/distributed/distributed_c10d.py", _COLLECTIVES),
+    ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"})),  # in compiled code
+    ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
+)
+_WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
+# A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
+BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
+
+
+class Presumed(NamedTuple):
+    """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
+    listening socket only serves the ranks of its own job."""
+
+    children: bool = False
+    listens: bool = False
+
+
+class _Loop(NamedTuple):
+    """A function in which a thread waits with a timeout, again and again.  `longest`: seconds; a longer timeout was
+    given by the user, whose program may go on after it."""
+
+    file: str
+    name: str
+    presumed: Presumed
+    longest: float = 1e9
+
+
+# Functions that only wait, and that the loops below call.
+_WAITING: Final = (
+    ("threading.py", frozenset({"wait"})),
+    ("queue.py", frozenset({"get"})),
+    ("selectors.py", frozenset({"select"})),
+    ("multiprocessing/queues.py", frozenset({"get"})),
+    ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll"})),
+)
+_CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
+_LOOPS: Final = (
+    # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
+    _Loop("torch/utils/data/dataloader.py", "_try_get_data", Presumed(children=True), _CHECK),
+    # The worker: the same; then it checks that its parent lives, of which the pipe is one end.
+    _Loop("torch/utils/data/_utils/worker.py", "_worker_loop", Presumed(), _CHECK),
+    # The thread that pins memory: the same; then it checks an event that the main thread sets.
+    _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
+    _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), _CHECK),
+    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.
+    _Loop("torch/distributed/elastic/agent/server/api.py", "_invoke_run", Presumed(children=True)),
+    # torchrun: it copies what the workers have written to their log files.
+    _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
+    # torchrun: it tells the other nodes that this one lives.
+    _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
+    # A pool of threads: it looks for threads that have ended, in order to replace them.
+    _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
+    # Progress bars that have not been drawn for long are drawn.
+    _Loop("tqdm/_monitor.py", "run", Presumed()),
+)
+# Threads of torch without Python, by their names, which have 15 characters at most.  Nobody waits for what their timers
+# do: they look for timeouts, which only raise errors, and for the end of the process.  Their connections are followed.
+_NATIVE: Final = {
+    "gloo_tcp_loop": Presumed(),  # serves the connections between the ranks; its epoll_wait has a timeout of 10 ms
+    "pt_gloo_runloop": Presumed(),  # runs a collective, whose timeout is an error
+    "pt_tcpstore": Presumed(listens=True),  # the store of the rendezvous, to which only ranks connect
+    "pt_tcpstore_uv": Presumed(listens=True),
+    "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
+    "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
+}
+RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses io_uring only to change its epoll descriptor
+
+
+def presumed(frames: Sequence[Frame], name: str, left: float | None, sleeps: bool) -> Presumed | None:
+    """What is known about a thread of a Python process that waits with a timeout; None: nothing.
+
+    `frames`: its Python frames; `name`: the kernel's name for it; `left`: seconds until its call times out, if known;
+    `sleeps`: it waits for nothing but the time.
+    """
+    if not frames:
+        return None if sleeps else _NATIVE.get(name)
+    if collective(frames) is not None and not sleeps:  # one that sleeps asks the device now and then
+        return Presumed()
+    for number, frame in enumerate(frames):
+        for loop in _LOOPS:
+            if is_in(frame, loop.file, frozenset({loop.name})) and (left is None or left <= loop.longest):
+                return loop.presumed
+        if not any(is_in(frame, file, names) for file, names in _WAITING) or number > len(_WAITING):
+            return None
+    return None
+
+
+def collective(frames: Sequence[Frame]) -> Frame | None:
+    """The collective in which a thread waits, or None."""
+    inner = frames[: 1 + _WRAPPED]
+    return next((f for f in inner if any(is_in(f, file, names) for file, names in COLLECTIVES)), None)
+
+
+def in_backward(frames: Sequence[Frame]) -> bool:
+    return any(is_in(frame, *BACKWARD) for frame in frames)
+
+
+def waits_for_event(frames: Sequence[Frame]) -> bool:
+    """Whether the innermost call is `threading.Event.wait`, which a signal handler may end."""
+    event = frames[:2]
+    return len(event) == 2 and all(is_in(frame, "threading.py", frozenset({"wait"})) for frame in event)
+
+
+def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:
+    """Whether this is one of these functions of that file."""
+    return frame.name.rpartition(".")[2] in names and (frame.file.endswith(f"/{file}") or frame.file == file)

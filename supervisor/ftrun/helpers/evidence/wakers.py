@@ -1,0 +1,306 @@
+"""What may end the wait of a thread: the threads of certain processes, or something that cannot be known.  Pure.
+
+Doubt means that the wait may end.  Which process may end which wait:
+* any wait: the other threads of the own process;
+* a lock in shared memory: the processes that map it;
+* a pipe or an eventfd: the processes that have the other end open; a connection: those that have its other end open;
+* the end of a child: that child; a file lock: the processes that hold it;
+* a stop by a signal: the processes above it.
+A timer, a device, a file, a terminal, a listening socket, and whatever leads outside the job may end a wait at any
+time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.evidence import recognized
+from ftrun.helpers.evidence.connections import Connections
+from ftrun.helpers.evidence.interrupts import HELD
+from ftrun.helpers.evidence.recognized import Presumed
+from ftrun.helpers.evidence.stacks import Frame, Stack
+from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread, World
+
+# Signals that end no wait of a healthy job: those that ask a process to end, those that its own code raises, those of
+# job control, and those that the C library uses for itself.
+_ENDING: Final = frozenset({1, 2, 3, 15})  # SIGHUP, SIGINT, SIGQUIT, SIGTERM
+_OWN: Final = frozenset({4, 5, 6, 7, 8, 11, 13, 16, 25, 31, 32, 33})  # SIGILL ... SIGSEGV, SIGPIPE, SIGXFSZ, SIGSYS
+_CHILD: Final = 17  # SIGCHLD
+_JOB_CONTROL: Final = frozenset({18, 20, 21, 22, 28})  # SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH
+_HARMLESS: Final = _ENDING | _OWN | _JOB_CONTROL | {_CHILD}
+_INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
+_VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"})
+# Files under /dev that signal no other descriptor.
+_PLAIN: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse")
+_NESTED: Final = 5  # epoll descriptors in epoll descriptors, as in the kernel
+
+
+class Wakers(NamedTuple):
+    """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
+    follow its name.  `pids`: the processes
+    of the job of which a thread may end it.  `what`: what it waits for.  `polls`: it runs now and then, only to wait
+    again."""
+
+    open_reason: str | None
+    pids: frozenset[int] = frozenset()
+    what: str = ""
+    polls: bool = False
+
+
+class _Open(Exception):
+    """The wait may be ended by something that is no thread of the job; the text is the reason."""
+
+
+class Reader:
+    """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
+    `optimistic`: stacks that were not read would show what closes a wait."""
+
+    def __init__(self, world: World, stacks: Mapping[int, Stack], optimistic: bool = False) -> None:
+        self._world, self._optimistic = world, optimistic
+        self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
+        self._interpreters = {
+            pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
+        }  # of which a thread holds the interpreter's lock
+        self._python = world.processes.keys() if optimistic else stacks.keys()
+        self._connections = Connections(world)
+        self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
+        self._ranks = self._whole_job()
+        self._offspring = dict[int, set[int]]()
+        self._rings = set[int]()
+        for pid, process in world.processes.items():
+            self._offspring.setdefault(process.parent, set()).add(pid)
+            if any(end.kind == "io_uring" for end in process.fds.values()) and not any(
+                thread.name in recognized.RINGS for thread in process.threads
+            ):
+                self._rings.add(pid)
+
+    def frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
+        return self._frames.get((pid, tid), ())
+
+    def of(self, pid: int, thread: WaitingThread) -> Wakers:
+        process = self._world.processes[pid]
+        presumed = self._presumed(pid, thread)
+        try:
+            what, pids = self._wait(pid, process, thread, presumed)
+        except _Open as reason:
+            return Wakers(str(reason))
+        polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
+        return Wakers(None, frozenset(pids) | {pid}, what, polls)
+
+    # --- the whole thread ---------------------------------------------------------------------------------------------
+
+    def _wait(
+        self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
+    ) -> tuple[str, set[int]]:
+        """What it waits for, and which processes may end that wait; _Open if something else may."""
+        call, interrupts = thread.call, process.interrupts
+        if thread.is_stopped:
+            return "SIGCONT", set(self._above(pid))
+        if thread.state == "Z":
+            return "the end of the other threads", set()
+        if thread.running or thread.state == "R":
+            raise _Open("is running")
+        if thread.problem or call is None or interrupts is None:
+            raise _Open(f"cannot be observed: {thread.problem or 'it has ended'}")
+        if thread.wchan in HELD:
+            raise _Open("is frozen")
+        if thread.state == "D" and call.name in ("vfork", "clone", "clone3") and thread.wchan in _VFORK:
+            return "a child that shares its memory", self._living_children(pid)
+        if thread.state != "S":
+            raise _Open(f"is in state {thread.state}, in {thread.wchan or 'the kernel'}")
+        if pid in self._rings:
+            raise _Open("may be woken by io_uring")
+        woken = self._signals(pid, process, thread)
+        if thread.timed and presumed is None:
+            raise _Open(f"waits for a timer ({call.name})")
+        what, pids = self._call(pid, process, thread, presumed)
+        if presumed is not None and presumed.children:
+            what, pids = "a child", pids | self._children(pid)
+        return what, pids | woken
+
+    def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
+        """What is known about a thread that runs now and then."""
+        if self._optimistic:
+            return Presumed(listens=True)
+        if pid not in self._python or thread.call is None:
+            return None
+        frames = self.frames(pid, thread.tid)
+        if thread.timed and thread.static and pid in self._interpreters:
+            return Presumed()  # it waits for the interpreter's lock, which another thread holds, 5 ms at a time
+        left = None if thread.until is None else thread.until - self._world.at
+        return recognized.presumed(frames, thread.name, left, thread.call.kind == "sleep")
+
+    def _signals(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> set[int]:
+        """The children, if their end may end the wait.  _Open if a signal from elsewhere may end it."""
+        assert process.interrupts is not None
+        assert thread.call is not None
+        caught, call = process.interrupts.caught, thread.call
+        if process.interrupts.timers:
+            raise _Open("may be woken by a timer of its process")
+        if alarms := sorted(caught - _HARMLESS):
+            raise _Open(f"may be woken by signal {alarms[0]}, which its process handles")
+        python = pid in self._python
+        awaits = call.kind == "signal" or thread.masked or (call.kind in ("poll", "select") and not thread.fds)
+        if call.name == "rt_sigtimedwait":
+            raise _Open("waits for a signal")
+        if awaits and (signals := sorted(caught - _OWN - {_CHILD} - ({_INTERRUPT} if python else set()))):
+            raise _Open(f"waits for a signal, like {signals[0]}, which its process handles")
+        ends = sorted(caught & _ENDING - {_INTERRUPT})
+        frames = self.frames(pid, thread.tid)
+        if ends and (not python or (thread.tid == pid and recognized.waits_for_event(frames) and not thread.timed)):
+            raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
+        return self._living_children(pid) if _CHILD in caught else set()
+
+    def _call(
+        self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
+    ) -> tuple[str, set[int]]:
+        call = thread.call
+        assert call is not None
+        match call.kind:
+            case "futex":
+                return self._futex(thread)
+            case "sleep" if presumed is not None:
+                return "a timer", set()
+            case "signal":
+                return "a signal", set()
+            case "child":
+                return self._child(pid, thread)
+            case "lock":
+                return self._file_lock(pid, thread)
+            case "in" | "out" | "accept" | "poll" | "select" | "epoll" if call.name != "sendfile":
+                if thread.unseen:
+                    raise _Open(f"waits in {call.name}, perhaps with a timeout")
+                return self._descriptors(pid, process, thread, presumed)
+        raise _Open(f"waits in {call.name}, which something outside the job may end")
+
+    # --- locks and children -------------------------------------------------------------------------------------------
+
+    def _futex(self, thread: WaitingThread) -> tuple[str, set[int]]:
+        if not thread.shared:
+            return "a lock", set()
+        world = self._world
+        if thread.shared in world.outside or thread.shared in world.named:
+            raise _Open("waits for a lock in memory that processes outside the job can open")
+        return "a lock in shared memory", {*world.holders.get(thread.shared, {}), *self._unknown}
+
+    def _child(self, pid: int, thread: WaitingThread) -> tuple[str, set[int]]:
+        if thread.child:
+            if thread.child not in self._living_children(pid):
+                raise _Open(f"waits for process {thread.child}, which is gone")
+            return f"the end of process {thread.child}", {thread.child}
+        children = self._children(pid)
+        if not children:
+            raise _Open("waits for a child that is gone")
+        return "the end of a child", children
+
+    def _children(self, pid: int) -> set[int]:
+        """Its children; _Open if one has ended."""
+        if pid in self._world.reaping:
+            raise _Open("waits for its children, of which one has ended")
+        return self._living_children(pid)
+
+    def _living_children(self, pid: int) -> set[int]:
+        return self._offspring.get(pid, set())
+
+    def _above(self, pid: int) -> Iterator[int]:
+        while (pid := self._world.processes[pid].parent) in self._world.processes:
+            yield pid
+
+    def _file_lock(self, pid: int, thread: WaitingThread) -> tuple[str, set[int]]:
+        blockers = self._world.blockers.get((pid, thread.lock), set())
+        if not blockers or not blockers <= self._world.processes.keys():
+            raise _Open("waits for a file lock that a process outside the job may hold")
+        return "a file lock", {*blockers, *self._world.lock_files.get(thread.lock, ()), *self._unknown}
+
+    # --- descriptors --------------------------------------------------------------------------------------------------
+
+    def _descriptors(
+        self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
+    ) -> tuple[str, set[int]]:
+        found = [self._descriptor(process, end, mode, presumed) for end, mode in self._awaited(pid, thread)]
+        names = list(dict.fromkeys(what for what, _ in found))
+        what = names[0] if len(names) == 1 else f"{len(found)} descriptors" if names else "a signal"
+        return what, set[int]().union(*(pids for _, pids in found))
+
+    def _awaited(self, pid: int, thread: WaitingThread) -> Iterable[tuple[Descriptor, str]]:
+        """The objects for which a call waits, each with the direction; in place of an epoll its members."""
+        fds = self._world.processes[pid].fds
+        waiting = [(fd, mode, 0) for fd, mode in thread.fds]
+        found = dict[tuple[Descriptor, str], None]()
+        for fd, mode, depth in waiting:
+            end = fds.get(fd)
+            if end is None:
+                raise _Open("waits for a descriptor that was closed")
+            if end.kind != "epoll":
+                found[end, mode] = None
+            elif not end.complete or depth > _NESTED:
+                raise _Open("waits for an epoll descriptor whose contents are not known")
+            else:
+                waiting += [(member, direction, depth + 1) for member, direction in end.members]
+        return found
+
+    def _descriptor(
+        self, process: WaitingProcess, end: Descriptor, mode: str, presumed: Presumed | None
+    ) -> tuple[str, set[int]]:
+        """What it waits for, and the processes that may end the wait, beside its own."""
+        world = self._world
+        if "descriptor" in world.doubts:
+            raise _Open(f"waits for {end.key}, and {world.doubts['descriptor']}")
+        others = {*self._unknown, *world.receiving}
+        match end.kind:
+            case "pipe":
+                return self._pipe(end, others)
+            case "eventfd":
+                return self._eventfd(process, end, others)
+            case "socket":
+                return self._socket(end, mode, presumed, others)
+            case "pidfd":
+                if end.pid not in world.processes:
+                    raise _Open("waits for the end of a process that is gone, or outside the job")
+                return f"the end of process {end.pid}", {end.pid}
+        raise _Open(f"waits for {end.key}")
+
+    def _pipe(self, end: Descriptor, others: set[int]) -> tuple[str, set[int]]:
+        needed = ("w" if "r" in end.mode else "") + ("r" if "w" in end.mode else "")
+        holders = {pid for pid, mode in self._world.holders.get(end.key, {}).items() if set(mode) & set(needed)}
+        if not holders or set(self._world.outside.get(end.key, "")) & set(needed):
+            raise _Open(f"waits for {end.key}, whose other end is outside the job")
+        return "room in a pipe" if end.mode == "w" else "data from a pipe", holders | others
+
+    def _eventfd(self, process: WaitingProcess, end: Descriptor, others: set[int]) -> tuple[str, set[int]]:
+        devices = [e.key for e in process.fds.values() if e.kind == "device" and not e.key.startswith(_PLAIN)]
+        if devices or "eventfd" in self._world.doubts or end.key in self._world.outside:
+            raise _Open("waits for an eventfd that something outside the job may signal")
+        return "an eventfd", {*self._world.holders.get(end.key, {}), *others}
+
+    def _socket(self, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> tuple[str, set[int]]:
+        found = self._world.sockets.get(end.key)
+        if found is None:
+            raise _Open("waits for a socket of an unknown kind")
+        if found.listens:
+            if presumed is not None and presumed.listens and self._ranks:
+                return "a rank that connects", self._ranks | others
+            raise _Open(f"waits for a connection ({found.description})")
+        key = self._connections.other_end(found)
+        holders = self._world.holders.get(key or "", {})
+        where = found.remote or found.description
+        if not found.stream or found.state != "ESTABLISHED" or key is None or not holders:
+            what = "a reply from" if "r" in mode else "room in the connection to"
+            raise _Open(f"waits for {what} {where}, which is outside the job")
+        if key in self._world.outside:
+            raise _Open(f"waits for {where}, which a process outside the job has open")
+        other = self._world.sockets.get(key, Socket(""))
+        if "r" in mode and other.unsent and not other.listens:
+            raise _Open(f"waits for data from {where}, which is on its way")
+        return f"{'a reply on' if 'r' in mode else 'room in'} {found.text}", holders.keys() | others
+
+    # --- the job ------------------------------------------------------------------------------------------------------
+
+    def _whole_job(self) -> set[int]:
+        """The processes of all ranks; empty if some ranks run elsewhere, or that is not known."""
+        ranks = {pid: p for pid, p in self._world.processes.items() if p.rank is not None}
+        sizes = {(process.size, process.local_size) for process in ranks.values()}
+        if len(sizes) != 1:
+            return set()
+        ((size, local),) = sizes
+        return set(ranks) if size == local == len({process.rank for process in ranks.values()}) else set()
