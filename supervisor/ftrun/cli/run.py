@@ -1,7 +1,6 @@
 """`ftrun [OPTIONS] [--] COMMAND [ARG]...`"""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -22,9 +21,9 @@ def main() -> NoReturn:
 
         command_line().main(prog_name="ftrun")  # click answers the shell, and exits
     code = run(sys.argv[1:])
-    # Python restores the default actions of signals at exit: a signal that comes then would change the exit status.
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    sys.exit(code)
+    # Not sys.exit: Python would restore the default actions of signals, so that a signal could still change the exit
+    # status, and would free every module first.  All output is written: stderr is line-buffered.
+    os._exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -251,9 +251,9 @@ class Beats:
             self._words = memoryview(self._map).cast("Q")
         self.problems.append(f"{self.path}/{at.BEATS} was truncated by the command: its heartbeats so far are lost")
 
-    def read(self, now: float) -> tuple[Rank, ...]:
+    def read(self, now: float, ended: bool = False) -> tuple[Rank, ...]:
         """Return all ranks that ever claimed a slot in this attempt, the lowest first.  O(slots), about a
-        millisecond."""
+        millisecond.  `ended`: the command has ended, so nobody needs access to the beat folder any more."""
         self.publish_next_read(None)  # before the read: a section that opens meanwhile rings the bell
         words, magics = self._words, self._words[at.HEADER_WORDS :: at.SLOT_WORDS].tolist()
         ranks_by_slot: dict[int, Rank] = {}
@@ -274,7 +274,7 @@ class Beats:
             # Its own time stamp is wall-clock time, which no decision uses: it was touched since the last read.
             self._touch = Rank(TOUCH, claimed_at=now, alive_at=now, moved_at=now)
         ranks = one_each(self._ranks.values())
-        if self.access.is_due_again(now) and not any(rank.moved_at is not None for rank in ranks):
+        if not ended and self.access.is_due_again(now) and not any(rank.moved_at is not None for rank in ranks):
             self._grant_access(now)  # before missing heartbeats of its processes count as a hang
         return ranks if self._touch is None else (*ranks, self._touch)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules import exit_codes
-from ftrun.host import beat_folders, oom, spawn
+from ftrun.host import beat_folders, spawn
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.terminal import JobControl
 from ftrun.pid1.bootstrap import Setup
@@ -63,8 +63,7 @@ class Launcher:
         return ev.SpawnFailed(now, code, why)
 
 
-def after_exec(beat_folder: str) -> None:
-    """Work that is left until the command runs."""
+def tidy(beat_folder: str) -> None:
+    """Work that can wait until the command has started."""
     gc.collect()  # empties CPython's free lists, which each tuple() of a generator grows, up to 2,000 per size
-    oom.exempt_from_group_kill()
     beat_folders.remove_stale(beat_folder)

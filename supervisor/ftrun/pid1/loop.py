@@ -23,18 +23,18 @@ from ftrun.core.machine.stopping import done_with
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import redaction, sentences
-from ftrun.host import reaper, signals
+from ftrun.host import oom, reaper, signals
 from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.start_count import Starts
 from ftrun.host.terminal import JobControl
 from ftrun.host.tree_killer import TreeKiller
 from ftrun.pid1.bootstrap import Setup, SetupError, prepare
-from ftrun.pid1.clients.base import Context
+from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.crash import give_up
 from ftrun.pid1.exit_cause import ExitCause
-from ftrun.pid1.launching import Launcher, after_exec
+from ftrun.pid1.launching import Launcher, tidy
 from ftrun.pid1.state_file import StateFile
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Supervisor:
         self._exit: do.Exit | None = None
         self._logged = False  # whether a decision was logged
         self._printed_problem: str | None = None
-        self._just_executed = False  # the command has just executed
+        self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command)
 
@@ -153,13 +153,10 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Sleep until the deadline or an event, and queue the events."""
-        if self._just_executed:  # the command runs now, so it does not have to wait for this
-            after_exec(self._beats.path)
-            self._just_executed = False
         deadline, phase = self._job.phase.deadline, self._job.phase
         others = [self._exit_cause.deadline, self._state_file.due, self._beats.access.due]
         if self._launcher.report is None:  # the start of the command comes first
-            others.append(self._clients.deadline)
+            others += [self._clients.deadline, self._settled_at]
         stage = phase.stage if isinstance(phase, Stopping) else "none"
         ends_tree = stage not in ("none", "asked", "devices", "verdict")
         if ends_tree:
@@ -201,6 +198,10 @@ class Supervisor:
                 event = event._replace(ranks=self._beats.read(event.now))
             self._queue.append(event)
         if self._launcher.report is None:
+            if self._settled_at is not None and now >= self._settled_at:
+                self._settled_at = None
+                self._clients.load_rest()
+                tidy(self._beats.path)
             self._clients.supervise(now)
         for record, fields, text in self._clients.drain_records():
             self._persist(record, fields, False)
@@ -208,8 +209,8 @@ class Supervisor:
                 self._journal.flush()
                 self._console.print(text)
 
-    def _read_beats(self, now: float) -> None:
-        ranks = self._beats.read(now)
+    def _read_beats(self, now: float, ended: bool = False) -> None:
+        ranks = self._beats.read(now, ended)
         self._queue.append(ev.BeatsRead(now, ranks, self._beats.access.problem is not None))
         while self._beats.problems:
             what = self._beats.problems.pop()
@@ -223,7 +224,8 @@ class Supervisor:
         if isinstance(outcome, ev.CommandSpawned):
             self._exit_cause.spawned()
             self._clients.on_spawned()
-            self._just_executed = True
+            self._settled_at = now + SETTLED
+            oom.exempt_from_group_kill()
             if (watch := self._beats.start_watching(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
             if self._beats.is_touched:  # before it was watched
@@ -243,7 +245,7 @@ class Supervisor:
             if change.ended:
                 self._tree.command = None
                 self._control.take_back()
-                self._read_beats(now)  # its last heartbeats count
+                self._read_beats(now, ended=True)  # its last heartbeats count
                 if change.how == os.CLD_EXITED:
                     exited = ev.CommandExited(now, code=change.status)
                 else:
@@ -352,7 +354,7 @@ class Supervisor:
         until["exit hooks"] = None if grace is None else now + grace + FINISHING
         while waited := [until[what] for what in self._clients.unfinished]:
             now = time.monotonic()
-            times = [time for time in (*waited, self._clients.deadline) if time is not None]
+            times = [time for time in (*waited, self._clients.deadline, self._settled_at) if time is not None]
             if any(time is not None and now >= time for time in waited):
                 what = f"not completed at the end: {', '.join(self._clients.unfinished)}"
                 self._persist("problem", (("what", what),), False)

@@ -50,7 +50,7 @@ class Context:
         idle = policy.limits.idle
         self.idle_period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
         self.records: list[Record] = []
-        self.settled = False  # whether `SETTLED` has passed since PID 1 started
+        self.settled = False  # `SETTLED` has passed since the start of PID 1 or of the command
         self.attempt = 0  # number of the last attempt that was started
         self.command = 0  # pid of the last command that was executed
         self.ledger: Ledger | None = None

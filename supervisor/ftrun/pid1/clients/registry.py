@@ -5,7 +5,6 @@ entry of `TABLE`.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +16,7 @@ from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
 from ftrun.host.reaper import Change
-from ftrun.pid1.clients.base import SETTLED, Client, Context, Record
+from ftrun.pid1.clients.base import Client, Context, Record
 
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
@@ -95,7 +94,6 @@ class Clients:
         self._context = context
         self._helpers, self._tree = context.helpers, context.tree
         self._running: dict[str, Any] = context.running
-        self._rest_due: float | None = time.monotonic() + SETTLED
         self._start(TABLE)
 
     def _start(self, entries: Iterable[Entry]) -> None:
@@ -114,13 +112,11 @@ class Clients:
 
     @property
     def deadline(self) -> float | None:
-        times = [self._rest_due, self._helpers.deadline, *(client.deadline for client in self._running.values())]
+        times = [self._helpers.deadline, *(client.deadline for client in self._running.values())]
         return min((at for at in times if at is not None), default=None)
 
     def supervise(self, now: float) -> None:
         """Start the helpers that are due.  Not to be called while the command is being launched, which comes first."""
-        if self._rest_due is not None and now >= self._rest_due:
-            self._load_rest()
         started = self._helpers.supervise(now)
         for pid in started:
             self._tree.exclude(pid)
@@ -130,10 +126,10 @@ class Clients:
             self._running[name].problem(what)
         self._helpers.problems.clear()
 
-    def _load_rest(self) -> None:
-        """Load what the command does not need for its start.  Once it is needed, the disk may be gone, or no file
-        descriptor free to read a module with."""
-        self._rest_due, self._context.settled = None, True
+    def load_rest(self) -> None:
+        """Create the clients that can wait until the command has started, and load all others.  Once they are needed,
+        the disk may be gone, or no file descriptor free to read a module with."""
+        self._context.settled = True
         self._start(LATER)
         for entry in TABLE:
             if entry.runs is None:
