@@ -215,7 +215,8 @@ def test_ten_restarts_leak_no_descriptor(runs: Runs) -> None:
     (runs.folder / "go-2").touch()
     run.until("spawned", 12)
     assert helpers(run.pid) == running
-    wait_for(lambda: descriptors(run) == before, f"as many as {before}")
+    # PID 1 may have had a file open for a moment when they were counted; a leak would be one for each restart.
+    wait_for(lambda: descriptors(run) <= before, f"at most {before}")
     (runs.folder / "go-12").touch()
     assert run.wait() == 0, run.log()
 

@@ -203,7 +203,7 @@ class Helpers:
     def _start(self, helper: Helper, now: float) -> bool:
         helper.due, helper.started_at, helper.last_output_at, helper.rest, helper.stops = None, now, now, b"", 0
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        hooks = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__file__ or "")))
+        hooks = os.path.dirname(os.path.abspath(sys.modules["ftrun_hooks"].__path__[0]))
         command = [sys.executable, "-I", "-c", CODE.format(name=helper.name), f"{package}\n{hooks}", *helper.arguments]
         try:
             helper.pid, *pipes = spawn.spawn_helper(command, self._log, helper.passed, helper.lasting, helper.paired)
