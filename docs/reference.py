@@ -34,6 +34,13 @@ SEEN = (
     ("FTRUN_LAST_SECTION", "the outermost section in which the earlier attempt ended; absent if none"),
     ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
+        "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_WORLD_SIZE, "
+        "ROLE_NAME, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, "
+        "TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE",
+        "with `--nproc-per-node`: the place of a rank, as torchrun gives it",
+    ),
+    ("OMP_NUM_THREADS", "with `--nproc-per-node`: 1 if it is not set and there are several ranks, as with torchrun"),
+    (
         ", ".join(vendor.visible for vendor in VENDORS),
         "with `--min-devices`: without the devices that did not heal and are not healthy again",
     ),
@@ -74,6 +81,7 @@ READ = (
     ),
     *((", ".join((one.visible, *PROBES[one.name][0])), PROBES[one.name][1]) for one in VENDORS),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
+    ("PET_NPROC_PER_NODE, PET_…", "options of torchrun, where the command line is one of torchrun"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
     ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),

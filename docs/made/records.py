@@ -65,7 +65,19 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "annotations": "of the platform, for readers of the records",
         },
     ),
-    "spawned": ("the command has been executed", {"pid": "of the command"}),
+    "spawned": (
+        "the command has been executed",
+        {"pid": "of the command, or of its first rank", "pids": "with `--nproc-per-node`: of all ranks of this node"},
+    ),
+    "rank_exited": (
+        "a rank that ftrun started (`--nproc-per-node`) ended",
+        {
+            "rank": "its number",
+            "local_rank": "its number on this node",
+            "code": "its exit code",
+            "signal": "the signal that ended it",
+        },
+    ),
     "first_beat": ("the first rank has moved", {"rank": "its number", "step": "its step, if it reports steps"}),
     "progress": (
         "a newer checkpoint, or the first step of this attempt beyond all earlier ones: the restart budget is restored",

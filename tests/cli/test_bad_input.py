@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ftrun.cli.run import _with_click, run, split
-from ftrun.config import derived, option_table
+from ftrun.config import derived, option_table, option_values
 from ftrun.config.parsers import duration
 from support.refusals import refusal
 from support.runs import FTRUN, Runs, need_mounts
@@ -225,7 +225,7 @@ def test_plain_parser_and_click_agree(words: list[str]) -> None:
 
 
 def values(given: dict[str, str], environment: dict[str, str]) -> tuple[object, str]:
-    found = option_table.settings(given, environment)["hang-timeout"]
+    found = option_values.settings(given, environment)["hang-timeout"]
     return found.value, found.source
 
 
@@ -245,13 +245,13 @@ def test_precedence(tmp_path: Path) -> None:
     platform = by_option | {"annotations": str(tmp_path / "annotations")}
 
     def restart_on(given: dict[str, str], environment: dict[str, str]) -> tuple[object, str]:
-        found = option_table.settings(given, environment)["restart-on"]
+        found = option_values.settings(given, environment)["restart-on"]
         return found.value, found.source
 
     assert restart_on(platform, {}) == ({"fault"}, "annotations"), "before the file"
     assert restart_on(platform, {"FTRUN_RESTART_ON": "none"}) == (set(), "environment")
     assert restart_on(platform | {"restart-on": "hang"}, {"FTRUN_RESTART_ON": "none"}) == ({"hang"}, "option")
-    found = option_table.settings(by_option, {})
+    found = option_values.settings(by_option, {})
     assert found["max-restarts"].value == 7
     assert found["restart-on"].value == {"hang", "failure"}
     assert found["quiet"].value is True
@@ -274,7 +274,7 @@ def test_idle_timeout_defaults_to_the_variable_of_modelarts(
 ) -> None:
     def limits(minutes: str, **given: str) -> tuple[float | None, bool]:
         monkeypatch.setenv("MA_HANG_DETECT_TIME", minutes)
-        found = derived.policy(option_table.settings({k.replace("_", "-"): v for k, v in given.items()}, {})).limits
+        found = derived.policy(option_values.settings({k.replace("_", "-"): v for k, v in given.items()}, {})).limits
         return found.idle, found.idle_given
 
     assert limits("") == (1800.0, False)
@@ -289,7 +289,7 @@ def test_idle_timeout_defaults_to_the_variable_of_modelarts(
 
 def test_variables_of_an_outer_ftrun_are_ignored() -> None:
     outer = {"FTRUN_BEAT_DIR": "/x", "FTRUN_RUN_DIR": "/dev/null", "FTRUN_LAST_STEP": "3", "FTRUN_PORT": "tcp://1:2"}
-    assert option_table.settings({}, outer)["run-dir"].value is None
+    assert option_values.settings({}, outer)["run-dir"].value is None
 
 
 def test_help_that_cannot_be_written_is_one_line() -> None:

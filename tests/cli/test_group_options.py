@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.config import group_config, option_table, parsers
+from ftrun.config import group_config, option_table, option_values, parsers
 from ftrun.config.group_config import Group, group, is_loopback, read_secret
 from ftrun.platforms.base import Membership, Surroundings
 from ftrun.platforms.slurm import first_host
@@ -51,7 +51,7 @@ def by_platform(environment: Texts, host: str = "h", hosts: str = "", size: int 
 def group_and_note(
     options: Texts, environment: Texts = NONE, host: str = "h", hosts: str = ""
 ) -> tuple[Group | None, str]:
-    return group(option_table.settings(options, environment), environment, host, hosts)
+    return group(option_values.settings(options, environment), environment, host, hosts)
 
 
 def member(options: Texts = NONE, environment: Texts = NONE, host: str = "h", hosts: str = "") -> Group:
@@ -204,7 +204,7 @@ VARIABLES = st.dictionaries(st.sampled_from(NAMES), TEXTS)
 
 @given(VARIABLES, TEXTS, TEXTS)
 def test_no_variable_prevents_a_job_that_did_not_ask_for_a_group(environment: Texts, host: str, hosts: str) -> None:
-    found, note = group(option_table.settings({}, {}), environment, host, hosts)
+    found, note = group(option_values.settings({}, {}), environment, host, hosts)
     assert "\n" not in note
     if found:
         assert 0 <= found.rank < found.size
@@ -218,7 +218,7 @@ def test_a_group_that_is_asked_for_is_valid_or_refused_in_one_line(
 ) -> None:
     options = {"group-size": size, "group-secret-file": __file__}
     try:
-        found, note = group(option_table.settings(options, {}), environment, host, hosts)
+        found, note = group(option_values.settings(options, {}), environment, host, hosts)
     except option_table.ConfigError as error:
         found, note = None, str(error)
     assert "\n" not in note
@@ -438,13 +438,13 @@ def test_an_unknown_option_of_a_group_is_refused_before_anything_starts(tmp_path
 def test_the_variables_of_a_kubernetes_service_are_no_unknown_options() -> None:
     """Kubernetes sets them for a service that is called ftrun-group."""
     names = ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "PORT_80_TCP_PROTO")
-    assert option_table.settings({}, {f"FTRUN_GROUP_{name}": "tcp://10.0.0.1:80" for name in names})
+    assert option_values.settings({}, {f"FTRUN_GROUP_{name}": "tcp://10.0.0.1:80" for name in names})
 
 
 def test_pid_1_finds_its_group_without_a_name_server(tmp_path: Path) -> None:
     script = (
-        "import sys; from ftrun.config import option_table, group_config; import os;"
-        "print(group_config.current_group(option_table.settings({}, os.environ))); print('socket' in sys.modules)"
+        "import sys; from ftrun.config import option_values, group_config; import os;"
+        "print(group_config.current_group(option_values.settings({}, os.environ))); print('socket' in sys.modules)"
     )
     environment = {"PYTHONPATH": f"{HOUSE}/supervisor", "FTRUN_GROUP_RANK": "1"} | TORCH | {"MASTER_ADDR": "127.0.0.1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)

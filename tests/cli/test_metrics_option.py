@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from ftrun.config import option_table, parsers
+from ftrun.config import option_values, parsers
 from support.refusals import refusal
 from support.runs import Run, Runs, python, state_of, wait_for
 
@@ -160,10 +160,10 @@ def test_killed_helper_is_restarted_and_a_stopped_one_delays_nothing(runs: Runs)
 
 def test_metrics_from_the_environment_and_off() -> None:
     environment = {"FTRUN_METRICS": "127.0.0.1:9400", "FTRUN_METRICS_FILE": "a.prom"}
-    found = option_table.settings({"metrics": "off"}, environment)
+    found = option_values.settings({"metrics": "off"}, environment)
     assert (found["metrics"].value, found["metrics"].source) == (None, "option")
     assert (found["metrics-file"].value, found["metrics-file"].source) == ("a.prom", "environment")
-    assert option_table.settings({}, {})["metrics"].value is None
+    assert option_values.settings({}, {})["metrics"].value is None
 
 
 def test_supervisor_does_not_load_prometheus(runs: Runs) -> None:

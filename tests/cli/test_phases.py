@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.config import option_table
+from ftrun.config import option_values
 from support.refusals import refusal
 from support.runs import Record, Run, Runs, wait_for
 
@@ -125,14 +125,14 @@ def test_options_of_a_phase_come_before_those_of_the_file_only(runs: Runs) -> No
     """And they are none of the other phases."""
     file = {"restart-on": ["failure"], "max-restarts": 5}
     given = {"config": config(runs, {**phase("fetch"), "max-restarts": 1}, phase("train"), **file)[1]}
-    fetch, train = option_table.phases(given, {})
+    fetch, train = option_values.phases(given, {})
     for options, environment, own, other in (
         ({}, {}, 1, 5),
         ({}, {"FTRUN_MAX_RESTARTS": "2"}, 2, 2),
         ({"max-restarts": "0"}, {"FTRUN_MAX_RESTARTS": "2"}, 0, 0),
     ):
         found = [
-            option_table.settings(given | options, environment, one)["max-restarts"].value for one in (fetch, train)
+            option_values.settings(given | options, environment, one)["max-restarts"].value for one in (fetch, train)
         ]
         assert found == [own, other]
 

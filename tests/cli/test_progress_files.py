@@ -5,6 +5,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
+from ftrun.config import option_values
 from support.runs import Run, Runs, python, state_of, wait_for
 
 SAVE = "import os, time\ndef save(name): open('.new', 'w').write('x'); os.rename('.new', name)\n"
@@ -101,12 +102,11 @@ def test_killed_ftrun_leaves_no_helper(runs: Runs) -> None:
 
 
 def test_globs_from_each_source(runs: Runs) -> None:
-    from ftrun.config import option_table
 
     file = runs.folder / "ftrun.toml"
     file.write_text('progress = ["/a/*.pt", "/b, c/*"]\n')
     both = ("/a/*.pt", "/b, c/*")
-    assert option_table.settings({"config": str(file)}, {})["progress"].value == both
-    assert option_table.settings({}, {"FTRUN_PROGRESS": "/a/*.pt\n/b, c/*"})["progress"].value == both
-    assert option_table.settings({"progress": "/a/*.pt\n/b, c/*"}, {})["progress"].value == both
-    assert option_table.settings({}, {})["progress"].value is None
+    assert option_values.settings({"config": str(file)}, {})["progress"].value == both
+    assert option_values.settings({}, {"FTRUN_PROGRESS": "/a/*.pt\n/b, c/*"})["progress"].value == both
+    assert option_values.settings({"progress": "/a/*.pt\n/b, c/*"}, {})["progress"].value == both
+    assert option_values.settings({}, {})["progress"].value is None

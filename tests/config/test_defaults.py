@@ -1,6 +1,6 @@
 """The defaults are part of the contract in docs/reference.md: what an option means that nobody gives."""
 
-from ftrun.config import derived, option_table
+from ftrun.config import derived, option_values
 
 DEFAULTS = {
     "restart-on": "hang,fault",
@@ -26,13 +26,13 @@ DEFAULTS = {
 
 
 def test_each_option_has_the_default_of_the_contract() -> None:
-    settings = option_table.settings({}, {})
+    settings = option_values.settings({}, {})
     assert {name: settings[name].text for name in DEFAULTS} == DEFAULTS
     assert settings["auto-beat"].value is True
 
 
 def test_what_the_core_is_given_without_options() -> None:
-    policy = derived.policy(option_table.settings({}, {}))
+    policy = derived.policy(option_values.settings({}, {}))
     assert policy.restart_on == {"hang", "fault"}
     assert (policy.max_restarts, policy.stable_after, policy.backoff) == (3, 3600.0, 1.0)
     assert (policy.grace, policy.stop_grace) == (10.0, None)

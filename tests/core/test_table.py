@@ -34,6 +34,7 @@ from ftrun.core.machine.values import (
     Finding,
     LearnedTimeouts,
     Ledger,
+    LocalRank,
     LookState,
     RaisedLimit,
     Rank,
@@ -47,10 +48,11 @@ from ftrun.core.rules.policy import Policy
 # A cell that is neither here nor in the table, or in both, fails: whoever adds a phase or an event decides on each.
 EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
-    Pending: """CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped CommandContinued CommandExited
-        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled Looked""",
+    Pending: """CommandSpawned RankExited SpawnFailed BeatsRead EvidenceCollected CommandStopped CommandContinued
+        CommandExited TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared
+        Rescheduled Looked""",
     # The exec answers within milliseconds: until then nothing can be judged.
-    Launching: """DevicesChecked Started DeadlineReached WokeLate BeatsRead EvidenceCollected CommandStopped
+    Launching: """RankExited DevicesChecked Started DeadlineReached WokeLate BeatsRead EvidenceCollected CommandStopped
     CommandContinued
         TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled Looked""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
@@ -64,7 +66,7 @@ EMPTY: dict[type[Phase], str] = {
     Stopping: """Rescheduled DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected CommandStopped
         CommandContinued HealingFinished TreeSampled Looked""",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
-    Healing: """DevicesChecked Started CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped
+    Healing: """RankExited DevicesChecked Started CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped
         CommandContinued CommandExited TreeEnded ProcessesSurvived TreeSampled DevicesReleased VerdictShared
         Rescheduled Looked""",
     # Final, but whoever asks is answered.
@@ -83,7 +85,7 @@ RANKS = (
 )
 LOOK = LookState(Standstill(3, 9.0), 5.0, closed=ClosedLook(4.0, "f", "it waits for itself", 3, 6))
 ATTEMPTS = (
-    Attempt(1, pid=7, spawned_at=1.0),
+    Attempt(1, pid=7, spawned_at=1.0, processes=(LocalRank(0, 0, 7), LocalRank(1, 1, 8))),
     Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
     Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
     Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], raised=(RaisedLimit(3, 80.0), RaisedLimit(5, 80.0))),
@@ -113,7 +115,11 @@ PHASE_VALUES: dict[type[Phase], list[Phase]] = {
 }
 EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ev.Started: [ev.Started(10.0)],
-    ev.CommandSpawned: [ev.CommandSpawned(10.0, 7)],
+    ev.CommandSpawned: [
+        ev.CommandSpawned(10.0, 7),
+        ev.CommandSpawned(10.0, 7, (LocalRank(0, 0, 7), LocalRank(1, 1, 8))),
+    ],
+    ev.RankExited: [ev.RankExited(10.0, 1, code=0), ev.RankExited(10.0, 0, signal=9), ev.RankExited(10.0, 5, code=1)],
     ev.SpawnFailed: [ev.SpawnFailed(10.0, code, "no") for code in (125, 126, 127, 1)],
     ev.DeadlineReached: [ev.DeadlineReached(10.0), ev.DeadlineReached(1e6)],
     ev.WokeLate: [ev.WokeLate(1e6, 10.0), ev.WokeLate(10.0, 10.0)],
@@ -130,6 +136,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.CommandExited(10.0, code=0),
         ev.CommandExited(10.0, code=3),
         ev.CommandExited(10.0, signal=9),
+        ev.CommandExited(10.0, code=7, rank=1),
         ev.CommandExited(10.0),
     ],
     ev.TreeEnded: [ev.TreeEnded(10.0), ev.TreeEnded(10.0, 4)],

@@ -15,7 +15,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from ftrun.config import annotations, group_config, option_table
+from ftrun.config import annotations, group_config, option_table, option_values
 from ftrun.config.parsers import duration
 from ftrun.core.rules import exit_codes
 from ftrun.messages import records
@@ -279,7 +279,7 @@ def test_pods_of_several_nodes_are_a_group(name: str, tmp_path: Path, monkeypatc
 
     environment = variables | {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
     hosts = f"10.0.0.3\t{host}.train.jobs.svc.cluster.local\t{host}\n"
-    found, note = group_config.group(option_table.settings({}, environment), environment, host, hosts)
+    found, note = group_config.group(option_values.settings({}, environment), environment, host, hosts)
     assert found, note
     assert (found.size, found.rank, found.endpoint) == (4, 2, endpoint)
     command = container["args"][-1]
@@ -303,7 +303,7 @@ def test_other_pods_are_no_group(name: str) -> None:
     environment = {"JOB_COMPLETION_INDEX": "2"}
     environment |= {entry["name"]: entry["value"] for entry in CONTAINERS[name]["env"] if "value" in entry}
     hosts = "10.0.0.3\ttrain-2.train\ttrain-2\n"
-    assert group_config.group(option_table.settings({}, environment), environment, "train-2", hosts) == (None, "")
+    assert group_config.group(option_values.settings({}, environment), environment, "train-2", hosts) == (None, "")
 
 
 def podinfo(name: str) -> str:

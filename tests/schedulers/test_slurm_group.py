@@ -14,8 +14,8 @@ PRINTS_MEMBERSHIP = (
 )
 SECRET = "0123456789abcdef"
 PRINTS_GROUP = (
-    "import os; from ftrun.config import option_table, group_config; os.environ.pop('FTRUN_BEAT_DIR', None);"
-    "group, note = group_config.current_group(option_table.settings({}, os.environ));"
+    "import os; from ftrun.config import option_values, group_config; os.environ.pop('FTRUN_BEAT_DIR', None);"
+    "group, note = group_config.current_group(option_values.settings({}, os.environ));"
     " print(group or note or 'alone', flush=True)"
 )
 

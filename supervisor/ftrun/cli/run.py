@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ftrun.accelerators.table import BY_NAME
-from ftrun.config import derived, option_table
+from ftrun.config import derived, option_table, option_values
 from ftrun.core.rules import exit_codes
 from ftrun.core.text.sentences import printable
 from ftrun.host.lc_ctype import restore_lc_ctype
@@ -29,11 +29,18 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Parse the command line and supervise the command; the exit codes are in docs/reference.md."""
     try:
-        given, command = split(arguments) or _with_click(arguments)
-        phases = option_table.phases(given, os.environ)
-        settings = option_table.settings(given, os.environ)
+        parsed = split(arguments)
+        if parsed is None or "nproc-per-node" in parsed[0] or "PET_NPROC_PER_NODE" in os.environ:
+            from ftrun.config import torchrun_options  # a command line of torchrun may be given
+
+            arguments = torchrun_options.translate(arguments, os.environ)
+            parsed = split(arguments)
+        given, command = parsed or _with_click(arguments)
+        phases = option_values.phases(given, os.environ)
+        settings = option_values.settings(given, os.environ)
         derived.idle_timeout(settings)
         _check_min_devices(settings)
+        _check_ranks(settings)
         group = _group(settings)
         if phases:
             return _in_phases(phases, given, command, group)
@@ -43,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
         print(f"ftrun: {printable(str(error))}", file=sys.stderr)
         return exit_codes.USAGE.code
     restore_lc_ctype()
-    from ftrun.pid1.loop import PhaseContext, supervise
+    from ftrun.pid1.bootstrap import PhaseContext
+    from ftrun.pid1.loop import supervise
 
     return supervise(command, settings, phase=PhaseContext(group=group))
 
@@ -57,6 +65,21 @@ def _check_min_devices(settings: option_table.Settings) -> None:
     why = devices.why_none(settings["probe"].value in BY_NAME)
     if why is not None:
         raise option_table.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
+
+
+def _check_ranks(settings: option_table.Settings) -> None:
+    """ConfigError if the number of ranks on this node is zero or too large."""
+    asked = settings["nproc-per-node"]
+    if asked.value is None:
+        return
+    from ftrun.pid1.bootstrap import local_ranks
+    from ftrun_hooks.layout import SLOTS
+
+    count = local_ranks(asked.value)
+    if count == 0:
+        raise option_table.ConfigError("--nproc-per-node gpu: the command may use no accelerator here")
+    if count > SLOTS:
+        raise option_table.ConfigError(f"--nproc-per-node {asked.text}: {count} ranks are more than {SLOTS} on a node")
 
 
 def _group(settings: option_table.Settings) -> "Group | None":
@@ -76,7 +99,7 @@ def _in_phases(
         raise option_table.ConfigError(
             f"the config file has phases with commands of their own; {command[0]!r} would never run"
         )
-    found = [(phase, option_table.settings(given, os.environ, phase)) for phase in phases]
+    found = [(phase, option_values.settings(given, os.environ, phase)) for phase in phases]
     for _, settings in found:
         _check_min_devices(settings)
     restore_lc_ctype()

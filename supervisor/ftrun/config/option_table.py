@@ -1,12 +1,9 @@
-"""The table of options, and the source of each value: option > environment > annotations > config file > default."""
+"""The table of options."""
 
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from ftrun.accelerators.table import BY_NAME as VENDORS
-from ftrun.config import annotations
 from ftrun.config.parsers import (
     above_zero,
     address,
@@ -16,10 +13,10 @@ from ftrun.config.parsers import (
     duration,
     endpoint,
     label,
-    near,
     one_of,
     or_auto,
     or_off,
+    or_words,
     path,
     paths,
     textfile,
@@ -236,6 +233,14 @@ OPTIONS: Final = (
         "A lost member that has not returned after this long ends the run with 195.",
     ),
     Option("peer-timeout", "DUR", "1m", duration, "A member that is silent for this long counts as lost."),
+    Option(
+        "nproc-per-node",
+        "N|auto|gpu|cpu",
+        "off",
+        or_off(or_words(above_zero, "auto", "gpu", "cpu")),
+        "Start the command N times on this node, as ranks with torchrun's environment variables; gpu: one for each "
+        "device, cpu: one for each core, auto: gpu, or cpu without a device.",
+    ),
     Option("config", "FILE", "", path, "TOML file with these option names as keys."),
     Option("log-format", "text|json", "text", one_of("text", "json"), "Format of ftrun's own lines on stderr."),
     Option("quiet", "", "off", truth, "Print none of ftrun's own lines on stderr.", "q", flag=True),
@@ -248,145 +253,3 @@ JOB_OPTIONS: Final = (  # a phase cannot set these
     *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
     "peer-timeout",
 )
-# Variables that ftrun sets for its command (docs/reference.md); they are not options of a nested ftrun.
-COMMAND_VARIABLES: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
-
-
-def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Phase | None = None) -> Settings:
-    """The value of every option with its source, for `phase` if given; ConfigError for the first wrong value."""
-    from_environment = _environment(environment)
-    file = given.get("config") or from_environment.get("config")
-    from_file = read_file(file)[0] if file else {}
-    platform = given.get("annotations") or from_environment.get("annotations") or from_file.get("annotations")
-    annotated = read_annotations(platform) if platform else annotations.Annotations()
-    sources = (
-        ("option", given),
-        ("environment", from_environment),
-        ("annotations", dict(annotated.texts)),
-        (f"phase {phase.name}" if phase else "", phase.texts if phase else {}),
-        ("config file", from_file),
-    )
-    found: Settings = {}
-    for option in OPTIONS:
-        source, text = next(
-            ((s, texts[option.name]) for s, texts in sources if option.name in texts), ("default", None)
-        )
-        if text is None:
-            found[option.name] = Value(option.read(option.default) if option.default else None, option.default, source)
-            continue
-        try:
-            found[option.name] = Value(option.read(text), text, source)
-        except ValueError as error:
-            given_as = f"--{option.name}", option.variable, f"{file}: {option.name}"
-            places = dict(zip(("option", "environment", "config file"), given_as, strict=True))
-            name = places.get(source, f"{source}: {option.name}")
-            raise ConfigError(f"{name}: {error}") from None
-    if found["run-dir"].value and found["log-dir"].value:
-        raise ConfigError("--run-dir and --log-dir cannot be used together")
-    if found["fault-table"].value:
-        _check_table(found["fault-table"].value)
-    return found | {"annotations": found["annotations"]._replace(value=annotated)}
-
-
-def _check_table(file: str) -> None:
-    """ConfigError if the fault table of the site has any error.  The helpers that need the table read it again."""
-    from ftrun.core.rules import fault_codes
-
-    content = _content("fault-table", file)
-    try:
-        fault_codes.parse(content.decode())
-    except ValueError as error:
-        raise ConfigError(f"--fault-table {file}: {error}") from None
-
-
-def read_annotations(file: str) -> annotations.Annotations:
-    return annotations.read(file, _content("annotations", file).decode("utf-8", "replace"))
-
-
-def _content(option: str, file: str) -> bytes:
-    """At most 1 MiB of the file.  Opening a FIFO does not wait for its writer."""
-    try:
-        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
-            return stream.read(1 << 20) or b""
-    except OSError as error:
-        raise ConfigError(f"--{option} {file}: {error.strerror}") from None
-
-
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    variables = {option.variable: option.name for option in OPTIONS}
-    ignored = {"FTRUN_" + name for name in COMMAND_VARIABLES}
-    if "FTRUN_BEAT_DIR" in environment:
-        # These variables come from an outer ftrun: its run dir and its place in a group are not those of this one.
-        ignored |= {"FTRUN_RUN_DIR", *(name for name in variables if name.startswith("FTRUN_GROUP_"))}
-    found = {}
-    for variable, text in environment.items():
-        if not variable.startswith("FTRUN_") or variable in ignored:
-            continue
-        if variable in variables:
-            if text:
-                found[variables[variable]] = text
-        elif match := near(variable, variables, 0.85):
-            # Other programs may use the prefix (Kubernetes sets FTRUN_PORT for a service named ftrun), so only a name
-            # that is close to an option is an error.
-            raise ConfigError(f"{variable}: no such option{match}")
-    return found
-
-
-def phases(given: Mapping[str, str], environment: Mapping[str, str]) -> list[Phase]:
-    """The `[[phase]]` tables of the config file, in order."""
-    file = given.get("config") or _environment(environment).get("config")
-    return read_file(file)[1] if file else []
-
-
-def read_file(file: str) -> tuple[dict[str, str], list[Phase]]:
-    """The keys of a TOML file as option texts, and its phases."""
-    import tomllib
-
-    try:
-        with open(file, "rb") as stream:
-            content = tomllib.loads(stream.read(1 << 20).decode())
-    except OSError as error:
-        raise ConfigError(f"--config {file}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--config {file}: {error}") from None
-    tables = content.pop("phase", [])
-    try:
-        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise ConfigError("phase is not a list of tables; write [[phase]]")
-        found = [_phase(table) for table in tables]
-        for name in {phase.name for phase in found}:
-            if sum(phase.name == name for phase in found) > 1:
-                raise ConfigError(f"two phases have the name {name!r}")
-        return _texts(content, BY_NAME), found
-    except ConfigError as error:
-        raise ConfigError(f"--config {file}: {error}") from None
-
-
-def _phase(table: dict[str, Any]) -> Phase:
-    name, command = table.pop("name", None), table.pop("command", None)
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,100}", name):
-        raise ConfigError(f"a phase has the name {name!r}; use letters, digits, and any of . _ -")
-    import shlex
-
-    try:
-        arguments = shlex.split(command) if isinstance(command, str) else command
-    except ValueError as error:
-        raise ConfigError(f"phase {name!r}: command: {error}") from None
-    if not isinstance(arguments, list) or not arguments or not all(isinstance(one, str) for one in arguments):
-        raise ConfigError(f"phase {name!r} has no command; write command = ['python', 'train.py']")
-    try:
-        return Phase(name, tuple(arguments), _texts(table, [option for option in BY_NAME if option not in JOB_OPTIONS]))
-    except ConfigError as error:
-        raise ConfigError(f"phase {name!r}: {error}") from None
-
-
-def _texts(content: Mapping[str, Any], known: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for key, value in content.items():
-        name = key.replace("_", "-")
-        if name not in known or name == "config":
-            raise ConfigError(f"unknown key {key!r}{near(name, known)}")
-        if isinstance(value, list):
-            value = ("\n" if BY_NAME[name].many else ",").join(str(one) for one in value)
-        found[name] = str(value)
-    return found

@@ -39,6 +39,20 @@ def or_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: text if text == "auto" else read(text)
 
 
+def or_words(read: Callable[[str], Any], *words: str) -> Callable[[str], Any]:
+    """A parser that takes one of these words, unchanged, or what `read` takes."""
+
+    def reader(text: str) -> Any:
+        if text in words:
+            return text
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {', '.join(words)}{near(text, words)}") from None
+
+    return reader
+
+
 def count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ValueError(f"{text!r} is not a whole number such as 3")

@@ -41,8 +41,9 @@ def spawn(
     terminal: int | None = None,
     die_with_us: bool = True,
     streams: Mapping[int, int] = MappingProxyType({}),
+    group: int = 0,
 ) -> Child:
-    """Start `command` in a process group of its own, in the foreground of `terminal` if given.
+    """Start `command` in the process group `group`, or in one of its own (0), in the foreground of `terminal` if given.
 
     Does not wait for the exec.  The child inherits only the descriptors that ftrun itself inherited: all others are
     close-on-exec.  With `die_with_us` the child gets SIGKILL when ftrun dies (if ftrun is PID 1, the kernel does that
@@ -58,12 +59,13 @@ def spawn(
         with oom.original_score():
             pid = os.fork()
             if pid == 0:
-                _become(command, environment, inherited, terminal, parent if die_with_us else None, failed, streams)
+                last = parent if die_with_us else None
+                _become(command, environment, inherited, terminal, last, failed, streams, group)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(failed)
     try:
-        os.setpgid(pid, pid)  # in parent and child, so that neither has to wait for the other
+        os.setpgid(pid, group or pid)  # in parent and child, so that neither has to wait for the other
     except OSError:
         pass  # it has already executed, after doing so itself
     return Child(pid, report)
@@ -77,11 +79,12 @@ def _become(
     parent: int | None,
     failed: int,
     streams: Mapping[int, int],
+    group: int,
 ) -> NoReturn:
     """Runs in the child between fork and exec; never returns to the parent's code."""
     try:
         signal.set_wakeup_fd(-1)
-        os.setpgid(0, 0)
+        os.setpgid(0, group)
         if terminal is not None:
             os.tcsetpgrp(terminal, os.getpid())  # SIGTTOU is blocked here
         if parent is not None:

@@ -20,7 +20,8 @@ class Tree:
         self._pid = os.getpid()
         self._session = os.getsid(0)
         self._foreign_sessions: set[int] = set()
-        self.command: int | None = None
+        self.processes: dict[int, int] = {}  # of the command, not reaped yet: pid -> local rank
+        self.group: int | None = None  # the process group of the command, while one of `processes` is left
         self._refused: set[tuple[int, int]] = set()  # processes that ftrun may not signal (EPERM)
         self._not_forwarded: set[int] = set()
         # A shell that replaced itself by ftrun (exec) may have left its own children: ftrun must not end them.
@@ -32,6 +33,21 @@ class Tree:
         """The marker, for the environment of the tree's processes."""
         name, _, value = os.fsdecode(self._marker).partition("=")
         return {name: value}
+
+    @property
+    def command(self) -> int | None:
+        """The first process of the command that is not reaped yet."""
+        return next(iter(self.processes), None)
+
+    def started(self, pid: int, local_rank: int = 0) -> None:
+        """A process of the command was forked; the first one leads the group."""
+        self.group = self.group if self.processes else pid
+        self.processes[pid] = local_rank
+
+    def reaped(self, pid: int) -> None:
+        """A process of the command was reaped."""
+        del self.processes[pid]
+        self.group = self.group if self.processes else None
 
     def exclude(self, pid: int) -> None:
         """Exclude a helper and its descendants from the command's tree."""
@@ -70,7 +86,7 @@ class Tree:
         outside; else it has a complete environment without the marker.  A daemon may clear its environment, a shell
         does not.
         """
-        if self._pid != 1 or process.pid == self.command:
+        if self._pid != 1 or process.pid in self.processes:
             return False
         environment = procfs.environment(process.pid)
         if self._marker in environment:
@@ -89,26 +105,31 @@ class Tree:
 
         Returns one line for the user if it cannot be delivered, once for each signal.
         """
-        if self.command is None:
+        if self.group is None:
             return None
         if number == signal.SIGCONT:
-            control.continued(self.command)
-        try:
-            if control.keys_reach_command:
-                os.kill(self.command, number)
-            else:
-                os.killpg(self.command, number)
-        except PermissionError:
-            if number in self._not_forwarded:
-                return None
-            self._not_forwarded.add(number)
-            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-            found = procfs.stat(self.command)
-            target = procfs.describe_with_user(found) if found else "the command"
-            return f"{name} cannot be forwarded to {target}: ftrun has no permission to signal it (CAP_KILL)"
-        except OSError:
-            pass  # it has just ended
+            control.continued(self.group)
+        # While none of the command's processes is in the group, its number may belong to others.
+        grouped = [] if control.keys_reach_command else [pid for pid in self.processes if _group(pid) == self.group]
+        targets = [-self.group] if grouped else []  # kill(2): a negative number is a group
+        for target in (*targets, *(pid for pid in self.processes if pid not in grouped)):
+            try:
+                os.kill(target, number)
+            except PermissionError:
+                return self._refusal(number, abs(target))
+            except OSError:
+                pass  # it has just ended
         return None
+
+    def _refusal(self, number: int, pid: int) -> str | None:
+        """The line for the user about a signal that ftrun may not send to this process."""
+        if number in self._not_forwarded:
+            return None
+        self._not_forwarded.add(number)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        found = procfs.stat(pid)
+        target = procfs.describe_with_user(found) if found else "the command"
+        return f"{name} cannot be forwarded to {target}: ftrun has no permission to signal it (CAP_KILL)"
 
     def is_not_permitted(self, process: Stat) -> bool:
         """Return whether ftrun was not permitted to send the last tree-wide signal to this process."""
@@ -117,7 +138,7 @@ class Tree:
     def beyond_reach(self, members: Sequence[Stat]) -> bool:
         """Return whether these living members are all that is left, and ftrun may signal none of them."""
         left = {member.pid for member in members}
-        return all(map(self.is_not_permitted, members)) and (self.command is None or self.command in left)
+        return all(map(self.is_not_permitted, members)) and self.processes.keys() <= left
 
     def terminate(self) -> list[Stat]:
         """Send SIGTERM to all members, and SIGCONT so that stopped ones can act on it."""
@@ -129,6 +150,13 @@ class Tree:
     def kill(self) -> list[Stat]:
         members, self._refused = kill(self.members)
         return members
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
 
 
 def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:

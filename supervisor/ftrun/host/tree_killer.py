@@ -45,7 +45,7 @@ class TreeKiller:
         refused = self._tree.beyond_reach(members)
         describe = procfs.describe_with_user if refused else procfs.describe
         names = tuple(describe(member) for member in members[:MAX_NAMED])
-        return ev.ProcessesSurvived(time.monotonic(), names, refused, self._tree.command is not None, len(self._killed))
+        return ev.ProcessesSurvived(time.monotonic(), names, refused, bool(self._tree.processes), len(self._killed))
 
     def _evaluate(self, members: list[Stat]) -> list[ev.Event]:
         """Return no event while waiting can help; then TreeEnded with how many processes needed SIGKILL, or
@@ -54,7 +54,7 @@ class TreeKiller:
         self.recheck_at = time.monotonic() + RECHECK + len(members) * RECHECK_EACH
         if members and self._tree.beyond_reach(members):
             return [self._survived(members)]
-        if members or self._tree.command is not None or not self._tree.is_empty():
+        if members or self._tree.processes or not self._tree.is_empty():
             return []
         self.dead, self._killed = self._killed, set()
         return [ev.TreeEnded(time.monotonic(), len(self.dead))]

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ftrun import __version__
 from ftrun.config.derived import job_name, node_name, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.accounting.totals import figures, summary
@@ -12,7 +13,7 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine.values import Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import sentences
+from ftrun.core.text import redaction, sentences
 from ftrun.host import (
     beat_folders,
     beats,
@@ -35,10 +36,21 @@ from ftrun.platforms.table import SCHEDULES
 from ftrun_hooks import layout
 
 if TYPE_CHECKING:
+    from ftrun.config.group_config import Group
+    from ftrun.config.local_world import LocalWorld
     from ftrun.messages import exit_hooks, state_store
 
 TERMINATION_LOG = "/dev/termination-log"
 SWEEP_TIMEOUT = 60.0  # s
+
+
+class PhaseContext(NamedTuple):
+    """The place of a command in a sequence of phases.  `starts`: the count that all phases share."""
+
+    name: str = ""
+    last: bool = True
+    group: "Group | None" = None
+    starts: start_count.Starts | None = None
 
 
 class SetupError(Exception):
@@ -84,8 +96,36 @@ class Setup(NamedTuple):
             environment["PYTHONPATH"] = f"{hooks}:{given}" if given else hooks
         return environment | {name: str(value) for name, value in variables.items() if value is not None}
 
+    def describe_run(self, command: Sequence[str], phase: str) -> do.Fields:
+        """The fields of the record `started` that do not depend on the attempt."""
+        fields: do.Fields = (("version", __version__), ("command", redaction.redact_command(command)))
+        fields += (("pid", os.getpid()), *((("phase", phase),) if phase else ()))
+        relayed = self.settings["annotations"].value.relayed
+        return (*fields, ("annotations", dict(relayed))) if relayed else fields
+
+    def local_world(self, ledger: Ledger, port: int) -> "LocalWorld | None":
+        """The ranks that ftrun starts on this node; None: the command is one process."""
+        asked = self.settings["nproc-per-node"].value
+        if asked is None:
+            return None
+        from ftrun.config.local_world import LocalWorld  # only where ftrun starts the ranks
+
+        size = local_ranks(asked, len(ledger.visible.names) if ledger.visible else None)
+        return LocalWorld(
+            local_size=size,
+            size=size,
+            port=port,
+            run_id=ledger.job or "none",
+            restarts=ledger.start_cnt - 1,
+            max_restarts=self.settings["max-restarts"].value or 0,
+        )
+
     def command(self, arguments: Sequence[str], ledger: Ledger) -> list[str]:
         """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has."""
+        if self.settings["nproc-per-node"].value is not None:
+            from ftrun.config.local_world import command_line
+
+            arguments = command_line(arguments)
         if self.settings["min-devices"].value is None:
             return list(arguments)
         count = str(len(ledger.visible.names) if ledger.visible else devices.count())
@@ -189,6 +229,15 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     marked, auto = tree.Tree(marker), settings["auto-beat"].value
     beat_files.access.members = marked.members
     return Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts)
+
+
+def local_ranks(asked: int | str, devices_left: int | None = None) -> int:
+    """How many ranks `--nproc-per-node` means on this node: a number, `gpu` (the devices that the command may use),
+    `cpu`, or `auto` (`gpu`, or `cpu` without a device).  0: `gpu` without a device."""
+    if isinstance(asked, int):
+        return asked
+    found = devices_left if devices_left is not None else devices.count()
+    return found if asked == "gpu" or (asked == "auto" and found) else os.cpu_count() or 1
 
 
 def _run_dir(settings: Settings) -> tuple[str, bool]:

@@ -1,10 +1,15 @@
 """Cause of a failure of the command, from tracebacks, the kernel's OOM counter and the helpers."""
 
+from typing import Final
+
 from ftrun.core.machine.events import CommandExited
 from ftrun.core.machine.states import Phase
 from ftrun.core.machine.values import Attempt
 from ftrun.host import oom
 from ftrun.pid1.clients.registry import Clients
+from ftrun.pid1.ranks import RankProcesses
+
+OTHER_RANKS: Final = 1.0  # s for the rank that caused the failure of the first one to end as well
 
 
 class ExitCause:
@@ -14,6 +19,9 @@ class ExitCause:
         self._beat_dir, self._clients = beat_dir, clients
         self._exited: CommandExited | None = None
         self._pid = 0
+        self._ranks = RankProcesses()
+        self._postponed = 0.0  # until then another rank may fail, as `_failures` have
+        self._failures = 0
         self._since = 0.0
         self._oom_kills: int | None = None  # at the start of the attempt
 
@@ -23,31 +31,45 @@ class ExitCause:
     def spawned(self) -> None:
         self._oom_kills = oom.oom_kills()
 
-    def begin(self, exited: CommandExited, pid: int) -> None:
-        self._exited, self._pid = exited, pid
+    def begin(self, exited: CommandExited, pid: int, ranks: RankProcesses) -> None:
+        """`ranks`: those that ftrun started, of which others may fail before the cause is determined."""
+        self._exited, self._pid, self._ranks, self._postponed = exited, pid, ranks, 0.0
         self._clients.request_tail()
 
     @property
     def deadline(self) -> float | None:
-        return None if self._exited is None else self._clients.cause_deadline(self._exited.now)
+        if self._exited is None:
+            return None
+        # The failure of another rank may be the cause that is waited for.
+        postponed = self._postponed if len(self._ranks.failures) == self._failures else 0.0
+        return max(postponed, self._clients.cause_deadline(self._exited.now))
 
     def due(self, now: float, phase: Phase) -> CommandExited | None:
         """The exit event with its cause, once every helper that may know it has reported or its time is over."""
         exited = self._exited
-        if exited is None or now < self._clients.cause_deadline(exited.now):
+        if exited is None or now < (self.deadline or 0.0):
             return None
         from ftrun.core.rules import first_death
         from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
         from ftrun.host import tracebacks
 
-        self._exited = None
         attempt = getattr(phase, "attempt", None) or Attempt(0)
         beaten = any(rank.moved_at is not None or rank.alive_at is not None for rank in attempt.ranks)
         found = tracebacks.read(self._beat_dir, self._since)
         cause, death, also = first_cause(found, exited.now), None, ""
-        if cause is not None and is_symptom(cause.chain):
+        is_explained = cause is not None and not is_symptom(cause.chain)
+        awaits_rank = self._ranks.living and (cause is None or not is_explained or cause.pid in self._ranks.living)
+        if awaits_rank and now < exited.now + OTHER_RANKS:
+            self._postponed, self._failures = exited.now + OTHER_RANKS, len(self._ranks.failures)
+            return None
+        self._exited = None
+        with_exception = {one.pid for one in found if not one.children}
+        if failures := self._ranks.failures:
+            death = None if is_explained else first_death.first_death(self._ranks.deaths, with_exception)
+            self._pid = death.pid if death else cause.pid if cause and cause.pid in failures else self._pid
+            exited = failures[self._pid]._replace(now=exited.now)
+        elif cause is not None and not is_explained:
             # The exception of a launcher describes its children.
-            with_exception = {one.pid for one in found if not one.children}
             launcher = max((one for one in found if one.children), key=lambda one: one.at, default=None)
             if launcher is not None:
                 death = first_death.first_death(launcher.children, with_exception)

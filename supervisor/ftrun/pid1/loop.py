@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ftrun import __version__
 from ftrun.config.derived import policy
 from ftrun.config.option_table import Settings
 from ftrun.core.machine import effects as do
@@ -20,25 +19,24 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import done_with
-from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import redaction, sentences
+from ftrun.core.text import sentences
 from ftrun.host import oom, reaper, signals
 from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
-from ftrun.host.start_count import Starts
 from ftrun.host.terminal import JobControl
 from ftrun.host.tree_killer import TreeKiller
-from ftrun.pid1.bootstrap import Setup, SetupError, prepare
+from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.crash import give_up
 from ftrun.pid1.exit_cause import ExitCause
 from ftrun.pid1.launching import Launcher, tidy
+from ftrun.pid1.ranks import RankProcesses
 from ftrun.pid1.state_file import StateFile
 
 if TYPE_CHECKING:
-    from ftrun.config.group_config import Group
+    pass
 
 FINISHING = 5.0  # s for the helpers to complete their last requests
 FREEZE = 0.1  # s; a later wake-up means that ftrun was frozen
@@ -49,7 +47,7 @@ def supervise(
     command: Sequence[str],
     settings: Settings,
     caught: signals.Signals | None = None,
-    phase: "PhaseContext | None" = None,
+    phase: PhaseContext | None = None,
 ) -> int:
     """Run `command` to its end, through all restarts.  Returns the exit code (docs/reference.md); never raises."""
     try:
@@ -64,15 +62,6 @@ def supervise(
         return supervisor.abandon(problem)
     finally:
         supervisor.close()
-
-
-class PhaseContext(NamedTuple):
-    """The place of a command in a sequence of phases.  `starts`: the count that all phases share."""
-
-    name: str = ""
-    last: bool = True
-    group: "Group | None" = None
-    starts: Starts | None = None
 
 
 class Supervisor:
@@ -97,6 +86,7 @@ class Supervisor:
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
         self._launcher = Launcher(command, setup, self._control, self._poll, self._output_pipes)
         self._tree_killer = TreeKiller(self._tree)
+        self._ranks, self._held = RankProcesses(), list[reaper.Change]()  # changes of ranks before all have executed
         self._exit: do.Exit | None = None
         self._logged = False  # whether a decision was logged
         self._printed_problem: str | None = None
@@ -155,7 +145,7 @@ class Supervisor:
         """Sleep until the deadline or an event, and queue the events."""
         deadline, phase = self._job.phase.deadline, self._job.phase
         others = [self._exit_cause.deadline, self._state_file.due, self._beats.access.due]
-        if self._launcher.report is None:  # the start of the command comes first
+        if not self._launcher.reports:  # the start of the command comes first
             others += [self._clients.deadline, self._settled_at]
         stage = phase.stage if isinstance(phase, Stopping) else "none"
         ends_tree = stage not in ("none", "asked", "devices", "verdict")
@@ -167,8 +157,8 @@ class Supervisor:
         now = time.monotonic()
         if deadline is not None and now - deadline > FREEZE:
             self._queue.append(ev.WokeLate(now, deadline))
-        if self._launcher.report in ready:
-            ready -= {self._launcher.report}  # it is closed below, and the next descriptor may get its number
+        if reports := ready & self._launcher.reports.keys():
+            ready -= reports  # they are closed below, and the next descriptor may get such a number
             self._launched(now)
         for number in self._signals.read():
             if number != signal.SIGCHLD:
@@ -197,7 +187,7 @@ class Supervisor:
             if isinstance(event, ev.EvidenceCollected):
                 event = event._replace(ranks=self._beats.read(event.now))
             self._queue.append(event)
-        if self._launcher.report is None:
+        if not self._launcher.reports:
             if self._settled_at is not None and now >= self._settled_at:
                 self._settled_at = None
                 self._clients.load_rest()
@@ -219,9 +209,14 @@ class Supervisor:
                 self._console.print(what)
 
     def _launched(self, now: float) -> None:
-        outcome = self._launcher.outcome(now)
+        outcome = self._launcher.collect(now)
+        if outcome is None:
+            return
         self._queue.append(outcome)
+        if isinstance(outcome, ev.SpawnFailed):
+            self._tree.kill()  # ranks that were executed although another one could not be
         if isinstance(outcome, ev.CommandSpawned):
+            self._ranks.spawned(outcome.processes)
             self._exit_cause.spawned()
             self._clients.on_spawned()
             self._settled_at = now + SETTLED
@@ -230,6 +225,9 @@ class Supervisor:
                 self._poll.register(watch, select.POLLIN)
             if self._beats.is_touched:  # before it was watched
                 self._read_beats(now)
+        held, self._held = self._held, []
+        for change in held:
+            self._command_changed(change, now)
 
     def _reap(self, now: float) -> None:
         """Reap every child that changed, including adopted orphans; only the end of the command itself is an event."""
@@ -238,36 +236,50 @@ class Supervisor:
             self._clients.child_changed(change, now)
             if change.ended:
                 self._tree_killer.awaited.discard(change.pid)
-            if change.pid != self._tree.command:
-                continue
-            if change.ended and self._launcher.report is not None:
-                self._launched(now)  # the report of the exec comes before the end
-            if change.ended:
-                self._tree.command = None
-                self._control.take_back()
-                self._read_beats(now, ended=True)  # its last heartbeats count
-                if change.how == os.CLD_EXITED:
-                    exited = ev.CommandExited(now, code=change.status)
+            if change.pid in self._tree.processes:
+                if self._launcher.reports:
+                    self._launched(now)  # the report of an exec comes before what the process does
+                if self._launcher.reports:
+                    self._held.append(change)
                 else:
-                    exited = ev.CommandExited(now, signal=change.status)
-                if change.status and isinstance(self._job.phase, Launching | Starting | Running | Suspect):
-                    self._exit_cause.begin(exited, change.pid)
-                else:
-                    self._queue.append(exited)
-            elif change.how == os.CLD_CONTINUED:
-                self._queue.append(ev.CommandContinued(now))
-            elif change.status in signals.JOB_CONTROL:
-                if self._launcher.reported():
-                    self._launched(now)  # a command may stop as soon as it reads from the terminal
-                if self._control.resumes(change.pid, change.status):
-                    continue
-                self._queue.append(ev.CommandStopped(now, change.status))
-                if self._control.stops_us(change.status):
-                    self._decide()  # the record must be written before ftrun stops itself
-                    self._journal.flush()
-                    self._control.stop_with(change.pid)
+                    self._command_changed(change, now)
         if more:
             os.kill(os.getpid(), signal.SIGCHLD)  # the other event sources come first; then the rest is reaped
+
+    def _command_changed(self, change: reaper.Change, now: float) -> None:
+        """The command, or one of its ranks, has ended, stopped or continued."""
+        if change.ended:
+            self._command_ended(change, now)
+        elif change.how == os.CLD_CONTINUED:
+            if self._ranks.continued(change.pid):
+                self._queue.append(ev.CommandContinued(now))
+        elif change.status in signals.JOB_CONTROL:
+            group = self._tree.group or change.pid
+            if self._control.resumes(group, change.status) or not self._ranks.stopped(change.pid, self._tree.processes):
+                return
+            self._queue.append(ev.CommandStopped(now, change.status))
+            if self._control.stops_us(change.status):
+                self._decide()  # the record must be written before ftrun stops itself
+                self._journal.flush()
+                self._control.stop_with(group)
+
+    def _command_ended(self, change: reaper.Change, now: float) -> None:
+        local_rank = self._tree.processes[change.pid]
+        self._tree.reaped(change.pid)
+        if not self._tree.processes:
+            self._control.take_back()
+        self._read_beats(now, ended=True)  # its last heartbeats count
+        watched = isinstance(self._job.phase, Launching | Starting | Running | Suspect)
+        status = (change.status, None) if change.how == os.CLD_EXITED else (None, change.status)
+        end = ev.CommandExited(now, *status)
+        exited: ev.CommandExited | None = end
+        if self._ranks.processes:
+            self._queue.append(ev.RankExited(now, local_rank, *status))
+            exited = self._ranks.exited(change.pid, end, not watched)
+        if exited is not None and change.status and watched:
+            self._exit_cause.begin(exited, change.pid, self._ranks)
+        elif exited is not None:
+            self._queue.append(exited)
 
     def _check_tree(self, now: float, stage: str) -> None:
         """Scan the tree again once all processes of the last scan are reaped, or after a pause."""
@@ -317,13 +329,7 @@ class Supervisor:
     def _persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
         attempt = self._start
         if event == "started":
-            fields += (
-                ("version", __version__),
-                ("command", redaction.redact_command(self._command)),
-                ("pid", os.getpid()),
-            )
-            fields += (("phase", self._phase),) if self._phase else ()
-            fields += (("annotations", dict(self._annotations.relayed)),) if self._annotations.relayed else ()
+            fields += self._setup.describe_run(self._command, self._phase)
         stamp = self._journal.record(event, attempt, fields, durable)
         if durable:
             self._state_file.save(self._job, True)
@@ -340,6 +346,7 @@ class Supervisor:
         self._exit_cause.spawning(time.monotonic())
         self._clients.on_spawning(self._job.ledger.start_cnt)
         if (failed := self._launcher.start(self._job.ledger)) is not None:
+            self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)
 
     # --- the end ----------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from ftrun.host.console import Console, create
 from ftrun.host.journal import RunDirError
 from ftrun.host.signals import Signals
 from ftrun.host.start_count import Starts
-from ftrun.pid1.bootstrap import fresh, named, schedule_cnt
-from ftrun.pid1.loop import PhaseContext, supervise
+from ftrun.pid1.bootstrap import PhaseContext, fresh, named, schedule_cnt
+from ftrun.pid1.loop import supervise
 from ftrun.platforms.table import TASKS
 
 FILE: Final = "phases{}.json"

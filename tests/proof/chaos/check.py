@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from signal import Signals
 
-from ftrun.config import derived, option_table
+from ftrun.config import derived, option_values
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules.exit_codes import INTERNAL
 from ftrun.core.rules.policy import Policy
@@ -312,7 +312,7 @@ def _asked(outcome: Outcome, run: int, record: Record) -> bool:
 def policy(outcome: Outcome) -> Policy:
     """As the options of the job make it."""
     given = {name: text.format(folder="/job") for name, text in outcome.job.options}
-    return derived.policy(option_table.settings(given, {}))
+    return derived.policy(option_values.settings(given, {}))
 
 
 def _replayed(outcome: Outcome) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.config import derived, option_table
+from ftrun.config import derived, option_values
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger, Rank
 from ftrun.core.rules.policy import with_progress
@@ -26,7 +26,7 @@ DEAF = "import os, signal, time; ft.beat(1); signal.signal(signal.SIGTERM, signa
 
 def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path) -> None:
     """An ftrun that is killed then is followed by one that knows it."""
-    settings = option_table.settings({}, {})
+    settings = option_values.settings({}, {})
     run_dir, beats = SimpleNamespace(given=str(tmp_path)), SimpleNamespace(path="/none")
     objects = {"journal": Journal(str(tmp_path)), "tree": Tree(b"A=b"), "console": Console(0), "settings": settings}
     setup: Any = SimpleNamespace(run_dir=run_dir, beats=beats, **objects)

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from ftrun.config import derived, option_table
+from ftrun.config import derived, option_values
 from ftrun.core.rules.policy import Policy
 from ftrun.helpers.lines import Lines
 from ftrun.host.beats import Beats
@@ -40,7 +40,7 @@ def clean() -> None:
 
 @cache
 def policy() -> Policy:
-    return derived.policy(option_table.settings({"hang-timeout": "60s"}, {}))
+    return derived.policy(option_values.settings({"hang-timeout": "60s"}, {}))
 
 
 class Quiet(Lines):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from ftrun.config import group_config, option_table
+from ftrun.config import group_config, option_values
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger
@@ -131,7 +131,7 @@ def every_client() -> tuple[UnstartedHelpers, Clients]:
     helpers = UnstartedHelpers()
     work_dir = WorkDir("/nonexistent", "/nonexistent", ("keep", "/nonexistent", "/nonexistent", "-"))
     options = {"state-dir": "/nonexistent", "probe": "ascend", "reset-file": "/nonexistent"}
-    settings = option_table.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
+    settings = option_values.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
     tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), group_config.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
     clients = Clients(Context(settings, policy(), helpers, tree, work_dir, "/nonexistent", OutputPipes(()), group))
     for name in NAMES:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ftrun.config import annotations, option_table
+from ftrun.config import annotations, option_table, option_values
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running, Starting
@@ -62,7 +62,7 @@ def toml(content: bytes) -> None:
     fd = os.memfd_create("config")
     try:
         os.write(fd, content[:PAGE])
-        texts, found = option_table.read_file(f"/proc/self/fd/{fd}")
+        texts, found = option_values.read_file(f"/proc/self/fd/{fd}")
     except option_table.ConfigError as error:
         one_line(error)
         return
@@ -89,7 +89,7 @@ def environment(content: bytes) -> None:
     platforms.discover(Surroundings(found, text(host), text(hosts), "auto"))
     reset_contents.local_ranks(found)
     with contextlib.suppress(option_table.ConfigError):
-        option_table._environment(found)
+        option_values._environment(found)
 
 
 def annotation_file(content: bytes) -> None:

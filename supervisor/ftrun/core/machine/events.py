@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, get_args
 
 from ftrun.core.group import messages
-from ftrun.core.machine.values import Device, Fault, Rank, Rule
+from ftrun.core.machine.values import Device, Fault, LocalRank, Rank, Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
@@ -17,8 +17,11 @@ class Started(NamedTuple):
 
 
 class CommandSpawned(NamedTuple):
+    """The command was executed.  `processes`: one for each rank, where ftrun starts the ranks; `pid` is the first."""
+
     now: float
     pid: int
+    processes: tuple[LocalRank, ...] = ()
 
 
 class SpawnFailed(NamedTuple):
@@ -118,13 +121,26 @@ class CommandContinued(NamedTuple):
     now: float
 
 
+class RankExited(NamedTuple):
+    """A rank that ftrun started ended.  Where it decides about the attempt, `CommandExited` follows."""
+
+    now: float
+    local_rank: int
+    code: int | None = None
+    signal: int | None = None
+
+
 class CommandExited(NamedTuple):
-    """The command ended.  `ending`: what is known about the cause, where the command failed by itself."""
+    """The command ended.  `ending`: what is known about the cause, where the command failed by itself.
+
+    Where ftrun starts the ranks: all ranks ended with 0, or `rank` was the first that failed; others may still run.
+    """
 
     now: float
     code: int | None = None
     signal: int | None = None
     ending: "CommandFailure | None" = None
+    rank: int | None = None
 
 
 class TreeEnded(NamedTuple):
@@ -287,6 +303,7 @@ class CoordinatorLost(NamedTuple):
 Event = (
     Started
     | CommandSpawned
+    | RankExited
     | SpawnFailed
     | DeadlineReached
     | WokeLate

@@ -71,8 +71,11 @@ def _decide_and_account(job: Job, event: ev.Event, policy: Policy) -> Outcome:
 
 
 def _on_command_spawned(job: Job, phase: Launching, event: ev.CommandSpawned, policy: Policy) -> Outcome:
-    attempt = phase.attempt._replace(pid=event.pid, spawned_at=event.now)
-    written = do.Persist("spawned", (("pid", event.pid),))
+    attempt = phase.attempt._replace(pid=event.pid, spawned_at=event.now, processes=event.processes)
+    fields: do.Fields = (("pid", event.pid),)
+    if event.processes:
+        fields += (("pids", [process.pid for process in event.processes]),)
+    written = do.Persist("spawned", fields)
     if isinstance(job.want, Finish):
         asked = await_end(job, attempt, event.now, policy.stop_grace)
         return _handle_kept((asked, (written,)), phase, event.now, policy)
@@ -272,6 +275,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.CommandStopped: watching.on_command_stopped,
     ev.CommandContinued: watching.on_command_continued,
     ev.CommandExited: watching.on_command_exited,
+    ev.RankExited: watching.on_rank_exited,
     ev.SignalReceived: _on_signal_received,
     ev.FaultReported: device_faults.on_fault_reported,
     ev.Rescheduled: requests.on_rescheduled,
@@ -318,6 +322,7 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Stopping, ev.BeatsRead): _on_beats_read_stopping,
     (Stopping, ev.CheckpointSaved): watching.on_checkpoint_saved,
     (Stopping, ev.CommandExited): _on_command_exited_stopping,
+    (Stopping, ev.RankExited): watching.on_rank_exited,
     (Stopping, ev.SignalReceived): _on_signal_received_stopping,
     (Stopping, ev.TreeEnded): _on_tree_ended,
     (Stopping, ev.ProcessesSurvived): _on_processes_survived,

@@ -178,6 +178,18 @@ class VisibleDevices(NamedTuple):
     names: tuple[str, ...]
 
 
+class LocalRank(NamedTuple):
+    """A process that ftrun itself started as a rank (`--nproc-per-node`).  `rank`: its number in the whole job,
+    `local_rank`: on this node.  `code` or `signal` is set once it has ended, at `exited_at`."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exited_at: float | None = None
+    code: int | None = None
+    signal: int | None = None
+
+
 class Attempt(NamedTuple):
     """Facts about one start of the command; a restart discards them.
 
@@ -208,6 +220,7 @@ class Attempt(NamedTuple):
     barred: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
     reported: bool = False  # a hang that ftrun only reports has been reported
     look: LookState = LookState()
+    processes: tuple[LocalRank, ...] = ()  # the ranks that ftrun itself started, by local rank; `pid` is the first
 
     @property
     def moved(self) -> bool:

@@ -327,6 +327,20 @@ def _report_only(job: Job, phase: Suspect, now: float, why: str, policy: Policy,
 # --- its end ----------------------------------------------------------------------------------------------------------
 
 
+def on_rank_exited(job: Job, phase: Watched | Stopping, event: ev.RankExited, policy: Policy) -> Outcome:
+    """A rank that ftrun started ended: one that ends with 0 is done, while the others go on."""
+    processes = tuple(
+        process._replace(exited_at=event.now, code=event.code, signal=event.signal)
+        if process.local_rank == event.local_rank
+        else process
+        for process in phase.attempt.processes
+    )
+    rank = next((process.rank for process in processes if process.local_rank == event.local_rank), event.local_rank)
+    status: do.Fields = (("code", event.code),) if event.signal is None else (("signal", event.signal),)
+    written = do.Persist("rank_exited", (("rank", rank), ("local_rank", event.local_rank), *status))
+    return job._replace(phase=phase._replace(attempt=phase.attempt._replace(processes=processes))), (written,)
+
+
 def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExited, policy: Policy) -> Outcome:
     """Processes that the command left behind are ended too; then its status decides."""
     attempt, status = phase.attempt, exit_codes.shell_status(event.code, event.signal)
@@ -360,6 +374,7 @@ def _diagnose(event: ev.CommandExited) -> "Diagnosis | None":
 
 def exit_record(event: ev.CommandExited, diagnosis: "Diagnosis | None" = None) -> do.Persist:
     fields: do.Fields = (("code", event.code),) if event.signal is None else (("signal", event.signal),)
+    fields += () if event.rank is None else (("rank", event.rank),)
     if diagnosis is not None and event.ending is not None:
         fields += (("why", diagnosis.why), ("rule", diagnosis.rule))
         fields += (("oom_kills", event.ending.oom_kills),) if event.ending.oom_kills else ()
@@ -367,6 +382,7 @@ def exit_record(event: ev.CommandExited, diagnosis: "Diagnosis | None" = None) -
 
 
 def _status_text(event: ev.CommandExited) -> str:
+    who = "the command" if event.rank is None else sentences.rank(event.rank)
     if event.signal is not None:
-        return f"{sentences.signal(event.signal)} ended the command"
-    return f"the command exited with {event.code}"
+        return f"{sentences.signal(event.signal)} ended {who}"
+    return f"{who} exited with {event.code}"

@@ -46,7 +46,7 @@ class Evidence(Client[messages.Event]):
             run_dir=context.work_dir.path,
             attempt=attempt.number,
             finding=finding,
-            root=attempt.pid,
+            root=context.tree.command or attempt.pid,
             now=time.monotonic(),
             excluded=tuple(context.helpers.pids),
             ranks=tuple(map(_state, first)),

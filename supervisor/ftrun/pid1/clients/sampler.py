@@ -3,6 +3,7 @@
 from typing import Final
 
 from ftrun.core.machine import events as ev
+from ftrun.core.machine.states import Job
 from ftrun.core.rules import idle
 from ftrun.messages import sampler as messages
 from ftrun.pid1.clients.base import Client
@@ -16,6 +17,7 @@ class Sampler(Client[messages.Event]):
 
     def start(self) -> None:
         period = self.context.idle_period
+        self._root: int | None = None
         self.context.helpers.add(self.name, str(period), silence=2 * period + SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
@@ -27,6 +29,11 @@ class Sampler(Client[messages.Event]):
     def on_spawned(self) -> None:
         self.on_helpers_started()
 
+    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+        if self._root is not None and self.context.tree.command not in (None, self._root):
+            self.on_helpers_started()  # the rank that the sampler knows has ended before the others
+
     def on_helpers_started(self) -> None:
-        if self.context.tree.command:
-            self.send(messages.Tree(self.context.tree.command, tuple(self.context.helpers.pids)))
+        self._root = self.context.tree.command
+        if self._root is not None:
+            self.send(messages.Tree(self._root, tuple(self.context.helpers.pids)))

@@ -1,0 +1,94 @@
+"""The command lines of torchrun that ftrun understands."""
+
+import argparse
+
+import pytest
+
+from ftrun.config.option_table import ConfigError
+from ftrun.config.torchrun_options import KNOWN, translate
+
+GROUP = ["--group-size", "2", "--group-rank", "1"]
+
+
+def translated(line: str, **environment: str) -> str:
+    return " ".join(translate(line.split(), environment))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--nproc-per-node 4 train.py --lr 1", "--nproc-per-node 4 -- train.py --lr 1"),
+        ("--nproc_per_node=gpu train.py", "--nproc-per-node gpu -- train.py"),
+        ("--standalone train.py", "--nproc-per-node 1 -- train.py"),
+        ("--grace 1s -m pkg.mod -m", "--grace 1s --nproc-per-node 1 -- -m pkg.mod -m"),
+        ("--nproc-per-node 2 --no-python ./run", "--nproc-per-node 2 -- ./run"),
+        ("--nproc-per-node 2 --no-python ./run.py", "--nproc-per-node 2 -- env ./run.py"),
+        (
+            "--nproc-per-node 2 --max-restarts 3 --log_dir d t.py",
+            "--nproc-per-node 2 --max-restarts 3 --log-dir d -- t.py",
+        ),
+        ("--nproc-per-node 2 --shutdown-timeout 5 t.py", "--nproc-per-node 2 --grace 5s -- t.py"),
+        (
+            "--nnodes 2 --node-rank 1 --master-addr h --master-port 7 t.py",
+            "--nproc-per-node 1 --group-size 2 --group-rank 1 --group-endpoint h:7 -- t.py",
+        ),
+        (
+            "--nnodes=2:2 --node_rank=1 --rdzv-backend c10d --rdzv-id a --rdzv-endpoint h t.py",
+            "--nproc-per-node 1 --group-size 2 --group-rank 1 --group-job a --group-endpoint h:29400 -- t.py",
+        ),
+        ("--nnodes 1 --node-rank 0 --master-port 29501 t.py", "--nproc-per-node 1 -- t.py"),
+        (
+            "--rdzv-endpoint [::1]:5 --nnodes 2 t.py",
+            "--nproc-per-node 1 --group-size 2 --group-endpoint [::1]:5 -- t.py",
+        ),
+        # No command line of torchrun: nothing changes.
+        (
+            "--max-restarts 3 --log-dir d torchrun --nnodes 2 t.py",
+            "--max-restarts 3 --log-dir d torchrun --nnodes 2 t.py",
+        ),
+        ("-q python t.py -m", "-q python t.py -m"),
+        ("--no-such t.py", "--no-such t.py"),
+    ],
+)
+def test_translation(given: str, expected: str) -> None:
+    assert translated(given) == expected
+
+
+def test_variables_count_for_a_command_line_of_torchrun_only() -> None:
+    pet = {"PET_NPROC_PER_NODE": "4", "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "h"}
+    expected = "--nproc-per-node 4 --group-size 2 --group-rank 1 --group-endpoint h:29500 -- train.py"
+    assert translated("train.py", **pet) == expected
+    assert translated("--nproc-per-node 8 train.py", **pet) == expected.replace("node 4", "node 8")
+    assert translated("torchrun train.py", **pet) == "torchrun train.py"
+    assert translated("python train.py", **pet) == "python train.py"
+
+
+def test_a_number_that_is_set_elsewhere_stays() -> None:
+    assert translated("-m pkg", FTRUN_NPROC_PER_NODE="8") == "-- -m pkg"
+
+
+@pytest.mark.parametrize(
+    ("given", "alternative"),
+    [
+        ("--nnodes 1:4 t.py", "--group-size N"),
+        ("--run-path t.py", "name the file"),
+        ("--logs-specs x t.py", "--log-dir"),
+        ("--tee 3 t.py", "--log-dir"),
+        ("--rdzv-backend etcd t.py", "--group-endpoint"),
+        ("--nnodes", "needs a value"),
+    ],
+)
+def test_a_refusal_names_the_alternative(given: str, alternative: str) -> None:
+    with pytest.raises(ConfigError, match=alternative):
+        translated(given)
+
+
+def test_every_option_of_torchrun_is_in_the_table() -> None:
+    run = pytest.importorskip("torch.distributed.run", exc_type=ImportError)
+    for action in run.get_args_parser()._actions:
+        long = [option for option in action.option_strings if option.startswith("--") and "_" not in option]
+        if not long or long == ["--help"]:
+            continue
+        row = KNOWN[long[0].removeprefix("--")]
+        takes_value = not isinstance(action, argparse._StoreTrueAction) and action.nargs != 0
+        assert row.value == takes_value, row.name

@@ -1,0 +1,172 @@
+"""`--nproc-per-node`: ftrun starts the command once for each rank, and their ends are the command's end."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.containers import Starter
+from support.runs import Mode, wait_for
+
+PRINT = """
+import json, os
+row = json.dumps({k: v for k, v in os.environ.items()
+    if k in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "MA_PROC_START_CNT")
+    or k.startswith(("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_"))})
+os.write(1, f"{row}\\n".encode())
+"""
+WAIT = "import signal; signal.pause()"
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "train.py"
+    path.write_text(text)
+    return str(path)
+
+
+def rows(output: bytes) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = [json.loads(line) for line in output.splitlines() if line.startswith(b"{")]
+    return sorted(found, key=lambda row: int(row["RANK"]))
+
+
+def test_each_rank_has_the_environment_of_torchrun(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    options = ["--nproc-per-node", "3", "--max-restarts", "5"]
+    code, out, err = start(program(tmp_path, PRINT), mode=mode, options=options).finish()
+    assert code == 0, err
+    found = rows(out)
+    assert [row["RANK"] for row in found] == [row["LOCAL_RANK"] for row in found] == ["0", "1", "2"]
+    same = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    same |= {"ROLE_WORLD_SIZE": "3", "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    same |= {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "5", "MA_PROC_START_CNT": "1"}
+    assert all(row.items() >= same.items() for row in found)
+    assert len({row["MASTER_PORT"] for row in found}) == len({row["TORCHELASTIC_RUN_ID"] for row in found}) == 1
+
+
+def test_the_port_is_free_for_rank_0_and_differs_between_attempts(start: Starter, tmp_path: Path) -> None:
+    text = """
+import os, socket, sys
+print(os.environ["MASTER_PORT"], flush=True)
+with socket.create_server(("0.0.0.0", int(os.environ["MASTER_PORT"]))):
+    sys.exit(os.environ["MA_PROC_START_CNT"] == "1")
+"""
+    options = ["--nproc-per-node", "1", "--restart-on", "failure", "--backoff", "10ms"]
+    code, out, err = start(program(tmp_path, text), options=options).finish()
+    assert code == 0, err
+    assert len(set(out.split())) == 2
+
+
+@pytest.mark.parametrize("failure", ["sys.exit(7)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_the_first_failing_rank_gives_the_exit_code_and_ends_the_others(
+    failure: str, start: Starter, mode: Mode, tmp_path: Path
+) -> None:
+    text = f"import os, signal, sys\nif os.environ['RANK'] == '1': {failure}\nsignal.pause()"
+    run = start(program(tmp_path, text), mode=mode, options=["--nproc-per-node", "3"])
+    assert run.finish()[0] == (7 if "exit" in failure else 137)
+    exited = {record["rank"]: record for record in run.named("rank_exited")}
+    assert exited.keys() == {0, 1, 2}
+    assert exited[0]["signal"] == exited[2]["signal"] == signal.SIGTERM
+    assert run.named("exited")[0]["rank"] == 1
+    assert not start.living()
+
+
+def test_the_rank_that_failed_first_is_named_with_its_exception(start: Starter, tmp_path: Path) -> None:
+    text = """
+import os, time
+if os.environ["RANK"] == "2":
+    raise ValueError("the data are broken")
+while os.path.exists(f"/proc/{os.getppid()}"):
+    time.sleep(0.01)
+    if not os.path.exists("running"):
+        raise ConnectionResetError("Connection reset by peer")
+"""
+    run = start(program(tmp_path, text), options=["--nproc-per-node", "4"])
+    code, _, err = run.finish()
+    assert code == 1
+    assert run.named("exited")[0]["rank"] == 2
+    assert "ValueError: the data are broken" in run.named("exited")[0]["why"], err
+
+
+def test_a_rank_that_ends_with_0_is_done_while_the_others_work(start: Starter, tmp_path: Path) -> None:
+    text = f"import os\nif os.environ['RANK'] == '0': raise SystemExit\n{WAIT}"
+    run = start(program(tmp_path, text), options=["--nproc-per-node", "2"])
+    run.until("rank_exited")
+    assert run.process.poll() is None
+    run.kill(signal.SIGTERM)
+    assert run.finish()[0] == 143
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+def test_a_signal_reaches_every_rank_once(number: int, start: Starter, mode: Mode, tmp_path: Path) -> None:
+    text = f"""
+import os, signal, sys
+def note(number, frame):
+    with open(f"{tmp_path}/got-{{os.environ['RANK']}}", "a") as stream:
+        stream.write(f"{{number}} ")
+    sys.exit(0)
+signal.signal({int(number)}, note)
+open(f"{tmp_path}/ready-{{os.environ['RANK']}}", "w").close()
+while True:
+    signal.pause()
+"""
+    run = start(program(tmp_path, text), mode=mode, options=["--nproc-per-node", "3"])
+    wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 3, "three ranks")
+    run.kill(number)
+    assert run.finish()[0] == 0
+    assert [(tmp_path / f"got-{rank}").read_text() for rank in range(3)] == [f"{int(number)} "] * 3
+
+
+def test_a_module_runs_as_with_torchrun(start: Starter) -> None:
+    code, out, _ = start("-m", "platform", options=["--nproc-per-node", "2"]).finish()
+    assert code == 0
+    assert len(out.splitlines()) == 2
+
+
+def test_a_command_line_of_torchrun_works(start: Starter, tmp_path: Path) -> None:
+    options = ["--standalone", "--nnodes=1", "--nproc_per_node", "2", "--max_restarts=1", "--monitor-interval", "1"]
+    code, out, err = start(program(tmp_path, PRINT), options=options).finish()
+    assert code == 0, err
+    assert [row["WORLD_SIZE"] for row in rows(out)] == ["2", "2"]
+    code, _, err = start(program(tmp_path, PRINT), options=["--nproc-per-node=2", "--run-path"]).finish()
+    assert (code, err.count(b"\n")) == (2, 1)
+    assert b"name the file as the command" in err
+
+
+def test_a_terminal_is_that_of_rank_0(start: Starter, tmp_path: Path) -> None:
+    text = "import os, sys; print(os.environ['RANK'], sys.stdin.readline().strip(), '.', flush=True)"
+    run = start(program(tmp_path, text), options=["--nproc-per-node", "2"], tty=True)
+    run.terminal.wait(b"1  .")
+    run.terminal.type(b"hello\n")
+    run.terminal.wait(b"0 hello .")
+    assert run.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("0", "write a number above zero"), ("gpu", "no accelerator"), ("5000", "more than 1024"), ("cpus", "did you")],
+)
+def test_a_wrong_number_of_ranks_is_one_line(value: str, text: str, start: Starter) -> None:
+    code, _, err = start("true", options=["--nproc-per-node", value]).finish()
+    assert code == 2
+    assert text in err.decode()
+    assert err.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(("command", "expected"), [("nosuch", 127), ("/", 126)])
+def test_a_command_that_cannot_be_executed_is_one_line(command: str, expected: int, start: Starter) -> None:
+    code, _, err = start(command, options=["--nproc-per-node", "3"]).finish()
+    assert code == expected
+    assert err.decode().count(command) <= 3, err
+    assert not start.living()
+
+
+def test_the_state_names_the_ranks(start: Starter, tmp_path: Path) -> None:
+    run = start(program(tmp_path, WAIT), options=["--nproc-per-node", "2"])
+    run.until("spawned")
+    spawned: Any = run.named("spawned")[0]
+    assert len(spawned["pids"]) == 2
+    assert spawned["pid"] == spawned["pids"][0]
+    os.kill(spawned["pids"][1], signal.SIGKILL)
+    assert run.finish()[0] == 137
