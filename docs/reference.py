@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "supervisor"), str(HERE.parent / "hooks")]
 
-from made import measured, records, run_dir, states, verbs  # noqa: E402
+from made import measured, records, run_dir, states, torchrun, verbs  # noqa: E402
 
 from ftrun.accelerators.table import VENDORS  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
@@ -167,6 +167,7 @@ PAGES = {
     "reference/records.md": records.page,
     "reference/run-dir.md": run_dir.page,
     "reference/states.md": states.page,
+    "reference/torchrun.md": torchrun.page,
     "reliability.md": partial(measured.page, "reliability"),
 }
 

@@ -21,6 +21,7 @@ FILES: Final = (
     File("ftctl.sock", "the control channel, for the same user and root"),
     File("records.sock", "the stream of the records, while they are written"),
     File("output.log", "what the command printed, with `--log-dir`"),
+    File("output-*.log", "the same for each local rank, with `--nproc-per-node`"),
     File("reports/attempt-*/report.md", "why ftrun found that the attempt hangs, for people"),
     File("reports/attempt-*/report.json", "the same for programs"),
     File("reports/attempt-*/stacks/*", "the complete stacks of each process"),

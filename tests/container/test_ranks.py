@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.containers import Starter
-from support.runs import Mode, wait_for
+from support.runs import FTRUN, Mode, wait_for
 
 PRINT = """
 import json, os
@@ -170,3 +171,54 @@ def test_the_state_names_the_ranks(start: Starter, tmp_path: Path) -> None:
     assert spawned["pid"] == spawned["pids"][0]
     os.kill(spawned["pids"][1], signal.SIGKILL)
     assert run.finish()[0] == 137
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+TALK = """
+import os, sys
+rank = os.environ["RANK"]
+for number in range(200):
+    sys.stdout.write(f"line {number} of {rank}\\n")
+print(f"error of {rank}", file=sys.stderr)
+sys.exit(os.environ["MA_PROC_START_CNT"] == "1" and rank == "1")
+"""
+
+
+def test_the_output_of_some_ranks_alone(start: Starter, tmp_path: Path) -> None:
+    options = ["--nproc-per-node", "3", "--local-ranks-filter", "0,2"]
+    _, out, err = start(program(tmp_path, TALK), options=options).finish()
+    assert sorted(out.splitlines()) == sorted(f"line {n} of {rank}".encode() for n in range(200) for rank in (0, 2))
+    assert b"error of 1" not in err
+    assert err.count(b"error of") == 2
+
+
+def test_lines_with_the_number_of_their_rank(start: Starter, tmp_path: Path) -> None:
+    text = TALK + "\nsys.stdout.write('unfinished')"
+    options = ["--nproc-per-node", "2", "--prefix-ranks"]
+    _, out, err = start(program(tmp_path, text.replace("sys.exit", "str")), options=options).finish()
+    lines = out.decode().splitlines()
+    for rank in (0, 1):
+        expected = [*(f"[{rank}] line {number} of {rank}" for number in range(200)), f"[{rank}] unfinished"]
+        assert [line for line in lines if line.startswith(f"[{rank}]")] == expected
+    assert len(lines) == 402
+    assert sorted(line for line in err.splitlines() if b"error" in line) == [b"[0] error of 0", b"[1] error of 1"]
+
+
+def test_a_file_for_each_rank_survives_a_restart(tmp_path: Path, start: Starter) -> None:
+    options = ["--nproc-per-node", "2", "--local-ranks-filter", "0", "--restart-on", "failure", "--backoff", "10ms"]
+    command = [*FTRUN, "--log-dir", str(tmp_path / "logs"), *options, program(tmp_path, TALK)]
+    done = subprocess.run(command, capture_output=True, timeout=90, env=start.environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"of 1" not in done.stdout
+    (folder,) = (tmp_path / "logs").glob("*_restartable")
+    kept = {path.name: path.read_text() for path in folder.glob("output*")}
+    assert kept.keys() == {"output-0.log", "output-1.log"}
+    assert kept["output-1.log"].count("line 199 of 1\n") == 2
+    assert "--- attempt 2 ---\n" in kept["output-1.log"]
+    assert " of 0" not in kept["output-1.log"]
+
+
+def test_a_wrong_filter_is_one_line(start: Starter) -> None:
+    code, _, err = start("true", options=["--nproc-per-node", "2", "--local-ranks-filter", "0;1"]).finish()
+    assert (code, err.count(b"\n")) == (2, 1)

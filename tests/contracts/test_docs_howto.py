@@ -123,6 +123,14 @@ def test_two_terminals(runs: Runs) -> None:
         assert says("\n".join(theirs), member.stdout), member.log()
 
 
+def test_ranks(runs: Runs) -> None:
+    (runs.folder / "show.py").write_text(block("ranks.md", "python"), encoding="utf-8")
+    (command,) = re.findall(r"^ftrun (.* show\.py)$", (DOCS / "howto" / "ranks.md").read_text(encoding="utf-8"), re.M)
+    run = runs.start(*shlex.split(command))
+    assert run.wait() == 0, run.log()
+    assert sorted(run.stdout.splitlines()) == block("ranks.md", "text").splitlines(), run.log()
+
+
 def test_entrypoint_of_the_image_is_a_list() -> None:
     """The one that `docker.md` asks for; a shell in between would swallow the signals."""
     dockerfile = (DOCS / "schedulers" / "kubernetes" / "Dockerfile").read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ EXIT_HOOKS = "CAPTURING_EXIT_HOOKS"  # s, in place of what PID 1 has
 def main(run_dir: str, attempts: str, *command: str) -> int:
     caught = signals.Signals()
     spawn.become_subreaper()
-    captured = output_pipes.OutputPipes()
+    captured = output_pipes.OutputPipes(output_pipes.RankOutput(kept=True))
     poll = select.poll()
     poll.register(caught.fd, select.POLLIN)
     log = os.open(f"{run_dir}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
@@ -65,7 +65,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
 
     for attempt in range(int(attempts)):
         helpers.send(HELPER, messages.REQUESTS.dump(messages.Attempt(attempt + 1, time.monotonic())))
-        child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams)
+        child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams())
         running = child.pid
         while running:
             turn()

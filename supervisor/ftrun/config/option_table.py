@@ -19,6 +19,7 @@ from ftrun.config.parsers import (
     or_words,
     path,
     paths,
+    ranks,
     textfile,
     truth,
 )
@@ -241,6 +242,14 @@ OPTIONS: Final = (
         "Start the command N times on this node, as ranks with torchrun's environment variables; gpu: one for each "
         "device, cpu: one for each core, auto: gpu, or cpu without a device.",
     ),
+    Option(
+        "local-ranks-filter",
+        "LIST",
+        "",
+        ranks,
+        "With --nproc-per-node: print the output of these local ranks alone, such as 0 or 0,1.",
+    ),
+    Option("prefix-ranks", "", "off", truth, "Print the number of its rank before each line of a rank.", flag=True),
     Option("config", "FILE", "", path, "TOML file with these option names as keys."),
     Option("log-format", "text|json", "text", one_of("text", "json"), "Format of ftrun's own lines on stderr."),
     Option("quiet", "", "off", truth, "Print none of ftrun's own lines on stderr.", "q", flag=True),

@@ -59,6 +59,11 @@ def count(text: str) -> int:
     return int(text)
 
 
+def ranks(text: str) -> frozenset[int]:
+    """Local ranks, such as `0,1`, as torchrun takes them."""
+    return frozenset(count(number.strip()) for number in text.split(","))
+
+
 def amount(text: str) -> float:
     if not (text.isascii() and text.replace(".", "", 1).isdecimal() and len(text) < 16):
         raise ValueError(f"{text!r} is not a number such as 0.05 or 16384")

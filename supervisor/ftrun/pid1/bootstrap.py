@@ -29,6 +29,7 @@ from ftrun.host import (
 )
 from ftrun.host.console import Console, create
 from ftrun.host.journal import Journal, RunDirError, write_message
+from ftrun.host.output_pipes import RankOutput
 from ftrun.messages import records
 from ftrun.platforms.base import number
 from ftrun.platforms.modelarts import END_GRACE
@@ -118,6 +119,17 @@ class Setup(NamedTuple):
             run_id=ledger.job or "none",
             restarts=ledger.start_cnt - 1,
             max_restarts=self.settings["max-restarts"].value or 0,
+        )
+
+    @property
+    def rank_output(self) -> RankOutput:
+        """What happens to the output of the command, or of its ranks."""
+        world = self.local_world(self.ledger, 0)
+        return RankOutput(
+            ranks=world and world.local_size,
+            shown=self.settings["local-ranks-filter"].value if world else None,
+            kept=bool(self.settings["log-dir"].value),
+            prefixed=bool(world and self.settings["prefix-ranks"].value),
         )
 
     def command(self, arguments: Sequence[str], ledger: Ledger) -> list[str]:

@@ -81,11 +81,12 @@ class Launcher:
 
     def _streams(self, local_rank: int) -> dict[int, int]:
         """The standard streams of a rank.  A terminal belongs to rank 0; the others read the end of a file."""
+        streams = self._capture.streams(local_rank)
         if local_rank == 0 or not os.isatty(0):
-            return self._capture.streams
+            return streams
         if self._null is None:
             self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        return {**self._capture.streams, 0: self._null}
+        return {**streams, 0: self._null}
 
     def collect(self, now: float) -> ev.CommandSpawned | ev.SpawnFailed | None:
         """Read and close the reports that are readable; the next descriptor that is opened may get such a number.

@@ -79,7 +79,7 @@ class Supervisor:
         self._poll = select.poll()
         self._poll.register(self._signals.fd, select.POLLIN)
         self._poll.register(self._beats.bell, select.POLLIN)
-        self._output_pipes = OutputPipes((1, 2) if settings["log-dir"].value else ())
+        self._output_pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
         context = Context(settings, self._policy, helpers, self._tree, *paths, self._output_pipes, group)
         self._clients = Clients(context)

@@ -16,7 +16,7 @@ from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, _sender
 from ftrun.helpers.messenger.member_link import MemberLink
 from ftrun.helpers.messenger.operator_channel import OperatorChannel
 from ftrun.host.helpers import Helpers, Line
-from ftrun.host.output_pipes import OutputPipes
+from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
 from ftrun.messages import messenger, operator, peers, state
@@ -133,7 +133,9 @@ def every_client() -> tuple[UnstartedHelpers, Clients]:
     options = {"state-dir": "/nonexistent", "probe": "ascend", "reset-file": "/nonexistent"}
     settings = option_values.settings(options, {"FTRUN_PROGRESS": "/nonexistent"})
     tree, group = Tree(b"FTRUN_BEAT_DIR=/nonexistent"), group_config.Group(4, 1, "127.0.0.1:9", None, 600.0, "", "")
-    clients = Clients(Context(settings, policy(), helpers, tree, work_dir, "/nonexistent", OutputPipes(()), group))
+    clients = Clients(
+        Context(settings, policy(), helpers, tree, work_dir, "/nonexistent", OutputPipes(RankOutput()), group)
+    )
     for name in NAMES:
         clients.client(name)
     return helpers, clients

@@ -8,6 +8,7 @@ the local one is the size that each remote file had when the local file of that 
 import errno
 import fcntl
 import os
+import re
 import signal
 import threading
 import time
@@ -24,7 +25,7 @@ PAUSE: Final = 0.1  # s at least between copies of new records, which should rea
 PATIENCE: Final = 10.0  # s without progress until the disk is reported
 MAX_SIZE: Final = 64 << 20  # bytes of a file that ftrun does not write itself
 RECORDS: Final = ("events.jsonl", "steps.jsonl", "run.log")  # ftrun only appends to them
-OUTPUT: Final = "output.log"  # likewise, but only in a folder that ftrun created
+OUTPUT: Final = re.compile(r"output(-\d+)?\.log")  # likewise, but only in a folder that ftrun created
 
 
 class Synchronization:
@@ -32,7 +33,7 @@ class Synchronization:
 
     def __init__(self, local: str, remote: str, read: str, *, make: Callable[[str], str], lines: Lines) -> None:
         self._local, self._remote, self._read, self._make, self._lines = local, remote, read, make, lines
-        self._appended = (*RECORDS, OUTPUT) if read == UNMADE else RECORDS
+        self._keeps_output = read == UNMADE
         self._ownership = files.load(local)
         self._lock, self._owned = -1, False
         self._mounted = mounts.is_network_volume(remote)
@@ -125,16 +126,20 @@ class Synchronization:
             within = os.path.relpath(folder, self._local)
             found += [os.path.normpath(f"{within}/{name}") for name in names if _is_mirrored(name)]
         keys = {name: _fingerprint(f"{self._local}/{name}") for name in found}
-        changed = [n for n in found if keys[n] and (self._copied.get(n) != keys[n] or (last and n in self._appended))]
+        changed = [n for n in found if keys[n] and (self._copied.get(n) != keys[n] or (last and self._is_appended(n)))]
         # Records come first, because the state depends on them.
-        return sorted(changed, key=lambda name: (name not in self._appended, name))
+        return sorted(changed, key=lambda name: (not self._is_appended(name), name))
+
+    def _is_appended(self, name: str) -> bool:
+        """Whether ftrun only appends to this file."""
+        return name in RECORDS or (self._keeps_output and OUTPUT.fullmatch(name) is not None)
 
     def _copy(self, name: str, last: bool) -> None:
         source, (folder, base) = f"{self._local}/{name}", os.path.split(name)
         seen, below = _fingerprint(source), files.within(self._remote, folder)
         target = f"/proc/self/fd/{below}/{base}"
         try:
-            if name in self._appended:
+            if self._is_appended(name):
                 files.append(source, target, self._base(name), last, self._mark_progress)
             elif os.path.getsize(source) <= MAX_SIZE:
                 files.replace(source, target, self._mark_progress)

@@ -1,7 +1,9 @@
 """Forwards the output of the command, and keeps a copy of it: `output LOG STREAM...`, started by PID 1.
 
-For each STREAM (1 or 2, its number in the command) there are two descriptors, from 3 on: the pipe that the command
-writes to, and the original destination.  The requests and events are in messages/output.py; `Tail` is sent once
+LOG is a path, with `{}` in it for the local rank where ftrun starts the ranks, or empty: no copy is kept.  A STREAM is
+a key of `host/output_pipes.py`, possibly with `:hidden` (it is not forwarded) or `:prefixed` (each line is marked with
+its rank).  For each there are two descriptors, from 3 on: the pipe that the command writes to, and the original
+destination.  The requests and events are in messages/output.py; `Tail` is sent once
 everything written so far has been read, or after `PATIENCE`; a line in the log marks the start of each attempt.  It
 exits with 0 when stdin and all pipes have ended, and everything has been forwarded and written to the log (for which it
 waits at most `LOG_PATIENCE`), and not before, even if PID 1 has died.
@@ -16,29 +18,33 @@ from typing import Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.output.log import Log
-from ftrun.helpers.output.relay import Relay
+from ftrun.helpers.output.prefixed import PrefixedRelay
+from ftrun.helpers.output.relay import HiddenRelay, Relay
 from ftrun.helpers.output.tail import Tail
+from ftrun.host.output_pipes import NUMBERS
 from ftrun.messages import output as messages
 from ftrun.messages.output import EVENTS, REQUESTS, Attempt, Broken, Event, GetTail, Request
 
 PATIENCE: Final = 0.5  # s
 LOG_PATIENCE: Final = 2.0  # s
+KINDS: Final = {"": Relay, "hidden": HiddenRelay, "prefixed": PrefixedRelay}
 
 
 def main(argv: Sequence[str]) -> int:
     log, *streams = argv
-    return run(lambda lines: Output(log, [int(stream) for stream in streams], lines).run(), EVENTS, REQUESTS)
+    return run(lambda lines: Output(log, [stream.partition(":") for stream in streams], lines).run(), EVENTS, REQUESTS)
 
 
 class Output:
     """Collects the data of the relays, and replies to the requests of PID 1."""
 
-    def __init__(self, log: str, streams: Sequence[int], lines: Lines) -> None:
+    def __init__(self, log: str, streams: Sequence[tuple[str, str, str]], lines: Lines) -> None:
         self.lock = threading.Condition()  # notified when data has been forwarded
         self._lines, self._send_lock = lines, threading.Lock()
         self._tail = Tail(len(streams))
-        self._log = Log(log, self.problem)
-        self._relays = [Relay(stream, 3 + 2 * n, 4 + 2 * n, self) for n, stream in enumerate(streams)]
+        ranks = {int(key) // NUMBERS for key, _, _ in streams}
+        self._logs = {rank: Log(log.format(rank), self.problem) for rank in ranks} if log else {}
+        self._relays = [KINDS[kind](int(key), 3 + 2 * n, 4 + 2 * n, self) for n, (key, _, kind) in enumerate(streams)]
 
     def run(self) -> None:
         for relay in self._relays:
@@ -48,14 +54,17 @@ class Output:
                 self._handle(request)
         for relay in self._relays:
             relay.join()
-        self._log.close(LOG_PATIENCE)
+        until = time.monotonic() + LOG_PATIENCE
+        for log in self._logs.values():
+            log.close(max(0.0, until - time.monotonic()))
 
     def _handle(self, request: Request) -> None:
         match request:
             case Attempt(number, mono):
                 with self.lock:
                     self._tail.begin(mono)
-                    self._log.mark(f"attempt {number}")
+                    for log in self._logs.values():
+                        log.mark(f"attempt {number}")
             case GetTail():
                 with self.lock:
                     self.lock.wait_for(lambda: all(relay.is_drained for relay in self._relays), PATIENCE)
@@ -66,7 +75,8 @@ class Output:
 
     def data_read(self, stream: int, data: bytes) -> None:
         self._tail.add(time.monotonic(), stream, data)
-        self._log.put(data)
+        if (log := self._logs.get(stream // NUMBERS)) is not None:
+            log.put(data)
 
     def data_forwarded(self) -> None:
         with self.lock:

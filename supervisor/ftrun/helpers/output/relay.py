@@ -14,6 +14,7 @@ import select
 import stat
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Final, Protocol
 
 PIPE_SIZE: Final = 65536  # bytes: the default of Linux
@@ -43,7 +44,7 @@ class Relay(threading.Thread):
 
     def __init__(self, stream: int, source: int, target: int, listener: Listener) -> None:
         super().__init__(daemon=True)
-        self._stream, self._source, self._target, self._listener = stream, source, target, listener
+        self.stream, self._source, self._target, self._listener = stream, source, target, listener
         self._to_pipe = stat.S_ISFIFO(os.fstat(target).st_mode)
         self._tee_pipe: tuple[int, int] | None = os.pipe()  # for tee; None if that is not permitted
         self._ended = False
@@ -64,7 +65,7 @@ class Relay(threading.Thread):
                 self._ended = True
                 os.close(self._source)
             if reader_gone:
-                self._listener.reader_gone(self._stream)
+                self._listener.reader_gone(self.stream)
             self._listener.data_forwarded()
         except BaseException:  # otherwise the command would block forever; the next helper takes over
             traceback.print_exc()
@@ -82,8 +83,9 @@ class Relay(threading.Thread):
             with self._listener.lock:
                 data = self._peek()
                 if data:
-                    self._listener.data_read(self._stream, data)
+                    self._listener.data_read(self.stream, data)
             if not data:
+                self._finish()
                 return
             self._forward(data)
             self._listener.data_forwarded()
@@ -98,10 +100,17 @@ class Relay(threading.Thread):
         return os.read(self._source, PIPE_SIZE)
 
     def _forward(self, data: bytes) -> None:
+        self._remove(self._pass_on(data, self._move))
+
+    def _finish(self) -> None:
+        """The stream has ended."""
+
+    def _pass_on(self, data: bytes, move: Callable[[memoryview], int]) -> int:
+        """Move all data to the target; `move` returns how many bytes it has moved.  Returns how many are lost."""
         left = memoryview(data)
         while left:
             try:
-                left = left[self._move(left) :]
+                left = left[move(left) :]
             except BlockingIOError:  # another process has made the shared descriptor non-blocking
                 poll = select.poll()
                 poll.register(self._target, select.POLLOUT)
@@ -110,8 +119,8 @@ class Relay(threading.Thread):
                 raise
             except OSError as error:  # a full disk: the command cannot get this error, and must not die of it
                 self._listener.problem(f"output is lost: {error.strerror}")
-                self._remove(len(left))
-                return
+                return len(left)
+        return 0
 
     def _move(self, data: memoryview) -> int:
         if self._to_pipe and self._tee_pipe is not None:
@@ -129,3 +138,14 @@ class Relay(threading.Thread):
         """Remove data from the pipe, if tee has left it there."""
         while self._tee_pipe is not None and number:
             number -= len(os.read(self._source, number))
+
+
+class HiddenRelay(Relay):
+    """Reads a stream that is kept in a file and not forwarded."""
+
+    def __init__(self, stream: int, source: int, target: int, listener: Listener) -> None:
+        super().__init__(stream, source, target, listener)
+        self._to_pipe = False  # a reader of the target that is gone does not matter
+
+    def _forward(self, data: bytes) -> None:
+        self._remove(len(data))

@@ -74,7 +74,7 @@ TABLE: Final = (
     Entry("messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
     Entry("messenger.GroupMessenger", lambda context: context.group is not None),
     Entry("checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
-    Entry("output.Output", lambda context: bool(context.output_pipes.streams)),
+    Entry("output.Output", lambda context: context.output_pipes.captures),
     Entry("state_store.StateStore", lambda context: state_dir(context.settings) is not None),
     Entry("reset_file.ResetFile", lambda context: reset_file(context.settings) is not None),
     Entry("probe.Probe", _probes),
