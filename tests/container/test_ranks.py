@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ftrun.views.run_snapshot import read_snapshot
+from ftrun.views.snapshot import RankNow
 from support.containers import Starter
-from support.runs import FTRUN, Mode, wait_for
+from support.runs import FTCTL, FTRUN, HOUSE, Mode, wait_for
 
 PRINT = """
 import json, os
@@ -70,7 +72,7 @@ def test_the_first_failing_rank_gives_the_exit_code_and_ends_the_others(
     assert exited.keys() == {0, 1, 2}
     assert exited[0]["signal"] == exited[2]["signal"] == signal.SIGTERM
     assert run.named("exited")[0]["rank"] == 1
-    assert not start.living()
+    wait_for(lambda: not start.living(), "the end of all processes")
 
 
 def test_the_rank_that_failed_first_is_named_with_its_exception(start: Starter, tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_a_command_that_cannot_be_executed_is_one_line(command: str, expected: i
     code, _, err = start(command, options=["--nproc-per-node", "3"]).finish()
     assert code == expected
     assert err.decode().count(command) <= 3, err
-    assert not start.living()
+    wait_for(lambda: not start.living(), "the end of all processes")
 
 
 def test_the_state_names_the_ranks(start: Starter, tmp_path: Path) -> None:
@@ -222,3 +224,43 @@ def test_a_file_for_each_rank_survives_a_restart(tmp_path: Path, start: Starter)
 def test_a_wrong_filter_is_one_line(start: Starter) -> None:
     code, _, err = start("true", options=["--nproc-per-node", "2", "--local-ranks-filter", "0;1"]).finish()
     assert (code, err.count(b"\n")) == (2, 1)
+
+
+# --- what people see --------------------------------------------------------------------------------------------------
+
+STEP = """
+import os, time
+rank, stop = int(os.environ["RANK"]), os.path.join(os.path.dirname(__file__), "stop")
+if rank == 3:
+    raise SystemExit
+if rank == 4:
+    while not os.path.exists(stop): time.sleep(0.01)
+import ftrun_hooks as ft
+for step in range(10**6):
+    time.sleep(0.2 if rank == 2 else 0.02)
+    ft.beat(step)
+    if os.path.exists(stop): break
+"""
+
+
+def test_every_rank_has_a_row_and_a_slow_one_is_marked(start: Starter, tmp_path: Path) -> None:
+    run = start(program(tmp_path, STEP), options=["--nproc-per-node", "5"], env={"PYTHONPATH": f"{HOUSE}/hooks"})
+    run.until("spawned")
+    rows = wait_for(lambda: seen if len(seen := read_snapshot(str(run.run_dir)).ranks) == 5 else None, "five rows")
+    assert [row.rank for row in rows] == [row.local_rank for row in rows] == [0, 1, 2, 3, 4]
+
+    def marked() -> dict[int, RankNow] | None:
+        found = {row.rank: row for row in read_snapshot(str(run.run_dir)).ranks}
+        return found if found[2].straggler and found[3].exit else None
+
+    rows = wait_for(marked, "a straggler")
+    assert "per step, the others" in str(rows[2].straggler)
+    assert (rows[3].state, rows[3].exit) == ("done", "code 0")
+    assert (rows[4].state, rows[4].step) == ("starting", None)
+    assert rows[0].straggler is None
+    status = subprocess.run(
+        [*FTCTL, "status", "--run-dir", str(run.run_dir)], capture_output=True, text=True, check=True
+    )
+    assert f"rank 2 on {os.uname().nodename}: " in status.stdout
+    (tmp_path / "stop").touch()
+    assert run.finish()[0] == 0

@@ -77,6 +77,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "idle_since": attempt.idle.idle_since,
         "idle_raised": attempt.idle.raised,
         "accelerator": attempt.idle.accelerator,
+        "processes": [tuple(one) for one in attempt.processes],
     }
 
 

@@ -87,7 +87,7 @@ def _shape(job: Job) -> tuple[object, ...]:
     if attempt is not None:
         idle = attempt.idle
         facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.raised
-        facts += idle.idle_since, idle.raised, idle.accelerator
+        facts += idle.idle_since, idle.raised, idle.accelerator, attempt.processes
     return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
 
 
@@ -103,6 +103,7 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str
         "mono": time.monotonic(),
         "command": redaction.redact_command(command),
         "part": policy.phase,
+        "node": policy.node,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},
         "max_restarts": policy.max_restarts,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ftrun.core.machine.values import Attempt, Finding, LearnedTimeouts, RaisedLimit, Rank
+from ftrun.core.machine.values import Attempt, Finding, LearnedTimeouts, LocalRank, RaisedLimit, Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import adaptive_timeout
 from ftrun.core.rules.adaptive_timeout import ENOUGH
@@ -59,6 +59,7 @@ def attempt(found: dict[str, Any], ranks: tuple[Rank, ...]) -> Attempt:
         patience=int(found["patience"]),
         first_beat=found.get("first_beat"),
         start_raised=float(found.get("start_raised", 0.0)),
+        processes=tuple(LocalRank(*process) for process in found.get("processes", ())),
     )
 
 

@@ -14,7 +14,7 @@ from ftrun.core.machine.values import CAUSES, TOUCH, Ledger, Rank
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
-from ftrun.views import beatfile, live_verdict, liveness, recent_events, record_files, state, steps
+from ftrun.views import beatfile, live_verdict, liveness, own_ranks, recent_events, record_files, state, steps
 from ftrun.views.beatfile import BeatFileContent
 from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.next_action import next_action
@@ -71,6 +71,7 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         command=state.strings(run.get("command") or began.get("command")) or (),
         version=run.get("version") or state.string(began.get("version")) or "",
         pid=found.rest.get("pid"),
+        node=run.get("node") or "",
         part=run.get("part") or state.string(began.get("phase")) or "",
         schedule_cnt=None if found.ledger is None else ledger.schedule_cnt,
         began=run.get("began") or state.string(began.get("time")),
@@ -121,6 +122,8 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         live_verdict.rank_now(rank, first, now, steps.rank_pace(rank, samples))
         for rank, first in zip(beats.ranks, firsts, strict=False)
     )
+    ranks = own_ranks.with_processes(ranks, attempt.processes, max(0.0, now - spawned_at))
+    ranks = own_ranks.with_stragglers(ranks) if shown.alive else ranks
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
@@ -130,7 +133,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         checkpoint_age=shown.checkpoint_age if beats.saved_at is None else max(0.0, now - beats.saved_at),
         ranks=ranks,
         slowest=min(
-            (r for r in ranks if r.step is not None and r.state not in ("done", "gone")), key=_step, default=None
+            (r for r in ranks if r.step is not None and r.state not in own_ranks.ENDED), key=_step, default=None
         ),
         stalest=min((r for r in ranks if r.limit is not None), key=_left, default=None),
         limits=limits,

@@ -18,7 +18,8 @@ class Limit(NamedTuple):
 class RankNow(NamedTuple):
     """`moved` and `alive`: seconds ago; None: never.  `step_time`: seconds per step, over this attempt.
 
-    `state`: `starting`, `moving`, `section`, `done` or `gone`.  `rule`: the hang rule that would find this rank first,
+    `state`: `starting`, `moving`, `section`, `done`, `gone`, or `exited` for a rank that ftrun started and that failed.
+    `rule`: the hang rule that would find this rank first,
     with its `age` and `limit`; None where no rule applies.
     """
 
@@ -33,6 +34,9 @@ class RankNow(NamedTuple):
     age: float | None = None
     limit: float | None = None
     step_time: float | None = None
+    local_rank: int | None = None  # of a rank that ftrun started
+    exit: str | None = None  # how it ended, as text
+    straggler: str | None = None  # why it is slow against the others
 
 
 class DeviceNow(NamedTuple):
@@ -90,6 +94,7 @@ class Snapshot(NamedTuple):
     command: tuple[str, ...] = ()
     version: str = ""
     pid: int | None = None  # of the command
+    node: str = ""  # its name
     part: str = ""  # the phase of this command, where several run in sequence
     schedule_cnt: int | None = 1
     began: str | None = None  # ISO-8601

@@ -97,6 +97,7 @@ ATTEMPT: Final = {
     **dict.fromkeys(("spawned_at", "idle_raised", "start_raised"), number),
     **{name: Optional(number) for name in ("stopped_at", "idle_since", "first_beat")},
     **{name: [[number]] for name in ("aways", "raised")},
+    "processes": [[Optional(number)]],
     **dict.fromkeys(("moved", "accelerator"), boolean),
 }
 STATE: Final = {
@@ -105,7 +106,7 @@ STATE: Final = {
     "pid_start": Optional(integer),
     "ended": boolean,
     "run": {
-        **dict.fromkeys(("version", "boot", "began", "part"), string),
+        **dict.fromkeys(("version", "boot", "began", "part", "node"), string),
         **{name: Optional(integer) for name in ("pid", "pid_start", "max_restarts")},
         **dict.fromkeys(("command", "restart_on"), strings),
         "mono": number,

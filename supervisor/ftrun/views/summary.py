@@ -15,13 +15,14 @@ SCHEMA: Final = 1
 HEAD: Final = 12  # columns of the line names
 PATH: Final = 300  # characters of a path
 COMMAND: Final = 140  # characters of a command
+SLOW: Final = 8  # stragglers, and ranks that failed, that are listed
 FAULTY: Final = 8  # devices with a fault that are listed
 DAY: Final = 86_400.0  # s
 LEAST: Final = 0.05  # s: less lost time is not shown
 QUIET: Final = 15.0  # s: half of the smallest learned timeout
 QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
 SHARE: Final = 0.001  # of the wall time: less is not shown
-STATES: Final = {name: name for name in ("starting", "moving", "quiet", "section", "done", "gone")} | {
+STATES: Final = {name: name for name in ("starting", "moving", "quiet", "section", "done", "gone", "exited")} | {
     "section": "in a section"
 }
 Line = tuple[str, str]  # name, text
@@ -195,6 +196,12 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
         yield "slowest", text if behind else f"none, all are at step {slowest.step}"
     if stalest is not None:
         yield "stalest", _stalest(stalest)
+    slow = [rank for rank in shown.ranks if rank.straggler is not None]
+    yield from (("straggler", f"{sentences.rank(rank.rank)} on {shown.node}: {rank.straggler}") for rank in slow[:SLOW])
+    if slow[SLOW:]:
+        yield "", f"and {len(slow) - SLOW} more stragglers"
+    failed = [rank for rank in shown.ranks if rank.state == "exited"]
+    yield from (("exited", f"{sentences.rank(rank.rank)} with {rank.exit}") for rank in failed[:SLOW])
 
 
 def _stalest(rank: RankNow) -> str:

@@ -13,6 +13,7 @@ from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import printable
 from ftrun.views import summary
+from ftrun.views.own_ranks import ENDED
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 from ftrun.views.summary import step_duration
@@ -221,6 +222,7 @@ def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
 def _rank(page: _Page, rank: RankNow) -> Text:
     name = "touch" if rank.rank == TOUCH else "-" if rank.rank < TOUCH else str(rank.rank)
     state = "moving" if rank.state == "section" and not rank.section else rank.section or rank.state
+    state = "straggler" if rank.straggler is not None and state == "moving" else state
     moved = "never" if rank.moved is None else seconds(rank.moved)
     wide = page.width >= WIDE
     limit = pace = bar = ""
@@ -229,7 +231,10 @@ def _rank(page: _Page, rank: RankNow) -> Text:
         pace = "" if rank.step_time is None else f"{step_duration(rank.step_time):>6}"
     return page.line(
         (f"{name:>4} {rank.pid:>7} " if wide else f"{name:>4} ", ""),
-        (set_cell_size(page.plain(state), 11), "dim" if rank.state in ("done", "gone") else ""),
+        (
+            set_cell_size(page.plain(state), 11),
+            "dim" if rank.state in ENDED else "yellow" if rank.straggler is not None else "",
+        ),
         (f" {'' if rank.step is None else rank.step:>7} ", ""),
         *(((f"{moved:>8}  ", ""), (bar, _heat(rank))) if wide else ()),
         (limit + (pace if wide else ""), ""),

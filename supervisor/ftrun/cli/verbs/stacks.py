@@ -18,6 +18,7 @@ from ftrun.helpers.evidence.report import decodable
 from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
 from ftrun.views import rundir, state
+from ftrun.views.own_ranks import ENDED
 from ftrun.views.run_snapshot import read_snapshot
 
 SECONDS: Final = 60.0  # for all processes; one takes 20 ms
@@ -46,7 +47,7 @@ class Process(NamedTuple):
 @click.option("--rank", type=int, metavar="R", help="Only this rank and its descendants, with all threads.")
 def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
     path = rundir.find(run_dir)
-    ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state != "gone"}
+    ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state not in ENDED}
     if rank is not None and rank not in ranks.values():
         raise UserError(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))
     found = _observe(_root(path), ranks, rank)

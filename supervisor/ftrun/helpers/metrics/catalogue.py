@@ -18,7 +18,7 @@ PHASES: Final = (*("launching", "starting", "running", "suspect", "stopping", "h
 CAUSES: Final = ("hang", "fault", "failure")
 REASONS: Final = (*CAUSES, "manual", "peer")
 WHYS: Final = ("startup", "hang", "redone", "stopping", "healing", "waiting", "paused")
-STATES: Final = ("starting", "moving", "section", "done", "gone")
+STATES: Final = ("starting", "moving", "section", "done", "gone", "exited")
 
 
 TOUCH: Final = "touch"  # the label of the touch file, which has no rank
@@ -54,6 +54,7 @@ METRICS: Final = (
     Metric("ftrun_step", "gauge", (), "The current step of training; absent if no steps are reported."),
     Metric("ftrun_step_seconds", "gauge", (), "Time per step, over this attempt."),
     Metric("ftrun_ranks", "gauge", ("state",), f"Ranks on this node, by state: {_listed(STATES)}."),
+    Metric("ftrun_stragglers", "gauge", (), "Ranks on this node that are slow against the median of the others."),
     Metric("ftrun_lowest_step", "gauge", (), "The lowest step of all ranks on this node."),
     Metric("ftrun_highest_step", "gauge", (), "The highest step of all ranks on this node."),
     Metric("ftrun_slowest_step_seconds", "gauge", (), "Time per step of the slowest rank."),
@@ -171,6 +172,7 @@ def _ranks(found: Snapshot) -> Iterable[OptionalReading]:
     states = [rank.state for rank in found.ranks]
     for state in STATES:
         yield "ftrun_ranks", (state,), states.count(state)
+    yield "ftrun_stragglers", (), sum(rank.straggler is not None for rank in found.ranks)
     steps = [rank.step for rank in found.ranks if rank.step is not None]
     yield "ftrun_lowest_step", (), min(steps, default=None)
     yield "ftrun_highest_step", (), max(steps, default=None)

@@ -155,9 +155,10 @@ function ranks(now) {
   set(all, now.ranks.length < count ? `Show all ${count}` : "Show fewer");
   rows(at("rank-rows"), now.ranks, "tr", (row, rank) => {
     const near = rank.age !== null && rank.limit ? rank.age / rank.limit : 0;
-    const state = near >= 1 ? `${rank.state}, over its limit` : near > 0.75 ? `${rank.state}, near its limit` : rank.state;
+    const named = rank.straggler !== null ? `straggler: ${rank.straggler}` : rank.exit !== null ? `${rank.state}, ${rank.exit}` : rank.state;
+    const state = near >= 1 ? `${rank.state}, over its limit` : near > 0.75 ? `${rank.state}, near its limit` : named;
     cells(row, [
-      ["number", rank.rank < -1 ? "no RANK" : rank.rank < 0 ? "touch" : `${rank.rank}`, "th"], [near > 0.75 || rank.state === "gone" ? "bad" : "", state],
+      ["number", rank.rank < -1 ? "no RANK" : rank.rank < 0 ? "touch" : `${rank.rank}`, "th"], [near > 0.75 || rank.state === "gone" || rank.state === "exited" ? "bad" : "", state],
       ["number", rank.step === null ? "" : `${rank.step}`], ["number", seconds(rank.age ?? rank.moved)],
       ["number", seconds(rank.limit)], ["number", exact(rank.step_time)], ["", rank.section ?? ""], ["number", rank.pid ? `${rank.pid}` : ""],
     ]);

@@ -20,7 +20,7 @@ from ftrun.views.summary import document
 
 PERIOD: Final = 1.0  # s
 SHOWN: Final = 64  # ranks, unless all are requested
-STATES: Final = ("gone", "starting", "section", "moving", "done")
+STATES: Final = ("exited", "gone", "starting", "section", "moving", "done")
 PATIENCE: Final = 5.0  # s after which a disk that does not answer is reported
 
 
