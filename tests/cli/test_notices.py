@@ -35,8 +35,8 @@ def started(**facts: object) -> Job:
 
 def test_start_line_names_the_run_dir_and_the_checks() -> None:
     assert due(started(), 100.0) == (
-        "attempt 1 started; run dir /run/dir; watched: heartbeats (timeout learned from them, 60m until then), "
-        "idleness (timeout 30m, once an accelerator is used)",
+        "attempt 1 started; run dir /run/dir; watched: deadlocks (no timeout), "
+        "heartbeats (timeout learned from them, 60m until then), idleness (timeout 30m, once an accelerator is used)",
     )
     given = AUTO._replace(hang=60.0, auto=False, start=300.0, start_given=True, idle=900.0, idle_given=True)
     (line,) = due(started(), 100.0, given, phase="tune")
@@ -91,8 +91,8 @@ def lines(run: Run) -> list[str]:
 def start_line(run: Run) -> str:
     """Of a run without options about timeouts."""
     return (
-        f"attempt 1 started; run dir {run.run_dir}; watched: heartbeats (timeout learned from them, 60m until then), "
-        "idleness (timeout 30m, once an accelerator is used)"
+        f"attempt 1 started; run dir {run.run_dir}; watched: deadlocks (no timeout), "
+        "heartbeats (timeout learned from them, 60m until then), idleness (timeout 30m, once an accelerator is used)"
     )
 
 

@@ -48,7 +48,8 @@ AGES = st.sampled_from([0.0, 0.5, 10.0, 39.0, 41.0, 59.0, 61.0, 300.0])
 STEPS = st.integers(0, 6)
 # The digest of a rank: (intervals, usual, longest, slowest start).
 LEARNING = st.sampled_from([(0, 0.0, 0.0, 0.0), (50, 0.0, 0.0, 15.0), (200, 0.5, 2.0, 4.0), (300, 5.0, 55.0, 200.0)])
-INCIDENTS = ["hang", "hang", "works", "works", "failure", "fault", "order", "user", "file", "ended"]
+INCIDENTS = ["hang", "hang", "works", "works", "deadlock", "failure", "fault", "order", "user", "file", "ended"]
+LOOKS = 8  # looks, and reads of the heartbeats between them, after which a deadlock is proved
 READS = 64  # more than any silence takes to become a suspicion
 KNOWN = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
 POLICIES = st.builds(
@@ -162,6 +163,8 @@ class Adversary(RuleBasedStateMachine):
         self.returned: set[str] = set()  # that came back since then
         self.earlier = 0  # occurrences before the attempt under way
         self.left = ""  # which processes survived: refused, command or others
+        self.looking = False  # a look is under way
+        self.closed: list[tuple[str, int | None]] = []  # fingerprint and rank of the closed looks in a row
 
     @initialize(
         policy=POLICIES,
@@ -196,6 +199,9 @@ class Adversary(RuleBasedStateMachine):
             elif kind == "works":
                 self._falls_silent()
                 self.evidence_of_the_suspect("it works")
+            elif kind == "deadlock":
+                self._is_deadlocked()
+                self.evidence_confirms()
             elif kind == "failure":
                 self.command_exited(1, 9)
             elif kind == "fault":
@@ -212,6 +218,12 @@ class Adversary(RuleBasedStateMachine):
         for _ in range(READS):  # where no timeout holds now, it is read for ever
             if isinstance(self.job.phase, Starting | Running) and self.job.phase.deadline is not None:
                 self.deadline_reached(0.0)
+
+    def _is_deadlocked(self) -> None:
+        for _ in range(LOOKS):
+            if isinstance(self.job.phase, Starting | Running) and self.job.phase.deadline is not None:
+                self.deadline_reached(0.0)
+                self.looked("f")
 
     @rule()
     def starts_running(self) -> None:
@@ -316,6 +328,14 @@ class Adversary(RuleBasedStateMachine):
     @rule()
     def evidence_confirms(self) -> None:
         self.happens(ev.EvidenceCollected(self.now, self.ranks))
+
+    @rule(fingerprint=st.sampled_from([None, "", "f", "f", "g"]), rank=st.sampled_from([None, 0, 0, 1]))
+    def looked(self, fingerprint: str | None, rank: int | None = None) -> None:
+        if self.looking and isinstance(self.job.phase, Starting | Running):
+            self.looking, self.closed = False, self.closed if fingerprint else []
+            self.closed += [(fingerprint, rank)] if fingerprint else []
+        open_reason = "a server" if fingerprint is None else None
+        self.happens(ev.Looked(self.now, open_reason, "it waits", fingerprint or "", rank, 7, 0.1))
 
     @rule()
     def command_stopped(self) -> None:
@@ -464,9 +484,13 @@ class Adversary(RuleBasedStateMachine):
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def happens(self, event: ev.Event) -> None:
-        before = self.job
+        before, still = self.job, self._still()
         progressed = self._note(before, event)
+        frozen = isinstance(event, ev.WokeLate) or self.halted or self.job.paused is not None
+        if frozen or self._still() != still:
+            self.looking, self.closed = False, []
         self.job, effects = decide(before, event, self.policy)
+        self._check_looks(effects)
         fields = [field for effect in effects if isinstance(effect, do.Persist) for field in effect.fields]
         if isinstance(event, ev.EvidenceCollected) and ("why", event.cleared) in fields and not self._learned(before):
             self.aways.append((self.spawned_at, event.now))
@@ -516,6 +540,25 @@ class Adversary(RuleBasedStateMachine):
         self.best_step = None if self.best_step < 0 else self.best_step
         self.best_checkpoint = max([*checkpoints, self.best_checkpoint or 0]) or None
         return progressed
+
+    def _still(self) -> tuple[int | None, float] | None:
+        """The rank that has not moved for the longest time, and since when."""
+        ranks = [rank for rank in self.ranks if rank.present and not rank.done]
+        since = [(r.rank, r.claimed_at if r.moved_at is None else r.moved_at) for r in ranks]
+        return min(since, key=lambda one: one[1], default=None) if self.ranks else (None, self.spawned_at)
+
+    def _check_looks(self, effects: tuple[do.Effect, ...]) -> None:
+        """A look is taken only at a running job that stands still, under `--hang-timeout auto`."""
+        if not any(isinstance(effect, do.Look) for effect in effects):
+            return
+        assert self.policy.limits.auto
+        assert isinstance(self.job.phase, Starting | Running)
+        assert not self.halted
+        assert self.job.paused is None
+        still = self._still()
+        assert still is not None
+        assert self._awake(still[1]) >= 15.0 - 1e-3
+        self.looking = True
 
     @staticmethod
     def _learned(job: Job) -> bool:
@@ -591,6 +634,10 @@ class Adversary(RuleBasedStateMachine):
             assert isinstance(age, float)
             assert isinstance(limit, float)
             assert age >= limit
+            if found["rule"] == "deadlock":
+                assert len(self.closed) > 1, "one look proves nothing"
+                assert self.closed[-1] == self.closed[-2], "looks that differ prove nothing"
+                assert found["rank"] == self.closed[-1][1]
             if found["rule"] != "step":
                 continue
             (rank,) = (rank for rank in self.ranks if rank.rank == found["rank"])
@@ -625,7 +672,8 @@ class Adversary(RuleBasedStateMachine):
         if self.allowed_to_kill is None:
             assert not self.halted
             assert not (isinstance(event, ev.EvidenceCollected) and event.cleared), "evidence cleared it"
-            assert self._is_any_rank_overdue(), "a healthy job is never killed"
+            hangs = [dict(e.fields)["rule"] for e in effects if isinstance(e, do.Persist) and e.event == "hang"]
+            assert "deadlock" in hangs or self._is_any_rank_overdue(), "a healthy job is never killed"
             self.allowed_to_kill = "a hang"  # whatever is read while it is being stopped
 
     def _is_any_rank_overdue(self) -> bool:
@@ -675,7 +723,7 @@ class Adversary(RuleBasedStateMachine):
                 assert limit is None or self.in_a_row[reason] <= limit, "more restarts in a row than allowed"
                 assert self.in_a_row[reason] == before.want.consecutive
             self.tree_alive, self.allowed_to_kill, self.halted = True, None, False
-            self.left = ""
+            self.left, self.looking, self.closed = "", False, []
             self.ranks, self.moved, self.aways, self.spawned_at = (), False, [], self.now
             self.earlier, self.sick = len(self.job.ledger.occurrences), set()
             self.removed_devices, self.returned = set(), set()

@@ -108,6 +108,18 @@ def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     assert found.limits[1].source.startswith("until the command's hooks are loaded; then 60m")
 
 
+def test_a_deadlock_is_found_sooner_than_a_timeout_that_is_learned(run: MadeRun) -> None:
+    run.limits = run.limits._replace(auto=True)
+    run.status["phase"] = "starting"
+    assert str(seen(run).next).startswith("A deadlock is found without a timeout; any other hang would not be detected")
+    run.rank(0, moved=30, step=9)
+    run.attempt["wait"] = "rank 0 waits for a reply from 10.0.0.7:443"
+    found = seen(run)
+    assert str(found.next).startswith("Rank 0 will be suspected in 4m 30s, or sooner if it is deadlocked: 30s without")
+    assert found.wait == "rank 0 waits for a reply from 10.0.0.7:443"
+    assert f"wait        {found.wait}" in lines(found)
+
+
 def test_a_given_start_timeout_is_active_from_the_spawn(run: MadeRun) -> None:
     run.limits = run.limits._replace(start=60.0, start_given=True)
     run.run["sources"]["start-timeout"] = "environment"
@@ -189,6 +201,12 @@ NEXT_ACTIONS = [
         {"phase": "suspect", "finding": {"rank": 3}},
         28,
         "The verdict on rank 3 follows in 28s at the latest; evidence is being collected.",
+    ),
+    (
+        {"phase": "suspect", "finding": {"rank": 1, "rule": "deadlock", "mechanism": "it waits for itself"}},
+        28,
+        "Rank 1 was proved to be deadlocked: it waits for itself; the verdict follows in 28s at the latest; evidence "
+        "is being collected.",
     ),
     ({"phase": "launching"}, None, "The command is being executed."),
 ]

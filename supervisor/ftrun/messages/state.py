@@ -78,6 +78,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "idle_raised": attempt.idle.raised,
         "accelerator": attempt.idle.accelerator,
         "processes": [tuple(one) for one in attempt.processes],
+        "wait": attempt.look.wait,
     }
 
 

@@ -87,7 +87,7 @@ def _shape(job: Job) -> tuple[object, ...]:
     if attempt is not None:
         idle = attempt.idle
         facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.raised
-        facts += idle.idle_since, idle.raised, idle.accelerator, attempt.processes
+        facts += idle.idle_since, idle.raised, idle.accelerator, attempt.processes, attempt.look.wait
     return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
 
 

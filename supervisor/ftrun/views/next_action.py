@@ -5,6 +5,7 @@ from typing import Any, Final
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules.exit_codes import NODE_FAULT
 from ftrun.core.rules.hang_rules import RULES
+from ftrun.core.rules.looks import LOOKS
 from ftrun.core.text import durations, sentences
 from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.snapshot import Limit
@@ -52,8 +53,7 @@ def _next_action(
     if live.attempt.stopped_at is not None:
         return None, "the command is stopped by job control: no timeout runs until it continues"
     if phase == "suspect":
-        who = sentences.rank((status.get("finding") or {}).get("rank"))
-        return _within(f"the verdict on {who} follows", left, " at the latest; evidence is being collected")
+        return _within(_proof(status.get("finding") or {}), left, " at the latest; evidence is being collected")
     return _suspicion(live, limits)
 
 
@@ -64,10 +64,22 @@ def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...]) -> NextAction:
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
     source = sources.get(RULES[first.rule].timeout, "default")
-    return (
-        left,
-        f"{sentences.rank(first.rank)} will be suspected in {durations.seconds(left)}: {_silence(first, source)}",
-    )
+    when = durations.seconds(left) + _sooner(live, left)
+    return left, f"{sentences.rank(first.rank)} will be suspected in {when}: {_silence(first, source)}"
+
+
+def _proof(finding: dict[str, Any]) -> str:
+    """`the verdict on rank 1 follows`, after what was proved."""
+    who = sentences.rank(finding.get("rank"))
+    if not finding.get("mechanism"):
+        return f"the verdict on {who} follows"
+    what = sentences.short(finding["mechanism"], sentences.REASON)
+    return f"{who} was proved to be deadlocked: {what}; the verdict follows"
+
+
+def _sooner(live: LiveVerdict, left: float) -> str:
+    """A deadlock is proved by looks, without a timeout."""
+    return ", or sooner if it is deadlocked" if live.limits.auto and left > LOOKS[-1] else ""
 
 
 def _silence(found: Finding, source: str) -> str:
@@ -92,10 +104,11 @@ def _no_active_timeout(live: LiveVerdict) -> str:
     attempt, idle = live.attempt, live.limits.idle
     if idle is not None and (live.limits.idle_given or attempt.idle.accelerator):
         timeout = durations.seconds(idle)
-        return f"the command works; it will be suspected after {timeout} without any work (--idle-timeout)"
+        sooner = _sooner(live, idle)
+        return f"the command works; it will be suspected after {timeout} without any work (--idle-timeout){sooner}"
     if attempt.ranks:
         return "every process that has sent heartbeats is done or gone: a hang of the others would not be noticed"
-    return sentences.HANGS_UNDETECTED
+    return sentences.DEADLOCKS_DETECTED if live.limits.auto else sentences.HANGS_UNDETECTED
 
 
 def _waiting(status: dict[str, Any], left: float | None) -> NextAction:

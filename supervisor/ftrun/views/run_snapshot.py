@@ -139,6 +139,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         limits=limits,
         deadline=at,
         next=what,
+        wait=status["attempt"].get("wait") or None,
         **_paused(status, now),
     )
 

@@ -118,6 +118,7 @@ class Snapshot(NamedTuple):
     limits: tuple[Limit, ...] = ()
     deadline: float | None = None
     next: str | None = None
+    wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()
     trouble: Incident | None = None
     lost: dict[str, float] = {}  # noqa: RUF012

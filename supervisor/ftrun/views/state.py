@@ -99,6 +99,7 @@ ATTEMPT: Final = {
     **{name: [[number]] for name in ("aways", "raised")},
     "processes": [[Optional(number)]],
     **dict.fromkeys(("moved", "accelerator"), boolean),
+    "wait": string,
 }
 STATE: Final = {
     "beat_dir": Optional(string),
@@ -120,7 +121,7 @@ STATE: Final = {
         "held": Optional(string),
         "want": {"want": string},
         "paused": Optional({"since": number, "until": Optional(number)}),
-        "finding": Optional({"rank": Optional(integer)}),
+        "finding": Optional({"rank": Optional(integer), "rule": string, "mechanism": string}),
         "group": Optional({"what": string, "why": string}),
         "attempt": Optional(ATTEMPT),
     },

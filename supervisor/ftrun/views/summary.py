@@ -103,6 +103,8 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield from _end(shown)
     if shown.next is not None and shown.alive:
         yield "next", shown.next
+    if shown.wait is not None and shown.alive:
+        yield "wait", shown.wait
     if shown.trouble is not None:
         incident = shown.trouble
         why = "" if incident.why == shown.why else f": {incident.why}"

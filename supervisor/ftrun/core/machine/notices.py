@@ -45,7 +45,7 @@ def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: fl
     if not given.unwatched and not waits and _is_unwatched(attempt, policy.limits):
         due = attempt.spawned_at + UNWATCHED
         if now >= due:
-            lines.append(unwatched_line(now - attempt.spawned_at))
+            lines.append(unwatched_line(now - attempt.spawned_at, policy.limits.auto))
             given, due = given._replace(unwatched=True), None
     return Notices(given, tuple(lines), due)
 
@@ -53,7 +53,7 @@ def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: fl
 def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     """`attempt 1 started; run dir /tmp/ftrun-...; watched: heartbeats (timeout 60s)`."""
     limits = policy.limits
-    watched = []
+    watched = ["deadlocks (no timeout)"] if limits.auto else []
     if limits.auto:
         until = "" if limits.hang is None else f", {durations.seconds(limits.hang)} until then"
         watched.append(f"heartbeats (timeout learned from them{until})")
@@ -72,9 +72,12 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     )
 
 
-def unwatched_line(age: float) -> str:
+def unwatched_line(age: float, proves: bool) -> str:
+    """`proves`: a deadlock is found all the same."""
+    unless = "unless it is deadlocked, " if proves else ""
     return (
-        f"no heartbeat in the first {durations.seconds(age)}: ftrun cannot tell whether this command works or hangs. "
+        f"no heartbeat in the first {durations.seconds(age)}: {unless}ftrun cannot tell whether this command works or "
+        "hangs. "
         "PyTorch programs give heartbeats by themselves (optimizer steps); others by ftrun_hooks.beat(step) or by "
         "touching $FTRUN_BEAT_DIR/touch; --start-timeout and --idle-timeout need none"
     )

@@ -112,7 +112,8 @@ class LookState(NamedTuple):
     how long the job had stood still at the last look, in seconds.  `again`: when a closed look is to be confirmed;
     otherwise there is no other look before `earliest`.  `closed`: the last look, if it was closed; `proved`: two looks
     in a row found the same.  `raised`: a proof was refuted, so that there is no look before the job has stood still for
-    so many seconds.  `recorded`: the text of the last record `look`.
+    so many seconds.  `wait`: what the job waits for, according to the last look, as text; `recorded`: the same in the
+    last record `look`.
     """
 
     still: Standstill | None = None
@@ -123,6 +124,7 @@ class LookState(NamedTuple):
     closed: ClosedLook | None = None
     proved: bool = False
     raised: float = 0.0
+    wait: str = ""
     recorded: str = ""
 
 

@@ -80,8 +80,8 @@ def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Pol
         return job, ()
     age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
     found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid, event.rule)
-    attempt = looks.end(attempt, None if is_open else found, event.now, event.cost)
     why = event.mechanism or event.open_reason or ""
+    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost)
     if age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))

@@ -56,11 +56,12 @@ def begin(attempt: Attempt, now: float) -> Attempt:
     return attempt._replace(look=look)
 
 
-def end(attempt: Attempt, found: ClosedLook | None, now: float, cost: float) -> Attempt:
-    """The attempt after the look that was under way; `found`: None after an open one.  Two closed looks with the same
-    result prove a deadlock; one whose result differs from the one before is confirmed at the usual time."""
+def end(attempt: Attempt, found: ClosedLook | None, wait: str, now: float, cost: float) -> Attempt:
+    """The attempt after the look that was under way; `found`: None after an open one; `wait`: what the job waits for.
+    Two closed looks with the same result prove a deadlock; one whose result differs from the one before is confirmed
+    at the usual time."""
     before = attempt.look.closed
-    look = attempt.look._replace(begun=None, earliest=now + SPACING * cost, closed=found)
+    look = attempt.look._replace(begun=None, earliest=now + SPACING * cost, closed=found, wait=wait)
     if found is not None and before is not None:
         look = look._replace(proved=bool(found.fingerprint) and found._replace(at=before.at) == before)
     elif found is not None:

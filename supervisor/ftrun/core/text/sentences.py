@@ -17,6 +17,7 @@ HANGS_UNDETECTED: Final = (
     "a hang would not be detected: the command has sent no heartbeat, and no timeout that works without heartbeats "
     "is set (--start-timeout, --idle-timeout)"
 )
+DEADLOCKS_DETECTED: Final = f"a deadlock is found without a timeout; any other {HANGS_UNDETECTED[2:]}"
 UNREPORTED: Final = tuple(verdict.name for verdict in exit_codes.TABLE if not verdict.logged)
 OFTEN: Final = {1: "once", 2: "twice"}
 BECAUSE: Final = {

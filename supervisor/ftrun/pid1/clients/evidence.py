@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.states import Job
+from ftrun.core.machine.states import Job, Running, Starting
 from ftrun.core.machine.values import Attempt, Finding, Rank
 from ftrun.core.rules.liveness import longest_cleared_age
 from ftrun.messages import evidence as messages
@@ -82,8 +82,8 @@ class Evidence(Client[messages.Event]):
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
         """A look whose answer is not awaited any more, since the job has moved or ends, is ended."""
-        attempt = getattr(job.phase, "attempt", None)
-        if self._look_until is not None and (attempt is None or attempt.look.begun is None):
+        awaited = isinstance(job.phase, Starting | Running) and job.phase.attempt.look.begun is not None
+        if self._look_until is not None and not awaited:
             self._end_look()
 
     def on_spawning(self) -> None:

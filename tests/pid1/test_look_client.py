@@ -1,0 +1,114 @@
+"""PID 1's side of a look: one that fails is no result and one problem, and it never runs beside an investigation."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.states import Job, Running, Stopping
+from ftrun.core.machine.values import Attempt, Finding, LookState, Rank
+from ftrun.core.rules.policy import Policy
+from ftrun.messages import evidence as messages
+from ftrun.messages.helpers import Problem
+from ftrun.pid1.clients.evidence import Evidence
+
+NOW = 1000.0
+RANKS = (Rank(0, pid=11, moved_at=990.0), Rank(1, pid=12, claimed_at=980.0), Rank(2, pid=13, moved_at=970.0))
+ATTEMPT = Attempt(1, pid=10, spawned_at=900.0, ranks=RANKS, look=LookState(begun=NOW))
+LOOKED = messages.Looked(None, "it waits for itself", "f", 1, 12, 0.2)
+REPLY = messages.Reply(None, "train.py:3", 0.0, 0, 1, None, False)
+
+
+class World:
+    """The client, and what it asked of the helpers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: list[messages.Request | messages.Look] = []
+        self.removed = 0
+        helpers = SimpleNamespace(add=self._add, remove=self._remove, pids=[99])
+        work_dir = SimpleNamespace(path="/run", given="/run")
+        context: Any = SimpleNamespace(policy=Policy(), helpers=helpers, work_dir=work_dir, devices=(), records=[])
+        monkeypatch.setattr("time.monotonic", lambda: NOW)
+        self.context, self.client = context, Evidence(context)
+
+    def _add(self, name: str, line: str, once: bool) -> None:
+        assert (name, once) == ("evidence", True)
+        self.requests.append(messages.REQUESTS.load(line.encode()))
+
+    def _remove(self, name: str) -> None:
+        assert name == "evidence"
+        self.removed += 1
+
+    def problems(self) -> list[str]:
+        found = [str(dict(fields)["what"]) for name, fields, _ in self.context.records if name == "problem"]
+        self.context.records.clear()
+        return found
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_the_ranks_that_stand_still_for_the_longest_time_come_first(world: World) -> None:
+    world.client.look(ATTEMPT)
+    (request,) = world.requests
+    assert isinstance(request, messages.Look)
+    assert (request.root, request.now, request.excluded) == (10, NOW, (99,))
+    assert [rank.rank for rank in request.ranks] == [2, 1, 0]
+
+
+def test_the_answer_is_an_event_and_a_second_one_is_not(world: World) -> None:
+    world.client.look(ATTEMPT)
+    assert world.client.handle(LOOKED, NOW) == [ev.Looked(NOW, None, "it waits for itself", "f", 1, 12, 0.2)]
+    assert world.client.handle(LOOKED, NOW) == []
+    assert world.client.on_end(NOW) == []
+    assert (world.client.deadline, world.problems()) == (None, [])
+
+
+def test_a_look_that_fails_is_one_problem_in_an_attempt_and_never_a_verdict(world: World) -> None:
+    for _ in range(2):
+        world.client.look(ATTEMPT)
+        world.client.parse(messages.EVENTS.dump(Problem("evidence: an error occurred")))
+        assert world.client.on_end(NOW) == []
+    assert world.problems() == ["evidence: an error occurred"]
+    world.client.on_spawning()
+    world.client.look(ATTEMPT)
+    assert world.client.on_end(NOW) == []
+    assert world.problems() == ["a look at the job ended without a result"]
+
+
+def test_a_look_that_is_late_is_ended(world: World) -> None:
+    world.client.look(ATTEMPT)
+    deadline = world.client.deadline
+    assert deadline is not None
+    assert world.client.settle(deadline - 0.1) == []
+    assert world.removed == 0
+    assert world.client.settle(deadline) == []
+    assert (world.removed, world.client.deadline) == (1, None)
+    assert world.problems() == ["a look at the job was not complete in time; ftrun ended it"]
+
+
+def test_an_investigation_takes_the_place_of_a_look(world: World) -> None:
+    world.client.look(ATTEMPT)
+    world.client.investigate(Finding("step", 1, 60.0, 50.0, learned=True), ATTEMPT, RANKS)
+    assert [type(request) for request in world.requests] == [messages.Look, messages.Request]
+    assert world.client.handle(LOOKED, NOW) == [], "it was on its way"
+    assert world.client.deadline is None
+    (event,) = world.client.handle(REPLY, NOW)
+    assert isinstance(event, ev.EvidenceCollected)
+    assert world.problems() == []
+
+
+@pytest.mark.parametrize(
+    "job", [Job(Running(ATTEMPT._replace(look=LookState()))), Job(Stopping(ATTEMPT, "term")), Job()], ids=str
+)
+def test_a_look_that_nobody_awaits_is_ended(world: World, job: Job) -> None:
+    world.client.look(ATTEMPT)
+    world.client.follow(Job(Running(ATTEMPT)), NOW, False)
+    assert world.removed == 0
+    world.client.follow(job, NOW, False)
+    assert (world.removed, world.client.deadline) == (1, None)
+    assert world.client.handle(LOOKED, NOW) == []
+    assert world.problems() == []
