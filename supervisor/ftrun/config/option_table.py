@@ -93,7 +93,11 @@ OPTIONS: Final = (
         "An attempt that has run this long counts as progress, if neither checkpoints nor steps are reported.",
     ),
     Option("backoff", "DUR", "1s", or_off(duration), "Wait before a restart after a failure; it doubles up to 60s."),
-    Option("hang-timeout", *LEARNED_TIMEOUT, "A rank without a heartbeat for this long hangs; auto: learned."),
+    Option(
+        "hang-timeout",
+        *LEARNED_TIMEOUT,
+        "A rank without a heartbeat for this long hangs; auto: learned, and deadlocks are found without a timeout.",
+    ),
     Option(
         "start-timeout",
         *LEARNED_TIMEOUT,
