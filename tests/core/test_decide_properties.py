@@ -637,7 +637,9 @@ class Adversary(RuleBasedStateMachine):
             if found["rule"] == "deadlock":
                 assert len(self.closed) > 1, "one look proves nothing"
                 assert self.closed[-1] == self.closed[-2], "looks that differ prove nothing"
-                assert found["rank"] == self.closed[-1][1]
+                still = self._still()
+                assert still is not None
+                assert found["rank"] == (still[0] if self.closed[-1][1] is None else self.closed[-1][1])
             if found["rule"] != "step":
                 continue
             (rank,) = (rank for rank in self.ranks if rank.rank == found["rank"])

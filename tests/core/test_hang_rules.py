@@ -20,6 +20,12 @@ def test_each_rule_decides_what_clears_it() -> None:
     assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock"]
 
 
+def test_a_deadlock_is_called_one_once() -> None:
+    found = Finding("deadlock", 1, 31.0, 15.0, mechanism="deadlock: its threads wait for each other")
+    text = "rank 1 was proved to be deadlocked after 31s without movement: its threads wait for each other"
+    assert sentence(found) == text
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_an_entry_is_complete(name: Rule) -> None:
     rule: HangRule = RULES[name]

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules.exit_codes import NODE_FAULT
-from ftrun.core.rules.hang_rules import RULES
+from ftrun.core.rules.hang_rules import RULES, mechanism
 from ftrun.core.rules.looks import LOOKS
 from ftrun.core.text import durations, sentences
 from ftrun.views.live_verdict import LiveVerdict
@@ -73,8 +73,7 @@ def _proof(finding: dict[str, Any]) -> str:
     who = sentences.rank(finding.get("rank"))
     if not finding.get("mechanism"):
         return f"the verdict on {who} follows"
-    what = sentences.short(finding["mechanism"], sentences.REASON)
-    return f"{who} was proved to be deadlocked: {what}; the verdict follows"
+    return f"{who} was proved to be deadlocked: {mechanism(finding['mechanism'])}; the verdict follows"
 
 
 def _sooner(live: LiveVerdict, left: float) -> str:

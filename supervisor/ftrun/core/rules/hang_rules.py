@@ -43,6 +43,11 @@ def sentence(found: Finding) -> str:
     return RULES[found.rule].sentence(found)
 
 
+def mechanism(text: str) -> str:
+    """The mechanism of a deadlock, to follow a sentence that has called it one."""
+    return short(text.removeprefix("deadlock: "), REASON)
+
+
 def _limit(found: Finding) -> str:
     return seconds(found.limit) + (", learned" if found.learned else "")
 
@@ -70,7 +75,7 @@ def _idle(found: Finding) -> str:
 
 def _deadlocked(found: Finding) -> str:
     proved = f"{rank(found.rank)} was proved to be deadlocked after {seconds(found.age)} without movement"
-    return f"{proved}: {short(found.mechanism, REASON)}" if found.mechanism else proved
+    return f"{proved}: {mechanism(found.mechanism)}" if found.mechanism else proved
 
 
 def _who(silent: Silent) -> str:

@@ -203,14 +203,16 @@ def start_limit(attempt: Attempt, limits: Limits) -> tuple[float | None, bool]:
 
 
 def _proved(attempt: Attempt, now: float) -> list[Finding]:
-    """The finding that looks have proved: no timeout is involved."""
+    """The finding that looks have proved, without a timeout.  Where the process at the end of the chain is no rank, it
+    is about the rank that stands still."""
     still, closed = attempt.look.still, attempt.look.closed
     if still is None or closed is None or not attempt.look.proved:
         return []
-    rank = next((rank for rank in attempt.ranks if rank.rank == closed.rank), None)
+    number = still.rank if closed.rank is None else closed.rank
+    rank = next((rank for rank in attempt.ranks if rank.rank == number), None)
     step, pid = (None, closed.pid or attempt.pid) if rank is None else (rank.step, rank.pid or closed.pid)
     age = max(STILL, time_awake(still.since, now, attempt.aways))
-    return [Finding(closed.rule, closed.rank, age, STILL, step, None, pid, True, closed.mechanism)]
+    return [Finding(closed.rule, number, age, STILL, step, None, pid, True, closed.mechanism)]
 
 
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:

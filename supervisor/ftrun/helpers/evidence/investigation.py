@@ -8,7 +8,8 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from ftrun.helpers.evidence import blocking_calls, flight_recorder, processes, report, stacks, waits
+from ftrun.core.rules.hang_rules import RULES
+from ftrun.helpers.evidence import blocking_calls, flight_recorder, look, processes, proof, report, stacks, waits
 from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.classification import (
     Change,
@@ -25,7 +26,8 @@ from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
-from ftrun.helpers.evidence.world import World
+from ftrun.helpers.evidence.stacks import Stacks
+from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import Event, Reply, Request
 from ftrun.messages.helpers import Problem
 
@@ -38,6 +40,7 @@ class Investigation:
 
     def __init__(self, request: Request, send: Callable[[Event], None]) -> None:
         self._request, self._send = request, send
+        self._by_proof = RULES[request.finding.rule].by_proof
         self._ranks = {rank.pid for rank in request.ranks}
         self._silent_ranks = other_silent_ranks(request.finding, request.ranks, request.now)
         self._replied = threading.Lock()  # acquired by the thread that sends the reply
@@ -50,8 +53,10 @@ class Investigation:
         request, started, spy = self._request, time.monotonic(), stacks.program()
         seconds = STACKS * max(1.0, request.timeout - request.between)
         first, order = self._observe()
-        before = stacks.collect(spy, order, seconds)
         first_waits, first_task = self._observe_waits(order)
+        if self._by_proof:
+            first_task.wait(seconds)  # a proof needs the stacks of the time between the observations
+        before = stacks.collect(spy, order, seconds)
         background = BackgroundWork(request, order)
         moving = stacks.find_moving(spy, before, order, started + request.between)
         time.sleep(max(0.0, started + request.between - time.monotonic()))
@@ -69,6 +74,9 @@ class Investigation:
         works_here = partial(works, accelerated=accelerated)
         graph = Graph(*worlds, found, self._rank_numbers(), self._remaining_patience(), works_here)
         outcome = graph.follow(request.suspect)
+        if self._by_proof:
+            late = first_task.running or second_task.running or bool(failed)
+            outcome = self._prove(outcome, *worlds, before) if not late else outcome._replace(open_reason=LATE)
         verdict = self._classify(found, accelerated, graph, outcome)
         facts = Facts(
             request,
@@ -136,7 +144,8 @@ class Investigation:
     def _classify(self, found: list[Change], accelerated: bool, graph: Graph, outcome: Outcome) -> Classification:
         request = self._request
         suspects = found if request.suspects_whole_tree else process_subtree(request.suspect, found)
-        others = [(rank, process_subtree(rank.pid, found)) for rank in self._silent_ranks]
+        silent = [] if self._by_proof else self._silent_ranks  # a proof has followed them
+        others = [(rank, process_subtree(rank.pid, found)) for rank in silent]
         families = [suspects, *(members for _, members in others)]
         pids = dict.fromkeys(change.pid for members in families for change in members if not change.gone)
         exchanged, transferred = traffic(graph.before, graph.after, list(pids))
@@ -145,6 +154,8 @@ class Investigation:
 
     def _open_reason(self, graph: Graph, outcome: Outcome) -> str | None:
         """Why the suspect's wait is open, or that of another rank for which it may wait."""
+        if self._by_proof:
+            return outcome.open_reason
         if self._request.patience is None or self._request.finding.age >= self._request.patience:
             return None
         if outcome.is_open:
@@ -153,6 +164,15 @@ class Investigation:
             if (other := graph.follow(rank.pid)).is_open:
                 return f"it may wait for {graph.name(rank.pid)}: {other.open_reason}"
         return None
+
+    def _prove(self, outcome: Outcome, before: World, after: World, found: Stacks) -> Outcome:
+        """The outcome for a deadlock that looks have proved: it is open unless the proof holds once more."""
+        finding = self._request.finding
+        proved = proof.prove(before, after, found.found, look.facts(self._request))
+        same = proved.rank in (finding.rank, None) and (finding.rank is not None or proved.pid == finding.pid)
+        elsewhere = None if same else f"the deadlock that was proved is not found again, but this: {proved.mechanism}"
+        open_reason = elsewhere if proved.open_reason is None else proved.open_reason
+        return outcome._replace(open_reason=open_reason, why=proved.mechanism)
 
     def _times(self) -> tuple[str, str]:
         """The wall clock now, and when the suspect was last active."""

@@ -13,7 +13,7 @@ from ftrun.core.text import sentences
 from ftrun.helpers.evidence import processes, proof, stacks, threads, waits
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.proof import Facts, Proof
-from ftrun.messages.evidence import Look, Looked
+from ftrun.messages.evidence import Look, Looked, Request
 
 STILL: Final = 10.0  # s for which a rank must not have moved
 STACKS: Final = 5.0  # s for reading all stacks
@@ -29,7 +29,7 @@ def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
     return Looked(found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid, round(cost, 3))
 
 
-def facts(request: Look) -> Facts:
+def facts(request: Look | Request) -> Facts:
     """The ranks that are still to be waited for, and those of them that do not move."""
     ranks = [rank for rank in request.ranks if rank.pid and rank.present and not rank.done]
     still = [r for r in ranks if r.moved_at is None or request.now - r.moved_at >= STILL]
