@@ -114,6 +114,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "the verdict that the suspect hangs",
         FINDING
         | {
+            "mechanism": "why the suspect stands still, a sentence: it sleeps, computes, is stopped, or waits, and for "
+            "what; the headline of the report",
             "why": "the place in the code, if it is known",
             "cpu": "cores that the suspect and its children used between the two looks",
             "io": "bytes a second that they read and wrote",

@@ -24,6 +24,7 @@ FILES: Final = (
     File("output-*.log", "the same for each local rank, with `--nproc-per-node`"),
     File("reports/attempt-*/report.md", "why ftrun found that the attempt hangs, for people"),
     File("reports/attempt-*/report.json", "the same for programs"),
+    File("reports/attempt-*/waits-*.svg", "a picture of what waits for what; report.md names its own"),
     File("reports/attempt-*/stacks/*", "the complete stacks of each process"),
     File("state.json.corrupt-*", "a state file that could not be read, set aside"),
     File("mirror.json", "on a network disk: which ftrun copies there, and from where; `mirror.lock`: that it does"),

@@ -43,13 +43,14 @@ def test_sentence_of_each_finding(found: Finding, sentence: str) -> None:
 
 def test_clauses_of_the_available_evidence() -> None:
     seen = {"why": "train.py:12 step, in collectives.py:88 all_reduce", "processes": 9, "report": "/run/report.md"}
-    assert sentences.stack(seen) == "stack: train.py:12 step, in collectives.py:88 all_reduce"
+    assert sentences.mechanism(seen) == "stack: train.py:12 step, in collectives.py:88 all_reduce"
+    assert sentences.mechanism(seen | {"mechanism": "rank 0 sleeps"}) == "rank 0 sleeps"
     assert (sentences.killing(seen), sentences.report(seen)) == ("killing 9 processes", "report: /run/report.md")
-    assert (sentences.stack({}), sentences.killing({}), sentences.report({})) == ("", "killing the command", "")
+    assert (sentences.mechanism({}), sentences.killing({}), sentences.report({})) == ("", "killing the command", "")
     assert sentences.killing({"processes": 1}) == "killing 1 process"
     assert sentences.report({"report": None}) == "no report could be written"
-    assert sentences.stack({"evidence": "none in time"}) == "evidence: none in time"
-    assert len(sentences.stack({"why": "x" * 500})) < 180
+    assert sentences.mechanism({"evidence": "none in time"}) == "evidence: none in time"
+    assert len(sentences.mechanism({"why": "x" * 500})) < 180
 
 
 def test_a_long_text_keeps_both_ends() -> None:
@@ -126,7 +127,9 @@ def test_line_of_a_hang_has_finding_evidence_and_action(runs: Runs, tmp_path: Pa
     assert run.wait() == 195
     first, second, *_ = ours(run)
     report = re.escape(str(run.run_dir / "reports")) + r"/attempt-\d/report\.md"
-    found = r"\[ftrun\] rank 0 stopped at step 7, \d\S* ago \(limit 1s\); stack: \S+:\d+ stuck; killing [^;]+; "
+    found = (
+        r"\[ftrun\] rank 0 stopped at step 7, \d\S* ago \(limit 1s\); rank 0 sleeps at \S+:\d+ stuck; killing [^;]+; "
+    )
     assert re.fullmatch(found + rf"restart 1 of 1 without progress; report: {report}", first), first
     ended = r"1 restart in a row without progress; ending with 195 \(hang-limit\)"
     assert re.fullmatch(found + rf"{ended}; report: {report}", second), second

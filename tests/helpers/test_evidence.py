@@ -71,21 +71,23 @@ train()"""
 
 
 @pytest.mark.parametrize(
-    ("code", "location"),
+    ("code", "location", "mechanism"),
     [
-        pytest.param(LOCK, "<string>:6 train", id="lock"),
-        pytest.param(SLEEP, "<string>:4 <module>", id="sleep"),
-        pytest.param(GIL, "<string>:4 train", id="gil-held-in-c"),
+        pytest.param(LOCK, "<string>:6 train", "waits for a lock that no thread can release", id="lock"),
+        pytest.param(SLEEP, "<string>:4 <module>", "sleeps", id="sleep"),
+        pytest.param(GIL, "<string>:4 train", "waits for a signal", id="gil-held-in-c"),
     ],
 )
-def test_a_wait_within_the_process_is_not_cleared(job: Job, code: str, location: str) -> None:
+def test_a_wait_within_the_process_is_not_cleared(job: Job, code: str, location: str, mechanism: str) -> None:
     job.start(code)
     job.wait_asleep()
     answer = ask(job)
     assert answer.result["cleared"] is None
     assert answer.result["why"] == location
     assert answer.process(job.pid)["moved"] is False
-    opening = answer.markdown.splitlines()[0]
+    assert answer.result["mechanism"] == answer.document["mechanism"] == f"rank 0 {mechanism} at {location}"
+    title, _, opening, *_ = answer.markdown.splitlines()
+    assert title.startswith(f"# Rank 0 {mechanism} at ")
     assert opening.startswith("**Rank 0 ")
     assert "step 7" in opening
     assert opening.endswith(f" It is at `{location}`. The hang rule is `step`.**")
@@ -137,7 +139,7 @@ def test_cpu_use_in_one_line_counts_as_work_unless_it_may_be_a_wait_for_the_devi
     answer = ask(job, finding=idle, devices=devices)
     assert answer.result["cleared"] is None
     assert "`GPU-1` | `0` | `H` | `100.0` | `71.0`" in answer.markdown
-    assert answer.markdown.startswith("**The command has been idle for 41s ")
+    assert "\n**The command has been idle for 41s " in answer.markdown
 
 
 def test_cpu_use_in_a_collective_does_not_count_as_work(job: Job) -> None:

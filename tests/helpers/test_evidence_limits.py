@@ -180,6 +180,7 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
         "processes": 1,
         "report": None,
         "waits": False,
+        "mechanism": "",
     }
 
 

@@ -12,7 +12,8 @@ from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
 from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.processes import Io, ProcessState
-from ftrun.helpers.evidence.report import Facts, OpenFiles, document, markdown, opening
+from ftrun.helpers.evidence.report import Facts, OpenFiles, markdown, opening
+from ftrun.helpers.evidence.report_document import document
 from ftrun.helpers.evidence.stacks import Frame, Stack, Thread
 from ftrun.host.procfs import Stat
 from ftrun.messages.evidence import RankState, Request

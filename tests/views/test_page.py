@@ -147,6 +147,20 @@ def test_a_report_is_escaped_text(client: TestClient, run_dir: Path) -> None:
     assert "<script>" not in answer.text
 
 
+def test_the_picture_of_a_report_is_shown(client: TestClient, run_dir: Path, tmp_path: Path) -> None:
+    folder = run_dir / "reports" / "attempt-2"
+    folder.mkdir(parents=True)
+    (folder / "report.md").write_text("# Rank 0 sleeps\n\n![What waits for what](waits-3.svg)\n")
+    (folder / "waits-3.svg").write_text("<svg/>")
+    (folder / "waits-4.svg").symlink_to(tmp_path / "secret")
+    assert '<img src="2/waits-3.svg"' in client.get("/report/2").text
+    picture = client.get("/report/2/waits-3.svg")
+    assert (picture.text, picture.headers["content-type"]) == ("<svg/>", "image/svg+xml")
+    assert "default-src 'none'" in picture.headers["content-security-policy"]
+    for other in ("2/waits-4.svg", "2/waits-9.svg", "2/waits-x.svg", "x/waits-3.svg", "2/waits-3.svg/x", "2/report.md"):
+        assert client.get(f"/report/{other}").status_code == 404, other
+
+
 def test_only_regular_files_of_reports_are_shown(client: TestClient, run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     for number in (1, 2, 3, 5):

@@ -98,7 +98,7 @@ class Reply(NamedTuple):
     `cleared`: why the job is not hung, or None.  `why`: where the suspect is, or empty.  `cpu`, `io`: cores and bytes
     per second that the suspect and its descendants use.  `processes`: their number in the tree.  `report`: the
     path, or None where the report could not be written.  `waits`: the suspect's stack shows that it waits for other
-    ranks.
+    ranks.  `mechanism`: why the suspect stands still, in one sentence; empty where that is unknown.
     """
 
     cleared: str | None
@@ -108,6 +108,7 @@ class Reply(NamedTuple):
     processes: int
     report: str | None
     waits: bool
+    mechanism: str = ""
 
 
 Event = Reply | Looked | Problem

@@ -102,6 +102,9 @@ def _why(found: Record) -> str:
 def _hang(found: Record) -> str:
     known: dict[str, Any] = {name: found[name] for name in Finding._fields if name in found}
     try:
-        return hang_rules.sentence(Finding(**known)) + (f", at {found['why']}" if found.get("why") else "")
+        sentence, mechanism = hang_rules.sentence(Finding(**known)), found.get("mechanism")
+        if mechanism:
+            return sentence if mechanism in sentence else f"{sentence}; {mechanism}"
+        return sentence + (f", at {found['why']}" if found.get("why") else "")
     except (TypeError, ValueError, KeyError, OverflowError):
         return "a hang"

@@ -206,7 +206,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "metrics": (metrics.EVENTS, (metrics.Listening("127.0.0.1:1"),)),
     "evidence": (
         evidence.EVENTS,
-        (evidence.Reply(None, "w", 0.0, 0, 1, "r", False), evidence.Looked(None, "m", "f", 1, 2, 0.1)),
+        (evidence.Reply(None, "w", 0.0, 0, 1, "r", False, "rank 0 sleeps"), evidence.Looked(None, "m", "f", 1, 2, 0.1)),
     ),
     "heal": (heal.EVENTS, (heal.Healed(False, "w"),)),
     "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.HooksFinished(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),

@@ -14,7 +14,7 @@ from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
 from ftrun.helpers.evidence import blocking_calls, processes, stacks
 from ftrun.helpers.evidence.processes import ProcessState
-from ftrun.helpers.evidence.report import decodable
+from ftrun.helpers.evidence.report_document import decodable
 from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
 from ftrun.views import rundir, state

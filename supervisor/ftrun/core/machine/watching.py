@@ -293,14 +293,15 @@ def _clear(job: Job, attempt: Attempt, now: float, why: str, policy: Policy, so_
 def _declare_hang(
     job: Job, phase: Suspect, now: float, policy: Policy, evidence: do.Fields, so_far: Effects
 ) -> Outcome:
-    fields = _finding_fields(phase.finding) + evidence
+    fields = tuple(dict((*_finding_fields(phase.finding), *evidence)).items())
     why, seen = hang_rules.sentence(phase.finding), dict(evidence)
     fault = fault_that_ended(phase.attempt, policy)
     if fault is not None or not policy.only_report_hangs:
         so_far += (do.Persist("hang", fields, durable=True),)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
-    why = sentences.sentence(why, sentences.stack(seen))
+    new = seen | {"mechanism": None} if phase.finding.mechanism else seen  # what the sentence does not have yet
+    why = sentences.sentence(why, sentences.mechanism(new))
     cause: Cause = "hang" if fault is None else "fault"
     if fault is None and policy.only_report_hangs:
         return _report_only(job, phase, now, why, policy, so_far)

@@ -114,10 +114,12 @@ def member(number: int, pid: int, inside: str = "") -> str:
     return rank(number) + inside + ("" if number < TOUCH else f", process {pid}")
 
 
-def stack(seen: Mapping[str, object]) -> str:
-    """Where the suspect hangs, according to the evidence; empty where that is unknown."""
+def mechanism(seen: Mapping[str, object]) -> str:
+    """Why the suspect stands still, according to the evidence, or at least where; empty where both are unknown."""
     if seen.get("evidence"):
         return f"evidence: {seen['evidence']}"
+    if seen.get("mechanism"):
+        return short(str(seen["mechanism"]))
     return f"{STACK[2:]}{short(str(seen['why']))}" if seen.get("why") else ""
 
 

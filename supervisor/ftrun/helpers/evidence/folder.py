@@ -22,21 +22,24 @@ class Folder:
         reports = safe_files.open_subfolder("reports", os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self._folder = safe_files.open_subfolder(f"attempt-{attempt}", reports)
         self._stacks = safe_files.open_subfolder("stacks", self._folder)
-        self._retire()
+        self.picture = f"waits-{self._retire()}.svg"
 
-    def write(self, markdown: str, document: Mapping[str, Any], stacks: Mapping[int, str]) -> None:
-        """Write each file atomically.  The reports are synced to disk when this returns; the stacks are not, because
-        those of the ranks are in the reports as well."""
+    def write(self, markdown: str, document: Mapping[str, Any], stacks: Mapping[int, str], picture: str = "") -> None:
+        """Write each file atomically; `picture` under the name `self.picture`, to which report.md refers.  The reports
+        are synced to disk when this returns; the rest is not, because what matters most of it is in the reports."""
         for name in set(os.listdir(self._stacks)) - {f"{pid}.txt" for pid in stacks}:
             os.unlink(name, dir_fd=self._stacks)
         for pid, text in stacks.items():
             _put(f"{pid}.txt", self._stacks, text, sync=False)
+        if picture:
+            _put(self.picture, self._folder, picture, sync=False)
         _put("report.json", self._folder, json.dumps(document, indent=1) + "\n")
         _put("report.md", self._folder, markdown)
         os.fsync(self._folder)
 
-    def _retire(self) -> None:
-        """Rename the report of an earlier suspicion to a numbered file, and delete the oldest ones."""
+    def _retire(self) -> int:
+        """Rename the report of an earlier suspicion to a numbered file, and delete the oldest ones.  Returns the number
+        that the new report gets when it is renamed; its picture has that number from the beginning."""
         folder = self._folder
         numbers = sorted({int(m[1]) for name in os.listdir(folder) if (m := re.match(r"report-(\d+)\.", name))})
         fresh = numbers[-1] + 1 if numbers else 1
@@ -48,6 +51,10 @@ class Folder:
             for number in numbers[:-KEPT]:
                 with suppress(FileNotFoundError):
                     os.unlink(f"report-{number}.{kind}", dir_fd=folder)
+        for number in numbers[:-KEPT]:
+            with suppress(FileNotFoundError):
+                os.unlink(f"waits-{number}.svg", dir_fd=folder)
+        return numbers[-1] + 1 if numbers else 1
 
 
 def _put(name: str, folder: int, text: str, sync: bool = True) -> None:

@@ -9,7 +9,19 @@ from math import inf
 from typing import Any, Final
 
 from ftrun.core.rules.hang_rules import RULES
-from ftrun.helpers.evidence import blocking_calls, flight_recorder, look, processes, proof, report, stacks, waits
+from ftrun.helpers.evidence import (
+    blocking_calls,
+    flight_recorder,
+    look,
+    processes,
+    proof,
+    report,
+    report_document,
+    stacks,
+    wait_graph,
+    wait_picture,
+    waits,
+)
 from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.classification import (
     Change,
@@ -91,11 +103,12 @@ class Investigation:
             files=report.open_files(graph.after, request.suspect),
             chain=() if verdict.cleared else outcome.chain,
         )
+        facts = _explained(facts, graph.after)
         complete = background.add_to(facts)
         path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
         in_collective = any(change.is_in_collective for change in suspects)
-        self._reply(verdict, report.location_summary(complete), path, in_collective)
+        self._reply(verdict, report.location_summary(complete), path, in_collective, facts.mechanism)
         if path is not None and background.running:
             background.wait(until)
             self._write(background.add_to(facts))
@@ -106,13 +119,19 @@ class Investigation:
         self._reply(Classification(cleared, why, 0.0, 0.0), "", None, problem=f"evidence: {why}")
 
     def _reply(
-        self, verdict: Classification, why: str, path: str | None, waits: bool = False, problem: str | None = None
+        self,
+        verdict: Classification,
+        why: str,
+        path: str | None,
+        waits: bool = False,
+        mechanism: str = "",
+        problem: str | None = None,
     ) -> None:
         if self._replied.acquire(blocking=False):
             if problem is not None:
                 self._send(Problem(problem))
             rates = round(verdict.cpu, 3), round(verdict.io)
-            self._send(Reply(verdict.cleared, why, *rates, self._processes, path, waits))
+            self._send(Reply(verdict.cleared, why, *rates, self._processes, path, waits, mechanism))
 
     def _observe(self) -> tuple[Observation, list[int]]:
         """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
@@ -185,7 +204,9 @@ class Investigation:
         try:
             self._folder = self._folder or Folder(self._request.run_dir, self._request.attempt)
             texts = {c.pid: report.stack_text(c) for c in facts.changes if c.stack or c.seen.kernel}
-            self._folder.write(report.markdown(facts), report.document(facts), texts)
+            picture = wait_picture.render(facts.graph, facts.mechanism)
+            text = report.markdown(facts, self._folder.picture)
+            self._folder.write(text, report_document.document(facts), texts, picture)
             return self._folder.report
         except OSError as error:
             if not self._replied.locked():  # otherwise the report exists and only lacks what arrived late
@@ -226,6 +247,13 @@ class BackgroundWork:
             output={path: task.value for path, task in self._output.items() if task.value},
             missing=[*facts.missing, *failed, *late],
         )
+
+
+def _explained(facts: Facts, world: World) -> Facts:
+    """The facts with the headline and the graph of the waits."""
+    name, ranks = partial(report.process_name, facts), [rank.pid for rank in facts.request.ranks]
+    graph = wait_graph.build(facts.changes, world, facts.request.suspect, ranks, name)
+    return facts._replace(mechanism=facts.request.finding.mechanism or wait_graph.mechanism(graph), graph=graph)
 
 
 def _is_python(pid: int) -> bool:

@@ -1,29 +1,28 @@
-"""The evidence report: report.md for an operator, report.json for programs.  Pure, except that `stacks.permission`
-reads the capabilities of this process."""
+"""report.md, for an operator.  Pure, except that `stacks.permission` reads the capabilities of this process."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import hang_rules
 from ftrun.core.text import durations, sentences
 from ftrun.core.text.sentences import printable
-from ftrun.helpers.evidence import stacks
+from ftrun.helpers.evidence import stacks, wait_graph
 from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
+from ftrun.helpers.evidence.headline import STOPPED
 from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.stacks import Thread
+from ftrun.helpers.evidence.wait_graph import WaitGraph
 from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
 
-SCHEMA: Final = 1
 LOCATION: Final = 500  # characters of the location in a verdict
 PROGRAM: Final = 100  # characters of a command line in a table
 NAMED: Final = 10  # processes in one line
 FILES: Final = 256  # open files
-_STOPPED: Final = {"T": "is stopped by SIGSTOP", "t": "is stopped by a debugger"}
 ROWS: Final = 100  # rows of a table in report.md; report.json has all
 
 
@@ -39,7 +38,8 @@ class OpenFiles(NamedTuple):
 class Facts(NamedTuple):
     """All that is known.  `changes`: the suspect first, then the ranks, then the rest.  `missing`: data that could not
     be collected, and why.  `time`: the wall clock at `request.now`, ISO-8601 UTC; `since`: when the suspect last made
-    progress.  `chain`: the pids from the suspect to the process for which it waits in the end."""
+    progress.  `chain`: the pids from the suspect to the process for which it waits in the end.  `mechanism`: the
+    headline, empty where it is not known; `graph`: what waits for what."""
 
     request: Request
     verdict: Classification
@@ -53,6 +53,8 @@ class Facts(NamedTuple):
     answers: Mapping[int, Answer] = {}
     output: Mapping[str, str] = {}
     chain: Sequence[int] = ()
+    mechanism: str = ""
+    graph: WaitGraph = WaitGraph()
 
     @property
     def suspect(self) -> Change | None:
@@ -73,8 +75,8 @@ def _cause(facts: Facts) -> list[str]:
     for change in facts.changes:
         if change.gone or change.pid not in (last, facts.request.suspect):
             continue
-        name, kernel = _process_name(facts, change), change.seen.wchan or "the kernel"
-        state = {**_STOPPED, "D": f"is in state D in {kernel}"}.get(change.seen.stat.state)
+        name, kernel = process_name(facts, change), change.seen.wchan or "the kernel"
+        state = {**STOPPED, "D": f"is in state D in {kernel}"}.get(change.seen.stat.state)
         if change.pid != facts.request.suspect:
             causes.append(f"{f'{name} {state}' if state else f'it waits for {name}'}, at {change.location}")
         elif state:
@@ -82,12 +84,17 @@ def _cause(facts: Facts) -> list[str]:
     return sorted(causes, key=lambda cause: " is stopped " not in cause)
 
 
-def _process_name(facts: Facts, change: Change) -> str:
+def process_name(facts: Facts, change: Change) -> str:
     finding = facts.request.finding
     if change.pid == finding.pid and finding.rank is not None:
         return sentences.rank(finding.rank)
     rank = next((r for r in facts.request.ranks if r.pid == change.pid), None)
     return sentences.rank(rank.rank) if rank is not None else f"process {change.pid} ({change.seen.stat.name})"
+
+
+def title(facts: Facts) -> str:
+    """The first line: the mechanism of the hang, else what the hang rule found."""
+    return f"# {plain(_capitalized(facts.mechanism or hang_rules.sentence(facts.request.finding)))}"
 
 
 def opening(facts: Facts) -> str:
@@ -99,12 +106,14 @@ def opening(facts: Facts) -> str:
     return f"**{'. '.join(reasons)}. The hang rule is {code(finding.rule)}.**"
 
 
-def markdown(facts: Facts) -> str:
-    """The content of report.md."""
+def markdown(facts: Facts, picture: str = "") -> str:
+    """The content of report.md; `picture`: the file with the picture of the waits, empty where there is none."""
     verdict, suspect = facts.verdict, facts.suspect
     result = f"was cleared: {verdict.cleared}" if verdict.cleared else f"was not cleared: {verdict.reason}"
-    parts = [opening(facts), plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
-    parts += _ranks(facts) + _groups(facts)
+    parts = [title(facts), opening(facts), plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
+    if picture and facts.graph.nodes:
+        parts.append(f"![What waits for what]({picture})")
+    parts += wait_graph.lines(facts.graph) + _ranks(facts) + _groups(facts)
     if suspect is not None:
         parts += _suspect(suspect, facts.files)
     parts += ["## Processes", _processes(facts)]
@@ -118,36 +127,6 @@ def markdown(facts: Facts) -> str:
             *(f"* {code(what)}: {plain(why)}" for what, why in facts.missing),
         ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def document(facts: Facts) -> dict[str, Any]:
-    """The content of report.json."""
-    request, verdict = facts.request, facts.verdict
-    content = {
-        "schema": SCHEMA,
-        "attempt": request.attempt,
-        "time": facts.time,
-        "since": facts.since,
-        "finding": request.finding._asdict(),
-        "verdict": verdict._asdict(),
-        "where": facts.suspect.location if facts.suspect else None,
-        "suspect": request.suspect,
-        "seconds_between_looks": facts.seconds,
-        "first_to_stop": [rank.rank for rank in first_to_stop(request.ranks)],
-        "ranks": [_rank(rank, request.now) for rank in request.ranks],
-        "groups": [{"stack": list(stack), "ranks": list(ranks)} for stack, ranks in ranks_by_stack(facts).items()],
-        "processes": [_process(change, facts) for change in facts.changes],
-        "collectives": {
-            "late": lagging_ranks(facts.answers),
-            "ranks": {str(rank): _answer(answer) for rank, answer in sorted(facts.answers.items())},
-        },
-        "files": {str(number): what for number, what in facts.files.opened} if facts.files else None,
-        "call": facts.files.call if facts.files else None,
-        "devices": [device._asdict() for device in request.devices],
-        "output": dict(facts.output),
-        "missing": [{"what": what, "why": why} for what, why in facts.missing],
-    }
-    return {name: decodable(value) for name, value in content.items()}
 
 
 def stack_text(change: Change) -> str:
@@ -343,41 +322,3 @@ def _remainder(count: int) -> str:
 
 def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.0f}"
-
-
-def _rank(rank: RankState, now: float) -> dict[str, Any]:
-    def ago(at: float | None) -> float | None:
-        return None if at is None else max(0.0, now - at)
-
-    return {
-        **{name: getattr(rank, name) for name in ("rank", "pid", "step", "present", "done")},
-        "moved_ago": ago(rank.moved_at),
-        "alive_ago": ago(rank.alive_at),
-        "sections": list(rank.sections),
-    }
-
-
-def _process(c: Change, facts: Facts) -> dict[str, Any]:
-    return {
-        **{name: getattr(c.seen.stat, name) for name in ("pid", "parent", "name", "state", "threads", "start")},
-        **{name: getattr(c, name) for name in ("cpu", "cpu_all", "io", "calls", "switches", "moved", "gone")},
-        "command": facts.commands.get(c.pid),
-        "uid": c.seen.uid,
-        "wchan": c.seen.wchan,
-        "stack": [frame._asdict() for frame in c.main.frames] if c.main else None,
-        "kernel": c.seen.kernel.splitlines(),
-    }
-
-
-def _answer(answer: Answer) -> dict[str, Any]:
-    last = {group: collective._asdict() for group, collective in answer.last.items()}
-    return {"pid": answer.pid, "last": last, "waiting": list(answer.waiting), "problem": answer.problem}
-
-
-def decodable(value: Any) -> Any:
-    """The value with undecodable bytes written as escapes, so that every JSON reader accepts it."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {decodable(str(name)): decodable(inner) for name, inner in value.items()}
-    return [decodable(inner) for inner in value] if isinstance(value, list | tuple) else value

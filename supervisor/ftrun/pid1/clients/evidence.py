@@ -72,8 +72,9 @@ class Evidence(Client[messages.Event]):
                 if report is not None:  # the path that the user gave
                     report = report.replace(work_dir.path, work_dir.given, 1)
                 seen = message._replace(report=report)
-                names = ("why", "cpu", "io", "processes", "report", "waits")
-                fields = tuple((name, getattr(seen, name)) for name in names)
+                names = ("mechanism", "why", "cpu", "io", "processes", "report", "waits")
+                values = ((name, getattr(seen, name)) for name in names)
+                fields = tuple((name, value) for name, value in values if name != "mechanism" or value)
                 return [ev.EvidenceCollected(now, (), fields, message.cleared)]
             case messages.Looked() if self._look_until is not None:
                 self._look_until = None

@@ -52,7 +52,7 @@ REPORT: Final = """<!doctype html>
 </head>
 <body class="report">
 <header><h1>Report of attempt {number}</h1><p><a href="../">Back to the run</a></p></header>
-<main><pre tabindex="0" role="region" aria-label="The report">{text}</pre></main>
+<main>{picture}<pre tabindex="0" role="region" aria-label="The report">{text}</pre></main>
 </body>
 </html>
 """
@@ -76,6 +76,7 @@ class Page:
             Route("/events", self._events),
             Route("/timeline.svg", self._timeline),
             Route("/report/{number}", self._report),
+            Route("/report/{number}/waits-{picture}.svg", self._waits),
             Route("/healthz", _healthz),
         ]
         return Middleware(Starlette(routes=routes), hosts, any_address)
@@ -121,7 +122,23 @@ class Page:
             return _unavailable("the disk does not answer")
         except (NoRunDir, OSError):
             return _plain(f"no report of attempt {number}", 404)
-        return HTMLResponse(REPORT.format(number=number, text=html.escape(text)))
+        found = re.search(r"^!\[[^\]\n]*\]\((waits-[1-9][0-9]{0,3}\.svg)\)$", text, re.MULTILINE)
+        picture = f'<img src="{number}/{found[1]}" alt="What waits for what">' if found else ""
+        return HTMLResponse(REPORT.format(number=number, picture=picture, text=html.escape(text)))
+
+    async def _waits(self, request: Request) -> Response:
+        """The picture to which a report refers."""
+        number, picture = request.path_params["number"], request.path_params["picture"]
+        if not all(re.fullmatch(r"[1-9][0-9]{0,8}", one) for one in (number, picture)):
+            return _plain("no such picture", 404)
+        path = f"reports/attempt-{number}/waits-{picture}.svg"
+        try:
+            text = await self._threads.do(lambda: _text(f"{self._find()}/{path}"), PATIENCE)
+        except (Busy, TimeoutError):
+            return _unavailable("the disk does not answer")
+        except (NoRunDir, OSError):
+            return _plain("no such picture", 404)
+        return Response(text, media_type="image/svg+xml", headers=PICTURE_HEADERS)
 
 
 class Server(uvicorn.Server):
