@@ -28,7 +28,10 @@ class World:
         self.removed = 0
         helpers = SimpleNamespace(add=self._add, remove=self._remove, pids=[99])
         work_dir = SimpleNamespace(path="/run", given="/run")
-        context: Any = SimpleNamespace(policy=Policy(), helpers=helpers, work_dir=work_dir, devices=(), records=[])
+        tree = SimpleNamespace(command=None)
+        context: Any = SimpleNamespace(
+            tree=tree, policy=Policy(), helpers=helpers, work_dir=work_dir, devices=(), records=[]
+        )
         monkeypatch.setattr("time.monotonic", lambda: NOW)
         self.context, self.client = context, Evidence(context)
 

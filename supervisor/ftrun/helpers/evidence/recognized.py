@@ -79,7 +79,8 @@ _LOOPS: Final = (
 # Threads of torch without Python, by their names, which have 15 characters at most.  Nobody waits for what their timers
 # do: they look for timeouts, which only raise errors, and for the end of the process.  Their connections are followed.
 _NATIVE: Final = {
-    "gloo_tcp_loop": Presumed(),  # serves the connections between the ranks; its epoll_wait has a timeout of 10 ms
+    # Serves the connections between the ranks, to which only ranks connect; its epoll_wait has a timeout of 10 ms.
+    "gloo_tcp_loop": Presumed(listens=True),
     "pt_gloo_runloop": Presumed(),  # runs a collective, whose timeout is an error
     "pt_tcpstore": Presumed(listens=True),  # the store of the rendezvous, to which only ranks connect
     "pt_tcpstore_uv": Presumed(listens=True),
