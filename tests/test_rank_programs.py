@@ -1,0 +1,68 @@
+"""Programs of others on ranks that ftrun starts: they find their ranks by the environment alone, and a run with a
+failure or a hang ends with the weights of one without."""
+
+import importlib.util
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from support.runs import FTRUN, HOUSE
+
+PROGRAMS = HOUSE / "tests" / "support" / "rank_programs"
+NEEDED = {
+    "ddp": ("torch",),
+    "transformers": ("torch", "transformers", "accelerate"),
+    "accelerate": ("torch", "accelerate"),
+    "lightning": ("torch", "lightning"),
+}
+pytestmark = pytest.mark.torch
+
+
+def train(folder: Path, program: str, *options: str, strike: str = "") -> str:
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FTRUN_", "MA_"))}
+    command = [*FTRUN, "--run-dir", str(folder / "run"), "--nproc-per-node", "2", *options]
+    done = subprocess.run(
+        [*command, str(PROGRAMS / f"with_{program}.py"), str(folder)],
+        env=environment | {"STRIKE": strike},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    """Those of the model at the end, without an import of PyTorch."""
+    with zipfile.ZipFile(folder / "final.pt") as archive:
+        found = {name.partition("/")[2]: archive.read(name) for name in archive.namelist() if "/data/" in name}
+    assert len(found) == 2
+    return found
+
+
+@pytest.mark.parametrize(
+    "program", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in NEEDED if name != "ddp")]
+)
+def test_a_run_with_a_failure_ends_with_the_weights_of_one_without(program: str, tmp_path: Path) -> None:
+    if any(importlib.util.find_spec(name) is None for name in NEEDED[program]):
+        pytest.skip(f"not installed: one of {', '.join(NEEDED[program])}")
+    train(tmp_path / "plain", program)
+    log = train(tmp_path / "struck", program, "--restart-on", "failure", strike="raise:5")
+    assert "rank 1: ValueError: struck" in log
+    assert "2 starts" in log
+    assert weights(tmp_path / "plain") == weights(tmp_path / "struck")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["ddp", "lightning"])
+def test_a_run_with_a_hang_ends_with_the_weights_of_one_without(program: str, tmp_path: Path) -> None:
+    """No option tells ftrun what a hang is."""
+    train(tmp_path / "plain", program)
+    log = train(tmp_path / "struck", program, strike="hang:5")
+    assert "restarted once because of a hang" in log
+    assert weights(tmp_path / "plain") == weights(tmp_path / "struck")
