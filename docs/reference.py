@@ -162,6 +162,7 @@ def _table(rows: tuple[tuple[str, str], ...]) -> list[str]:
 # By their path in docs/.
 PAGES = {
     "benchmarks.md": partial(measured.page, "benchmarks"),
+    "hang-matrix.md": partial(measured.page, "hang-matrix"),
     "reference.md": page,
     "reference/ftctl.md": verbs.page,
     "reference/records.md": records.page,

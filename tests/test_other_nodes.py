@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from proof.hangs.server import serving
 from support.runs import HOUSE, Run, Runs
-from test_outside_waits import QUICK, SOON, serving
+from test_outside_waits import QUICK, SOON
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -46,7 +47,7 @@ def nodes(folder: Path, wait: str) -> Iterator[list[Run]]:
     pytest.importorskip("torch.distributed")
     both = [Runs(folder / str(rank)) for rank in range(2)]
     try:
-        with serving() as port:
+        with serving() as (port, _):
             started = []
             for rank, runs in enumerate(both):
                 runs.folder.mkdir()

@@ -1,4 +1,5 @@
-"""The pages of what was measured, from docs/measured: `benchmarks.md`, `reliability.md`, and their plots."""
+"""The pages of what was measured, from docs/measured: `benchmarks.md`, `hang-matrix.md`, `reliability.md`, and their
+plots."""
 
 import json
 import statistics
@@ -18,6 +19,18 @@ run, by `bin/prove bench`, which is in the repository and works on any machine. 
 10th and the 90th percentile in parentheses. Where a program lacks a function, the table states it; a program that was
 not installed is not in the table. [Compared with others](why/compared.md) describes the purpose of each program, and
 [What was measured](measurements.md) has the figures of ftrun alone.
+""",
+    "hang-matrix": """# Which hangs are found
+
+This page has the outcome of each kind of `fthang`, and of healthy jobs that stand still, under ftrun **without any
+option**: the limits are the real ones, and no program says anything to ftrun. Only the last section has other options.
+[How ftrun tells a hang from work](hangs.md) describes the rules.
+
+Each hang begins at three moments: before the first step, when ftrun has seen nothing of the job; in the first ten
+steps; and after a hundred steps, from which ftrun has learned a limit of 30 s. A cell has the rule that found the hang
+and the seconds from its beginning to the verdict, or for how long it was watched in vain. An empty cell was not
+measured with this version, nor were the tables of DataLoader workers and of two ranks under torchrun, which the program
+also makes.
 """,
     "reliability": """# Reliability
 

@@ -7,7 +7,9 @@ import time
 from support.runs import Runs, patched, python, state_of, wait_for
 
 # ftrun, with half a minute made a second.
-FAST = "import ftrun.core.rules.adaptive_timeout as learning\nlearning.FLOOR = learning.PROVISIONAL_FLOOR = 1.0"
+FAST = """import ftrun.core.rules.adaptive_timeout as learning
+learning.FLOOR = learning.PROVISIONAL_FLOOR = learning.UNPROVED_FLOOR = 1.0
+learning.UNPROVED_TIMES = 0"""
 SOON = patched(FAST)
 # What sleeps for 10**6 s in these programs hangs on purpose: ftrun has to find and kill it.
 STEPS = """

@@ -257,6 +257,7 @@ class Runs:
         self.folder = folder
         self.run_dir = folder / "run"
         self.marker = f"TEST_RUN={uuid.uuid4().hex}"
+        self.stdin = subprocess.DEVNULL
         self.started: list[Run] = []
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_"))}
         self.environment |= dict([self.marker.split("=")])
@@ -279,7 +280,7 @@ class Runs:
                 [*prefix, *program, *options, *words],
                 env=self.environment | environment,
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
+                stdin=self.stdin,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

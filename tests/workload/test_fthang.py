@@ -58,6 +58,11 @@ def test_each_failing_start_gets_no_further_than_the_first(fthang: Runner) -> No
     assert fthang.run("crash", "7", "--times", "3", start=4) == 0
 
 
+def test_after_0_is_before_the_first_step(fthang: Runner) -> None:
+    assert fthang.run("crash", "7", "--after", "0") == 7
+    assert fthang.lines() == ["start 1: from the beginning", "crashing: exit code 7"]
+
+
 def test_stop_stops_itself_and_goes_on_when_continued(fthang: Runner) -> None:
     process = fthang.start("stop")
     wait_for(lambda: state_of(process.pid) == "T", "the stop")
@@ -153,6 +158,7 @@ def test_a_fork_storm_goes_on_and_stays_bounded(fthang: Runner) -> None:
         ["none", "--steps", "0"],
         ["none", "--step-time", "5"],
         ["none", "--bogus"],
+        ["sleep", "--in-worker"],
         ["none", "a", "b"],
     ],
     ids=" ".join,

@@ -27,6 +27,9 @@ BLOCKED = {
     "netread": ("S", ["wait_woken", "sk_wait", "recv"]),
     "nfs-like": ("D", ["kernel_clone", "do_fork"]),
     "chatty": ("S", ["futex"]),
+    "lock-cycle": ("S", ["futex"]),
+    "queues": ("S", ["pipe"]),
+    "full-pipes": ("S", ["pipe"]),
 }
 
 
@@ -39,7 +42,7 @@ def test_a_blocked_process_does_not_run(fthang: Runner, kind: str) -> None:
     fthang.kill()
 
 
-@pytest.mark.parametrize("kind", ["spin", "busy"])
+@pytest.mark.parametrize("kind", ["spin", "busy", "flag"])
 def test_a_loop_uses_the_processor(fthang: Runner, kind: str) -> None:
     pid = fthang.begin(kind, line=f"hanging: {kind}")
     first, beats, output = observe(pid), fthang.beats.slot(), fthang.lines()

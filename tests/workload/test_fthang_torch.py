@@ -1,11 +1,15 @@
 """What `fthang` does with PyTorch: the kinds that need it, and `--torch`, which only automatic heartbeats see."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from ftrun.workload.training import BEGINNING, Plain, newest
 from support.beat_file import HOUSE
 from support.runs import children, wait_for
-from support.workload import Runner, observe, still
+from support.workload import FAST, Runner, observe, still
 from support.workload import fthang as fthang
 
 AUTO = str(HOUSE / "hooks" / "ftrun_hooks" / "auto")  # as ftrun does for automatic heartbeats
@@ -67,6 +71,33 @@ def test_dataloader(fthang: Runner) -> None:
     wait_for(lambda: still(worker).waits_in("futex"), "the deadlock of the worker")
     assert fthang.beats.slot()["magic"] == 0  # without ftrun no hook sees the optimizer
     fthang.kill()
+
+
+def test_a_kind_in_a_worker(fthang: Runner) -> None:
+    pid = fthang.begin("deadlock", "--torch", "--workers", "2", "--in-worker", line="hanging: deadlock")
+    wait_for(lambda: (thread := observe(pid)).state == "S" and thread.waits_in("poll"), "the wait for the worker")
+    wait_for(lambda: any(still(worker).waits_in("futex") for worker in children(pid)), "the deadlock of a worker")
+    assert fthang.lines()[-2].startswith("step 3 ")
+    fthang.kill()
+
+
+def test_mismatch(fthang: Runner) -> None:
+    pid = fthang.begin("mismatch", line="hanging: mismatch")
+    (peer,) = children(pid)
+    for rank in (pid, peer):
+        wait_for(lambda: still(rank).waits_in("futex"), "a wait in a collective")  # noqa: B023
+    fthang.kill()
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_launcher_train_together_and_the_last_one_is_disturbed(fthang: Runner) -> None:
+    launcher = str(Path(sys.executable).parent / "torchrun")
+    words = [launcher, "--standalone", "--nproc-per-node", "2", str(HOUSE / "bin" / "fthang"), "sleep", "--torch"]
+    words += [*FAST, "--times", "0", "--checkpoint-dir", str(fthang.checkpoints)]
+    done = subprocess.run(words, cwd=fthang.folder, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert is_trained(fthang)
+    assert done.stdout.count("finished at step 12") == 2
 
 
 @pytest.mark.slow

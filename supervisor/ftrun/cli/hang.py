@@ -45,7 +45,13 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 @click.argument("arg", required=False)
 @click.option("--steps", default=50, show_default=True, type=click.IntRange(1), help="Train up to this step.")
 @click.option("--step-time", default="20ms", show_default=True, callback=seconds, help="How long a step takes.")
-@click.option("--after", default=10, show_default=True, type=click.IntRange(0), help="Misbehave after this step.")
+@click.option(
+    "--after",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Misbehave after this step; 0: before the first.",
+)
 @click.option("--times", default=1, show_default=True, type=click.IntRange(0), help="Misbehave in this many starts.")
 @click.option("--checkpoint-dir", type=click.Path(path_type=Path, file_okay=False), help="Checkpoint folder.")
 @click.option(
@@ -53,6 +59,8 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 )
 @click.option("--no-hooks", is_flag=True, help="Report no heartbeats.")
 @click.option("--torch", is_flag=True, help="Train with PyTorch and report nothing: ftrun sees the optimizer steps.")
+@click.option("--workers", default=0, show_default=True, type=click.IntRange(0), help="Of the loader, with --torch.")
+@click.option("--in-worker", is_flag=True, help="Misbehave in a worker of the loader.")
 def command(
     kind: str,
     arg: str | None,
@@ -64,11 +72,15 @@ def command(
     checkpoint_every: int,
     no_hooks: bool,
     torch: bool,
+    workers: int,
+    in_worker: bool,
 ) -> None:
     try:
         chosen, value = kinds.parse(kind, arg)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    if in_worker and not (torch and workers):
+        raise click.UsageError("--in-worker needs --torch and --workers")
     if torch or chosen.torch:
         try:
             import torch as _  # noqa: F401
@@ -85,7 +97,7 @@ def command(
         + (f"resumed at step {begun.step}" if begun.step else "from the beginning")
     )
     hooks = not (no_hooks or torch)
-    setting = Setting(value, folder, steps, after, step_time, checkpoint_every, hooks, torch)
+    setting = Setting(value, folder, steps, after, step_time, checkpoint_every, hooks, torch, workers, in_worker)
     state = train(chosen, setting, begun, kind != "none" and attempt.start_cnt <= times)
     say(f"finished at step {state.step}, loss {state.loss:.6f}")
 

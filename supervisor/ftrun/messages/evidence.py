@@ -59,6 +59,8 @@ class Request(NamedTuple):
 
     `root`: the pid of the command.  `excluded`: processes that do not belong to the job, nor do their descendants.
     `between`: the time between the two observations, and `timeout` the time for everything, in seconds.
+    `unproved`: the age of the silence, in seconds, up to which only a proof (proof.py) keeps a learned timeout from
+    being raised.
     `patience`: the age of the silence, in seconds, up to which a wait that something outside the job may end clears
     the job; None: no such wait clears it.
     """
@@ -75,6 +77,7 @@ class Request(NamedTuple):
     between: float = 3.0
     timeout: float = 25.0
     patience: float | None = None
+    unproved: float = 0.0
 
     @property
     def suspect(self) -> int:

@@ -7,11 +7,13 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from itertools import count
-from threading import Lock, Thread
+from multiprocessing import get_context
+from threading import Barrier, Lock, Thread
 from typing import NoReturn
 
 from ftrun.workload.training import BEGINNING, Plain, RequirementMissing, Setting, die_with, newest, say
@@ -50,6 +52,13 @@ def busy(setting: Setting) -> None:
         attempt = back_off(attempt)
 
 
+def spin_on_flag(setting: Setting) -> None:
+    """The thread that should set the flag was never started."""
+    state = {"done": False}
+    while not state["done"]:
+        pass
+
+
 def stop(setting: Setting) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -58,6 +67,38 @@ def deadlock(setting: Setting) -> None:
     lock = Lock()
     with lock, lock:
         pass
+
+
+def lock_cycle(setting: Setting) -> None:
+    """Each of two threads holds one lock and waits for the other."""
+    first, second, taken = Lock(), Lock(), Barrier(2)
+
+    def take(one: Lock, other: Lock) -> None:
+        with one:
+            taken.wait()
+            with other:
+                pass
+
+    Thread(target=take, args=(second, first), daemon=True).start()
+    take(first, second)
+
+
+def queues(setting: Setting) -> None:
+    """A child waits for a request from this process, which waits for its reply."""
+    fork, parent = get_context("fork"), os.getpid()
+    requests, replies = fork.SimpleQueue(), fork.SimpleQueue()
+    if os.fork() == 0:
+        die_with(parent)
+        replies.put(requests.get())
+    replies.get()
+
+
+def full_pipes(setting: Setting) -> None:
+    """Write all input to a child before its output is read: both pipes are full, and both processes write."""
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    child.stdin.write(bytes(1 << 20))
+    child.communicate()
 
 
 def chatty(setting: Setting) -> None:
@@ -131,12 +172,11 @@ def nfs_like(setting: Setting) -> None:
     os.waitpid(child, 0)
 
 
-def rank_stays_away(setting: Setting) -> None:
-    """The second rank never comes to the collective in which the first one waits."""
-    from ftrun.workload.with_torch import is_peer
+def other_collective(setting: Setting) -> None:
+    """This rank calls a collective that the others do not call."""
+    from ftrun.workload.with_torch import barrier
 
-    if is_peer():
-        deadlock(setting)
+    barrier()
 
 
 def train_without_heartbeats(setting: Setting) -> None:

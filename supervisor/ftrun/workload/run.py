@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import ftrun_hooks as ft
 from ftrun.workload.kinds import Kind, When
@@ -11,12 +12,16 @@ from ftrun.workload.training import Checkpoint, Plain, Setting, Training, comput
 def train(kind: Kind, setting: Setting, begun: Checkpoint, disturbed: bool) -> Checkpoint:
     """Train from `begun` on and return the state at the end; if `disturbed`, the kind begins once."""
     pending, mute, state = disturbed, False, begun
-    begins = max(setting.after, begun.step + 1)  # the step after which the kind begins, unless it begins at the start
+    moment = When.START if setting.after == 0 and kind.when is When.STEP else kind.when
+    # The step after which the kind begins, unless it begins at the start.
+    begins = begun.step if moment is When.START else max(setting.after, begun.step + 1)
     training: Training = Plain(begun)
     if setting.torch or kind.torch:
         from ftrun.workload import with_torch
 
-        training = with_torch.training(kind.name, begun, begins if disturbed else None)
+        training = with_torch.training(
+            kind.name, partial(kind.begin, setting), setting, begun, begins if disturbed else None
+        )
     epoch_end = begins if disturbed and kind.when is When.EPOCH else setting.steps
     for when, state in _moments(training, begun, epoch_end, setting.steps):
         if when is When.STEP:
@@ -32,10 +37,11 @@ def train(kind: Kind, setting: Setting, begun: Checkpoint, disturbed: bool) -> C
                 path = save(setting.folder, state)
                 if setting.hooks:
                     ft.checkpoint(state.step, path)
-        if pending and when is kind.when and (when is When.START or state.step >= begins):
+        if pending and when is moment and (when is When.START or state.step >= begins):
             say(kind.text(setting.value))
-            kind.begin(setting)
             pending, mute = False, kind.mute
+            if training.disturbed:
+                kind.begin(setting)
     return state
 
 

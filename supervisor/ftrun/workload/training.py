@@ -35,6 +35,8 @@ class Setting(NamedTuple):
     save_every: int
     hooks: bool
     torch: bool  # the optimizer is a real one
+    workers: int = 0  # of the loader
+    in_worker: bool = False  # the kind happens in one of them
 
     def section(self, name: str) -> AbstractContextManager[None]:
         return ft.section(name) if self.hooks else nullcontext()
@@ -123,6 +125,7 @@ class Training(Protocol):
     """Begins with a checkpoint; its steps depend on nothing else."""
 
     leads: bool  # this process saves the checkpoints
+    disturbed: bool  # the kind happens in this process, between two steps
 
     def epoch(self, steps: range) -> Iterator[Checkpoint]:
         """Each of these steps, once it is done."""
@@ -131,7 +134,7 @@ class Training(Protocol):
 class Plain:
     """In plain Python."""
 
-    leads = True
+    leads = disturbed = True
 
     def __init__(self, begun: Checkpoint) -> None:
         self.weights = begun.weights

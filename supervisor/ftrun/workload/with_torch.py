@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from threading import Lock
@@ -14,43 +14,47 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.utils.data import DataLoader, Dataset
 
-from ftrun.workload.training import POINTS, RATE, Checkpoint, die_with
+from ftrun.workload.training import POINTS, RATE, Checkpoint, Setting, die_with
 
 PEER = "FTHANG_PEER"  # in the environment of the second rank: the first one's pid, and the port where it waits
 NEVER = timedelta(days=365)
 
 Batch = tuple[int, Tensor, Tensor]
+Begin = Callable[[], None]
 
 
 class Batches(Dataset[Batch]):
-    """The batch of each step.  From step `stuck` on, to read one takes the lock."""
+    """The batch of each step.  To read that of step `stuck` calls `begin`."""
 
-    def __init__(self, steps: range, stuck: int | None, lock: Lock) -> None:
-        self.steps, self.stuck, self.lock = steps, stuck, lock
+    def __init__(self, steps: range, stuck: int | None, begin: Begin) -> None:
+        self.steps, self.stuck, self.begin = steps, stuck, begin
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __getitem__(self, index: int) -> Batch:
         step = self.steps[index]
-        if self.stuck is not None and step >= self.stuck:
-            with self.lock:
-                pass
+        if step == self.stuck:
+            self.begin()
         x, y = torch.tensor(POINTS, dtype=torch.float64).unbind(1)
         return step, x, y
 
 
 class Torch:
-    """SGD, with batches from this many `workers`; if there are any, the batch of step `stuck` never arrives."""
+    """SGD, with batches from this many `workers`; the one that loads the batch of step `stuck` calls `begin` first."""
 
-    leads = True
+    leads = disturbed = True
 
-    def __init__(self, begun: Checkpoint, workers: int = 0, stuck: int | None = None) -> None:
+    def __init__(
+        self, begun: Checkpoint, workers: int = 0, stuck: int | None = None, begin: Begin | None = None
+    ) -> None:
         torch.set_num_threads(1)
         self.weights = torch.tensor(begun.weights, dtype=torch.float64, requires_grad=True)
         # A parameter group with a step count, as in apex, distinguishes a resumed optimizer from a new one.
         self.optimizer = torch.optim.SGD([{"params": [self.weights], "step": begun.step}], lr=RATE)
-        self.workers, self.stuck = workers, stuck
+        self.workers, self.stuck, self.held = workers, stuck, Lock()
+        self.begin = begin or self._take_held
+        self.disturbed = stuck is None
 
     def epoch(self, steps: range) -> Iterator[Checkpoint]:
         for step, x, y in self._batches(steps):
@@ -64,30 +68,54 @@ class Torch:
             yield Checkpoint(step, (slope, offset), errors.square().mean().item())
 
     def _batches(self, steps: range) -> Iterator[Batch]:
-        held = Lock()
         loader = DataLoader(
-            Batches(steps, self.stuck, held),
+            Batches(steps, self.stuck, self.begin),
             batch_size=None,
             num_workers=self.workers,
             multiprocessing_context="fork" if self.workers else None,
             worker_init_fn=partial(_begin_worker, os.getpid()),
         )
-        with held:  # a worker that is forked now inherits the locked lock
+        with self.held:  # a worker that is forked now inherits the locked lock
             return iter(loader)
+
+    def _take_held(self) -> None:
+        with self.held:
+            pass
 
     def _exchange(self) -> None:
         """Between the gradients and the step."""
 
 
-class Ranks(Torch):
-    """This process and a copy of it, which dies with it, train together: each step averages their gradients (gloo)."""
+class Launched(Torch):
+    """One of the ranks that a launcher such as torchrun has started: each step averages their gradients (gloo).  The
+    kind happens in the last one."""
 
     def __init__(self, begun: Checkpoint) -> None:
         super().__init__(begun)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host's own name, which may fail
-        self.peer: subprocess.Popen[bytes] | None = None
+        self._join()
+        self.leads, self.disturbed = dist.get_rank() == 0, dist.get_rank() == dist.get_world_size() - 1
+
+    def _join(self) -> None:
+        dist.init_process_group("gloo")
+
+    def epoch(self, steps: range) -> Iterator[Checkpoint]:
+        yield from super().epoch(steps)
+        dist.destroy_process_group()
+
+    def _exchange(self) -> None:
+        assert self.weights.grad is not None
+        dist.all_reduce(self.weights.grad)
+        self.weights.grad /= dist.get_world_size()
+
+
+class Ranks(Launched):
+    """This process and a copy of it, which dies with it."""
+
+    peer: subprocess.Popen[bytes] | None = None
+
+    def _join(self) -> None:
         first, port = map(int, os.environ.get(PEER, "0 0").split())
-        self.leads = not first
         if first:
             die_with(first)
         store = TCPStore("127.0.0.1", port, 2, is_master=not first, wait_for_workers=False)
@@ -99,27 +127,26 @@ class Ranks(Torch):
 
     def epoch(self, steps: range) -> Iterator[Checkpoint]:
         yield from super().epoch(steps)
-        dist.destroy_process_group()
         if self.peer is not None:
             self.peer.wait()
 
-    def _exchange(self) -> None:
-        assert self.weights.grad is not None
-        dist.all_reduce(self.weights.grad)
-        self.weights.grad /= 2
 
-
-def training(kind: str, begun: Checkpoint, begins_after: int | None) -> Torch:
-    """The training of this kind, which the kind disturbs after step `begins_after`."""
-    if kind == "collective":
+def training(kind: str, begin: Begin, setting: Setting, begun: Checkpoint, begins_after: int | None) -> Torch:
+    """The training of this kind, which the kind disturbs after step `begins_after`; `begin` is for a worker."""
+    stuck = None if begins_after is None else begins_after + 1
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return Launched(begun)
+    if kind in ("collective", "mismatch"):
         return Ranks(begun)
     if kind == "dataloader":
-        return Torch(begun, workers=1, stuck=None if begins_after is None else begins_after + 1)
-    return Torch(begun)
+        return Torch(begun, 1, stuck)
+    if setting.in_worker:
+        return Torch(begun, setting.workers, stuck, begin)
+    return Torch(begun, setting.workers)
 
 
-def is_peer() -> bool:
-    return PEER in os.environ
+def barrier() -> None:
+    dist.barrier()
 
 
 def _begin_worker(parent: int, number: int) -> None:

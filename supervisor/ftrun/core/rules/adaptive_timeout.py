@@ -10,6 +10,10 @@ movements it is three times as wide as the later limit: thirty times the slowest
 minutes, which is ten times the later minimum.  Before ten movements it is five times the time that the job took to get
 there.  A later start of the job gets its limit from the earlier starts in the same way.  The start timeout is the upper
 bound of each limit, and none of them kills a rank without evidence.
+
+For ten minutes, or a hundred times the usual silence, that evidence is a proof (helpers/evidence/proof.py): a timer, a
+signal handler or a side thread may end a wait in a way that nothing shows.  After that it is enough that nothing
+outside the job is known to end the wait.
 """
 
 from collections.abc import Iterable
@@ -32,6 +36,9 @@ PROVISIONAL_TIMES: Final = 30  # times the slowest of the first WARM
 # A later start loads a checkpoint, which the first did not, and all its nodes do so at once: five times the slowest of
 # the earlier starts.  Before WARM movements: five times the time from the spawn to the last of them.
 START_TIMES: Final = 5
+# A wait that nothing outside the job is known to end, although that is not proved: a hundred times the usual silence.
+UNPROVED_TIMES: Final = 100
+UNPROVED_FLOOR: Final = 600.0  # s
 NEWS: Final = 0.1  # a limit that changed by a larger share is recorded
 
 
@@ -108,6 +115,12 @@ def learn(before: LearnedTimeouts | None, ranks: Iterable[Rank], start: float | 
     if before is not None and abs(fresh.limit - before.limit) <= NEWS * before.limit:
         return fresh._replace(limit=before.limit)
     return fresh
+
+
+def unproved(rank: Rank | None) -> float:
+    """For how many seconds a rank may be silent in a wait that is not proved to be endless."""
+    usual = rank.usual if rank is not None and rank.intervals >= ENOUGH else 0.0
+    return max(UNPROVED_FLOOR, UNPROVED_TIMES * usual)
 
 
 def section(longest: float) -> float:

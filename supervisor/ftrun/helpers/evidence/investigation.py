@@ -53,6 +53,7 @@ class Investigation:
     def __init__(self, request: Request, send: Callable[[Event], None]) -> None:
         self._request, self._send = request, send
         self._by_proof = RULES[request.finding.rule].by_proof
+        self._needs_proof = self._by_proof or request.finding.age < request.unproved
         self._ranks = {rank.pid for rank in request.ranks}
         self._silent_ranks = other_silent_ranks(request.finding, request.ranks, request.now)
         self._replied = threading.Lock()  # acquired by the thread that sends the reply
@@ -66,7 +67,7 @@ class Investigation:
         seconds = STACKS * max(1.0, request.timeout - request.between)
         first, order = self._observe()
         first_waits, first_task = self._observe_waits(order)
-        if self._by_proof:
+        if self._needs_proof:
             first_task.wait(seconds)  # a proof needs the stacks of the time between the observations
         before = stacks.collect(spy, order, seconds)
         background = BackgroundWork(request, order)
@@ -86,7 +87,7 @@ class Investigation:
         works_here = partial(works, accelerated=accelerated)
         graph = Graph(*worlds, found, self._rank_numbers(), self._remaining_patience(), works_here)
         outcome = graph.follow(request.suspect)
-        if self._by_proof:
+        if self._by_proof or (self._needs_proof and not outcome.is_open):
             late = first_task.running or second_task.running or bool(failed)
             outcome = self._prove(outcome, *worlds, before) if not late else outcome._replace(open_reason=LATE)
         verdict = self._classify(found, accelerated, graph, outcome)
@@ -185,10 +186,18 @@ class Investigation:
         return None
 
     def _prove(self, outcome: Outcome, before: World, after: World, found: Stacks) -> Outcome:
-        """The outcome for a deadlock that looks have proved: it is open unless the proof holds once more."""
+        """The outcome with what the proof says.  A deadlock that looks have proved is open unless the proof holds once
+        more.  With a learned timeout, a wait that the graph finds closed is open as long as it is not proved: a timer
+        or a signal may end it in ways that no graph shows."""
         finding = self._request.finding
-        proved = proof.prove(before, after, found.found, look.facts(self._request))
-        same = proved.rank in (finding.rank, None) and (finding.rank is not None or proved.pid == finding.pid)
+        proved = proof.prove(
+            before, after, found.found, look.facts(self._request), members_are_silent=not self._by_proof
+        )
+        if not self._by_proof:
+            unproved = proved.open_reason and f"{proved.open_reason}, which may end the wait"
+            return outcome._replace(open_reason=unproved)
+        # Any process of a circle may be named as its end.
+        same = proved.pid == finding.pid or finding.pid in {wait.pid for wait in proved.waits}
         elsewhere = None if same else f"the deadlock that was proved is not found again, but this: {proved.mechanism}"
         open_reason = elsewhere if proved.open_reason is None else proved.open_reason
         return outcome._replace(open_reason=open_reason, why=proved.mechanism)

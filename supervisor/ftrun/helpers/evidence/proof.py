@@ -65,14 +65,22 @@ class Proof(NamedTuple):
     waits: tuple[Wait, ...] = ()
 
 
-def prove(before: World, after: World, stacks: Mapping[int, Stack], job: Facts, optimistic: bool = False) -> Proof:
+def prove(
+    before: World,
+    after: World,
+    stacks: Mapping[int, Stack],
+    job: Facts,
+    optimistic: bool = False,
+    members_are_silent: bool = False,
+) -> Proof:
     """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on.
 
     `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
-    nothing outside the job was looked at: then only an open result holds.
+    nothing outside the job was looked at: then only an open result holds.  `members_are_silent`: what waits for another
+    member of the group counts as closed.
     """
     after = after._replace(holders=_holders(before, after))
-    reader = Reader(after, stacks, optimistic)
+    reader = Reader(after, stacks, optimistic, members_are_silent)
     changed = _changes(before, after)
     wakers = {
         (pid, thread.tid): _checked(reader.of(pid, thread), before, pid, thread, after.at - before.at)

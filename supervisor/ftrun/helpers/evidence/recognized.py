@@ -32,10 +32,11 @@ BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}
 
 class Presumed(NamedTuple):
     """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
-    listening socket only serves the ranks of its own job."""
+    listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key."""
 
     children: bool = False
     listens: bool = False
+    serves_job: bool = False
 
 
 class _Loop(NamedTuple):
@@ -54,8 +55,10 @@ _WAITING: Final = (
     ("queue.py", frozenset({"get"})),
     ("selectors.py", frozenset({"select"})),
     ("multiprocessing/queues.py", frozenset({"get"})),
-    ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll"})),
+    ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll", "accept"})),
+    ("socket.py", frozenset({"accept"})),
 )
+_CONNECTION: Final = ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll", "_recv", "_recv_bytes"}))
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
@@ -73,6 +76,8 @@ _LOOPS: Final = (
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
+    # It passes descriptors, such as those of tensors, to processes that have inherited its key.
+    _Loop("multiprocessing/resource_sharer.py", "_serve", Presumed(serves_job=True)),
     # Progress bars that have not been drawn for long are drawn.
     _Loop("tqdm/_monitor.py", "run", Presumed()),
 )
@@ -123,6 +128,11 @@ def waits_for_event(frames: Sequence[Frame]) -> bool:
     """Whether the innermost call is `threading.Event.wait`, which a signal handler may end."""
     event = frames[:2]
     return len(event) == 2 and all(is_in(frame, "threading.py", frozenset({"wait"})) for frame in event)
+
+
+def waits_for_connection(frames: Sequence[Frame]) -> bool:
+    """Whether a pipe of multiprocessing is waited for, of which no signal handler writes."""
+    return any(is_in(frame, *_CONNECTION) for frame in frames[: len(_WAITING)])
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:

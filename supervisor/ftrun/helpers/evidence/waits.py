@@ -4,6 +4,7 @@ Reading this may block while a process holds the lock of its own memory (execve(
 in a separate thread; what does not arrive in time is unknown.  Open files never block and are read first.
 """
 
+import errno
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -74,8 +75,9 @@ def observe_outside(world: World, excluded: Iterable[int] = ()) -> None:
     for found in others[:OTHERS]:
         try:
             opened = files.list_open(found.pid, ("pipe:", "socket:", "anon_inode:[eventfd]"))
-        except OSError:
-            if found.parent == parent and found.pid not in excluded and not found.ended:
+        except OSError as error:
+            beside = found.parent == parent and found.pid not in excluded and not found.ended
+            if beside or error.errno == errno.EOVERFLOW:
                 world.doubts["descriptor"] = f"the open files of process {found.pid} cannot be read"
             continue
         for end in opened.values():

@@ -19,7 +19,7 @@ from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.interrupts import HELD
 from ftrun.helpers.evidence.recognized import Presumed
 from ftrun.helpers.evidence.stacks import Frame, Stack
-from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread, World
+from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread, World, host
 
 # Signals that end no wait of a healthy job: those that ask a process to end, those that its own code raises, those of
 # job control, and those that the C library uses for itself.
@@ -28,6 +28,7 @@ _OWN: Final = frozenset({4, 5, 6, 7, 8, 11, 13, 16, 25, 31, 32, 33})  # SIGILL .
 _CHILD: Final = 17  # SIGCHLD
 _JOB_CONTROL: Final = frozenset({18, 20, 21, 22, 28})  # SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH
 _HARMLESS: Final = _ENDING | _OWN | _JOB_CONTROL | {_CHILD}
+_EVENT_LOOP: Final = ("in", "poll", "select", "epoll")
 _INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
 _VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"})
 # Files under /dev that signal no other descriptor.
@@ -53,10 +54,14 @@ class _Open(Exception):
 
 class Reader:
     """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
-    `optimistic`: stacks that were not read would show what closes a wait."""
+    `optimistic`: stacks that were not read would show what closes a wait.  `members_are_silent`: the other members of
+    the group send nothing."""
 
-    def __init__(self, world: World, stacks: Mapping[int, Stack], optimistic: bool = False) -> None:
+    def __init__(
+        self, world: World, stacks: Mapping[int, Stack], optimistic: bool = False, members_are_silent: bool = False
+    ) -> None:
         self._world, self._optimistic = world, optimistic
+        self._silent_hosts = world.group if members_are_silent else frozenset[str]()
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
         self._interpreters = {
             pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
@@ -114,6 +119,8 @@ class Reader:
         if thread.timed and presumed is None:
             raise _Open(f"waits for a timer ({call.name})")
         what, pids = self._call(pid, process, thread, presumed)
+        if thread.tid == pid and pid in pids and call.kind in _EVENT_LOOP:
+            self._check_event_loop(pid, process, thread)
         if presumed is not None and presumed.children:
             what, pids = "a child", pids | self._children(pid)
         return what, pids | woken
@@ -121,7 +128,7 @@ class Reader:
     def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
         """What is known about a thread that runs now and then."""
         if self._optimistic:
-            return Presumed(listens=True)
+            return Presumed(listens=True, serves_job=True)
         if pid not in self._python or thread.call is None:
             return None
         frames = self.frames(pid, thread.tid)
@@ -150,6 +157,14 @@ class Reader:
         if ends and (not python or (thread.tid == pid and recognized.waits_for_event(frames) and not thread.timed)):
             raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
         return self._living_children(pid) if _CHILD in caught else set()
+
+    def _check_event_loop(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> None:
+        """_Open if the main thread waits for a descriptor of its own process, and a signal handler may write to it
+        (signal.set_wakeup_fd).  multiprocessing holds both ends of its pipes, too."""
+        assert process.interrupts is not None
+        ends = sorted(process.interrupts.caught & _ENDING - {_INTERRUPT})
+        if ends and not recognized.waits_for_connection(self.frames(pid, thread.tid)):
+            raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
 
     def _call(
         self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
@@ -280,10 +295,14 @@ class Reader:
         if found.listens:
             if presumed is not None and presumed.listens and self._ranks:
                 return "a rank that connects", self._ranks | others
+            if presumed is not None and presumed.serves_job:
+                return "a process of the job that connects", self._world.processes.keys() | others
             raise _Open(f"waits for a connection ({found.description})")
         key = self._connections.other_end(found)
         holders = self._world.holders.get(key or "", {})
         where = found.remote or found.description
+        if not holders and found.kind == "tcp" and host(found.remote) in self._silent_hosts:
+            return f"{found.remote}, another member of the group", set()
         if not found.stream or found.state != "ESTABLISHED" or key is None or not holders:
             what = "a reply from" if "r" in mode else "room in the connection to"
             raise _Open(f"waits for {what} {where}, which is outside the job")

@@ -9,6 +9,8 @@ from typing import Final
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job, Running, Starting
 from ftrun.core.machine.values import Attempt, Finding, Rank
+from ftrun.core.rules import adaptive_timeout
+from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.rules.liveness import longest_cleared_age
 from ftrun.messages import evidence as messages
 from ftrun.pid1.clients.base import Client
@@ -55,6 +57,7 @@ class Evidence(Client[messages.Event]):
             between=min(BETWEEN, finding.limit / 4),
             timeout=context.policy.evidence_timeout - MARGIN,
             patience=longest_cleared_age(finding, context.policy.limits),
+            unproved=_unproved(finding, ranks),
         )
         self._finding, self._look_until = finding, None
         self._ask(request)
@@ -122,6 +125,13 @@ class Evidence(Client[messages.Event]):
         cleared = "no evidence could be collected" if self._finding.learned else None
         self._finding = None
         return [ev.EvidenceCollected(now, (), (("evidence", "none could be collected"),), cleared)]
+
+
+def _unproved(finding: Finding, ranks: Sequence[Rank]) -> float:
+    """The field of the request: 0 for a finding that needs no proof."""
+    if not finding.learned or RULES[finding.rule].by_work:
+        return 0.0
+    return adaptive_timeout.unproved(next((rank for rank in ranks if rank.rank == finding.rank), None))
 
 
 def _state(rank: Rank) -> messages.RankState:

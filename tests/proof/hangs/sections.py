@@ -1,0 +1,127 @@
+"""The tables of docs/hang-matrix.md, from the runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, WORKER
+from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
+from proof.hangs.healthy import ROWS
+from proof.hangs.others import section
+from support.measured import Measured, save
+
+Run = dict[str, Any]
+PAGE = "hang-matrix"
+COMMAND = "bin/prove hangs --publish"
+INTRODUCTION = {
+    SINGLE: "The program is one process; `collective` and `mismatch` bring a second rank, `dataloader` a worker.",
+    BESIDE: "The program has two healthy DataLoader workers, which wait for the main process.",
+    WORKER: "The hang happens in one of two DataLoader workers, and the main process waits for its batch.",
+    RANKS: "`torchrun` has started two ranks, which average their gradients (gloo). The hang happens in rank 1, and "
+    "rank 0 waits for it in a collective.",
+}
+# What a report says that differs from run to run.
+CHANGING = (
+    (re.compile(r"\b(process|pid|thread|rank \d+ \(pid) \d{2,}"), r"\1 N"),
+    (re.compile(r"0x[0-9a-f]{6,}"), "0x…"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"/tmp/[^\s:,]*/"), "…/"),
+)
+
+
+def publish(runs: Sequence[Run]) -> list[Path]:
+    hangs = [run for run in runs if run["what"] == "hang"]
+    healthy = [run for run in runs if run["what"] == "healthy"]
+    others = [run for run in runs if run["what"] == "others"]
+    made = [_hangs(number, shape, hangs) for number, shape in enumerate(SHAPES)] if hangs else []
+    made += [_healthy(healthy)] if healthy else []
+    made += [section(others)] if others else []
+    return [save(PAGE, one) for one in made]
+
+
+def _hangs(number: int, shape: str, runs: Sequence[Run]) -> Measured:
+    own = [run for run in runs if run["shape"] == shape]
+    rows = []
+    for kind in HANGS:
+        if shape in ONLY.get(kind, SHAPES):
+            of_kind = [run for run in own if run["kind"] == kind]
+            cells = [_cell([run for run in of_kind if run["moment"] == moment]) for moment in MOMENTS]
+            rows.append((f"`{kind}`", *cells, _says(of_kind)))
+    found = [run for run in own if run["after"] is not None]
+    late = [run for run in found if run["after"] > SOON]
+    again = sum(not run["wrong"] for run in found)
+    after = [
+        f"In {len(own)} runs, {len(found)} hangs were found, {len(found) - len(late)} of them within {SOON:g} s. "
+        f"{again} of these {len(found)} jobs were restarted once and then finished their training."
+    ]
+    head = ("kind", *MOMENTS, "what the verdict says; if there was none, why the wait is open")
+    return Measured(
+        f"1{number}-hangs", f"Hangs: {shape}", COMMAND, (INTRODUCTION[shape],), head, tuple(rows), tuple(after)
+    )
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    """The rule and the longest time; how many were not found, and for how long they were watched."""
+    if not runs:
+        return ""
+    found, missed = [r for r in runs if r["after"] is not None], [r for r in runs if r["after"] is None]
+    parts = []
+    if found:
+        rules = ", ".join(sorted({f"`{run['rule']}`" for run in found}))
+        parts.append(f"{rules} {max(run['after'] for run in found):.0f} s")
+    if missed:
+        count = f"{len(missed)} of {len(runs)} " if found else ""
+        parts.append(f"{count}not within {min(run['watched'] for run in missed):.0f} s")
+    return "; ".join(parts)
+
+
+def _says(runs: Sequence[Run]) -> str:
+    found = [run["why"] for run in runs if run["after"] is not None and run["why"]]
+    texts = found or [why for run in runs for why in run["open"]]
+    return "<br>".join(dict.fromkeys(_unchanging(text) for text in texts))[:600]
+
+
+def _unchanging(text: str) -> str:
+    for pattern, instead in CHANGING:
+        text = pattern.sub(instead, text)
+    return text.replace("<", "\\<")
+
+
+def _healthy(runs: Sequence[Run]) -> Measured:
+    rows, group = [], ""
+    for row in ROWS.values():
+        own = [run for run in runs if run["row"] == row.name]
+        if not own:
+            continue
+        if row.group != group:
+            group = row.group
+            rows.append((f"**{group}**", "", "", "", ""))
+        wrong = sum(bool(run["wrong"]) for run in own)
+        suspected = sum(len(run["suspected"]) for run in own)
+        why = "<br>".join(dict.fromkeys(_reason(why) for run in own for why in run["cleared"]))[:300]
+        rows.append((row.name, str(len(own)), str(wrong), str(suspected) if suspected else "", why))
+    waits = [run["waited"] for run in runs]
+    wrong = sum(bool(run["wrong"]) for run in runs)
+    moments = len(HEALTHY_MOMENTS)
+    loads = sorted(run["load"] for run in runs)
+    before = (
+        "Each job stands still for at least "
+        f"{min(waits):g} s and then trains on. A run is wrong if ftrun reports a hang, restarts the job, or ends with "
+        "another exit code than 0. The runs of a row take turns in when they stand still: after 120 steps, from "
+        "which ftrun has learned its limit of 30 s; before the first step; after five steps; and in a job that never "
+        f"gives a heartbeat ({moments} moments; rows with PyTorch have the first three). A suspicion that evidence "
+        "clears does no harm.",
+    )
+    after = (
+        f"In {len(runs):,} runs, {wrong} healthy jobs were taken for a hang. The load of the machine was "
+        f"{loads[len(loads) // 2]:g} in the median and {loads[-1]:g} at most, on two cores.",
+    )
+    head = ("the job", "runs", "wrong", "suspicions, all cleared", "why they were cleared")
+    return Measured("20-healthy", "Healthy jobs that stand still", COMMAND, before, head, tuple(rows), after)
+
+
+def _reason(why: str) -> str:
+    return _unchanging(re.sub(r"\d+(\.\d+)?", "N", why))
