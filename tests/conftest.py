@@ -1,5 +1,6 @@
-"""For all tests: Ctrl-C works, and temporary folders are removed."""
+"""For all tests: Ctrl-C works, temporary folders are removed, and what needs PyTorch is skipped without it."""
 
+import importlib.util
 import multiprocessing.util
 import os
 import shutil
@@ -24,25 +25,38 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Each file runs in one worker, so the longest ones start first.
 LONG = (
-    "core/test_mutations.py",
     "cli/test_device_faults.py",
-    "helpers/test_ascend.py",
-    "hooks/test_auto_torch.py",
-    "cli/test_schedules.py",
-    "helpers/test_evidence_waits.py",
-    "hooks/test_lightning.py",
-    "hooks/test_torch_helpers.py",
-    "hooks/test_transformers.py",
-    "tests/test_example.py",
-    "schedulers/test_slurm.py",
     "schedulers/test_local.py",
+    "hooks/test_auto_torch.py",
+    "tests/test_outside_waits.py",
+    "cli/test_schedules.py",
     "helpers/test_messenger_group.py",
+    "cli/test_idle.py",
+    "helpers/test_evidence_waits.py",
+    "schedulers/test_slurm.py",
+    "tests/test_hang_matrix.py",
+    "cli/test_network_run_dir.py",
+    "cli/test_recovery.py",
+    "cli/test_steering.py",
+    "core/test_mutations.py",
+    "helpers/test_ascend.py",
+    "contracts/test_docs_howto.py",
+    "container/test_signals.py",
+    "hooks/test_lightning.py",
+    "tests/test_example.py",
+    "contracts/test_docs_tutorial.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: index for index, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(LONG)))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Nothing is imported here: that would take seconds in each worker, and memory in all that it forks."""
+    if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed: pip install 'ftrun[torch]'")
 
 
 @pytest.fixture(scope="session", autouse=True)

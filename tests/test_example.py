@@ -1,6 +1,5 @@
 """docs/examples/train.py: a run that was interrupted ends with the weights of one that was not."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,12 +11,7 @@ import pytest
 
 from support.beat_file import HOUSE
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: pip install 'ftrun[torch]'"
-    ),
-]
+pytestmark = pytest.mark.torch
 EXAMPLE = HOUSE / "docs" / "examples" / "train.py"
 
 

@@ -1,6 +1,5 @@
 """docs/examples/validation.py: what ends in a validation goes on with training."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,12 +9,7 @@ import pytest
 from support.runs import HOUSE, Runs, runs
 
 __all__ = ["runs"]
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: pip install 'ftrun[torch]'"
-    ),
-]
+pytestmark = pytest.mark.torch
 EXAMPLE = [sys.executable, str(HOUSE / "docs" / "examples" / "validation.py"), "--validate-every", "4"]
 HOOKS = str(HOUSE / "hooks")
 

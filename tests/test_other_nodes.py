@@ -44,7 +44,6 @@ dist.destroy_process_group()
 @contextmanager
 def nodes(folder: Path, wait: str) -> Iterator[list[Run]]:
     """Start an ftrun for each rank; rank 1 waits for an upload or for a lock."""
-    pytest.importorskip("torch.distributed")
     both = [Runs(folder / str(rank)) for rank in range(2)]
     try:
         with serving() as (port, _):

@@ -156,7 +156,6 @@ if __name__ == '__main__':
 
 @pytest.mark.torch
 def test_rank_that_failed_under_torchrun_is_named(runs: Runs) -> None:
-    pytest.importorskip("torch")
     code = "import os, time\nif os.environ['RANK'] == '1': assert False, 'odd'\ntime.sleep(3600)\n"
     _, script = program(runs, code)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]

@@ -69,7 +69,6 @@ SLOW = pytest.mark.slow
     "death", [pytest.param(death, marks=SLOW) for death in DEATHS]
 )  # tests/cli/test_failing.py has a failure under torchrun that is not slow
 def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) -> None:
-    pytest.importorskip("torch")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = runs.run(*torchrun, program(runs, TORCHRUN, death), OMP_NUM_THREADS="1")
     assert run.wait() == 1, run.log()
@@ -83,7 +82,6 @@ def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) ->
     [("os._exit", "fork"), *(pytest.param(death, "spawn", marks=SLOW) for death in DEATHS)],
 )  # with `fork` the ranks do not import PyTorch again
 def test_first_rank_that_died_under_torch_multiprocessing_is_named(runs: Runs, death: str, method: str) -> None:
-    pytest.importorskip("torch")
     run = runs.run(sys.executable, program(runs, RANK + SPAWN, death, method), OMP_NUM_THREADS="1")
     assert run.wait() == 1, run.log()
     assert DEATHS[death][1] in why(run)

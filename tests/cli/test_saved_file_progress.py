@@ -1,6 +1,5 @@
 """Progress by the files that an unmodified PyTorch program saves and resumes from, with nothing else reported."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -9,10 +8,7 @@ import pytest
 from support.runs import Run, Runs
 from support.runs import runs as runs
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"),
-]
+pytestmark = pytest.mark.torch
 # The shape of multigpu_torchrun.py of PyTorch's ddp-tutorial-series: plain SGD, whose step count begins anew with each
 # start, and a snapshot of the model and the epoch.  `{name}`: of the file.  It dies after every second epoch.
 TRAIN = """
@@ -176,7 +172,6 @@ def test_program_that_always_hangs_from_scratch_reaches_its_limit(runs: Runs, tm
 
 @pytest.mark.slow
 def test_resumed_program_under_torchrun_makes_progress(runs: Runs, tmp_path: Path) -> None:
-    pytest.importorskip("torch.distributed")
     (tmp_path / "train.py").write_text(TORCHRUN)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     options = ["--restart-on", "failure", "--max-restarts", "1", "--backoff", "off"]

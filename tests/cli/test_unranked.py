@@ -69,7 +69,6 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.torch
 def test_hung_process_of_torch_multiprocessing_is_named(runs: Runs, tmp_path: Path) -> None:
-    pytest.importorskip("torch.multiprocessing")
     (tmp_path / "train.py").write_text(TORCH)
     run = runs.run("--hang-timeout", "4s", "--max-restarts", "0", sys.executable, str(tmp_path / "train.py"))
     assert run.process.returncode == 195, run.log()

@@ -45,7 +45,6 @@ def kept(run: Run) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.torch
 def test_torchrun(runs: Runs) -> None:
-    need("torch")
     shutil.copy(DOCS / "examples" / "ddp.py", runs.folder)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = ["--hang-timeout", "5s", "--progress", "checkpoint.pt"]
@@ -62,7 +61,7 @@ def test_torchrun(runs: Runs) -> None:
 
 @pytest.mark.torch
 def test_transformers_trainer(runs: Runs) -> None:
-    need("torch", "transformers", "accelerate")
+    need("transformers", "accelerate")
     (runs.folder / "train.py").write_text(block("transformers.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py", CUDA_VISIBLE_DEVICES="")
     assert run.wait(LONG) == 0, run.log()
@@ -71,7 +70,7 @@ def test_transformers_trainer(runs: Runs) -> None:
 
 @pytest.mark.torch
 def test_lightning_trainer(runs: Runs) -> None:
-    need("torch", "lightning")
+    need("lightning")
     (runs.folder / "train.py").write_text(block("lightning.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py")
     assert run.wait(LONG) == 0, run.log()

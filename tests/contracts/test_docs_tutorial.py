@@ -1,6 +1,5 @@
 """The tutorial and the README show sessions as they really print; docs/tutorial.md is run from its first command on."""
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,15 +28,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     assert left == []
 
 
-def need_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed: pip install 'ftrun[torch]'")
-
-
 @pytest.mark.torch
 def test_tutorial(shell: Shell) -> None:
     """But for its installation, which is the next test."""
-    need_torch()
     assert len(TUTORIAL) > 20
     assert differences(shell, [command for command in TUTORIAL if command.block > 0]) == []
 

@@ -1,6 +1,5 @@
 """On a real NVIDIA device: the values of the probe, and a hang after which the device is free."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def test_probe_reads_the_device() -> None:
             assert device["visible"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.torch
 def test_idle_rule_finds_a_hang_after_which_the_device_is_free(runs: Runs) -> None:
     """Work on the device is no hang, though the program reads and writes nothing; no work after it is one."""
     run = runs.run("--no-auto-beat", "--idle-timeout", "5s", "--grace", "1s", sys.executable, "-c", TRAIN)

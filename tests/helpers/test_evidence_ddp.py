@@ -56,7 +56,6 @@ if __name__ == '__main__':
 
 
 def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path) -> None:
-    pytest.importorskip("torch.distributed")
     arguments = ("lock", "1", str(tmp_path / "store"))
     # Not `start`, which waits for the first line of each: they meet before it.
     first = job.begin(TRAIN, *arguments, RANK="0", LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
@@ -87,7 +86,6 @@ def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path)
     ],
 )
 def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: str, expected: str, hung: int) -> None:
-    pytest.importorskip("torch.distributed")
     (tmp_path / "train.py").write_text(TRAIN)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -45,7 +45,6 @@ ranks[0].wait()"""
 
 @pytest.mark.torch
 def test_the_rank_that_does_not_enter_a_collective_is_named(job: Job) -> None:
-    pytest.importorskip("torch.distributed")
     job.start(LAUNCHER, RANK)
     waiting, late = map(int, job.first_line.split())
     ranks = [rank(0, waiting), rank(1, late)]

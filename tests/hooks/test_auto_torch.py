@@ -1,6 +1,5 @@
 """Automatic beats of unmodified programs, with the real torch on a CPU."""
 
-import importlib.util
 import json
 import os
 import re
@@ -16,12 +15,7 @@ from ftrun.core.rules.crash_causes import first_cause
 from ftrun.host import tracebacks
 from support.beat_file import HOUSE, BeatDir
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: pip install 'ftrun[torch]'"
-    ),
-]
+pytestmark = pytest.mark.torch
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 # What a program writes, it writes for the test: all that ftrun knows of it is in the beat file.
 HEAD = """

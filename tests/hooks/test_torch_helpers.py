@@ -1,6 +1,5 @@
 """Checkpoints under SIGKILL, torn files, and what a killed attempt left in the container."""
 
-import importlib.util
 import json
 import os
 import random
@@ -22,9 +21,6 @@ from support.beat_file import MAGIC, BeatDir
 from support.pythons import NEW
 from support.runs import alive, wait_for
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: pip install 'ftrun[torch]'"
-)
 LONG = 600  # s; never waited for unless something is broken
 IMPORTS = "import json, os, signal, sys, time\nfrom ftrun_hooks.torch import *\n"
 
@@ -189,7 +185,6 @@ def files(saved: Saved) -> dict[str, bytes]:
 
 
 @pytest.mark.torch
-@needs_torch
 def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(saved: Saved) -> None:
     outcomes, names, took = saved.killed
     counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
@@ -200,7 +195,6 @@ def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(saved: S
 
 
 @pytest.mark.torch
-@needs_torch
 def test_save_is_atomic_and_reports_a_checkpoint_with_a_step(saved: Saved) -> None:
     sections, unclaimed, path, step, unpicklable, full, linked, together = saved.saved
     assert unclaimed == 0  # without a step nothing is reported
@@ -222,7 +216,6 @@ def put(folder: Path, name: str, content: bytes, age: int = 0) -> Path:
 
 
 @pytest.mark.torch
-@needs_torch
 class TestLatest:
     @pytest.mark.parametrize("name", ["path", "file", "nested"])
     def test_a_file_torn_at_any_byte_is_skipped(self, files: dict[str, bytes], tmp_path: Path, name: str) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import pytest
 
@@ -27,8 +26,6 @@ fi
 
 
 def begun(here: Hosts, script: str, *arguments: str) -> Group:
-    if not find_spec("torch"):
-        pytest.skip("there is no PyTorch here")
     options = ("--hang-timeout", "3s", "--start-timeout", "60s")
     group = Group(here, *arguments, program=["bash", "-c", script, "bash"], options=options)
     group.begin()

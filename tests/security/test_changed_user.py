@@ -75,8 +75,8 @@ def test_a_shell_gets_access_without_a_request(runs: Runs) -> None:
     run.wait()
 
 
+@pytest.mark.torch
 def test_unmodified_torch_gives_heartbeats(runs: Runs) -> None:
-    pytest.importorskip("torch")
     cache = runs.folder / "inductor"  # otherwise torch creates one in /tmp
     cache.mkdir()
     cache.chmod(0o777)
