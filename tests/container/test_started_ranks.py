@@ -173,6 +173,7 @@ def test_the_state_names_the_ranks(start: Starter, tmp_path: Path) -> None:
     assert spawned["pid"] == spawned["pids"][0]
     os.kill(spawned["pids"][1], signal.SIGKILL)
     assert run.finish()[0] == 137
+    wait_for(lambda: not start.living(), "the end of all processes")
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
