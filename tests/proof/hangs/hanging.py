@@ -59,7 +59,8 @@ CELLS = [cell for cell in CELLS if cell.kind != "nobeat" or cell.moment == next(
 
 class Found(NamedTuple):
     """`after`: seconds from the beginning of the hang to the verdict, None if there was none for `watched` seconds;
-    `why`: what the verdict says; `wrong`: what else went wrong, or nothing; `open`: why a suspicion was cleared."""
+    `why`: what the verdict says; `wrong`: what else went wrong, or nothing; `open`: why the wait may end, as the looks
+    and the evidence that cleared a suspicion say."""
 
     kind: str
     moment: str
@@ -84,7 +85,7 @@ def find(cell: Cell, patience: float, options: tuple[str, ...], folder: Path) ->
         while not run.named("hang") and run.process.poll() is None and time.monotonic() < begun + patience:
             time.sleep(0.25)
         hang = next(iter(run.named("hang")), None)
-        opened = tuple(dict.fromkeys(str(record.get("why")) for record in run.named("cleared")))
+        opened = tuple(dict.fromkeys(str(record.get("why")) for record in run.named("look", "cleared")))
         watched = round(time.monotonic() - begun, 1)
         if hang is None:
             wrong = "" if run.process.poll() is None else f"it ended: {run.log()}"

@@ -57,6 +57,11 @@ def number(name):
         time.sleep(0.01)
     with open(folder + '/' + name) as file:
         return int(file.read())
+def long_enough(compute, small):
+    '''Compute for about as long as is asked: `compute(n)` takes a time in proportion to n.'''
+    begun = time.monotonic()
+    compute(small)
+    compute(int(small * 1.3 * seconds / (time.monotonic() - begun)))
 def publish(name, value):
     with open(folder + '/' + name + '.new', 'w') as file:
         file.write(str(value))
@@ -758,23 +763,24 @@ with open(folder + '/flag', 'r+b') as file, mmap.mmap(file.fileno(), 4096) as me
     Row(
         "work",
         "a loop whose state is only in an iterator",
-        "import itertools\nfor _ in itertools.repeat(None, int(4e7 * seconds)):\n    pass",
+        "import itertools\ndef loop(n):\n    for _ in itertools.repeat(None, n):\n        pass\n"
+        "long_enough(loop, 10**8)",
         cores=1,
     ),
     Row(
         "work",
         "a loop whose state is only inside of a C object",
-        "import hashlib\ndigest, block = hashlib.sha256(), bytes(1 << 20)\n"
-        "import itertools\nfor _ in itertools.repeat(None, int(300 * seconds)):\n    digest.update(block)",
+        "import hashlib, itertools\ndigest, block = hashlib.sha256(), bytes(1 << 20)\n"
+        "def loop(n):\n    for _ in itertools.repeat(None, n):\n        digest.update(block)\nlong_enough(loop, 500)",
         cores=1,
     ),
     Row(
         "work",
         "one call into C that computes",
-        "import hashlib\nhashlib.pbkdf2_hmac('sha256', b'a', b'b', int(1.6e6 * seconds))",
+        "import hashlib\nlong_enough(lambda n: hashlib.pbkdf2_hmac('sha256', b'a', b'b', n), 10**6)",
         cores=1,
     ),
-    Row("work", "one call into C that keeps the GIL", "sum(range(int(3e7 * seconds)))", cores=1),
+    Row("work", "one call into C that keeps the GIL", "long_enough(lambda n: sum(range(n)), 10**8)", cores=1),
 )
 OTHERS = (
     Row("others act on the job", "SIGSTOP to all of its processes, later SIGCONT", "until_done()", actors.stops_all),

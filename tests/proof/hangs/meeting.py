@@ -62,7 +62,7 @@ def _act(stage: Stage, run: Run, actor: Any, seconds: float) -> None:
     """The parts of the actor, each at its time; none once the run has ended."""
 
     def until(condition: Any) -> bool:
-        over = time.monotonic() + PATIENCE
+        over = time.monotonic() + seconds + PATIENCE
         while run.process.poll() is None and time.monotonic() < over:
             if condition():
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -66,7 +67,11 @@ def see(kind: str, patience: float, folder: Path) -> Seen:
 
 def _shown(mark: str) -> str:
     """Of rank 1, by `py-spy dump`."""
-    ranks = [pid for pid in carrying(f"FT_OTHERS={mark}") if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    ranks = []
+    for pid in carrying(f"FT_OTHERS={mark}"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes():
+                ranks.append(pid)
     if not ranks:
         return "its process has no Python"
     profiler = str(Path(sys.executable).with_name("py-spy"))
@@ -80,7 +85,7 @@ def _shown(mark: str) -> str:
         return f"nothing within {LOOK:g} s"
     if (found := INNERMOST.search(text)) is not None:
         return f"`{found['frame']}`"
-    return "an error: " + text.strip().splitlines()[-1][:100]
+    return "an error: " + text.strip().splitlines()[0][:100]
 
 
 def section(runs: list[dict[str, Any]]) -> Measured:
