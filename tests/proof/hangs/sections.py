@@ -105,15 +105,14 @@ def _healthy(runs: Sequence[Run]) -> Measured:
         rows.append((row.name, str(len(own)), str(wrong), str(suspected) if suspected else "", why))
     waits = [run["waited"] for run in runs]
     wrong = sum(bool(run["wrong"]) for run in runs)
-    moments = len(HEALTHY_MOMENTS)
     loads = sorted(run["load"] for run in runs)
+    seen = {moment: sum(run["moment"] == moment for run in runs) for moment in HEALTHY_MOMENTS}
     before = (
-        "Each job stands still for at least "
-        f"{min(waits):g} s and then trains on. A run is wrong if ftrun reports a hang, restarts the job, or ends with "
-        "another exit code than 0. The runs of a row take turns in when they stand still: after 120 steps, from "
-        "which ftrun has learned its limit of 30 s; before the first step; after five steps; and in a job that never "
-        f"gives a heartbeat ({moments} moments; rows with PyTorch have the first three). A suspicion that evidence "
-        "clears does no harm.",
+        f"Each job stands still for at least {min(waits):g} s and then trains on. A run is wrong if ftrun reports a "
+        "hang, restarts the job, or ends with another exit code than 0. The job stands still after 120 steps, from "
+        f"which ftrun has learned its limit of 30 s, in {seen['learned']} runs; before the first step in "
+        f"{seen['before']}; after five steps in {seen['early']}; and in {seen['silent']} it never gives a heartbeat. A "
+        "suspicion that evidence clears does no harm.",
     )
     after = (
         f"In {len(runs):,} runs, {wrong} healthy jobs were taken for a hang. The load of the machine was "
