@@ -157,6 +157,21 @@ def test_a_wrong_number_of_ranks_is_one_line(value: str, text: str, start: Start
     assert err.count(b"\n") == 1
 
 
+def test_ranks_in_a_group_are_refused(start: Starter) -> None:
+    group = ["--group-size", "2", "--group-rank", "0", "--group-endpoint", "127.0.0.1:1"]
+    code, _, err = start("true", options=["--nproc-per-node", "2", *group]).finish()
+    assert (code, err.count(b"\n")) == (2, 1)
+    assert b"use torchrun" in err
+
+
+def test_phases_with_different_commands_are_refused(start: Starter, tmp_path: Path) -> None:
+    config = tmp_path / "phases.toml"
+    config.write_text("".join(f'[[phase]]\nname = "{name}"\ncommand = "{name}"\n' for name in ("true", "false")))
+    code, _, err = start(options=["--nproc-per-node", "2", "--config", str(config)]).finish()
+    assert (code, err.count(b"\n")) == (2, 1), err
+    assert b"different commands" in err
+
+
 @pytest.mark.parametrize(("command", "expected"), [("nosuch", 127), ("/", 126)])
 def test_a_command_that_cannot_be_executed_is_one_line(command: str, expected: int, start: Starter) -> None:
     code, _, err = start(command, options=["--nproc-per-node", "3"]).finish()

@@ -42,6 +42,11 @@ def run(arguments: Sequence[str]) -> int:
         _check_min_devices(settings)
         _check_ranks(settings)
         group = _group(settings)
+        if group is not None and settings["nproc-per-node"].value is not None:
+            raise option_table.ConfigError(
+                f"--nproc-per-node: ranks cannot be numbered over the {group.size} members of a group yet; "
+                "use torchrun: ftrun torchrun --nnodes N --node-rank R ..."
+            )
         if phases:
             return _in_phases(phases, given, command, group)
         if not command:
@@ -100,6 +105,11 @@ def _in_phases(
             f"the config file has phases with commands of their own; {command[0]!r} would never run"
         )
     found = [(phase, option_values.settings(given, os.environ, phase)) for phase in phases]
+    ranks = any(settings["nproc-per-node"].value is not None for _, settings in found)
+    if ranks and len({phase.command for phase in phases}) > 1:
+        raise option_table.ConfigError(
+            "--nproc-per-node: the phases have different commands; run them as jobs of their own"
+        )
     for _, settings in found:
         _check_min_devices(settings)
     restore_lc_ctype()
