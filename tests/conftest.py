@@ -34,7 +34,7 @@ LONG = (
     "cli/test_idle.py",
     "helpers/test_evidence_waits.py",
     "schedulers/test_slurm.py",
-    "tests/test_hang_matrix.py",
+    "tests/test_given_timeouts.py",
     "cli/test_network_run_dir.py",
     "cli/test_recovery.py",
     "cli/test_steering.py",

@@ -24,7 +24,8 @@ def test_the_report_of_a_hang_is_printed_as_text_and_json(runs: Runs) -> None:
     assert run.wait() == 195
     done = report(run.run_dir)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Rank 0 stopped at step 812")
+    assert done.stdout.startswith("Rank 0 sleeps at <string>:3 stuck")
+    assert "Rank 0 stopped at step 812" in done.stdout
     assert "stuck" in done.stdout
     assert "`" not in done.stdout.replace("```", "")
     found = json.loads(report(run.run_dir, "1", "--json").stdout)

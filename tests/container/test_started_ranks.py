@@ -235,6 +235,7 @@ def test_a_file_for_each_rank_survives_a_restart(tmp_path: Path, start: Starter)
     assert kept["output-1.log"].count("line 199 of 1\n") == 2
     assert "--- attempt 2 ---\n" in kept["output-1.log"]
     assert " of 0" not in kept["output-1.log"]
+    wait_for(lambda: not start.living(), "the end of all processes")
 
 
 def test_a_wrong_filter_is_one_line(start: Starter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import time
@@ -89,6 +90,8 @@ def run_cell(cell: Cell, folder: Path) -> Result:
             if not run.named("hang"):
                 run.process.send_signal(signal.SIGTERM)
         code = run.wait(180)
+        with contextlib.suppress(AssertionError):  # a helper may still be ending
+            wait_for(lambda: not runs.left(), "the end of its processes")
         return _seen(run, code, begun, runs.left())
     finally:
         runs.end()

@@ -248,7 +248,7 @@ OPTIONS: Final = (
     ),
     Option(
         "local-ranks-filter",
-        "LIST",
+        "RANKS",
         "",
         ranks,
         "With --nproc-per-node: print the output of these local ranks alone, such as 0 or 0,1.",
